@@ -1,0 +1,33 @@
+# Works on a clean clone with Python >= 3.11 and make; everything else comes from pip into .venv.
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/installed
+BIN := $(VENV)/bin
+
+.PHONY: run test fast docs clean
+
+run: $(STAMP)
+	$(BIN)/abstim run hotspot --gpu gtx480_1sched --gpu gtx480
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2
+
+fast: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+docs: $(STAMP)
+	$(BIN)/python -m abstim.cli.reference > docs/cli.md.new
+	mv docs/cli.md.new docs/cli.md
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "Python >= 3.11 is needed; say which with make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build *.egg-info

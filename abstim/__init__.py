@@ -1,0 +1,31 @@
+"""How long a kernel takes on a GPU that need not exist.
+
+    import abstim
+    abstim.run("hotspot", gpu="gtx480").totals["cycles"]
+    kernel = abstim.load("k.ptx").kernel("k")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+# Where each public name lives; loaded on first use, because a start of the command should not pay for all of them.
+_HOME = {
+    "run": "abstim.simulate",
+    "load": "abstim.loading",
+    "load_gpu": "abstim.config",
+    "Gpu": "abstim.config",
+    "RunResult": "abstim.result",
+    "LaunchResult": "abstim.result",
+    "InputError": "functional.errors",
+}
+__all__ = ["Gpu", "InputError", "LaunchResult", "RunResult", "load", "load_gpu", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'abstim' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,83 @@
+"""Where results of slow stages are kept on disk, and how they are written and thrown away.
+
+The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/abstim`; it can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from functional.errors import InputError
+
+TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
+
+
+def cache_dir(kind: str) -> Path:
+    """The folder of one kind of result ("traces", "tables", ...); it may not exist yet."""
+    if own := os.environ.get("ABSTIM_CACHE"):
+        return Path(own) / kind
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "abstim" / kind
+
+
+def trace_cache_bytes() -> int:
+    """Cap on the bytes of traces kept. Raises InputError if the environment's value is not a whole number."""
+    text = os.environ.get("ABSTIM_TRACE_CACHE_BYTES", str(TRACE_CACHE_BYTES))
+    if not text.isdecimal():
+        raise InputError(f"ABSTIM_TRACE_CACHE_BYTES = {text!r} is not a whole number of bytes")
+    return int(text)
+
+
+def write_atomic(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write a file that other processes see whole or not at all.
+
+    A cache that cannot be written (read-only, disk full) costs time, not correctness: it is said on stderr and ignored.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                write(file)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        note(f"cache: cannot write {path}: {error.strerror}")
+
+
+def mark_used(path: Path) -> None:
+    """Make a file the youngest of its folder: `evict` keeps what is used."""
+    try:
+        os.utime(path)
+    except OSError:
+        pass  # evicted by another process, or a read-only cache
+
+
+def evict(folder: Path, cap_bytes: int) -> list[Path]:
+    """Delete the files longest unused until the folder holds at most `cap_bytes`; returns what was deleted."""
+    found = []
+    for path in folder.glob("*"):
+        try:
+            found.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+        except OSError:
+            continue  # another process deleted it
+    total, deleted = sum(size for _, size, _ in found), []
+    for _, size, path in sorted(found):
+        if total <= cap_bytes:
+            break
+        path.unlink(missing_ok=True)
+        deleted.append(path)
+        total -= size
+    return deleted
+
+
+def note(line: str) -> None:
+    """One line to the user that is no part of the output."""
+    print(line, file=sys.stderr)

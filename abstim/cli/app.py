@@ -1,0 +1,44 @@
+"""The typer app: every subcommand, registered. Subcommands import what is slow when they run, not here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from abstim.cli.bench import bench
+from abstim.cli.characterize import characterize
+from abstim.cli.gpus import gpus
+from abstim.cli.run import run
+from abstim.cli.suite import suite
+from abstim.cli.validate import validate
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+)
+for command in (run, characterize, gpus, suite, validate, bench):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from abstim import __version__
+
+        typer.echo(f"abstim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def abstim(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")] = False,
+) -> None:
+    """How long a CUDA kernel takes on a GPU that need not exist.
+
+    Runs a kernel's PTX, times it on an abstract model of the GPU, and prints cycles.
+
+    Caches are kept in `ABSTIM_CACHE` (default: `~/.cache/abstim`), at most `ABSTIM_TRACE_CACHE_BYTES` of traces.
+    """

@@ -1,0 +1,90 @@
+"""What the subcommands print: tables on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+WIDTH = 100  # columns; also when the output is no terminal
+
+
+def console(stderr: bool = False) -> Console:
+    """At most `WIDTH` columns, less if the terminal is narrower."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    columns = min(WIDTH, os.get_terminal_size(stream.fileno()).columns) if stream.isatty() else WIDTH
+    return Console(file=stream, width=columns, highlight=False)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
+    """A table; the first `left` columns hold text, the others numbers (right-aligned)."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < left else "right", no_wrap=number >= left)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, str) else quantity(cell) for cell in row))
+    console().print(table)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def quantity(value: Any) -> str:
+    """A number for people: thousands separated, four significant digits of a fraction."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """`12.3 us`, `4.56 ms`, `7.89 s`: three significant digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+
+@contextmanager
+def progress(quiet: bool = False, after_seconds: float = 2.0) -> Iterator[Any]:
+    """A callable `(what, done, total)` that shows a bar on stderr once `after_seconds` have passed.
+
+    Shows nothing if `quiet` or if stderr is no terminal.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.progress import Progress as Bar
+
+    bar, started = Bar(console=console(stderr=True), transient=True), monotonic()
+    task = bar.add_task("")
+
+    def report(what: str, done: int, total: int) -> None:
+        if monotonic() - started > after_seconds:
+            bar.start()
+        bar.update(task, description=what, completed=done, total=total)
+
+    try:
+        yield report
+    finally:
+        bar.stop()

@@ -1,0 +1,6 @@
+"""The timing engine: a launch's trace and latency table in, cycles out, on any number of design points."""
+
+from abstim.engine.inputs import EngineResult, LaunchInputs
+from abstim.engine.simulate import simulate
+
+__all__ = ["EngineResult", "LaunchInputs", "simulate"]

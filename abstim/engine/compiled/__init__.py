@@ -1,0 +1,1 @@
+"""The engine as machine code: one scalar loop an SM, event by event."""

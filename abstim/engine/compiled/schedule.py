@@ -1,0 +1,131 @@
+"""The warp schedulers of an SM: who may issue in a cycle, by policy (MODEL.md rule 1)."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from abstim.engine.compiled.layout import (
+    BARRIER_WAIT, EMPTY, GTO, ISSUED, LRR, MEMORY_WAIT, NEVER, NOT_READY, OLDEST, TWO_LEVEL, UNIT_BUSY,
+)  # fmt: skip
+from abstim.engine.compiled.ports import port_free
+from abstim.engine.compiled.warp import issue, refetch
+
+
+@njit(cache=True)
+def candidate(sm, m, s, k):
+    """The k-th warp slot scheduler `s` looks at in this cycle, -1 to skip."""
+    if m.policy == LRR:
+        per = (m.warp_slots - s + m.schedulers - 1) // m.schedulers
+        position = (sm.last[s] // m.schedulers + 1 + k) % per if sm.last[s] >= 0 else k
+        return s + m.schedulers * position
+    if m.policy == GTO:
+        if k == 0:
+            return sm.last[s]
+        return sm.order[s, k - 1] if sm.order[s, k - 1] != sm.last[s] else -1
+    return sm.order[s, k]
+
+
+@njit(cache=True)
+def candidates(sm, m, s):
+    """How many slots `candidate` enumerates."""
+    if m.policy == LRR:
+        return (m.warp_slots - s + m.schedulers - 1) // m.schedulers
+    if m.policy == TWO_LEVEL:
+        return min(m.active_warps, sm.count[s])
+    return sm.count[s] + (1 if m.policy == GTO else 0)
+
+
+@njit(cache=True)
+def retire(sm, m, s, w):
+    """Take a finished warp out of an age order."""
+    if m.policy != GTO and m.policy != OLDEST:
+        return
+    k = 0
+    while sm.order[s, k] != w:
+        k += 1
+    for j in range(k, sm.count[s] - 1):
+        sm.order[s, j] = sm.order[s, j + 1]
+    sm.count[s] -= 1
+
+
+@njit(cache=True)
+def charge(sm, s, time):
+    """Book the scheduler's idle cycles up to `time` under the reason last seen."""
+    sm.slots[sm.idle_reason[s]] += time - sm.idle_since[s]
+    sm.idle_since[s] = time
+
+
+@njit(cache=True)
+def is_long_wait(sm, code, w, time):
+    """Does a plain source of the warp's buffered next instruction wait for a load?"""
+    i = sm.pc[w]
+    for k in range(code.long_waits.shape[1]):
+        register = code.long_waits[i, k]
+        if register < 0:
+            return False
+        entry = sm.registers[w, register]
+        if entry & 2 and entry >> 2 > time:
+            return True
+    return False
+
+
+@njit(cache=True)
+def promote(sm, m, code, s, time):
+    """Two-level: demote active warps that wait for long operations, promote as many from the pending queue."""
+    total, active, demoted = sm.count[s], m.active_warps, 0
+    if total <= active:
+        return
+    kept = 0
+    moved = sm.order[s, :active].copy()
+    for k in range(active):
+        w = moved[k]
+        if not sm.alive[w] or sm.waiting[w] or is_long_wait(sm, code, w, time):
+            moved[demoted] = w
+            demoted += 1
+        else:
+            sm.order[s, kept] = w
+            kept += 1
+    if demoted:
+        pending = sm.order[s, active:total].copy()
+        for k in range(demoted):
+            sm.order[s, kept + k] = pending[k] if k < total - active else moved[k - (total - active)]
+        for k in range(total - active):
+            source = k + demoted
+            sm.order[s, active + k] = pending[source] if source < total - active else moved[source - (total - active)]
+
+
+@njit(cache=True)
+def run_scheduler(sm, m, code, streams, s, time):
+    """One cycle of scheduler `s`. Issues at most one instruction; otherwise sets when to look again, and why not now."""
+    if m.policy == TWO_LEVEL:
+        promote(sm, m, code, s, time)
+    wake, blocked, memory, not_ready, barrier = NEVER, False, False, False, False
+    for k in range(candidates(sm, m, s)):
+        w = candidate(sm, m, s, k)
+        if w < 0 or not sm.alive[w]:
+            continue
+        if sm.ready[w] <= time and sm.flush[w]:
+            refetch(sm, m, code, w, time)
+        if sm.ready[w] > time:
+            wake = min(wake, sm.ready[w])
+            memory |= sm.reason[w] == MEMORY_WAIT
+            barrier |= sm.reason[w] == BARRIER_WAIT
+            not_ready |= sm.reason[w] == NOT_READY
+            continue
+        free = port_free(sm, m, code.unit[sm.pc[w]])
+        if free > time:
+            wake = min(wake, free)
+            blocked = True
+            continue
+        charge(sm, s, time)
+        if issue(sm, m, code, streams, w, time):
+            retire(sm, m, s, w)
+        sm.last[s] = w
+        sm.slots[ISSUED] += 1
+        sm.idle_since[s] = time + 1
+        sm.wake[s] = time + 1
+        return
+    charge(sm, s, time)
+    reason = UNIT_BUSY if blocked else MEMORY_WAIT if memory else NOT_READY if not_ready else EMPTY
+    sm.idle_reason[s] = BARRIER_WAIT if reason == EMPTY and barrier else reason
+    sm.wake[s] = time + 1 if m.policy == TWO_LEVEL else wake

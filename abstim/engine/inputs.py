@@ -1,0 +1,34 @@
+"""What the engine takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Int64
+
+from functional.trace import Trace
+from precharacterize import LatencyTable
+
+
+@dataclass(frozen=True)
+class LaunchInputs:
+    """One launch: what its program costs and what it did. The trace must hold every thread block, in launch order."""
+
+    table: LatencyTable
+    trace: Trace
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """One launch on one design point.
+
+    `cycles` counts from the launch to the cycle after the last warp has left, `sm_cycles` the same an SM; `issue_slots` are
+    scheduler cycles by reason (abstim.result.SLOT_REASONS) and sum to cycles x schedulers in every row.
+    """
+
+    cycles: int
+    sm_cycles: Int64[np.ndarray, " sm"]
+    issue_slots: Int64[np.ndarray, "sm reason"]
+    resident_warp_cycles: Int64[np.ndarray, " sm"]
+    counters: dict[str, int] = field(default_factory=dict)

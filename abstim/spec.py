@@ -1,0 +1,146 @@
+"""A GPU as data: `Spec` (structure, compiled into the engine) and `Params` (latencies). Values come from `configs/`.
+
+Each field states what it accepts, so the loader can check a file or a `--set` without knowing any key by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from functional.errors import InputError
+
+
+class Domain(NamedTuple):
+    """What a field accepts: `text` says it in an error message."""
+
+    type: type
+    text: str
+    accepts: Callable[[Any], bool]
+
+
+def _whole(low: int, high: int, text: str = "") -> Any:
+    text = text or f"a whole number from {low} to {high}"
+    return field(metadata={"domain": Domain(int, text, lambda v: low <= v <= high)})
+
+
+def _power_of_two(high: int) -> Any:
+    text = f"a power of two from 1 to {high}"
+    return field(metadata={"domain": Domain(int, text, lambda v: 1 <= v <= high and v & (v - 1) == 0)})
+
+
+def _choice(*names: str) -> Any:
+    return field(metadata={"domain": Domain(str, "one of " + ", ".join(names), lambda v: v in names)})
+
+
+def _number(low: float, high: float) -> Any:
+    text = f"a number from {low:g} to {high:g}"
+    return field(metadata={"domain": Domain(float, text, lambda v: low <= v <= high)})
+
+
+def _flag() -> Any:
+    return field(metadata={"domain": Domain(bool, "true or false", lambda v: True)})
+
+
+# Classes of arithmetic instructions, those of GPGPU-Sim's `ptx_opcode_latency_*` options. `sfu` is sin, cos, ex2, lg2,
+# rcp, rsqrt, sqrt and tanh; `tensor` is mma; `other` everything else (mov, setp, selp, cvt, logic, shifts, bra, bar, ret).
+INSTRUCTION_CLASSES = (
+    *(f"int_{op}" for op in ("add", "max", "mul", "mad", "div", "shfl")),
+    *(f"{kind}_{op}" for kind in ("fp32", "fp64") for op in ("add", "max", "mul", "mad", "div")),
+    *("sfu", "tensor", "other"),
+)
+CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
+UNIT = Domain(str, "one of sp, sfu", lambda v: v in ("sp", "sfu"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """Counts, sizes and policies. Frozen and hashable: two GPUs with equal Specs share one compiled engine."""
+
+    name: str = field(compare=False)
+    sm_count: int = _whole(1, 4096)
+    core_clock_hz: float = _number(1e6, 1e11)
+    perfect_memory: bool = _flag()
+
+    warp_size: int = _whole(32, 32, "32: PTX knows no other warp size")
+    max_threads_per_sm: int = _whole(32, 65536)
+    max_warps_per_sm: int = _whole(1, 64)
+    max_blocks_per_sm: int = _whole(1, 64)
+    registers_per_sm: int = _whole(32, 1 << 24)
+    register_allocation_granularity: int = _whole(1, 512)
+    shared_bytes_per_sm: int = _whole(0, 1 << 24)
+
+    schedulers_per_sm: int = _whole(1, 4)
+    scheduler: str = _choice("gto", "lrr", "oldest", "two_level")
+    two_level_active_warps: int = _whole(1, 64)
+    instructions_per_fetch: int = _whole(1, 8)
+    instruction_bytes: int = _power_of_two(16)
+
+    sp_units: int = _whole(1, 16)
+    sfu_units: int = _whole(1, 16)
+    lsu_units: int = _whole(1, 16)
+    sp_port_width: int = _whole(1, 16)
+    sfu_port_width: int = _whole(1, 16)
+    mem_port_width: int = _whole(1, 16)
+    sp_collectors: int = _whole(1, 64)
+    sfu_collectors: int = _whole(1, 64)
+    mem_collectors: int = _whole(1, 64)
+    result_bus_width: int = _whole(1, 16)
+    register_banks: int = _power_of_two(64)
+
+    l1i_sets: int = _power_of_two(4096)
+    l1i_ways: int = _whole(1, 4096)
+    l1i_line_bytes: int = _power_of_two(1024)
+    const_sets: int = _power_of_two(4096)
+    const_ways: int = _whole(1, 4096)
+    const_line_bytes: int = _power_of_two(1024)
+    l1d_sets: int = _power_of_two(4096)
+    l1d_ways: int = _whole(1, 4096)
+    l1d_line_bytes: int = _whole(128, 128, "128: the trace holds 128 B lines")
+    l1d_index: str = _choice("hash", "linear")
+    shared_banks: int = _whole(32, 32, "32: the trace holds conflicts on 32 banks")
+    coalescing: str = _choice("fermi", "sector")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Latencies outside the arithmetic pipelines, in core cycles."""
+
+    shared_latency_cycles: float = _number(1, 4096)
+    l1d_latency_cycles: float = _number(1, 4096)
+    const_latency_cycles: float = _number(1, 4096)
+    l1_miss_extra_cycles: float = _number(0, 4096)
+    l1i_miss_extra_cycles: float = _number(0, 4096)
+    launch_latency_cycles: float = _number(0, 1e6)
+
+
+def check(name: str, domain: Domain, value: Any, where: str) -> Any:
+    """`value`, unchanged. Raises InputError, starting with `where`, if it is not in the domain."""
+    types = (int, float) if domain.type is float else domain.type
+    right_type = isinstance(value, types) and (domain.type is bool or not isinstance(value, bool))
+    if not right_type or not domain.accepts(value):
+        raise InputError(f"{where}: {name} = {value!r} is not {domain.text}")
+    return value
+
+
+def check_together(spec: Spec, where: str) -> None:
+    """Raises InputError for values that are each in range and contradict each other."""
+    for port in ("sp", "sfu", "mem"):
+        collectors, width = getattr(spec, f"{port}_collectors"), getattr(spec, f"{port}_port_width")
+        if collectors < width:
+            raise InputError(f"{where}: {port}_collectors = {collectors} is below {port}_port_width = {width}")
+
+
+def _domains(cls: type) -> dict[str, Domain]:
+    return {f.name: f.metadata["domain"] for f in fields(cls) if "domain" in f.metadata}
+
+
+# Every section of a GPU's description and what each of its keys accepts.
+SECTIONS: dict[str, dict[str, Domain]] = {
+    "spec": _domains(Spec),
+    "params": _domains(Params),
+    "latency_cycles": dict.fromkeys(INSTRUCTION_CLASSES, CYCLES),
+    "initiation_cycles": dict.fromkeys(INSTRUCTION_CLASSES, CYCLES),
+    "unit": dict.fromkeys(INSTRUCTION_CLASSES, UNIT),
+}

@@ -1,0 +1,1 @@
+"""What a kernel does: PTX in, dynamic trace out. Knows no clock."""

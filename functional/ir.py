@@ -1,0 +1,190 @@
+"""The PTX program as data: what the parser yields and everything else reads.
+
+Instructions are numbered from 0 within their kernel, labels, pragmas and declarations not counted,
+which is also how the timing reference counts program counters (8 bytes each, REFERENCE.md "Semantics").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A virtual register, `name` as printed (`%r5`), made unique if a nested scope redeclares it."""
+
+    name: str
+    type: str  # the declared type: "b32", "f32", "pred", ...
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A read-only special register such as `%tid.x`, `%laneid`, `WARP_SZ`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A literal; `value` is an int, or a float decoded from `0f...`, `0d...` or decimal notation."""
+
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """The address of a variable, parameter or function, plus a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base + offset]`; base is None for an absolute address."""
+
+    base: Register | Symbol | None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, ...}`; an element is None for the sink `_`."""
+
+    elements: tuple[Operand | None, ...]
+
+
+Operand = Register | Special | Immediate | Symbol | Address | Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`@%p1` or `@!%p1`."""
+
+    register: Register
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One PTX instruction.
+
+    `destinations` and `sources` keep the PTX order: `d|p` gives two destinations, a vector counts as one
+    operand, a store has no destination, and a load's source is its `Address`. A source register negated by
+    `!` (setp combine, selp of nvcc) is in `negated_sources` by position.
+    """
+
+    index: int
+    line: int
+    opcode: str  # "ld"
+    modifiers: tuple[str, ...]  # ("global", "nc", "f32")
+    destinations: tuple[Operand | None, ...]
+    sources: tuple[Operand, ...]
+    guard: Guard | None = None
+    target: int | None = None  # instruction index a direct branch goes to
+    targets: tuple[int, ...] = ()  # brx.idx: every possible target
+    callee: str | None = None  # call: function name
+    negated_sources: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The full opcode, as printed: `ld.global.nc.f32`."""
+        return ".".join((self.opcode, *self.modifiers))
+
+    @property
+    def type(self) -> str:
+        """The last type modifier (`f32`, `u64`, `pred`), or "" for untyped instructions."""
+        return next((m for m in reversed(self.modifiers) if m in TYPE_BYTES or m == "pred"), "")
+
+    @property
+    def space(self) -> str:
+        """State space of a memory instruction; "generic" if it names none."""
+        return next((m for m in self.modifiers if m in SPACES), "generic")
+
+    @property
+    def is_memory(self) -> bool:
+        """Does it access a memory space (`ld st atom red ldu tex suld sust cp ldmatrix`)?"""
+        return self.opcode in MEMORY_OPCODES
+
+    def reads(self) -> tuple[Register, ...]:
+        """Registers read, address bases and vector elements included, the guard not."""
+        operands = [*self.sources, *(d for d in self.destinations if isinstance(d, Address))]
+        return tuple(r for operand in operands for r in registers_of(operand))
+
+    def writes(self) -> tuple[Register, ...]:
+        """Registers written, vector elements and predicate destinations included."""
+        return tuple(r for d in self.destinations if not isinstance(d, Address) for r in registers_of(d))
+
+
+def registers_of(operand: Operand | None) -> tuple[Register, ...]:
+    """Every register inside an operand."""
+    match operand:
+        case Register():
+            return (operand,)
+        case Address(base=Register() as base):
+            return (base,)
+        case Vector(elements=elements):
+            return tuple(r for e in elements for r in registers_of(e))
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A declared variable of a space. `initialiser` is its little-endian bytes, or None for zero / undefined."""
+
+    name: str
+    space: str  # "global" "const" "shared" "local" "param"
+    bytes: int
+    align: int
+    initialiser: bytes | None = None
+    external: bool = False  # `.extern .shared x[]`: dynamic shared memory
+    # (byte offset, symbol): pointers inside an initialiser, filled in when addresses are known
+    relocations: tuple[tuple[int, Symbol], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A kernel or function parameter at byte `offset` of the parameter block."""
+
+    name: str
+    type: str
+    bytes: int
+    align: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An `.entry` (or a `.func`, with `is_entry` False)."""
+
+    name: str
+    line: int
+    is_entry: bool
+    parameters: tuple[Parameter, ...]
+    returns: tuple[Parameter, ...]
+    instructions: tuple[Instruction, ...]
+    registers: tuple[Register, ...]  # those that appear in instructions, in order of appearance
+    variables: tuple[Variable, ...]  # declared inside: shared, local, param
+    pc_base: int = 0  # instructions of the functions before it in the module
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, minnctapersm, maxnreg
+
+
+@dataclass(frozen=True)
+class Module:
+    """A parsed PTX file. `digest` is the SHA-256 of its text."""
+
+    path: str
+    digest: str
+    version: str
+    target: str
+    address_size: int
+    variables: tuple[Variable, ...]
+    kernels: dict[str, Kernel]  # entries and functions, in file order
+
+
+TYPE_BYTES = {
+    **{f"{k}{n}": n // 8 for k in "bus" for n in (8, 16, 32, 64)},
+    **{"b128": 16, "f16": 2, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "f32": 4, "f64": 8},
+}
+SPACES = frozenset({"global", "shared", "local", "const", "param"})
+MEMORY_OPCODES = frozenset({"ld", "ldu", "st", "atom", "red", "tex", "suld", "sust", "cp", "ldmatrix"})

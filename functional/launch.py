@@ -1,0 +1,234 @@
+"""What is launched: a program on a grid of thread blocks, with its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from functional.errors import InputError
+from functional.ir import TYPE_BYTES, Parameter
+from functional.memory import Memory
+from functional.program import Program
+
+WARP_THREADS = 32
+_MAX_THREADS = 1024  # a block, every compute capability since 2.0
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_SHARED_BYTES = 1 << 24  # addressable; what a GPU really has is checked by the occupancy limits
+_NUMPY_TYPES = {
+    **{f"{kind}{8 * n}": f"<{'i' if kind == 's' else 'u'}{n}" for kind in "bus" for n in (1, 2, 4, 8)},
+    **{"f16": "<f2", "f32": "<f4", "f64": "<f8"},
+}
+
+
+class Dim3(NamedTuple):
+    """Extents in x, y and z."""
+
+    x: int
+    y: int = 1
+    z: int = 1
+
+    @classmethod
+    def of(cls, value: int | Sequence[int], what: str = "size") -> Dim3:
+        """1, 2 or 3 integers, or a single one. Raises InputError for anything else."""
+        values = [value] if isinstance(value, (int, np.integer)) else list(value)
+        if not 1 <= len(values) <= 3 or not all(isinstance(v, (int, np.integer)) for v in values):
+            raise InputError(f"{what} {value!r} is not one to three integers")
+        return cls(*(int(v) for v in values))
+
+    @property
+    def count(self) -> int:
+        """Product of the extents."""
+        return prod(self)
+
+    def __str__(self) -> str:
+        return f"{self.x}x{self.y}x{self.z}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An argument that points `offset` bytes into a buffer."""
+
+    buffer: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An argument of a stated type (`i32`, `u32`, `f32`, `i64`, `u64`, `f64`, ... or a PTX type)."""
+
+    type: str
+    value: int | float
+
+
+Argument = Pointer | Scalar | int | float | bytes | np.generic  # bytes: a structure passed by value
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. Checked when made: see `check_shape` and `pack_parameters`."""
+
+    program: Program
+    grid: Dim3
+    block: Dim3
+    parameters: bytes  # the parameter block, in PTX layout
+    dynamic_shared_bytes: int = 0
+    label: str = ""
+    arguments: tuple[Argument, ...] = field(default=(), repr=False)
+
+    @property
+    def threads_per_block(self) -> int:
+        return self.block.count
+
+    @property
+    def warps_per_block(self) -> int:
+        return -(-self.block.count // WARP_THREADS)
+
+    @property
+    def thread_blocks(self) -> int:
+        return self.grid.count
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a thread block, static and dynamic."""
+        return static_bytes(self.program, "shared") + self.dynamic_shared_bytes
+
+
+def make_launch(
+    program: Program,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    arguments: Sequence[Argument],
+    memory: Memory,
+    dynamic_shared_bytes: int = 0,
+    label: str = "",
+) -> Launch:
+    """A launch whose pointers lead into `memory`. Raises InputError for what a GPU would refuse."""
+    grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
+    check_shape(program, grid, block, dynamic_shared_bytes)
+    packed = pack_parameters(program, arguments, memory)
+    return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments))
+
+
+def check_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int) -> None:
+    """Raise InputError if no GPU could launch this grid: CUDA's limits and the kernel's own directives."""
+    for what, extents, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
+        for axis, extent, limit in zip("xyz", extents, limits, strict=True):
+            if extent <= 0:
+                raise InputError(f"kernel '{program.name}': {what} {extents} must be positive in {axis}")
+            if extent > limit:
+                raise InputError(f"kernel '{program.name}': {what} {extents} is over the limit of {limit} in {axis}")
+    if block.count > _MAX_THREADS:
+        raise InputError(f"kernel '{program.name}': block {block} has {block.count} threads, the limit is {_MAX_THREADS}")
+    _check_directives(program, block)
+    if not 0 <= dynamic_shared_bytes <= _MAX_SHARED_BYTES:
+        raise InputError(f"kernel '{program.name}': {dynamic_shared_bytes} bytes of dynamic shared memory is out of range")
+
+
+def _check_directives(program: Program, block: Dim3) -> None:
+    required = program.directives.get("reqntid")
+    if required is not None and block != Dim3(*required[:3]):
+        raise InputError(f"kernel '{program.name}' requires blocks of {Dim3(*required[:3])} (.reqntid), not {block}")
+    most = program.directives.get("maxntid")
+    if most is not None and block.count > prod(most):
+        raise InputError(f"kernel '{program.name}' allows {prod(most)} threads a block (.maxntid), not {block.count}")
+
+
+def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Memory) -> bytes:
+    """The parameter block of a launch. Raises InputError for a missing, superfluous or ill-fitting argument."""
+    parameters = program.parameters
+    if len(arguments) != len(parameters):
+        expected = ", ".join(f"{p.name} ({_type_name(p)})" for p in parameters) or "no arguments"
+        raise InputError(
+            f"kernel '{program.name}' takes {len(parameters)} arguments, {len(arguments)} were given: {expected}"
+        )
+    size = max((p.offset + p.bytes for p in parameters), default=0)
+    block = bytearray(size)
+    for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
+        where = f"kernel '{program.name}', argument {position} ({parameter.name}, {_type_name(parameter)})"
+        block[parameter.offset : parameter.offset + parameter.bytes] = _encode(parameter, argument, memory, where)
+    return bytes(block)
+
+
+def _type_name(parameter: Parameter) -> str:
+    if parameter.bytes != TYPE_BYTES.get(parameter.type):
+        return f"{parameter.bytes} bytes"
+    return f".{parameter.type}"
+
+
+def _encode(parameter: Parameter, argument: Argument, memory: Memory, where: str) -> bytes:
+    match argument:
+        case Pointer(buffer=name, offset=offset):
+            return _encode_pointer(parameter, name, offset, memory, where)
+        case bytes():
+            data = argument
+        case Scalar(type=type_, value=value):
+            data = encode_scalar(type_, value, where)
+        case np.generic():
+            data = argument.tobytes()
+        case bool() | int() | float():
+            data = encode_scalar(parameter.type, argument, where)
+        case _:
+            raise InputError(f"{where}: a {type(argument).__name__} cannot be passed to a kernel")
+    if len(data) != parameter.bytes:
+        raise InputError(f"{where}: expected {parameter.bytes} bytes, the argument has {len(data)}")
+    if _is_float(parameter, argument):
+        raise InputError(f"{where}: a floating-point argument does not fit an integer parameter")
+    return data
+
+
+def _is_float(parameter: Parameter, argument: Argument) -> bool:
+    """A floating argument for a parameter declared as a signed or unsigned integer (untyped .bN take anything)."""
+    floating = (isinstance(argument, Scalar) and argument.type.startswith("f")) or isinstance(argument, np.floating)
+    return floating and parameter.type[:1] in ("s", "u")
+
+
+def _encode_pointer(parameter: Parameter, name: str, offset: int, memory: Memory, where: str) -> bytes:
+    if name not in memory.buffers:
+        raise InputError(f"{where}: there is no buffer '{name}'")
+    if parameter.bytes != 8 or parameter.type.startswith("f"):
+        raise InputError(f"{where}: buffer '{name}' needs a 64-bit parameter")
+    region = memory.buffers[name]
+    if not 0 <= offset <= region.bytes:
+        raise InputError(f"{where}: offset {offset} is outside buffer '{name}' of {region.bytes} bytes")
+    return (region.address + offset).to_bytes(8, "little")
+
+
+def encode_scalar(type_: str, value: int | float, where: str) -> bytes:
+    """Little-endian bytes of a value. `type_` is a PTX type or i8 ... i64; raises InputError if it does not fit."""
+    code = _NUMPY_TYPES.get("s" + type_[1:] if type_.startswith("i") else type_)
+    if code is None:
+        raise InputError(f"{where}: a value of type '{type_}' cannot be passed")
+    dtype = np.dtype(code)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.array(value, dtype).tobytes()
+    if isinstance(value, float):
+        raise InputError(f"{where}: {value} is not an integer")
+    bits = 8 * dtype.itemsize
+    low = -(1 << (bits - 1))  # -1 is accepted for an unsigned parameter: hosts pass what C converts
+    if not low <= value < 1 << bits:
+        raise InputError(f"{where}: {value} does not fit in {bits} bits")
+    return (value & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
+
+
+def layout(program: Program, space: str) -> dict[str, int]:
+    """Byte offset of every variable of `space` ("shared" or "local"); the dynamic shared array comes last."""
+    offsets, used = {}, 0
+    own = [v for v in program.variables if v.space == space]
+    for variable in sorted(own, key=lambda v: v.external):
+        start = -(-used // variable.align) * variable.align
+        offsets[variable.name] = start
+        used = start + variable.bytes if not variable.external else used
+    return offsets
+
+
+def static_bytes(program: Program, space: str) -> int:
+    """Bytes the statically sized variables of `space` take, alignment gaps included."""
+    offsets = layout(program, space)
+    own = [v for v in program.variables if v.space == space and not v.external]
+    return max((offsets[v.name] + v.bytes for v in own), default=0)

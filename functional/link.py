@@ -1,0 +1,152 @@
+"""From a module to a Program: one entry and every function it can reach, flattened and cut into basic blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from functional.cfg import basic_blocks
+from functional.errors import InputError, PtxError
+from functional.ir import (
+    Address,
+    Guard,
+    Instruction,
+    Kernel,
+    Module,
+    Operand,
+    Parameter,
+    Register,
+    Symbol,
+    Variable,
+    Vector,
+)
+from functional.program import Program
+
+_MAX_BLOCKS = 1 << 16  # the trace numbers blocks in 16 bits
+
+
+def link(module: Module, kernel_name: str) -> Program:
+    """The program of an entry of `module`.
+
+    The names a called function declares (registers, variables, parameters) get the prefix `function:`, so that
+    they are unique in the program; those of the entry stay as printed. Raises InputError for an unknown entry, PtxError
+    for a call to a function without a body and for recursion.
+    """
+    entry = _entry(module, kernel_name)
+    functions = [entry, *_reachable(module, entry)]
+    starts: dict[str, int] = {}
+    instructions: list[Instruction] = []
+    variables = _used_variables(module, functions)
+    registers: dict[Register, None] = {}
+    signatures = {}
+    for function in functions:
+        names = _Renamer(function)
+        starts[function.name] = len(instructions)
+        instructions += [names.instruction(i, starts[function.name]) for i in function.instructions]
+        variables += [names.variable(v) for v in function.variables]
+        registers.update(dict.fromkeys(names.register(r) for r in function.registers))
+        if not function.is_entry:
+            signatures[function.name] = (names.parameters(function.parameters), names.parameters(function.returns))
+    blocks = basic_blocks(instructions, list(starts.values()))
+    if len(blocks) > _MAX_BLOCKS:
+        raise PtxError(module.path, entry.line, f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}")
+    return Program(
+        name=entry.name,
+        path=module.path,
+        digest=module.digest,
+        parameters=entry.parameters,
+        instructions=tuple(instructions),
+        pcs=tuple(f.pc_base + i for f in functions for i in range(len(f.instructions))),
+        blocks=blocks,
+        registers=tuple(registers),
+        variables=tuple(variables),
+        directives=dict(entry.directives),
+        callee_entry={i.index: starts[i.callee] for i in instructions if i.callee is not None},
+        function_parameters=signatures,
+        function_of=tuple(f.name for f in functions for _ in f.instructions),
+    )
+
+
+def _entry(module: Module, name: str) -> Kernel:
+    entries = [k.name for k in module.kernels.values() if k.is_entry]
+    if name in entries:
+        return module.kernels[name]
+    near = get_close_matches(name, entries, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(entries) or 'none'}"
+    raise InputError(f"{module.path}: no kernel '{name}'; {hint}")
+
+
+def _reachable(module: Module, entry: Kernel) -> list[Kernel]:
+    """Functions called from `entry`, directly or not, in file order."""
+    found: set[str] = set()
+    finished: set[str] = set()
+    stack = [(entry, iter(entry.instructions))]
+    while stack:
+        caller, rest = stack[-1]
+        call = next((i for i in rest if i.callee is not None and i.callee not in finished), None)
+        if call is None:
+            finished.add(caller.name)
+            stack.pop()
+            continue
+        if call.callee not in module.kernels:
+            raise PtxError(module.path, call.line, f"'{caller.name}' calls '{call.callee}', which has no body in this file")
+        if any(call.callee == open_.name for open_, _ in stack):
+            raise PtxError(module.path, call.line, f"recursive call of '{call.callee}' is not supported")
+        callee = module.kernels[call.callee]
+        found.add(callee.name)
+        stack.append((callee, iter(callee.instructions)))
+    return [k for k in module.kernels.values() if k.name in found]
+
+
+def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:
+    """Module-scope variables; of shared ones those that the code names, since others take no space in a launch."""
+    operands = [o for f in functions for i in f.instructions for o in (*i.sources, *i.destinations)]
+    bases = [o.base if isinstance(o, Address) else o for o in operands]
+    named = {s.name for s in bases if isinstance(s, Symbol)}
+    return [v for v in module.variables if v.space != "shared" or v.name in named]
+
+
+class _Renamer:
+    """Makes the names of one function unique in the program."""
+
+    def __init__(self, function: Kernel) -> None:
+        self.prefix = "" if function.is_entry else f"{function.name}:"
+        self.own = {v.name for v in (*function.variables, *function.parameters, *function.returns)}
+
+    def instruction(self, i: Instruction, base: int) -> Instruction:
+        if not base and not self.prefix:
+            return i
+        return replace(
+            i,
+            index=base + i.index,
+            destinations=tuple(self.operand(d) for d in i.destinations),
+            sources=tuple(self.operand(s) for s in i.sources),  # type: ignore[misc]
+            guard=Guard(self.register(i.guard.register), i.guard.negated) if i.guard else None,
+            target=None if i.target is None else base + i.target,
+            targets=tuple(base + t for t in i.targets),
+        )
+
+    def operand(self, operand: Operand | None) -> Operand | None:
+        match operand:
+            case Register():
+                return self.register(operand)
+            case Symbol(name=name, offset=offset):
+                return Symbol(self.name(name), offset)
+            case Address(base=base, offset=offset):
+                return Address(self.operand(base), offset)  # type: ignore[arg-type]
+            case Vector(elements=elements):
+                return Vector(tuple(self.operand(e) for e in elements))
+        return operand
+
+    def register(self, register: Register) -> Register:
+        return Register(self.prefix + register.name, register.type) if self.prefix else register
+
+    def name(self, name: str) -> str:
+        return self.prefix + name if name in self.own else name
+
+    def variable(self, variable: Variable) -> Variable:
+        moved = tuple((at, Symbol(self.name(s.name), s.offset)) for at, s in variable.relocations)
+        return replace(variable, name=self.name(variable.name), relocations=moved)
+
+    def parameters(self, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+        return tuple(replace(p, name=self.name(p.name)) for p in parameters)

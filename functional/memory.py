@@ -1,0 +1,190 @@
+"""Device memory that outlives a launch: global buffers and variables, and constant memory.
+
+Global memory is one byte array (`arena`) seen through GPU addresses that start at GLOBAL_BASE. Buffers are laid out in
+the order they are made, with unmapped red zones between them, so that an access out of bounds never lands in a
+neighbour. Addresses are the same in every run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int64, Integer, UInt8
+
+from functional.errors import InputError
+from functional.ir import Variable
+
+GLOBAL_BASE = 0x7000_0000
+GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE
+ALIGNMENT_BYTES = 256  # what cudaMalloc guarantees
+RED_ZONE_BYTES = 256
+CONST_WINDOW = 0x5000_0000  # generic address of constant address 0
+CONST_LIMIT_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named stretch of memory: bytes `address` to `address + bytes - 1`."""
+
+    name: str
+    address: int
+    bytes: int
+
+
+class Memory:
+    """The memory of one device.
+
+    `arena` is a uint8 array; global address `a` is its element `a - GLOBAL_BASE`. It may be replaced by a longer one
+    when something is allocated, so take views only afterwards. `const_arena` is addressed from 0.
+    """
+
+    def __init__(self, variables: Iterable[Variable] = ()) -> None:
+        self.buffers: dict[str, Region] = {}
+        self.global_variables: dict[str, Region] = {}
+        self.const_variables: dict[str, Region] = {}
+        self._regions: list[Region] = []  # global, by ascending address
+        self._arena = np.zeros(RED_ZONE_BYTES, np.uint8)
+        self._used_bytes = RED_ZONE_BYTES
+        self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
+        self._table: tuple[np.ndarray, np.ndarray] | None = None
+        self.place(variables)
+
+    @property
+    def arena(self) -> UInt8[np.ndarray, " byte"]:
+        """All of global memory, red zones included."""
+        return self._arena[: self._used_bytes]
+
+    def allocate(self, name: str, size_bytes: int, contents: np.ndarray | None = None) -> Region:
+        """A buffer of `size_bytes`, zero or a copy of the bytes of `contents`.
+
+        Raises InputError for a name in use, a negative size, contents of another size, or no space left.
+        """
+        if name in self.buffers:
+            raise InputError(f"buffer '{name}' is defined twice")
+        if contents is not None and contents.nbytes != size_bytes:
+            raise InputError(f"buffer '{name}' has {size_bytes} bytes, but its contents have {contents.nbytes}")
+        region = self._reserve(name, size_bytes, ALIGNMENT_BYTES)
+        self.buffers[name] = region
+        if contents is not None and size_bytes:
+            self.bytes_of(region)[:] = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
+        return region
+
+    def place(self, variables: Iterable[Variable]) -> None:
+        """Allocate the .global and .const variables of a module and write their initial values.
+
+        Raises InputError if constant memory overflows or an initialiser points to something without an address.
+        """
+        variables = [v for v in variables if v.space in ("global", "const")]
+        for variable in variables:
+            if variable.space == "global":
+                region = self._reserve(variable.name, variable.bytes, max(variable.align, ALIGNMENT_BYTES))
+                self.global_variables[variable.name] = region
+            else:
+                self.const_variables[variable.name] = self._reserve_const(variable)
+        for variable in variables:
+            self._initialise(variable)
+
+    def bytes_of(self, region: Region) -> UInt8[np.ndarray, " byte"]:
+        """Writable bytes of a global region."""
+        start = region.address - GLOBAL_BASE
+        return self._arena[start : start + region.bytes]
+
+    def read(self, name: str, dtype: np.dtype | type) -> np.ndarray:
+        """A copy of a buffer's contents as a one-dimensional array of `dtype`."""
+        return self.bytes_of(self.buffers[name]).copy().view(dtype)
+
+    def ranges(self) -> tuple[Int64[np.ndarray, " region"], Int64[np.ndarray, " region"]]:
+        """Addresses where global regions start and end (first byte behind), ascending."""
+        if self._table is None:
+            starts = np.array([r.address for r in self._regions], np.int64)
+            self._table = starts, starts + np.array([r.bytes for r in self._regions], np.int64)
+        return self._table
+
+    def valid(self, addresses: Integer[np.ndarray, "*n"], size_bytes: int) -> Bool[np.ndarray, "*n"]:
+        """Is each access of `size_bytes` at a global address wholly inside one buffer or variable?"""
+        starts, ends = self.ranges()
+        addresses = np.asarray(addresses).astype(np.int64)
+        if not len(starts):
+            return np.zeros(addresses.shape, bool)
+        at = np.searchsorted(starts, addresses, side="right") - 1
+        return (at >= 0) & (addresses + size_bytes <= ends[np.maximum(at, 0)])
+
+    def describe(self, address: int) -> str:
+        """Where an address lies, for messages: `4 bytes past the end of 'out' (1024 bytes)`."""
+        at = bisect_right(self._regions, address, key=lambda r: r.address) - 1
+        if at < 0 and not self._regions:
+            return "no buffer is allocated"
+        region = self._regions[max(at, 0)]
+        end = region.address + region.bytes
+        if address < region.address:
+            return f"{region.address - address} bytes before '{region.name}'"
+        if address < end:
+            return f"byte {address - region.address} of '{region.name}' ({region.bytes} bytes)"
+        if at + 1 < len(self._regions) and self._regions[at + 1].address - address < address - end:
+            following = self._regions[at + 1]
+            return f"{following.address - address} bytes before '{following.name}'"
+        past = "at the end" if address == end else f"{address - end} bytes past the end"
+        return f"{past} of '{region.name}' ({region.bytes} bytes)"
+
+    def copy(self) -> Memory:
+        """An independent copy with the same addresses."""
+        other = Memory()
+        other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
+        other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
+        other._arena, other._used_bytes = self.arena.copy(), self._used_bytes
+        other.const_arena = self.const_arena.copy()
+        return other
+
+    def _reserve(self, name: str, size_bytes: int, align: int) -> Region:
+        if size_bytes < 0:
+            raise InputError(f"buffer '{name}' has a negative size, {size_bytes} bytes")
+        start = -(-(GLOBAL_BASE + self._used_bytes) // align) * align
+        end = start + size_bytes + RED_ZONE_BYTES
+        if end > GLOBAL_LIMIT:
+            raise InputError(f"'{name}' ({size_bytes} bytes) does not fit: device memory ends at {GLOBAL_LIMIT:#x}")
+        self._grow(end - GLOBAL_BASE)
+        region = Region(name, start, size_bytes)
+        self._regions.append(region)
+        self._table = None
+        return region
+
+    def _grow(self, used_bytes: int) -> None:
+        """Lengthen the arena at least twofold, so that many small buffers stay cheap."""
+        if used_bytes > len(self._arena):
+            try:
+                arena = np.zeros(max(used_bytes, 2 * self._used_bytes), np.uint8)
+            except MemoryError:
+                raise InputError(f"{used_bytes} bytes of device memory do not fit in this computer's memory") from None
+            arena[: self._used_bytes] = self._arena[: self._used_bytes]
+            self._arena = arena
+        self._used_bytes = used_bytes
+
+    def _reserve_const(self, variable: Variable) -> Region:
+        start = -(-len(self.const_arena) // variable.align) * variable.align
+        end = start + variable.bytes
+        if end > CONST_LIMIT_BYTES:
+            raise InputError(f"constant memory is {CONST_LIMIT_BYTES} bytes; '{variable.name}' would end at byte {end}")
+        self.const_arena = np.concatenate([self.const_arena, np.zeros(end - len(self.const_arena), np.uint8)])
+        return Region(variable.name, start, variable.bytes)
+
+    def _initialise(self, variable: Variable) -> None:
+        if variable.space == "global":
+            target = self.bytes_of(self.global_variables[variable.name])
+        else:
+            region = self.const_variables[variable.name]
+            target = self.const_arena[region.address : region.address + region.bytes]
+        if variable.initialiser is not None:
+            target[:] = np.frombuffer(variable.initialiser, np.uint8)
+        for offset, symbol in variable.relocations:
+            address = self._address(variable, symbol.name) + symbol.offset
+            target[offset : offset + 8] = np.array([address], "<i8").view(np.uint8)
+
+    def _address(self, variable: Variable, name: str) -> int:
+        if name in self.global_variables:
+            return self.global_variables[name].address
+        if name in self.const_variables:
+            return CONST_WINDOW + self.const_variables[name].address
+        raise InputError(f"the initialiser of '{variable.name}' points to '{name}', which is not in global memory")

@@ -1,0 +1,83 @@
+"""What the operation tables are made of: PTX types as NumPy types, and `Operation`.
+
+Every table maps an opcode to a builder `Instruction -> Operation`. A builder raises `Unsupported` for a modifier
+or type that it does not know, which decoding turns into the error that names the instruction and its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from functional.ir import TYPE_BYTES, Instruction
+
+DTYPES: dict[str, np.dtype] = {
+    **{f"u{n}": np.dtype(f"u{n // 8}") for n in (8, 16, 32, 64)},
+    **{f"b{n}": np.dtype(f"u{n // 8}") for n in (8, 16, 32, 64)},
+    **{f"s{n}": np.dtype(f"i{n // 8}") for n in (8, 16, 32, 64)},
+    "f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "tf32": np.dtype("u4"),
+    "f16x2": np.dtype("u4"), "bf16": np.dtype("u2"), "bf16x2": np.dtype("u4"), "pred": np.dtype("?"),
+}  # fmt: skip
+RAW_BY_BYTES = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
+FLOATS = frozenset({"f16", "f32", "f64", "bf16"})
+PACKED = frozenset({"f16x2", "bf16x2"})
+
+
+class Unsupported(Exception):
+    """An instruction form that no table holds. Decoding adds its name and line."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`function(*sources)` on arrays that broadcast to [warp, 32]; yields one array, or a tuple for several results.
+
+    Results must be new arrays, never a view of a source. `sources` and `destinations` are PTX type names.
+    `with_frame`: the function's first argument is the running `Frame` (lane masks, warp numbers).
+    """
+
+    function: Callable
+    destinations: tuple[str, ...]
+    sources: tuple[str, ...]
+    with_frame: bool = False
+
+
+Builder = Callable[[Instruction], Operation]
+
+
+def types_of(inst: Instruction) -> tuple[str, ...]:
+    """The type modifiers in order: ("f32", "s32") of `cvt.rn.f32.s32`."""
+    return tuple(m for m in inst.modifiers if m in TYPE_BYTES or m == "pred")
+
+
+def flags_of(inst: Instruction, allowed: Iterable[str] = ()) -> frozenset[str]:
+    """The modifiers that are no types. Raises Unsupported on one that is not in `allowed`."""
+    flags = frozenset(m for m in inst.modifiers if m not in TYPE_BYTES and m != "pred")
+    if flags - frozenset(allowed):
+        raise Unsupported
+    return flags
+
+
+def only_type(inst: Instruction, allowed: Iterable[str]) -> str:
+    """The single type of the instruction, which must be in `allowed`."""
+    types = types_of(inst)
+    if len(types) != 1 or types[0] not in allowed:
+        raise Unsupported
+    return types[0]
+
+
+def same_type(function: Callable, allowed: Iterable[str], arity: int, flags: Iterable[str] = ()) -> Builder:
+    """Builder of an operation whose sources and destination all have the instruction's type."""
+
+    def build(inst: Instruction) -> Operation:
+        flags_of(inst, flags)
+        type_ = only_type(inst, allowed)
+        return Operation(function, (type_,), (type_,) * arity)
+
+    return build
+
+
+def bits_of(type_: str) -> int:
+    """Width of a type in bits."""
+    return TYPE_BYTES[type_] * 8

@@ -1,0 +1,137 @@
+"""The reconvergence stack of every warp of a chunk, as arrays: GPGPU-Sim's simt_stack with immediate post-dominators.
+
+An entry is {block to run next, block to reconverge at, lane mask, frame base}. The top entry is kept apart from the
+saved ones below it, because almost every step touches only the top. A call saves the caller's entry and raises the
+frame base; lanes that return leave the entries from the base up, lanes that exit leave all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+NOWHERE = -1  # reconvergence only at the exit of the function
+WAITING = 1 << 20  # not a block: at a barrier
+DONE = 1 << 21  # not a block: no lane left
+
+
+class Stack:
+    """Stacks of `warps` warps whose lanes `masks` (uint32 [warp]) begin at block `entry`."""
+
+    def __init__(self, masks: np.ndarray, entry: int) -> None:
+        warps = len(masks)
+        self.block = np.full(warps, entry, np.int32)  # WAITING and DONE included: what the run loop looks at
+        self.reconvergence = np.full(warps, NOWHERE, np.int32)
+        self.mask = masks.astype(np.uint32)
+        self.base = np.zeros(warps, np.int32)
+        self.depth = np.zeros(warps, np.int32)  # saved entries
+        self.saved_block = np.zeros((warps, 4), np.int32)
+        self.saved_reconvergence = np.zeros((warps, 4), np.int32)
+        self.saved_mask = np.zeros((warps, 4), np.uint32)
+        self.saved_base = np.zeros((warps, 4), np.int32)
+        self.deep = False  # has any warp ever saved an entry?
+
+    def advance(self, rows: np.ndarray | None, target: int) -> None:
+        """All active lanes of the warps `rows` (None: all warps) go to block `target`."""
+        if rows is None:
+            self.block.fill(target)
+            met = self.reconvergence == target if self.deep else None
+        else:
+            self.block[rows] = target
+            met = self.reconvergence[rows] == target if self.deep else None
+        if met is not None and met.any():
+            self.settle(np.flatnonzero(met) if rows is None else rows[met])
+
+    def resume(self, rows: np.ndarray, targets: np.ndarray) -> None:
+        """Warps leave a barrier: each goes to its own block."""
+        self.block[rows] = targets
+        self.settle(rows)
+
+    def branch(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], reconvergence: int) -> None:
+        """The active lanes of `rows` split into disjoint `paths` (block, lane mask [row]); the first path runs first."""
+        ways = sum((lanes != 0).astype(np.int32) for _, lanes in paths)
+        for block, lanes in paths:
+            whole = lanes == self.mask[rows]
+            self.block[rows[whole]] = block
+        split = ways > 1
+        if split.any():
+            self._diverge(rows[split], [(block, lanes[split]) for block, lanes in paths], reconvergence)
+        self.settle(rows)
+
+    def _diverge(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], reconvergence: int) -> None:
+        """Turn the top into the reconvergence entry, unless it already meets there; then push every path.
+
+        Without that exception a loop that lanes leave one after the other would grow the stack each trip.
+        """
+        self.block[rows] = reconvergence
+        here = self.reconvergence[rows] == reconvergence
+        fresh = here.copy()  # the top entry is free to be overwritten by the next push
+        for block, lanes in reversed(paths):
+            if block == reconvergence:
+                continue
+            pushed = lanes != 0
+            self._save(rows[pushed & ~fresh])
+            fresh &= ~pushed
+            at = rows[pushed]
+            self.block[at], self.reconvergence[at], self.mask[at] = block, reconvergence, lanes[pushed]
+        self._pop(rows[fresh])  # every path is already at the reconvergence point of the old top
+
+    def call(self, rows: np.ndarray, lanes: np.ndarray, entry: int, after: int) -> None:
+        """`lanes` of the warps call the function at block `entry`; all active lanes continue at block `after`."""
+        self.block[rows] = after
+        called = lanes != 0
+        rows, lanes = rows[called], lanes[called]
+        self._save(rows)
+        self.block[rows], self.reconvergence[rows], self.mask[rows] = entry, NOWHERE, lanes
+        self.base[rows] = self.depth[rows]
+        self.settle(rows)
+
+    def leave(self, rows: np.ndarray, lanes: np.ndarray, whole_thread: bool, after: int) -> None:
+        """`lanes` return from the function, or (whole_thread, or not in a function) exit; others go to block `after`."""
+        self.block[rows] = after
+        self.mask[rows] &= ~lanes
+        if self.deep:
+            base = np.zeros(len(rows), np.int32) if whole_thread else self.base[rows]
+            below = np.arange(self.saved_mask.shape[1]) >= base[:, None]
+            self.saved_mask[rows] &= np.where(below, ~lanes[:, None], np.uint32(0xFFFFFFFF))
+        self.settle(rows)
+
+    def settle(self, rows: np.ndarray) -> None:
+        """Pop entries that reached their reconvergence block or have no lane left, until a runnable one is on top."""
+        while True:
+            rows = rows[(self.mask[rows] == 0) | (self.block[rows] == self.reconvergence[rows])]
+            if not rows.size:
+                return
+            finished = self.depth[rows] == 0
+            self.block[rows[finished]] = DONE
+            rows = rows[~finished]
+            self._pop(rows)
+
+    def _save(self, rows: np.ndarray) -> None:
+        if not rows.size:
+            return
+        self.deep = True
+        at = self.depth[rows]
+        if int(at.max()) == self.saved_block.shape[1]:
+            self._grow()
+        self.saved_block[rows, at] = self.block[rows]
+        self.saved_reconvergence[rows, at] = self.reconvergence[rows]
+        self.saved_mask[rows, at] = self.mask[rows]
+        self.saved_base[rows, at] = self.base[rows]
+        self.depth[rows] = at + 1
+
+    def _pop(self, rows: np.ndarray) -> None:
+        if not rows.size:
+            return
+        at = self.depth[rows] - 1
+        self.block[rows] = self.saved_block[rows, at]
+        self.reconvergence[rows] = self.saved_reconvergence[rows, at]
+        self.mask[rows] = self.saved_mask[rows, at]
+        self.base[rows] = self.saved_base[rows, at]
+        self.depth[rows] = at
+
+    def _grow(self) -> None:
+        for name in ("saved_block", "saved_reconvergence", "saved_mask", "saved_base"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate([old, np.zeros_like(old)], axis=1))

@@ -1,0 +1,152 @@
+"""Applications: sparse and graph data, histogram, reduction, scan, sorting, transposition, option prices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from functional.suite._recipe import Recipe, bench, blocks, rng, uniform, f32, f64, i32, u32
+
+
+@bench("apps")
+def spmv_csr() -> Recipe:
+    n = 15300
+    r = rng(207)
+    length = np.minimum((r.pareto(1.1, n) * 3 + 1).astype(int), 400)
+    row_ptr = np.concatenate([[0], np.cumsum(length)]).astype(i32)
+    nnz = int(row_ptr[-1])
+    col, val, x = r.integers(0, n, nnz).astype(i32), uniform(r, -1, 1, nnz), uniform(r, -1, 1, n)
+    y = np.add.reduceat(val.astype(f64) * x[col], row_ptr[:-1])     # no row is empty
+    c = Recipe()
+    c.launch("spmv_csr", blocks(n, 128), 128,
+             [c.input("row_ptr", row_ptr), c.input("col", col), c.input("val", val),
+              c.input("x", x), c.output("y", y.astype(f32), 1e-4, 1e-4), n])
+    return c
+
+
+@bench("apps")
+def pagerank() -> Recipe:
+    n, iters, damping = 7650, 4, 0.85
+    r = rng(208)
+    degree = np.minimum((r.pareto(1.2, n) * 3).astype(int), 300)     # in-degrees, some zero
+    in_ptr = np.concatenate([[0], np.cumsum(degree)]).astype(i32)
+    in_node = r.integers(0, n, in_ptr[-1]).astype(i32)
+    out_degree = np.bincount(in_node, minlength=n).astype(i32)
+    rank = np.full(n, 1 / n)
+    owner = np.repeat(np.arange(n), degree)
+    d = f64(f32(damping))
+    for _ in range(iters):
+        share = np.where(out_degree > 0, rank / np.maximum(out_degree, 1), 0)
+        rank = (1 - d) / n + d * np.bincount(owner, share[in_node], n)
+    c = Recipe()
+    b_rank = c.input("rank", np.full(n, 1 / n, f32))
+    c.expect(b_rank, rank, 1e-4)
+    b_share = c.output("share", share.astype(f32), 1e-4)
+    b_deg, b_ptr, b_node = c.input("out_degree", out_degree), c.input("in_ptr", in_ptr), \
+        c.input("in_node", in_node)
+    for _ in range(iters):
+        c.launch("pagerank_share", blocks(n, 128), 128, [b_rank, b_deg, b_share, n])
+        c.launch("pagerank_gather", blocks(n, 128), 128,
+                 [b_ptr, b_node, b_share, b_rank, n, damping])
+    return c
+
+
+@bench("apps")
+def histogram_atomics() -> Recipe:
+    n = 122801
+    r = rng(209)
+    value = r.integers(0, 256, n)
+    hot = r.random(n) < 0.5                                 # half of the values in 8 bins
+    value[hot] = r.integers(0, 8, int(hot.sum()))
+    c = Recipe()
+    c.launch("histogram_atomics", 60, 256,
+             [c.input("value", value.astype(u32)),
+              c.output("bins", np.bincount(value, minlength=256).astype(u32)), n])
+    return c
+
+
+@bench("apps")
+def reduction() -> Recipe:
+    x = uniform(rng(210), 0, 1, 131001)
+    c = Recipe()
+    src, level, values = c.input("x", x), 0, x.astype(f64)
+    while values.size > 1:
+        n = values.size
+        count = blocks(n, 256)
+        values = np.pad(values, (0, count * 256 - n)).reshape(count, 256).sum(1)
+        level += 1
+        dst = c.output(f"sum{level}", values.astype(f32), 1e-5)
+        c.launch("reduce_sum", count, 128, [src, dst, n])
+        src = dst
+    return c
+
+
+@bench("apps")
+def scan() -> Recipe:
+    n, per = 30701, 512
+    x = rng(211).integers(0, 10, n).astype(i32)
+    count = blocks(n, per)
+    sums = np.add.reduceat(x, np.arange(0, n, per)).astype(i32)
+    c = Recipe()
+    b_out = c.output("out", (np.cumsum(x) - x).astype(i32))
+    b_sums = c.output("sums", sums)
+    b_off = c.output("offset", (np.cumsum(sums) - sums).astype(i32))
+    c.launch("scan_block", count, 256, [c.input("x", x), b_out, b_sums, n, 1])
+    c.launch("scan_block", 1, 256, [b_sums, b_off, b_sums, count, 0])
+    c.launch("scan_add", count, 256, [b_out, b_off, n])
+    return c
+
+
+@bench("apps")
+def bitonic_sort() -> Recipe:
+    n = 8192
+    x = rng(212).integers(0, 1 << 32, n, dtype=np.uint64).astype(u32)
+    c = Recipe()
+    data = c.input("data", x)
+    c.expect(data, np.sort(x))
+    k = 2
+    while k <= n:
+        j = k // 2
+        while j:
+            c.launch("bitonic_step", n // 2 // 64, 64, [data, j, k])
+            j //= 2
+        k *= 2
+    return c
+
+
+@bench("apps")
+def transpose() -> Recipe:
+    h, w = 320, 256
+    x = uniform(rng(213), -1, 1, h, w)
+    c = Recipe(independent=True)
+    b = c.input("x", x)
+    for kind in ("naive", "smem", "padded"):
+        c.launch(f"transpose_{kind}", (w // 32, h // 32), (32, 8),
+                 [b, c.output(f"out_{kind}", x.T), w, h], label=kind)
+    return c
+
+
+@bench("apps")
+def black_scholes() -> Recipe:
+    n, rate, sigma = 15300, 0.02, 0.3
+    r = rng(214)
+    s, x, t = uniform(r, 5, 30, n), uniform(r, 1, 100, n), uniform(r, 0.25, 10, n)
+    s_, x_, t_ = s.astype(f64), x.astype(f64), t.astype(f64)
+    rt, sg = f64(f32(rate)), f64(f32(sigma))
+
+    def cdf(d):
+        k = 1 / (1 + 0.2316419 * np.abs(d))
+        poly = k * (0.319381530 + k * (-0.356563782 + k * (1.781477937 + k * (
+            -1.821255978 + k * 1.330274429))))
+        tail = 0.39894228 * np.exp(-0.5 * d * d) * poly
+        return np.where(d > 0, 1 - tail, tail)
+
+    vol = sg * np.sqrt(t_)
+    d1 = (np.log(s_ / x_) + (rt + 0.5 * sg * sg) * t_) / vol
+    n1, n2, disc = cdf(d1), cdf(d1 - vol), x_ * np.exp(-rt * t_)
+    c = Recipe()
+    c.launch("black_scholes", blocks(n, 256), 256,
+             [c.input("spot", s), c.input("strike", x), c.input("years", t),
+              c.output("call", (s_ * n1 - disc * n2).astype(f32), 1e-4, 1e-4),
+              c.output("put", (disc * (1 - n2) - s_ * (1 - n1)).astype(f32), 1e-4, 1e-4), n,
+              rate, sigma])
+    return c

@@ -1,0 +1,61 @@
+"""Program + pipeline -> latency table."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+
+from functional.ir import TYPE_BYTES
+from functional.program import Program
+from precharacterize.classify import Kind, kind_of, latency_class
+from precharacterize.parameters import UNITS, Operation, PipelineParameters
+from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
+from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
+from precharacterize.table import VERSION, LatencyTable, padded
+
+
+def table_key(program: Program, pipeline: PipelineParameters) -> str:
+    """What a table depends on: the text of the program, the kernel's name, the pipeline, these rules."""
+    return hashlib.sha256(f"{VERSION}:{program.digest}:{program.name}:{pipeline.key}".encode()).hexdigest()
+
+
+def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
+    """Characterise a program (GATSim, Section II-A), without any cache."""
+    ids = {r.name: n for n, r in enumerate(program.registers)}
+    code = program.instructions
+    kinds = [kind_of(i, program.function_of[i.index] == program.name) for i in code]
+    operations = [_operation(i, kind, pipeline) for i, kind in zip(code, kinds, strict=True)]
+    reads = [read_banks_of(i) for i in code]
+    results = [
+        start_delay_cycles(r, pipeline.register_banks) + result_delay_cycles(k, o.latency_cycles, pipeline)
+        for r, k, o in zip(reads, kinds, operations, strict=True)
+    ]
+    table = LatencyTable(
+        unit=np.array([UNITS.index(o.unit) for o in operations], np.int8),
+        kind=np.array(kinds, np.int8),
+        latency_cycles=np.array([o.latency_cycles for o in operations], np.int32),
+        initiation_cycles=np.array([o.initiation_cycles for o in operations], np.int32),
+        access_bytes=np.array([TYPE_BYTES.get(i.type, 4) for i in code], np.int8),
+        pcs=np.array(program.pcs, np.int32),
+        waits=padded([waits_of(i, ids) for i in code]),
+        writes=padded([[ids[r.name] for r in i.writes()] for i in code]),
+        long_waits=padded([long_waits_of(i, ids) for i in code]),
+        read_banks=padded(reads),
+        write_banks=padded([write_banks_of(i) for i in code]),
+        gap_cycles=np.zeros(len(code), np.int32),
+        result_cycles=np.array(results, np.int32),
+        block_start=np.array([b.start for b in program.blocks], np.int32),
+        block_stop=np.array([b.stop for b in program.blocks], np.int32),
+        register_count=len(ids),
+        key=table_key(program, pipeline),
+    )
+    gaps = [gap for block in program.blocks for gap in block_gaps_cycles(block, table, program, pipeline)]
+    return replace(table, gap_cycles=np.array(gaps, np.int32))
+
+
+def _operation(instruction, kind: Kind, pipeline: PipelineParameters) -> Operation:
+    if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
+        return Operation(latency_cycles=1, initiation_cycles=1, unit="mem")
+    return pipeline.operation(latency_class(instruction))

@@ -1,0 +1,90 @@
+"""Which latency class and which kind of timing event a PTX instruction is.
+
+The classes are those of the reference's PTX front end (REFERENCE.md "GTX480", latency / initiation table).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from functional.ir import Instruction
+
+
+class Kind(IntEnum):
+    """What the engine does when an instruction issues."""
+
+    ALU = 0
+    BARRIER = 1
+    EXIT = 2
+    FENCE = 3
+    PARAM_LOAD = 4  # from here on: memory
+    CONST_LOAD = 5
+    SHARED_LOAD = 6
+    SHARED_STORE = 7
+    SHARED_ATOMIC = 8
+    GLOBAL_LOAD = 9  # and local, generic, texture
+    GLOBAL_STORE = 10
+    GLOBAL_ATOMIC = 11
+
+
+_FAMILY = {
+    **dict.fromkeys(("add", "sub", "addc", "subc"), "add"),
+    **dict.fromkeys(("min", "max"), "max"),
+    **dict.fromkeys(("mul", "mul24"), "mul"),
+    **dict.fromkeys(("mad", "madc", "mad24", "fma"), "mad"),
+    **dict.fromkeys(("div", "rem"), "div"),
+}
+_SFU = frozenset({"sqrt", "sin", "cos", "ex2", "lg2", "rsqrt", "rcp", "tanh"})
+_TENSOR = frozenset({"mma", "wmma"})
+_EXIT = frozenset({"ret", "exit"})
+
+
+def latency_class(instruction: Instruction) -> str:
+    """Name of the latency class: `int_add`, `fp32_mad`, `fp64_div`, `sfu`, `int_shfl`, `tensor` or `other`."""
+    opcode = instruction.opcode
+    if opcode in _SFU:
+        return "sfu"
+    if opcode == "shfl":
+        return "int_shfl"
+    if opcode in _TENSOR:
+        return "tensor"
+    family = _FAMILY.get(opcode)
+    return f"{_number_class(_first_type(instruction))}_{family}" if family else "other"
+
+
+def _first_type(instruction: Instruction) -> str:
+    from functional.ir import TYPE_BYTES
+
+    return next((m for m in instruction.modifiers if m in TYPE_BYTES), "b32")
+
+
+def _number_class(type_name: str) -> str:
+    if type_name == "f64":
+        return "fp64"
+    return "fp32" if type_name[0] == "f" or type_name.startswith("bf") or type_name == "tf32" else "int"
+
+
+def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
+    """The timing event of an instruction. A `ret` of a called function is a branch, not an exit."""
+    opcode = instruction.opcode
+    if instruction.is_memory:
+        return _memory_kind(instruction)
+    if opcode in ("bar", "barrier"):
+        return Kind.BARRIER
+    if opcode == "exit" or (opcode == "ret" and in_entry):
+        return Kind.EXIT
+    return Kind.FENCE if opcode in ("membar", "fence") else Kind.ALU
+
+
+def _memory_kind(instruction: Instruction) -> Kind:
+    opcode, space = instruction.opcode, instruction.space
+    if opcode == "ldmatrix":
+        return Kind.SHARED_LOAD
+    if opcode in ("atom", "red"):
+        return Kind.SHARED_ATOMIC if space == "shared" else Kind.GLOBAL_ATOMIC
+    store = opcode in ("st", "sust")
+    if space == "shared":
+        return Kind.SHARED_STORE if store else Kind.SHARED_LOAD
+    if space in ("param", "const"):
+        return Kind.PARAM_LOAD if space == "param" else Kind.CONST_LOAD
+    return Kind.GLOBAL_STORE if store else Kind.GLOBAL_LOAD
