@@ -15,6 +15,7 @@ class LaunchResult:
 
     kernel: str
     launch: int  # position in the target's list of launches
+    label: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     cycles: int
@@ -41,6 +42,7 @@ class OutputCheck:
     buffer: str
     elements: int
     mismatches: int
+    message: str = ""  # the first mismatch, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ import numpy as np
 
 from abstim.cache import cache_dir, evict, mark_used, note, trace_cache_bytes, write_atomic
 from abstim.result import OutputCheck
-from functional.launch import Launch
-from functional.memory import Memory
+from functional.case import Case
 from functional.trace import Trace
 
 _STREAMS = tuple(f.name for f in fields(Trace) if f.name != "warps_per_block")
@@ -33,16 +31,18 @@ class Execution:
     outputs: tuple[OutputCheck, ...]
 
 
-def execution_key(launches: Sequence[Launch], memory: Memory, expected: bytes, executor: str) -> str:
+def execution_key(case: Case, executor: str) -> str:
     """What an execution depends on: programs, launches, contents of memory, expected outputs, and the executor."""
     digest = hashlib.sha256(f"{executor}:{_code_digest()}".encode())
-    for launch in launches:
+    for launch in case.launches:
         program = launch.program
         digest.update(f"{program.digest}:{program.name}:{launch.grid}:{launch.block}".encode())
         digest.update(f":{launch.dynamic_shared_bytes}:{launch.parameters.hex()}\n".encode())
-    digest.update(memory.arena)
-    digest.update(memory.const_arena)
-    digest.update(expected)
+    digest.update(case.memory.arena)
+    digest.update(case.memory.const_arena)
+    for name, expected in case.expected.items():
+        digest.update(f"{name}:{expected.values.dtype}:{expected.rtol}:{expected.atol}".encode())
+        digest.update(np.ascontiguousarray(expected.values))
     return digest.hexdigest()
 
 

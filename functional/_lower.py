@@ -43,6 +43,7 @@ _BARRIER_WITHOUT_RESULT = frozenset({"sync", "arrive", "wait", "warp"})
 # the state space of a modifier such as `shared::cta`, which names a single-CTA view of the same space
 _SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
 _MAX_BYTES = 1 << 40
+_MAX_INITIALISED_BYTES = 1 << 28
 
 
 @dataclass
@@ -145,8 +146,8 @@ def variables_of(
         data, relocations, size = None, (), TYPE_BYTES[type_]
         for extent in shape:
             size *= extent
-        if size > _MAX_BYTES:
-            raise errors.fail(name, f"'{name}' takes {size} bytes, more than any GPU has")
+        if size > (_MAX_BYTES if declarator.initialiser is None else _MAX_INITIALISED_BYTES):
+            raise errors.fail(name, f"'{name}' takes {size} bytes, too many for a variable")
         if declarator.initialiser is not None:
             initialiser = Initialiser(constants, type_, shape)
             initialiser.fill(declarator.initialiser)

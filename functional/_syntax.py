@@ -11,6 +11,9 @@ from lark.visitors import Discard
 from functional.ir import Immediate
 
 
+_LONGEST_LITERAL = 2 + 64  # characters, in binary
+
+
 class RawOffset(NamedTuple):
     """`symbol+8`."""
 
@@ -129,12 +132,22 @@ class RawModule(NamedTuple):
     items: list[Any]
 
 
+class BadLiteral(Exception):
+    """A number that no register holds."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(f"'{token[:24]}' does not fit in 64 bits")
+        self.line = getattr(token, "line", None) or 1
+
+
 def integer(token: str) -> int:
-    """The value of a PTX integer literal: decimal, hex, octal or binary, with or without U."""
+    """The value of a PTX integer literal: decimal, hex, octal or binary, with or without U. Raises BadLiteral."""
     text = token.rstrip("U")
-    if text[:2] in ("0x", "0X", "0b", "0B"):
-        return int(text, 0)
-    return int(text, 8) if len(text) > 1 and text[0] == "0" else int(text)
+    base = 16 if text[1:2] in ("x", "X") else 2 if text[1:2] in ("b", "B") else 8 if text[0] == "0" else 10
+    value = int(text, base) if len(text) <= _LONGEST_LITERAL else 1 << 64
+    if value >= 1 << 64:
+        raise BadLiteral(token)
+    return value
 
 
 def floating(token: str) -> float:

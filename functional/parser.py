@@ -36,6 +36,8 @@ def parse_bytes(data: bytes, path: str) -> Module:
     from lark import UnexpectedInput
 
     from functional._lower import lower
+    from functional._messages import expected_found
+    from functional._syntax import BadLiteral
 
     try:
         text = data.decode("utf-8")
@@ -44,9 +46,12 @@ def parse_bytes(data: bytes, path: str) -> Module:
         raise PtxError(path, line, f"byte 0x{data[error.start]:02x} is not text; is this a PTX file?") from None
     try:
         tree = _lark().parse(text)
+        return lower(tree, path, hashlib.sha256(data).hexdigest())  # type: ignore[arg-type]
     except UnexpectedInput as error:
-        raise _explain(error, text, path) from None
-    return lower(tree, path, hashlib.sha256(data).hexdigest())  # type: ignore[arg-type]
+        line, message = expected_found(error, text, _lark())
+    except BadLiteral as error:
+        line, message = error.line, str(error)
+    raise PtxError(path, line, message)
 
 
 @cache
@@ -57,7 +62,3 @@ def _lark() -> Lark:
 
     grammar = Path(__file__).with_name("grammar.lark").read_text()
     return Lark(grammar, parser="lalr", lexer="contextual", transformer=TreeBuilder())
-
-
-def _explain(error: Exception, text: str, path: str) -> PtxError:
-    return PtxError(path, getattr(error, "line", 1), str(error))

@@ -17,5 +17,5 @@ Overrides = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Backend = Annotated[
-    str, typer.Option(metavar="auto|compiled|jax", help="Which form of the timing engine; both give the same cycles.")
+    str, typer.Option(metavar="compiled|array", help="Which form of the timing engine; both give the same cycles.")
 ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int64
 
 from functional.trace import Trace
 from precharacterize import LatencyTable
+
+
+COUNTERS = ("l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses", "l1i_misses")
 
 
 @dataclass(frozen=True)
@@ -31,4 +34,4 @@ class EngineResult:
     sm_cycles: Int64[np.ndarray, " sm"]
     issue_slots: Int64[np.ndarray, "sm reason"]
     resident_warp_cycles: Int64[np.ndarray, " sm"]
-    counters: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int]  # COUNTERS, all SMs together

@@ -1,69 +1,86 @@
-"""GPU, table and trace in the flat form both back ends read."""
+"""GPU, table and trace in the flat form the engine reads."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from abstim.config import Gpu
-from abstim.engine.compiled.layout import GTO, LRR, OLDEST, TWO_LEVEL, Code, Machine, Streams
+from abstim.engine.compiled.layout import (
+    CODE, FETCH_RING, GTO, LRR, MACHINE, OLDEST, OPERANDS, RING, TWO_LEVEL, Offsets, Streams,
+)  # fmt: skip
 from functional.trace import Trace
 from precharacterize import LatencyTable
 
 POLICIES = {"gto": GTO, "lrr": LRR, "oldest": OLDEST, "two_level": TWO_LEVEL}
 
 
-def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int) -> Machine:
-    """The numbers of a design point for a launch whose blocks have `warps_per_block` warps."""
+def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, register_count: int) -> np.ndarray:
+    """The numbers of a design point for a launch: a 0-dimensional MACHINE record."""
     spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
-    units = np.cumsum([0, spec.sp_units, spec.sfu_units, spec.lsu_units])
-    return Machine(
-        sm_count=spec.sm_count,
-        schedulers=spec.schedulers_per_sm,
-        policy=POLICIES[spec.scheduler],
-        active_warps=spec.two_level_active_warps,
-        warp_slots=spec.max_warps_per_sm,
-        warp_slots_per_block=warps_per_block,
-        blocks_per_sm=blocks_per_sm,
-        port_width=np.array([spec.sp_port_width, spec.sfu_port_width, spec.mem_port_width], np.int64),
-        collectors=np.array([spec.sp_collectors, spec.sfu_collectors, spec.mem_collectors], np.int64),
-        first_unit=units.astype(np.int64),
-        result_bus=spec.result_bus_width,
-        banks=spec.register_banks,
-        fetch_width=pipeline.instructions_per_fetch,
-        fetch_line=pipeline.fetch_line_instructions,
-        l1i=np.array([spec.l1i_sets, spec.l1i_ways, pipeline.fetch_line_instructions], np.int64),
-        const=np.array([spec.const_sets, spec.const_ways, spec.const_line_bytes], np.int64),
-        l1d=np.array([spec.l1d_sets, spec.l1d_ways, spec.l1d_index == "hash"], np.int64),
-        sector_coalescing=spec.coalescing == "sector",
-        shared_cycles=int(pipeline.shared_cycles),
-        const_cycles=int(pipeline.const_hit_cycles),
-        l1d_cycles=int(params.l1d_latency_cycles),
-        miss_cycles=int(params.l1_miss_extra_cycles),
-        l1i_miss_cycles=int(params.l1i_miss_extra_cycles),
-        more_blocks=True,
-    )
+    m = np.zeros(1, MACHINE)[0]
+    for name in (
+        "sm_count", "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1d_sets", "l1d_ways",
+    ):  # fmt: skip
+        m[name] = getattr(spec, name)
+    values = {
+        "schedulers": spec.schedulers_per_sm, "policy": POLICIES[spec.scheduler],
+        "active_warps": spec.two_level_active_warps, "warp_slots": spec.max_warps_per_sm,
+        "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
+        "result_bus": spec.result_bus_width, "banks": spec.register_banks,
+        "fetch_width": pipeline.instructions_per_fetch, "fetch_line": pipeline.fetch_line_instructions,
+        "l1d_hashed": spec.l1d_index == "hash", "sector_coalescing": spec.coalescing == "sector",
+        "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
+        "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
+        "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": register_count,
+        "port_width": (spec.sp_port_width, spec.sfu_port_width, spec.mem_port_width),
+        "collectors": (spec.sp_collectors, spec.sfu_collectors, spec.mem_collectors),
+        "first_unit": np.cumsum([0, spec.sp_units, spec.sfu_units, spec.lsu_units]),
+    }  # fmt: skip
+    for name, value in values.items():
+        m[name] = value
+    _lay_out_heap(m)
+    return m
 
 
-def code_of(table: LatencyTable) -> Code:
-    """The latency table as the engine reads it."""
+def _lay_out_heap(m: np.ndarray) -> None:
+    """Set the `*_at` offsets, in words, and the heap's size."""
+    sizes = {
+        "registers_at": m["warp_slots"] * m["register_count"],
+        "results_at": m["first_unit"][3] * RING,
+        "bus_at": m["result_bus"] * RING,
+        "bank_at": m["banks"] * RING,
+        "fetch_at": FETCH_RING,
+        "l1i_at": 3 * m["l1i_sets"] * m["l1i_ways"],
+        "const_at": 3 * m["const_sets"] * m["const_ways"],
+        "l1d_at": 3 * m["l1d_sets"] * m["l1d_ways"],
+    }
+    used = 0
+    for name, words in sizes.items():
+        m[name] = used
+        used += int(words)
+    m["heap_words"] = used
 
-    def count(rows: np.ndarray) -> np.ndarray:
-        return (rows >= 0).sum(1).astype(np.int64)
 
-    writes = (table.writes >= 0).sum(1).astype(np.int64)
-    return Code(
-        unit=table.unit, kind=table.kind, latency=table.latency_cycles, initiation=table.initiation_cycles,
-        access_bytes=table.access_bytes, pc=table.pcs,
-        waits=table.waits, wait_count=count(table.waits), writes=table.writes, write_count=writes,
-        long_waits=table.long_waits, reads=table.read_banks, read_count=count(table.read_banks),
-        write_banks=table.write_banks, block_start=table.block_start, block_stop=table.block_stop,
-    )  # fmt: skip
+def code_of(table: LatencyTable) -> np.ndarray:
+    """The latency table as CODE records, one an instruction."""
+    code = np.zeros(len(table.unit), CODE)
+    code["unit"], code["kind"], code["pc"] = table.unit, table.kind, table.pcs
+    code["latency"], code["initiation"] = table.latency_cycles, table.initiation_cycles
+    code["access_bytes"] = table.access_bytes
+    for name, count, rows in (
+        ("waits", "wait_count", table.waits),
+        ("writes", "write_count", table.writes),
+        ("long_waits", "long_count", table.long_waits),
+        ("reads", "read_count", table.read_banks),
+    ):
+        assert rows.shape[1] <= OPERANDS
+        code[name][:, : rows.shape[1]] = rows
+        code[count] = (rows >= 0).sum(1)
+    code["write_banks"][:, : table.write_banks.shape[1]] = table.write_banks
+    return code
 
 
-def streams_of(trace: Trace) -> Streams:
-    """The trace as the engine reads it."""
-    return Streams(
-        blocks=trace.blocks, records=trace.records, conflicts=trace.conflicts,
-        block_offsets=trace.block_offsets, record_offsets=trace.record_offsets, conflict_offsets=trace.conflict_offsets,
-        warps_per_block=trace.warps_per_block, block_count=len(trace.thread_blocks),
-    )  # fmt: skip
+def streams_of(trace: Trace, table: LatencyTable) -> tuple[Streams, Offsets]:
+    """The trace and the program's blocks as the engine reads them."""
+    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop)
+    return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

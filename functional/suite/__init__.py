@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,8 +34,8 @@ def group_of(name: str) -> str:
 
 def labels(name: str) -> tuple[str, ...]:
     """Labels of a benchmark's launches; empty if they cannot run alone."""
-    recipe = _benchmarks()[_known(name)][1]()
-    return tuple(launch.label for launch in recipe.launches) if recipe.independent else ()
+    described = recipe(name)
+    return tuple(launch.label for launch in described.launches) if described.independent else ()
 
 
 def recipe(name: str) -> Recipe:
@@ -42,7 +44,8 @@ def recipe(name: str) -> Recipe:
     Raises InputError for an unknown name or label.
     """
     base, _, label = name.partition(":")
-    full = _benchmarks()[_known(base)][1]()
+    with np.errstate(over="ignore"):  # integer wrap-around is intended
+        full = _benchmarks()[_known(base)][1]()
     return full.only(base, label) if label else full
 
 

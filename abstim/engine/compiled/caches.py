@@ -1,144 +1,137 @@
-"""Tag stores and the response path of one SM, perfect memory behind them (MODEL.md rules 4 and 6)."""
+"""Tag stores and the response path of one SM, perfect memory behind them (MODEL.md rules 4 and 6).
+
+A cache of n lines is 3 n words of the heap: line numbers, last use, cycle in which the line is filled.
+"""
 
 from __future__ import annotations
 
 from numba import njit
 
-from abstim.engine.compiled.layout import (
-    CONST_ACCESSES,
-    CONST_MISSES,
-    FETCH_RING,
-    L1D_ACCESSES,
-    L1D_MISSES,
-    L1I_ACCESSES,
-    L1I_MISSES,
-    RESPONSE_FREE,
-    STAMP,
-)
+from abstim.engine.compiled.layout import FETCH_RING
 
 
-@njit(cache=True)
-def find(tag, first, ways, line):
+@njit
+def find(heap, first, ways, line):
     """Position of `line` among the ways from `first`, or -1."""
     for k in range(first, first + ways):
-        if tag[k] == line:
+        if heap[k] == line:
             return k
     return -1
 
 
-@njit(cache=True)
-def victim(used, first, ways):
-    """Least recently used way."""
+@njit
+def victim(heap, first, ways, lines):
+    """Least recently used way of the set that starts at `first`."""
     best = first
     for k in range(first + 1, first + ways):
-        if used[k] < used[best]:
+        if heap[k + lines] < heap[best + lines]:
             best = k
     return best
 
 
-@njit(cache=True)
+@njit
+def touch(sm, heap, k, lines):
+    """Make the line at `k` the most recently used."""
+    sm.stamp += 1
+    heap[k + lines] = sm.stamp
+
+
+@njit
 def respond(sm, time):
     """A response enters the one-a-cycle FIFO at `time`; returns the cycle it comes out."""
-    out = max(time, sm.now[RESPONSE_FREE])
-    sm.now[RESPONSE_FREE] = out + 1
+    out = max(time, sm.response_free)
+    sm.response_free = out + 1
     return out
 
 
-@njit(cache=True)
-def first_free(fetch, time):
+@njit
+def first_free(heap, at, time):
     """Book the first fetch slot at or after `time`."""
-    while fetch[time % FETCH_RING] == time:
+    while heap[at + (time & (FETCH_RING - 1))] == time:
         time += 1
-    fetch[time % FETCH_RING] = time
+    heap[at + (time & (FETCH_RING - 1))] = time
     return time
 
 
-@njit(cache=True)
-def fetch_at(sm, m, time, pc):
+@njit
+def fetch_at(sm, heap, m, time, pc):
     """Book a fetch of `pc` requested at `time`; returns the cycle it is granted. An L1I miss takes a second slot."""
-    granted = first_free(sm.fetch, time)
-    line = pc // m.l1i[2]
-    first = (line % m.l1i[0]) * m.l1i[1]
-    k = find(sm.l1i_tag, first, m.l1i[1], line)
-    sm.counters[L1I_ACCESSES] += 1
+    granted = first_free(heap, m.fetch_at, time)
+    line, lines = pc // m.fetch_line, m.l1i_sets * m.l1i_ways
+    first = m.l1i_at + (line & (m.l1i_sets - 1)) * m.l1i_ways
+    k = find(heap, first, m.l1i_ways, line)
+    sm.l1i_accesses += 1
     if k < 0:
-        sm.counters[L1I_MISSES] += 1
-        k = victim(sm.l1i_used, first, m.l1i[1])
-        sm.l1i_tag[k] = line
-        granted = first_free(sm.fetch, granted + m.l1i_miss_cycles)
-    sm.now[STAMP] += 1
-    sm.l1i_used[k] = sm.now[STAMP]
+        sm.l1i_misses += 1
+        k = victim(heap, first, m.l1i_ways, lines)
+        heap[k] = line
+        granted = first_free(heap, m.fetch_at, granted + m.l1i_miss_cycles)
+    touch(sm, heap, k, lines)
     return granted
 
 
-@njit(cache=True)
-def const_line(sm, m, line, time):
-    """Result cycle of one constant-cache line looked up at `time` (its hit result would be `time`)."""
-    first = (line % m.const[0]) * m.const[1]
-    k = find(sm.const_tag, first, m.const[1], line)
-    sm.counters[CONST_ACCESSES] += 1
-    done = time
-    if k < 0:
-        sm.counters[CONST_MISSES] += 1
-        k = victim(sm.const_used, first, m.const[1])
-        done = respond(sm, time + m.miss_cycles)
-        sm.const_tag[k] = line
-        sm.const_fill[k] = done
-    elif sm.const_fill[k] > time:
-        done = sm.const_fill[k]
-    sm.now[STAMP] += 1
-    sm.const_used[k] = sm.now[STAMP]
+@njit
+def fill(sm, heap, m, k, lines, line, time):
+    """Allocate `line` at `k` for a miss found at `time`; returns the cycle its data is there."""
+    done = respond(sm, time + m.miss_cycles)
+    heap[k] = line
+    heap[k + 2 * lines] = done
     return done
 
 
-@njit(cache=True)
-def l1d_set(m, line):
-    """Set of an L1D line: linear, or the hash of Nugteren et al. (HPCA 2014) that the reference uses."""
-    if m.l1d[2]:
-        upper = ((line >> 6) & 7) | (((line >> 10) & 1) << 3) | (((line >> 12) & 1) << 4)
-        index = (line & 31) ^ upper
-        if m.l1d[0] == 64:
-            index |= ((line >> 5) & 1) << 5
-        return index % m.l1d[0]
-    return line % m.l1d[0]
-
-
-@njit(cache=True)
-def l1d_load(sm, m, line, time):
-    """Result cycle of one load transaction whose hit result would be at `time`. Allocates on a miss."""
-    first = l1d_set(m, line) * m.l1d[1]
-    k = find(sm.l1d_tag, first, m.l1d[1], line)
-    sm.counters[L1D_ACCESSES] += 1
-    done = time
-    if k < 0:
-        sm.counters[L1D_MISSES] += 1
-        k = victim(sm.l1d_used, first, m.l1d[1])
-        done = respond(sm, time + m.miss_cycles)
-        sm.l1d_tag[k] = line
-        sm.l1d_fill[k] = done
-    elif sm.l1d_fill[k] > time:
-        sm.counters[L1D_MISSES] += 1  # hit on a pending line: the reference counts it so
-        done = sm.l1d_fill[k]
-    sm.now[STAMP] += 1
-    sm.l1d_used[k] = sm.now[STAMP]
-    return done
-
-
-@njit(cache=True)
-def l1d_store(sm, m, line, time):
-    """Acknowledgement of one global store transaction: a hit evicts, a miss does not allocate, both go on to L2."""
-    first = l1d_set(m, line) * m.l1d[1]
-    k = find(sm.l1d_tag, first, m.l1d[1], line)
-    sm.counters[L1D_ACCESSES] += 1
-    if k < 0:
-        sm.counters[L1D_MISSES] += 1
+@njit
+def const_line(sm, heap, m, line, time):
+    """Result cycle of one constant-cache line whose hit result would be at `time`."""
+    lines = m.const_sets * m.const_ways
+    first = m.const_at + (line & (m.const_sets - 1)) * m.const_ways
+    k = find(heap, first, m.const_ways, line)
+    sm.const_accesses += 1
+    if k >= 0:
+        done = max(time, heap[k + 2 * lines])
     else:
-        sm.l1d_tag[k] = -1
-        sm.l1d_used[k] = 0
+        sm.const_misses += 1
+        k = victim(heap, first, m.const_ways, lines)
+        done = fill(sm, heap, m, k, lines, line, time)
+    touch(sm, heap, k, lines)
+    return done
+
+
+@njit
+def l1d_first(m, line):
+    """First way of an L1D line's set: linear, or the hash of Nugteren et al. (HPCA 2014) that the reference uses."""
+    index = line & (m.l1d_sets - 1)
+    if m.l1d_hashed:
+        upper = ((line >> 6) & 7) | (((line >> 10) & 1) << 3) | (((line >> 12) & 1) << 4)
+        index = (index ^ upper) & (m.l1d_sets - 1)
+    return m.l1d_at + index * m.l1d_ways
+
+
+@njit
+def l1d_load(sm, heap, m, line, time):
+    """Result cycle of one load (or local store) transaction whose hit result would be at `time`. Allocates on a miss."""
+    lines = m.l1d_sets * m.l1d_ways
+    first = l1d_first(m, line)
+    k = find(heap, first, m.l1d_ways, line)
+    sm.l1d_accesses += 1
+    if k >= 0:
+        done = max(time, heap[k + 2 * lines])
+        sm.l1d_misses += done > time  # a hit on a line on its way counts as a miss in the reference
+    else:
+        sm.l1d_misses += 1
+        k = victim(heap, first, m.l1d_ways, lines)
+        done = fill(sm, heap, m, k, lines, line, time)
+    touch(sm, heap, k, lines)
+    return done
+
+
+@njit
+def l1d_store(sm, heap, m, line, time):
+    """Acknowledgement of one global store transaction: a hit evicts, a miss does not allocate, both go on to L2."""
+    lines = m.l1d_sets * m.l1d_ways
+    k = find(heap, l1d_first(m, line), m.l1d_ways, line)
+    sm.l1d_accesses += 1
+    if k < 0:
+        sm.l1d_misses += 1
+    else:
+        heap[k] = heap[k + lines] = heap[k + 2 * lines] = -1
     return respond(sm, time + m.miss_cycles)
-
-
-@njit(cache=True)
-def l1d_local_store(sm, m, line, time):
-    """One local store transaction: write-back, allocated on a miss."""
-    return l1d_load(sm, m, line, time)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
-from abstim.engine.compiled.caches import const_line, l1d_load, l1d_local_store, l1d_store, respond
+from abstim.engine.compiled.caches import const_line, l1d_load, l1d_store, respond
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -15,7 +16,7 @@ SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC = int(Kind.SHARED_LOAD), int(Kind.SHARE
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 
-@njit(cache=True)
+@njit
 def transactions_of(m, record, access_bytes):
     """Transactions one line record makes (REFERENCE.md "Coalescing")."""
     sectors = (record >> 1) & 15
@@ -26,87 +27,85 @@ def transactions_of(m, record, access_bytes):
     return 1
 
 
-@njit(cache=True)
+@njit
 def const_transactions(m, record):
     """Constant-cache lines one 128 B record touches."""
     sectors = (record >> 1) & 15
-    if m.const[2] >= 128:
+    if m.const_line_bytes >= 128:
         return 1
     return int((sectors & 3) != 0) + int((sectors & 12) != 0)
 
 
-@njit(cache=True)
-def occupancy_of(sm, m, code, streams, w, i):
+@njit
+def occupancy_of(sm, heap, m, code, streams, w, i):
     """Cycles instruction `i` of warp `w` keeps the load/store unit, and the end of its records."""
-    kind = code.kind[i]
+    kind = code[i].kind
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        return max(1, int(streams.conflicts[sm.conflict[w]])), sm.record[w]
+        return max(1, np.int64(streams.conflicts[sm.conflict[w]])), sm.record[w]
     if kind < PARAM_LOAD:
         return 1, sm.record[w]
     end, count = sm.record[w], 0
     while True:
-        record = int(streams.records[end])
+        record = np.int64(streams.records[end])
         end += 1
         if (record >> 1) & 15:
-            count += const_transactions(m, record) if kind <= CONST_LOAD else transactions_of(m, record, code.access_bytes[i])
+            count += const_transactions(m, record) if kind <= CONST_LOAD else transactions_of(m, record, code[i].access_bytes)
         if not record & 1:
             return max(1, count), end
 
 
-@njit(cache=True)
-def result_of(sm, m, code, streams, w, i, start, end):
+@njit
+def result_of(sm, heap, m, code, streams, w, i, start, end):
     """Cycle in which the access that starts at `start` is complete; moves the warp's cursors past it."""
-    kind = code.kind[i]
+    kind = code[i].kind
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        degree = int(streams.conflicts[sm.conflict[w]])
+        degree = np.int64(streams.conflicts[sm.conflict[w]])
         sm.conflict[w] += 1
         return start + m.shared_cycles + degree - 1 if degree else start + 1
     if kind < PARAM_LOAD:
         return start + 1
     first = sm.record[w]
     sm.record[w] = end
-    record = int(streams.records[first])
+    record = np.int64(streams.records[first])
     if not (record >> 1) & 15:
         return start + 1
     if (record >> 5) == SHARED_LINE:
         return start + m.shared_cycles + (end - first) - 1
     if kind <= CONST_LOAD:
-        return const_result(sm, m, streams, first, end, start)
-    return global_result(sm, m, code, streams, i, first, end, start)
+        return const_result(sm, heap, m, streams, first, end, start)
+    return global_result(sm, heap, m, code, streams, i, first, end, start)
 
 
-@njit(cache=True)
-def const_result(sm, m, streams, first, end, start):
+@njit
+def const_result(sm, heap, m, streams, first, end, start):
     """A parameter or constant load: one line a cycle."""
     time, done = start + m.const_cycles, start
     for k in range(end - 1, first - 1, -1):
-        record = int(streams.records[k])
+        record = np.int64(streams.records[k])
         sectors, line = (record >> 1) & 15, record >> 5
         for half in range(2):
-            if m.const[2] >= 128 and half == 1:
+            if m.const_line_bytes >= 128 and half == 1:
                 break
-            if m.const[2] >= 128 or (sectors >> (2 * half)) & 3:
-                done = max(done, const_line(sm, m, line if m.const[2] >= 128 else 2 * line + half, time))
+            if m.const_line_bytes >= 128 or (sectors >> (2 * half)) & 3:
+                done = max(done, const_line(sm, heap, m, line if m.const_line_bytes >= 128 else 2 * line + half, time))
                 time += 1
     return done
 
 
-@njit(cache=True)
-def global_result(sm, m, code, streams, i, first, end, start):
+@njit
+def global_result(sm, heap, m, code, streams, i, first, end, start):
     """A global, local or generic access: one transaction a cycle through the L1D pipeline, last line first."""
-    kind = code.kind[i]
+    kind = code[i].kind
     time, done = start + m.l1d_cycles + 1, start
     for k in range(end - 1, first - 1, -1):
-        record = int(streams.records[k])
+        record = np.int64(streams.records[k])
         line = record >> 5
-        for _ in range(transactions_of(m, record, code.access_bytes[i])):
+        for _ in range(transactions_of(m, record, code[i].access_bytes)):
             if kind == GLOBAL_ATOMIC:
                 done = max(done, respond(sm, time + m.miss_cycles))
-            elif kind == GLOBAL_LOAD:
-                done = max(done, l1d_load(sm, m, line, time))
-            elif line >= LOCAL_LINE:
-                done = max(done, l1d_local_store(sm, m, line, time))
+            elif kind == GLOBAL_LOAD or line >= LOCAL_LINE:
+                done = max(done, l1d_load(sm, heap, m, line, time))
             else:
-                done = max(done, l1d_store(sm, m, line, time))
+                done = max(done, l1d_store(sm, heap, m, line, time))
             time += 1
     return done

@@ -11,7 +11,7 @@ from abstim.engine.compiled.ports import port_free
 from abstim.engine.compiled.warp import issue, refetch
 
 
-@njit(cache=True)
+@njit
 def candidate(sm, m, s, k):
     """The k-th warp slot scheduler `s` looks at in this cycle, -1 to skip."""
     if m.policy == LRR:
@@ -25,7 +25,7 @@ def candidate(sm, m, s, k):
     return sm.order[s, k]
 
 
-@njit(cache=True)
+@njit
 def candidates(sm, m, s):
     """How many slots `candidate` enumerates."""
     if m.policy == LRR:
@@ -35,7 +35,7 @@ def candidates(sm, m, s):
     return sm.count[s] + (1 if m.policy == GTO else 0)
 
 
-@njit(cache=True)
+@njit
 def retire(sm, m, s, w):
     """Take a finished warp out of an age order."""
     if m.policy != GTO and m.policy != OLDEST:
@@ -48,29 +48,26 @@ def retire(sm, m, s, w):
     sm.count[s] -= 1
 
 
-@njit(cache=True)
+@njit
 def charge(sm, s, time):
     """Book the scheduler's idle cycles up to `time` under the reason last seen."""
     sm.slots[sm.idle_reason[s]] += time - sm.idle_since[s]
     sm.idle_since[s] = time
 
 
-@njit(cache=True)
-def is_long_wait(sm, code, w, time):
+@njit
+def is_long_wait(sm, heap, m, code, w, time):
     """Does a plain source of the warp's buffered next instruction wait for a load?"""
     i = sm.pc[w]
-    for k in range(code.long_waits.shape[1]):
-        register = code.long_waits[i, k]
-        if register < 0:
-            return False
-        entry = sm.registers[w, register]
+    for k in range(code[i].long_count):
+        entry = heap[m.registers_at + w * m.register_count + code[i].long_waits[k]]
         if entry & 2 and entry >> 2 > time:
             return True
     return False
 
 
-@njit(cache=True)
-def promote(sm, m, code, s, time):
+@njit
+def promote(sm, heap, m, code, s, time):
     """Two-level: demote active warps that wait for long operations, promote as many from the pending queue."""
     total, active, demoted = sm.count[s], m.active_warps, 0
     if total <= active:
@@ -79,7 +76,7 @@ def promote(sm, m, code, s, time):
     moved = sm.order[s, :active].copy()
     for k in range(active):
         w = moved[k]
-        if not sm.alive[w] or sm.waiting[w] or is_long_wait(sm, code, w, time):
+        if not sm.alive[w] or sm.waiting[w] or is_long_wait(sm, heap, m, code, w, time):
             moved[demoted] = w
             demoted += 1
         else:
@@ -94,31 +91,31 @@ def promote(sm, m, code, s, time):
             sm.order[s, active + k] = pending[source] if source < total - active else moved[source - (total - active)]
 
 
-@njit(cache=True)
-def run_scheduler(sm, m, code, streams, s, time):
+@njit
+def run_scheduler(sm, heap, m, code, streams, s, time):
     """One cycle of scheduler `s`. Issues at most one instruction; otherwise sets when to look again, and why not now."""
     if m.policy == TWO_LEVEL:
-        promote(sm, m, code, s, time)
+        promote(sm, heap, m, code, s, time)
     wake, blocked, memory, not_ready, barrier = NEVER, False, False, False, False
     for k in range(candidates(sm, m, s)):
         w = candidate(sm, m, s, k)
         if w < 0 or not sm.alive[w]:
             continue
         if sm.ready[w] <= time and sm.flush[w]:
-            refetch(sm, m, code, w, time)
+            refetch(sm, heap, m, code, w, time)
         if sm.ready[w] > time:
             wake = min(wake, sm.ready[w])
             memory |= sm.reason[w] == MEMORY_WAIT
             barrier |= sm.reason[w] == BARRIER_WAIT
             not_ready |= sm.reason[w] == NOT_READY
             continue
-        free = port_free(sm, m, code.unit[sm.pc[w]])
+        free = port_free(sm, m, code[sm.pc[w]].unit)
         if free > time:
             wake = min(wake, free)
             blocked = True
             continue
         charge(sm, s, time)
-        if issue(sm, m, code, streams, w, time):
+        if issue(sm, heap, m, code, streams, w, time):
             retire(sm, m, s, w)
         sm.last[s] = w
         sm.slots[ISSUED] += 1

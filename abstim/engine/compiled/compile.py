@@ -1,0 +1,33 @@
+"""Keeping compiled code on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+import functional.trace
+import precharacterize.classify
+from abstim.cache import cache_dir
+
+
+def sources_digest() -> str:
+    """Of every file whose constants or functions end up in the compiled code.
+
+    The compiler's own check sees a change in the decorated function's file alone.
+    """
+    files = [*Path(__file__).parent.glob("*.py"), Path(functional.trace.__file__), Path(precharacterize.classify.__file__)]
+    return hashlib.sha256(b"".join(f.read_bytes() for f in sorted(files))).hexdigest()[:16]
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile at the first call, release the interpreter lock, and keep the machine code for later processes."""
+    previous = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(cache_dir("engine") / sources_digest())
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    finally:
+        numba.config.CACHE_DIR = previous

@@ -1,0 +1,193 @@
+"""A user's own kernel from Python.
+
+    kernel = abstim.load("k.ptx").kernel("k")
+    launched = kernel.launch(grid=4, block=256, args=[x, y, np.int32(1024), 0.5])
+    abstim.run(launched, gpu="gtx480")      # how long it takes
+    x_after, y_after = launched.outputs()   # what it computes
+
+The same from a command line: `parse_argument` reads one `--arg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from functional.case import Case
+from functional.errors import InputError
+from functional.ir import TYPE_BYTES, Module, Parameter
+from functional.launch import Argument, Pointer, Scalar, make_launch
+from functional.launches_json import DTYPES, SCALARS
+from functional.link import link
+from functional.memory import Memory
+from functional.parser import parse
+from functional.program import Program
+
+_RANDOM_SEED = 2024
+
+
+def load(path: str | Path) -> LoadedModule:
+    """A PTX file. Raises PtxError if it does not parse, InputError if it cannot be read."""
+    return LoadedModule(parse(Path(path)))
+
+
+@dataclass(frozen=True)
+class LoadedModule:
+    """The kernels of a PTX file."""
+
+    module: Module
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernels, in file order."""
+        return tuple(k.name for k in self.module.kernels.values() if k.is_entry)
+
+    def kernel(self, name: str | None = None) -> LoadedKernel:
+        """A kernel by name; without one, the only kernel of the file. Raises InputError."""
+        if name is None and len(self.kernels) != 1:
+            raise InputError(f"{self.module.path}: choose a kernel: {', '.join(self.kernels) or 'the file has none'}")
+        return LoadedKernel(self.module, link(self.module, self.kernels[0] if name is None else name))
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel that can be launched."""
+
+    module: Module
+    program: Program
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return self.program.parameters
+
+    def launch(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        args: Sequence[Any] = (),
+        dynamic_shared_bytes: int = 0,
+    ) -> LaunchedKernel:
+        """A case of one launch, for `abstim.run`.
+
+        `args`, in the order of the kernel's parameters: a numpy array becomes a buffer with a copy of its contents (the
+        same array twice is one buffer); Python numbers take the parameter's type; numpy scalars keep theirs.
+        Raises InputError for a missing, superfluous or ill-fitting argument, or a grid no GPU could launch.
+        """
+        memory = Memory(self.module.variables)
+        buffers: dict[int, tuple[str, np.ndarray]] = {}  # id of the array -> its buffer
+        arguments: list[Argument] = []
+        for position, argument in enumerate(args):
+            if isinstance(argument, np.ndarray):
+                name, _ = buffers.setdefault(id(argument), (f"arg{position}", argument))
+                if name not in memory.buffers:
+                    _allocate(memory, name, argument)
+                arguments.append(Pointer(name))
+            else:
+                arguments.append(argument)
+        launch = make_launch(self.program, grid, block, arguments, memory, dynamic_shared_bytes)
+        arrays = {name: array for name, array in buffers.values()}
+        dtypes = {name: array.dtype for name, array in arrays.items()}
+        return LaunchedKernel(
+            name=self.name, module=self.module, memory=memory, launches=(launch,), dtypes=dtypes, arrays=arrays
+        )
+
+    def parse_arguments(self, texts: Sequence[str]) -> list[np.ndarray | Scalar]:
+        """The `--arg`s of a command line, one a parameter. Raises InputError if there are too many or too few."""
+        if len(texts) != len(self.parameters):
+            expected = ", ".join(f"{p.name} (.{p.type})" for p in self.parameters) or "none"
+            raise InputError(
+                f"kernel '{self.name}' takes {len(self.parameters)} arguments, {len(texts)} were given: {expected}"
+            )
+        return [parse_argument(text, p) for text, p in zip(texts, self.parameters, strict=True)]
+
+
+@dataclass
+class LaunchedKernel(Case):
+    """A `Case` made from Python arguments. `arrays`: buffer name -> the array given for it (never written to)."""
+
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def outputs(self) -> tuple[np.ndarray, ...]:
+        """What the kernel leaves in each array argument: executes it and returns new arrays of the same shapes."""
+        from functional.executor import default_executor
+
+        memory, executor = self.memory.copy(), default_executor()
+        for launch in self.launches:
+            executor.run(launch, memory)
+        return tuple(self.buffer(name, memory).reshape(array.shape) for name, array in self.arrays.items())
+
+
+def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar:
+    """One `--arg`: an array (a buffer to be) or a scalar.
+
+    `i32:5`, `f32:0.5` are scalars of that type; `5` and `0.5` take the parameter's type; `buf:f32:1024` is a zero-filled
+    buffer of 1024 floats, `buf:f32:1024:random` one of uniform values (floats from 0 to 1, integers below 1024, so that
+    they can be indices; from a fixed seed); `npy:x.npy` holds that file. Raises InputError for anything else.
+    """
+    kind, separator, rest = text.partition(":")
+    where = f"argument '{text}' for {parameter.name}"
+    if not separator:
+        return _plain(text, parameter, where)
+    if kind == "buf":
+        return _buffer(rest, parameter, where)
+    if kind == "npy":
+        return _npy(rest, where)
+    if kind not in SCALARS:
+        raise InputError(f"{where}: expected buf:TYPE:COUNT, npy:FILE, a number, or TYPE:VALUE with {', '.join(SCALARS)}")
+    return Scalar(kind, _number(rest, kind.startswith("f"), where))
+
+
+def _plain(text: str, parameter: Parameter, where: str) -> Scalar:
+    if parameter.bytes != TYPE_BYTES.get(parameter.type):
+        raise InputError(f"{where}: a structure of {parameter.bytes} bytes cannot be given as text")
+    if parameter.type.startswith("b"):  # untyped: the number's form decides
+        floating = not text.lstrip("+-").replace("_", "").isalnum() or text.lstrip("+-") in ("inf", "nan")
+        return Scalar(f"{'f' if floating else 'i'}{8 * parameter.bytes}", _number(text, floating, where))
+    return Scalar(parameter.type, _number(text, parameter.type.startswith("f"), where))
+
+
+def _number(text: str, floating: bool, where: str) -> int | float:
+    try:
+        return float(text) if floating else int(text, 0)
+    except ValueError:
+        raise InputError(f"{where}: '{text}' is not {'a number' if floating else 'an integer'}") from None
+
+
+def _buffer(rest: str, parameter: Parameter, where: str) -> np.ndarray:
+    type_, _, size = rest.partition(":")
+    count, _, fill = size.partition(":")
+    if type_ not in DTYPES:
+        raise InputError(f"{where}: expected buf:TYPE:COUNT with a type of {', '.join(DTYPES)}")
+    if not count.isdecimal() or fill not in ("", "zero", "random"):
+        raise InputError(f"{where}: expected buf:{type_}:COUNT or buf:{type_}:COUNT:random")
+    dtype, length = np.dtype(DTYPES[type_]), int(count)
+    try:
+        if fill != "random":
+            return np.zeros(length, dtype)
+        generator = np.random.default_rng([_RANDOM_SEED, parameter.offset])
+        if dtype.kind == "f":
+            return generator.random(length).astype(dtype)
+        return generator.integers(0, min(max(length, 1), np.iinfo(dtype).max), length).astype(dtype)
+    except (MemoryError, ValueError):
+        raise InputError(f"{where}: {length} elements do not fit in this computer's memory") from None
+
+
+def _npy(file: str, where: str) -> np.ndarray:
+    try:
+        return np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{where}: cannot read {file}: {error}") from None
+
+
+def _allocate(memory: Memory, name: str, array: np.ndarray) -> None:
+    if array.dtype.kind not in "biufc":
+        raise InputError(f"{name}: an array of {array.dtype} cannot be passed to a kernel")
+    memory.allocate(name, array.nbytes, array)

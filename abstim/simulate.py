@@ -1,0 +1,251 @@
+"""The driver: a target through every stage, on any number of GPUs.
+
+    target --open_target--> Case --execute--> Workload --time--> RunResult (one a GPU)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from abstim.config import Gpu, load_gpu
+from abstim.occupancy import Occupancy, occupancy
+from abstim.result import SLOT_REASONS, LaunchResult, OutputCheck, RunResult
+from abstim.target import open_target
+from functional.case import Case
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from abstim.engine import EngineResult, LaunchInputs
+    from abstim.trace_cache import Execution
+    from functional.executor import Executor
+    from functional.resources import Registers
+
+BACKENDS = ("compiled", "array")  # of the engine; both give the same cycles
+Progress = Callable[[str, int, int], None]  # what, done, total
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+@dataclass
+class Workload:
+    """A target that has been executed: everything about it that no GPU changes."""
+
+    case: Case
+    execution: Execution
+    wall_seconds: dict[str, float]
+    from_cache: bool
+    _inputs: dict[tuple[int, str], LaunchInputs] = field(default_factory=dict, repr=False)
+
+    def inputs(self, launch: int, gpu: Gpu) -> LaunchInputs:
+        """What the engine needs of a launch; characterises its program on first use of a pipeline."""
+        from abstim.cache import cache_dir, note
+        from abstim.engine import LaunchInputs
+        from precharacterize import characterize
+
+        key = (launch, gpu.pipeline.key)
+        if key not in self._inputs:
+            program = self.case.launches[launch].program
+            known = next(
+                (i for (other, p), i in self._inputs.items()
+                 if p == key[1] and self.case.launches[other].program is program), None
+            )  # fmt: skip
+            table = known.table if known else characterize(program, gpu.pipeline, cache_dir("tables"), note)
+            self._inputs[key] = LaunchInputs(table, self.execution.traces[launch])
+        return self._inputs[key]
+
+
+def run(
+    target: str | Case,
+    gpu: str | Gpu = "gtx480",
+    overrides: Sequence[str] = (),
+    *,
+    executor: Executor | None = None,
+    backend: str = BACKENDS[0],
+    progress: Progress = _silent,
+) -> RunResult:
+    """Every launch of a target on one GPU.
+
+    `target` is a suite benchmark's name, the path of a launches.json, or a Case. Raises InputError for anything a user
+    got wrong; then there is no result.
+    """
+    return run_many(target, [_gpu(gpu, overrides)], executor=executor, backend=backend, progress=progress)[0]
+
+
+def run_many(
+    target: str | Case,
+    gpus: Sequence[Gpu],
+    *,
+    executor: Executor | None = None,
+    backend: str = BACKENDS[0],
+    progress: Progress = _silent,
+) -> list[RunResult]:
+    """Every launch of a target on several GPUs: executed once, timed on each."""
+    started = perf_counter()
+    case = open_target(target)
+    parse_seconds = perf_counter() - started
+    registers = registers_of(case)
+    for gpu in gpus:
+        occupancies(case, registers, gpu)  # a block over a limit is refused before minutes of execution
+    workload = execute(case, executor, progress)
+    workload.wall_seconds["parse"] = parse_seconds
+    return time(workload, gpus, backend, progress)
+
+
+def _gpu(gpu: str | Gpu, overrides: Sequence[str]) -> Gpu:
+    if isinstance(gpu, str):
+        return load_gpu(gpu, overrides)
+    if overrides:
+        raise InputError("overrides need a GPU by name; use load_gpu(name, overrides)")
+    return gpu
+
+
+def registers_of(case: Case) -> list[Registers]:
+    """Registers a thread of every launch, each program looked at once."""
+    found = {launch.program.name: launch for launch in case.launches}
+    registers = {name: case.registers(launch) for name, launch in found.items()}
+    return [registers[launch.program.name] for launch in case.launches]
+
+
+def occupancies(case: Case, registers: Sequence[Registers], gpu: Gpu) -> list[Occupancy]:
+    """Thread blocks an SM of every launch. Raises InputError for a block that an SM cannot hold."""
+    found = []
+    for number, (launch, used) in enumerate(zip(case.launches, registers, strict=True)):
+        try:
+            found.append(occupancy(gpu.spec, launch.grid, launch.block, used.count, launch.shared_bytes))
+        except InputError as error:
+            name = launch.program.name
+            raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None
+    return found
+
+
+def execute(case: Case, executor: Executor | None = None, progress: Progress = _silent) -> Workload:
+    """Run every launch of a case, or take what an earlier process kept of it."""
+    from abstim import trace_cache
+
+    if executor is None:
+        from functional.executor import default_executor
+
+        executor = default_executor()
+    started = perf_counter()
+    key = trace_cache.execution_key(case, type(executor).__name__)
+    execution = trace_cache.load(key)
+    from_cache = execution is not None
+    if execution is None:
+        execution = execute_case(case, executor, progress)
+        trace_cache.save(key, execution)
+    return Workload(case, execution, {"execute": perf_counter() - started}, from_cache)
+
+
+def execute_case(case: Case, executor: Executor, progress: Progress = _silent) -> Execution:
+    """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
+    from abstim.trace_cache import Execution
+
+    memory, traces = case.memory.copy(), []
+    for number, launch in enumerate(case.launches):
+        progress(f"execute {case.name}", number, len(case.launches))
+        traces.append(executor.run(launch, memory))
+    wrong = {m.buffer: m for m in case.compare(memory)}
+    outputs = tuple(
+        OutputCheck(
+            buffer=name,
+            elements=expected.values.size,
+            mismatches=wrong[name].elements if name in wrong else 0,
+            message=str(wrong[name]) if name in wrong else "",
+        )
+        for name, expected in case.expected.items()
+    )
+    return Execution(tuple(traces), outputs)
+
+
+def time(
+    workload: Workload, gpus: Sequence[Gpu], backend: str = BACKENDS[0], progress: Progress = _silent
+) -> list[RunResult]:
+    """Time every launch of a workload on every GPU. Raises InputError for a block that an SM cannot hold."""
+    wall = {"parse": 0.0, "characterize": 0.0, "execute": 0.0} | workload.wall_seconds
+    started = perf_counter()
+    for gpu in gpus:
+        for number in range(len(workload.case.launches)):
+            workload.inputs(number, gpu)
+    wall["characterize"] = perf_counter() - started
+    started = perf_counter()
+    timed = engine_results(workload, gpus, backend, progress)
+    wall["time"] = perf_counter() - started
+    registers, outputs = registers_of(workload.case), list(workload.execution.outputs) or None
+    found = []
+    for k, gpu in enumerate(gpus):
+        limits = occupancies(workload.case, registers, gpu)
+        launches = [
+            _launch_result(workload, number, gpu, limits[number], registers[number], results[k])
+            for number, results in enumerate(timed)
+        ]
+        found.append(
+            RunResult(target=workload.case.name, gpu=gpu.name, launches=launches, wall_seconds=wall, outputs=outputs)
+        )
+    return found
+
+
+def engine_results(
+    workload: Workload, gpus: Sequence[Gpu], backend: str = BACKENDS[0], progress: Progress = _silent
+) -> list[list[EngineResult]]:
+    """The engine's own results, `[launch][gpu]`. GPUs that share a latency table go to the engine in one call."""
+    from abstim.engine import simulate
+
+    if backend not in BACKENDS:
+        raise InputError(f"no back end {backend!r}; there are {', '.join(BACKENDS)}")
+    registers = registers_of(workload.case)
+    limits = [occupancies(workload.case, registers, gpu) for gpu in gpus]
+    found: list[list[EngineResult]] = []
+    for number in range(len(workload.case.launches)):
+        progress(f"time {workload.case.name}", number, len(workload.case.launches))
+        results: dict[int, EngineResult] = {}
+        for same in _by_pipeline(gpus):
+            blocks = [limits[k][number].blocks_per_sm for k in same]
+            inputs = workload.inputs(number, gpus[same[0]])
+            results |= zip(same, simulate(inputs, [gpus[k] for k in same], blocks, backend=backend), strict=True)
+        found.append([results[k] for k in range(len(gpus))])
+    return found
+
+
+def _by_pipeline(gpus: Sequence[Gpu]) -> list[list[int]]:
+    """Positions of the GPUs, those that share a latency table together."""
+    groups: dict[str, list[int]] = {}
+    for k, gpu in enumerate(gpus):
+        groups.setdefault(gpu.pipeline.key, []).append(k)
+    return list(groups.values())
+
+
+def _launch_result(
+    workload: Workload, number: int, gpu: Gpu, limit: Occupancy, registers: Registers, result: EngineResult
+) -> LaunchResult:
+    launch, trace, spec = workload.case.launches[number], workload.execution.traces[number], gpu.spec
+    cycles = result.cycles
+    threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
+    warp_capacity = spec.max_warps_per_sm * spec.sm_count * cycles
+    slots = result.issue_slots
+    return LaunchResult(
+        kernel=launch.program.name,
+        launch=number,
+        label=launch.label,
+        grid=tuple(launch.grid),
+        block=tuple(launch.block),
+        cycles=cycles,
+        seconds=cycles / spec.core_clock_hz,
+        thread_instructions=threads,
+        warp_instructions=warps,
+        ipc=threads / cycles,
+        warp_ipc=warps / cycles,
+        occupancy=float(result.resident_warp_cycles.sum()) / warp_capacity,
+        blocks_per_sm=limit.blocks_per_sm,
+        occupancy_limiter=limit.limiter,
+        registers_per_thread=registers.count,
+        registers_source=registers.source,
+        shared_bytes=launch.shared_bytes,
+        issue_slots=dict(zip(SLOT_REASONS, slots.sum(0).tolist(), strict=True)),
+        issue_slots_per_sm=dict(zip(SLOT_REASONS, slots.T.tolist(), strict=True)),
+        caches={name: int(value) for name, value in result.counters.items()},
+    )

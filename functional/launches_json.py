@@ -1,0 +1,227 @@
+"""Read a user's own case: `launches.json` with its PTX and buffers (schema in suite/README.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+
+from functional.case import Case, Expected
+from functional.errors import InputError
+from functional.ir import Module
+from functional.launch import Argument, Launch, Pointer, Scalar, make_launch
+from functional.link import link
+from functional.memory import Memory
+from functional.parser import parse
+
+DTYPES = {
+    "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "u16": "<u2", "i16": "<i2", "u32": "<u4",
+    "i32": "<i4", "u64": "<u8", "i64": "<i8",
+}  # fmt: skip
+SCALARS = ("i32", "u32", "f32", "i64", "u64", "f64", "i16", "u16", "i8", "u8", "f16")
+Document = TypeVar("Document")
+
+
+class _BufferEntry(msgspec.Struct, forbid_unknown_fields=True):
+    bytes: int | None = None  # taken from the file if it is left out
+    init: str | None = None
+    expect: str | None = None
+    dtype: Literal["f16", "f32", "f64", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"] = "u8"
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+class _LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
+    kernel: str
+    grid: list[int] | int
+    block: list[int] | int
+    args: list[dict[str, Any]] = []
+    dynamic_smem: int = 0
+    label: str = ""
+
+
+class _CaseEntry(msgspec.Struct, forbid_unknown_fields=True):
+    ptx: str
+    launches: list[_LaunchEntry]
+    buffers: dict[str, _BufferEntry] = {}
+
+
+class _KernelEntry(msgspec.Struct):
+    registers: int  # `ptxas -v` tools also write smem, local, ...; they are not needed here
+
+
+_KEYS = sorted({f for entry in (_CaseEntry, _LaunchEntry, _BufferEntry) for f in entry.__struct_fields__})
+
+
+def load_case(path: str | Path) -> Case:
+    """The case a `launches.json` describes; files it names are beside it.
+
+    `labels.json` (one label a launch) and `resources.json` (registers a thread of every kernel) are read if they are
+    there too. Raises InputError: no such file, an unknown key, a wrong size, an argument that does not fit.
+    """
+    path = Path(path)
+    entry = _decode(path, _CaseEntry)
+    if not entry.launches:
+        raise InputError(f"{path}: 'launches' is empty")
+    folder = path.parent
+    module = parse(_beside(path, entry.ptx, "ptx"))
+    memory = Memory(module.variables)
+    expected: dict[str, Expected] = {}
+    for name, buffer in entry.buffers.items():
+        _allocate(path, memory, expected, name, buffer)
+    launches = _launches(path, entry.launches, _labels(folder, len(entry.launches)), module, memory)
+    dtypes = {name: np.dtype(DTYPES[b.dtype]) for name, b in entry.buffers.items()}
+    return Case(str(path), module, memory, launches, expected, dtypes, "", read_resources(folder / "resources.json"))
+
+
+def _allocate(path: Path, memory: Memory, expected: dict[str, Expected], name: str, entry: _BufferEntry) -> None:
+    dtype = np.dtype(DTYPES[entry.dtype])
+    init = None if entry.init is None else _array(path, name, entry.init, dtype, "init")
+    expect = None if entry.expect is None else _array(path, name, entry.expect, dtype, "expect")
+    given = next((a for a in (init, expect) if a is not None), None)
+    size_bytes = entry.bytes if entry.bytes is not None else None if given is None else given.nbytes
+    if size_bytes is None:
+        raise InputError(f"{path}: buffer '{name}' needs 'bytes', since it has no file")
+    if size_bytes % dtype.itemsize:
+        raise InputError(f"{path}: buffer '{name}': {size_bytes} bytes is not a whole number of {entry.dtype}")
+    for what, array in (("init", init), ("expect", expect)):
+        if array is not None and array.nbytes != size_bytes:
+            file = getattr(entry, what)
+            raise InputError(f"{path}: buffer '{name}' has {size_bytes} bytes, but {file} has {array.nbytes}")
+    if entry.rtol < 0 or entry.atol < 0:
+        raise InputError(f"{path}: buffer '{name}': rtol and atol must not be negative")
+    memory.allocate(name, size_bytes, init)
+    if expect is not None:
+        expected[name] = Expected(expect, entry.rtol, entry.atol)
+
+
+def _array(path: Path, name: str, file: str, dtype: np.dtype, key: str) -> np.ndarray:
+    """A buffer file, raw or .npy, as a flat array. A .npy of another type must match in size only if raw bytes."""
+    source = _beside(path, file, f"buffers.{name}.{key}")
+    try:
+        if source.suffix == ".npy":
+            array = np.load(source, allow_pickle=False)
+        else:
+            array = np.frombuffer(source.read_bytes(), np.uint8)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{source}: cannot read buffer '{name}': {error}") from None
+    if source.suffix == ".npy" and dtype not in (array.dtype, np.dtype(np.uint8)):
+        raise InputError(f"{source}: holds {array.dtype}, but buffer '{name}' is declared {dtype}")
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if flat.nbytes % dtype.itemsize:
+        raise InputError(f"{source}: {flat.nbytes} bytes is not a whole number of {dtype}")
+    return flat.view(dtype)
+
+
+def _launches(
+    path: Path, entries: list[_LaunchEntry], labels: list[str], module: Module, memory: Memory
+) -> tuple[Launch, ...]:
+    programs = {kernel: link(module, kernel) for kernel in dict.fromkeys(e.kernel for e in entries)}
+    made = []
+    for number, (entry, label) in enumerate(zip(entries, labels, strict=True)):
+        where = f"{path}: launch {number}"
+        arguments = [_argument(where, position, a, memory) for position, a in enumerate(entry.args)]
+        shape = (entry.grid, entry.block)
+        try:
+            launch = make_launch(
+                programs[entry.kernel], *shape, arguments, memory, entry.dynamic_smem, entry.label or label
+            )
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        made.append(launch)
+    return tuple(made)
+
+
+def _argument(where: str, position: int, entry: dict[str, Any], memory: Memory) -> Argument:
+    where = f"{where}: argument {position}"
+    if "buf" in entry:
+        _only_keys(where, entry, {"buf", "offset"})
+        name, offset = entry["buf"], entry.get("offset", 0)
+        if not isinstance(name, str) or not isinstance(offset, int) or isinstance(offset, bool):
+            raise InputError(f"{where}: expected {{\"buf\": name, \"offset\": bytes}}, found {json.dumps(entry)}")
+        if name not in memory.buffers:
+            raise InputError(f"{where}: there is no buffer '{name}'{_suggest(name, memory.buffers)}")
+        return Pointer(name, offset)
+    if len(entry) != 1:
+        raise InputError(f"{where}: expected one of buf, {', '.join(SCALARS)}, found {json.dumps(entry)}")
+    _only_keys(where, entry, {"buf", *SCALARS})
+    (type_, value), = entry.items()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{where}: the value of '{type_}' must be a number, found {json.dumps(value)}")
+    return Scalar(type_, value)
+
+
+def _labels(folder: Path, launches: int) -> list[str]:
+    path = folder / "labels.json"
+    if not path.is_file():
+        return [""] * launches
+    labels = _decode(path, list[str])
+    if len(labels) != launches:
+        raise InputError(f"{path}: {len(labels)} labels for {launches} launches")
+    return labels
+
+
+def read_resources(path: Path) -> dict[str, int]:
+    """Kernel -> registers a thread, of a `resources.json`; empty if there is no such file.
+
+    Either `{kernel: {"registers": n, ...}}` or, as in the suite, `{name: {"kernels": {kernel: {...}}, ...}}`.
+    """
+    if not path.is_file():
+        return {}
+    found: dict[str, int] = {}
+    for name, entry in _decode(path, dict[str, dict[str, Any]]).items():
+        kernels = entry["kernels"] if "kernels" in entry else {name: entry}
+        try:
+            checked = msgspec.convert(kernels, dict[str, _KernelEntry])
+        except msgspec.ValidationError as error:
+            raise InputError(f"{path}: '{name}': {error}") from None
+        found.update({kernel: resources.registers for kernel, resources in checked.items()})
+    for kernel, count in found.items():
+        if not 0 < count <= 255:
+            raise InputError(f"{path}: {count} registers a thread of '{kernel}' is outside 1 to 255")
+    return found
+
+
+def _decode(path: Path, type_: type[Document]) -> Document:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=type_)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {_plain(str(error))}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not JSON: {error}") from None
+
+
+def _plain(message: str) -> str:
+    """msgspec's message, with the nearest key if one is unknown."""
+    unknown = re.match(r"Object contains unknown field `([^`]*)`(?: - at `\$\.?(.*)`)?", message)
+    if unknown is None:
+        return message.replace("`", "'").replace(" - at '$", " - at '")
+    place = f" in {unknown[2]}" if unknown[2] else ""
+    return f"unknown key '{unknown[1]}'{place}{_suggest(unknown[1], _KEYS)}"
+
+
+def _suggest(name: str, known: Any) -> str:
+    near = get_close_matches(name, list(known), 1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _only_keys(where: str, entry: dict[str, Any], known: set[str]) -> None:
+    for key in entry:
+        if key not in known:
+            raise InputError(f"{where}: unknown key '{key}'{_suggest(key, sorted(known))}")
+
+
+def _beside(path: Path, file: str, key: str) -> Path:
+    source = path.parent / file
+    if not source.is_file():
+        raise InputError(f"{path}: '{key}' names {file}, but there is no such file")
+    return source

@@ -1,0 +1,89 @@
+"""Thread-block barriers: arrival, release, and `bar.red`. A warp arrives as a whole, and one that exits counts as arrived."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from functional.numpy_executor.stack import DONE, WAITING, Stack
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.machine import Machine
+
+BARRIERS = 16  # a block
+NONE = -1
+
+
+class Barriers:
+    """Barrier state of the blocks of a chunk. `block_of_row` maps warps to blocks."""
+
+    def __init__(self, block_of_row: np.ndarray, blocks: int, stack: Stack) -> None:
+        self.block_of_row, self.stack = block_of_row, stack
+        warps = len(block_of_row)
+        self.waiting = np.full(warps, NONE, np.int32)  # barrier id a warp waits at
+        self.resume = np.zeros(warps, np.int32)  # block to continue at
+        self.instruction = np.zeros(warps, np.int32)  # where it waits, for messages and results
+        self.arrived = np.zeros((blocks, BARRIERS), np.int32)  # warps
+        self.expected = np.zeros((blocks, BARRIERS), np.int32)  # threads; 0: all warps that have not exited
+        self.alive = np.bincount(block_of_row, minlength=blocks).astype(np.int32)
+        self.votes = np.zeros((blocks, BARRIERS, 2), np.int64)  # bar.red: threads, threads with a true predicate
+        self.results: dict[int, tuple[int, str]] = {}  # instruction -> (register slot, operation)
+
+    def arrive(
+        self, machine: Machine, rows: np.ndarray, barrier: np.ndarray, threads: np.ndarray, instruction: int,
+        resume: int, waits: bool,
+    ) -> None:  # fmt: skip
+        """Warps `rows` reach `barrier` [row] that waits for `threads` [row] (0: whole block), then go to `resume`."""
+        blocks = self.block_of_row[rows]
+        np.add.at(self.arrived, (blocks, barrier), 1)
+        self.expected[blocks, barrier] = threads
+        if waits:
+            self.waiting[rows], self.resume[rows], self.instruction[rows] = barrier, resume, instruction
+            self.stack.block[rows] = WAITING
+        else:
+            self.stack.advance(rows, resume)
+        self.release(machine, blocks)
+
+    def exited(self, machine: Machine, rows: np.ndarray) -> None:
+        """Some of the warps `rows` may just have finished: that can complete a barrier."""
+        rows = rows[self.stack.block[rows] == DONE]
+        if rows.size:
+            blocks = self.block_of_row[rows]
+            np.subtract.at(self.alive, blocks, 1)
+            self.release(machine, blocks)
+
+    def release(self, machine: Machine, blocks: np.ndarray) -> None:
+        """Let every completed barrier of `blocks` go."""
+        blocks = np.unique(blocks)
+        arrived, expected = self.arrived[blocks], self.expected[blocks]
+        needed = np.where(expected > 0, expected, 32 * self.alive[blocks][:, None])
+        at, barrier = np.nonzero((arrived > 0) & (32 * arrived >= needed))
+        if not at.size:
+            return
+        complete = np.zeros(self.arrived.shape, bool)
+        complete[blocks[at], barrier] = True
+        rows = np.flatnonzero(self.waiting != NONE)
+        rows = rows[complete[self.block_of_row[rows], self.waiting[rows]]]
+        if self.results:
+            self._reduce(machine, rows)
+        self.arrived[complete] = 0
+        self.expected[complete] = 0
+        self.votes[complete] = 0
+        self.waiting[rows] = NONE
+        self.stack.resume(rows, self.resume[rows])
+
+    def vote(self, rows: np.ndarray, barrier: np.ndarray, active: np.ndarray, true: np.ndarray) -> None:
+        """Contribute the predicates of `bar.red`: active threads and true ones, each [row]."""
+        where = (self.block_of_row[rows], barrier)
+        np.add.at(self.votes, (*where, 0), active)
+        np.add.at(self.votes, (*where, 1), true)
+
+    def _reduce(self, machine: Machine, rows: np.ndarray) -> None:
+        for instruction, (slot, operation) in self.results.items():
+            mine = rows[self.instruction[rows] == instruction]
+            if not mine.size:
+                continue
+            total, true = self.votes[self.block_of_row[mine], self.waiting[mine]].T
+            value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
+            machine.write(slot, value[:, None], mine, machine.lanes(mine))

@@ -1,0 +1,100 @@
+"""The state of a chunk of thread blocks: registers, shared and local memory, stacks, barriers, and the trace log."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from functional.errors import ExecutionError
+from functional.ir import Instruction
+from functional.launch import Launch
+from functional.memory import Memory
+from functional.numpy_executor.barriers import Barriers
+from functional.numpy_executor.code import Code
+from functional.numpy_executor.frame import raw
+from functional.numpy_executor.log import Log
+from functional.numpy_executor.special import special_values
+from functional.numpy_executor.stack import Stack
+
+
+class Bytes:
+    """A zeroed byte array with views of 1, 2, 4 and 8-byte words; `data` may be given instead."""
+
+    def __init__(self, size_bytes: int = 0, data: np.ndarray | None = None) -> None:
+        self.data = np.zeros(-(-size_bytes // 8), np.uint64).view(np.uint8) if data is None else data
+        whole = self.data[: len(self.data) // 8 * 8]
+        self.words = {n: whole.view(f"u{n}") for n in (1, 2, 4, 8)}
+        self.words[1] = self.data
+
+
+class Machine:
+    """Warps of `thread_blocks` (linear ids) of a launch, all on the same `memory`. Rows are warps in block order."""
+
+    def __init__(self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray) -> None:
+        self.code, self.launch, self.memory = code, launch, memory
+        self.thread_blocks = thread_blocks
+        self.warps_per_block = launch.warps_per_block
+        self.warps = len(thread_blocks) * self.warps_per_block
+        self.all_rows = np.arange(self.warps)
+        self.block_of_row = self.all_rows // self.warps_per_block
+        self.stack = Stack(self._initial_masks(), 0)
+        self.barriers = Barriers(self.block_of_row, len(thread_blocks), self.stack)
+        self.log = Log(self.warps)
+        self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
+        self.issued = 0  # warp instructions so far: %clock
+        self.registers = [np.zeros((1, 1), dtype) for dtype in code.slot_dtypes]
+        for slot, name in code.special_slots.items():
+            self.registers[slot] = special_values(self, name)
+        for slot, address in code.symbol_slots.items():
+            self.registers[slot] = np.full((1, 1), code.address_of(address, memory, launch), np.uint64)
+        self._memories()
+
+    def _memories(self) -> None:
+        launch, code = self.launch, self.code
+        self.shared_bytes = launch.shared_bytes
+        self.shared_stride = -(-self.shared_bytes // 16) * 16
+        self.shared = Bytes(self.shared_stride * len(self.thread_blocks))
+        self.local_stride = -(-(code.local_bytes + code.call_bytes) // 16) * 16
+        self.local = Bytes(self.local_stride * 32 * self.warps)
+        self.globals = Bytes(data=self.memory.arena)
+        self.constants = Bytes(len(self.memory.const_arena))
+        self.constants.data[: len(self.memory.const_arena)] = self.memory.const_arena
+        self.parameters = Bytes(len(launch.parameters))
+        self.parameters.data[: len(launch.parameters)] = np.frombuffer(launch.parameters, np.uint8)
+
+    def _initial_masks(self) -> np.ndarray:
+        threads = self.launch.threads_per_block
+        lanes = np.minimum(threads - 32 * np.arange(self.warps_per_block), 32)
+        masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
+        return np.tile(masks, len(self.thread_blocks))
+
+    def write(self, slot: int, value: np.ndarray, rows: np.ndarray | None, mask: np.ndarray | None) -> None:
+        """Set a register of the warps `rows` (None: all) in the lanes of `mask` (None: all 32).
+
+        The state keeps the array itself where the whole register is replaced: no two slots share one.
+        """
+        value, old = raw(value), self.registers[slot]
+        if mask is not None:
+            before = old if rows is None or old.shape[0] == 1 else old.take(rows, axis=0)
+            value = np.where(mask, value, before)
+        if rows is None:
+            self.registers[slot] = value
+            return
+        shape = (self.warps, max(old.shape[1], value.shape[1]))
+        if old.shape != shape:
+            old = self.registers[slot] = np.broadcast_to(old, shape).copy()
+        old[rows] = value
+
+    def fault(self, inst: Instruction, message: str, row: int | None = None, lane: int = 0) -> ExecutionError:
+        """The error of an instruction, with kernel, PTX line and (given a row) the thread's coordinates."""
+        where = f"kernel '{self.code.program.name}', {self.code.program.path}:{inst.line}: {inst.name}"
+        if row is not None:
+            thread = 32 * (row % self.warps_per_block) + lane
+            x, y, _ = self.launch.block
+            tid = (thread % x, thread // x % y, thread // (x * y))
+            where += f", thread {tid} of block {self.block_coordinates(int(self.thread_blocks[self.block_of_row[row]]))}"
+        return ExecutionError(f"{where}: {message}")
+
+    def block_coordinates(self, block: int) -> tuple[int, int, int]:
+        """(x, y, z) of a linear thread block id."""
+        x, y, _ = self.launch.grid
+        return block % x, block // x % y, block // (x * y)

@@ -1,0 +1,242 @@
+"""Loads and stores of every space, and what all memory instructions share: addresses, lanes, trace records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from functional.coalesce import Records, bank_passes, line_records, pack_records
+from functional.ir import SPACES as SPACE_NAMES
+from functional.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
+from functional.memory import GLOBAL_BASE
+from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
+from functional.numpy_executor.operation import RAW_BY_BYTES, Unsupported
+from functional.numpy_executor.spaces import SPACES, WINDOWS, Space, repeat_active
+from functional.trace import SHARED_WINDOW_LINE
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.slots import Slots
+
+Step = Callable[[Frame], None]
+_CACHE_HINTS = frozenset(
+    "ca cg cs lu cv wb wt nc volatile relaxed acquire release weak mmio sys gpu cta cluster "
+    "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate "
+    "L2::64B L2::128B L2::256B unified".split()
+)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Part of an access that goes to one space: addresses (row, 1 | 32) and lanes (None: all rows, all lanes)."""
+
+    space: Space
+    addresses: np.ndarray
+    active: np.ndarray | None
+
+
+def space_of(slots: Slots, inst: Instruction, address: Address) -> str:
+    """A name in SPACES, or "generic"."""
+    space = inst.space
+    if space != "param":
+        return space
+    base = address.base
+    if isinstance(base, Symbol):
+        return "param" if base.name in slots.kernel_parameters else "call"
+    return "param" if slots.program.function_of[inst.index] == slots.program.name else "call"
+
+
+def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
+    """Addresses of an `Address` operand: uint32 that wrap for shared memory, else uint64."""
+    if not isinstance(address, Address):
+        raise Unsupported
+    base, offset = address.base, address.offset
+    dtype = np.dtype(np.uint32) if space == "shared" else np.dtype(np.uint64)
+    if base is None:
+        constant = np.full((1, 1), offset % (1 << 64), np.uint64).astype(dtype)
+        return lambda _: constant
+    if isinstance(base, Symbol):
+        get = getter(slots, Symbol(base.name, base.offset + offset), "u64")
+        return lambda frame: get(frame).astype(dtype, copy=False)
+    if not isinstance(base, Register):
+        raise Unsupported
+    get = getter(slots, base, "u" + base.type[1:])
+    added = dtype.type(offset % (1 << (8 * dtype.itemsize)))
+    if TYPE_BYTES[base.type] == dtype.itemsize:
+        return get if not offset else lambda frame: get(frame) + added
+    return lambda frame: get(frame).astype(dtype) + added
+
+
+def split(frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, guard: np.ndarray | None) -> Iterator[Lanes]:
+    """The parts of an access, none for lanes that are not active."""
+    active = frame.active(guard)
+    if active is not None:
+        if not active.any():
+            return
+        if addresses.shape[1] > 1 or not active.any(axis=1).all():
+            addresses = repeat_active(frame.full(addresses), active)
+    if space != "generic":
+        yield Lanes(SPACES[space], addresses, active)
+        return
+    if int(addresses.min()) >= GLOBAL_BASE:
+        yield Lanes(SPACES["global"], addresses, active)
+        return
+    lanes = np.ones((frame.count, 32), bool) if active is None else active
+    yield from _split_generic(lanes, frame.full(addresses))
+
+
+def _split_generic(active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]:
+    for name, (start, stop) in WINDOWS.items():
+        inside = active & (addresses >= np.uint64(start)) & (addresses < np.uint64(stop))
+        if inside.any():
+            moved = repeat_active(addresses, inside) - np.uint64(start)
+            yield Lanes(SPACES[name], moved.astype(np.uint32) if name == "shared" else moved, inside)
+            active = active & ~inside
+    if active.any():
+        yield Lanes(SPACES["global"], repeat_active(addresses, active), active)
+
+
+def record(frame: Frame, generic: bool, shared: bool, size: int, parts: list[Lanes]) -> None:
+    """Log the line records of an access, or its bank passes if the instruction names shared memory."""
+    if shared:
+        frame.machine.log.conflicts(frame.index, _passes(frame, parts))
+    elif len(parts) == 1 and parts[0].space.name != "shared":
+        part = parts[0]
+        sectors = part.space.sectors(frame, part.addresses, size, part.active)
+        if sectors is not None:
+            log_records(frame, line_records(_spread(frame, sectors)), part.active)
+    else:
+        _record_mixed(frame, size, parts)
+
+
+def _spread(frame: Frame, sectors: np.ndarray) -> np.ndarray:
+    return sectors if len(sectors) == frame.count else np.broadcast_to(sectors, (frame.count, sectors.shape[1]))
+
+
+def _passes(frame: Frame, parts: list[Lanes]) -> np.ndarray:
+    if not parts:
+        return np.zeros(frame.count, np.uint8)
+    part = parts[0]
+    passes = bank_passes((part.addresses >> part.addresses.dtype.type(2)).astype(np.uint32, copy=False))
+    if len(passes) != frame.count:
+        passes = np.repeat(passes, frame.count)
+    return passes if part.active is None else np.where(part.active.any(axis=1), passes, np.uint8(0))
+
+
+def log_records(frame: Frame, records: Records, active: np.ndarray | None) -> None:
+    """Log records, with an empty one for each warp without an active lane."""
+    rows, packed = records
+    if active is not None:
+        some = active.any(axis=1)
+        if not some.all():
+            kept = some[rows]
+            empty = np.flatnonzero(~some)
+            rows = np.concatenate([rows[kept], empty])
+            packed = np.concatenate([packed[kept], np.zeros(len(empty), np.uint32)])
+    frame.machine.log.records(frame.index if len(rows) == frame.count and active is None else frame.index[rows], packed)
+
+
+def _record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
+    """A generic access of several spaces: lines of all of them, then one record a shared conflict cycle."""
+    rows, lines, bits = ([np.zeros(0, np.int64)] for _ in range(3))
+    for part in parts:
+        some = np.ones(frame.count, bool) if part.active is None else part.active.any(axis=1)
+        sectors = part.space.sectors(frame, part.addresses, size, part.active)
+        if sectors is None:
+            at = np.repeat(np.arange(frame.count), np.where(some, _passes(frame, [part]), 0))
+            found = np.full(len(at), (SHARED_WINDOW_LINE << 5) | (15 << 1), np.uint32)
+        else:
+            at, found = line_records(_spread(frame, sectors))
+            at, found = at[some[at]], found[some[at]]
+        rows.append(at)
+        lines.append((found >> np.uint32(5)).astype(np.int64))
+        bits.append((found >> np.uint32(1)).astype(np.int64) & 15)
+    row, line, bit = (np.concatenate(v) for v in (rows, lines, bits))
+    order = np.lexsort((line, row))
+    row = row[order]
+    active = np.zeros((frame.count, 1), bool)
+    active[row] = True
+    log_records(frame, (row, pack_records(row, line[order], bit[order])), active)
+
+
+def _access(inst: Instruction) -> tuple[int, int]:
+    """(element bytes, elements) of `ld` and `st`. Raises Unsupported for unknown modifiers."""
+    flags = [m for m in inst.modifiers if m not in TYPE_BYTES and m not in SPACE_NAMES and m not in _CACHE_HINTS]
+    if inst.type in ("", "pred", "b128") or len(flags) > 1 or any(f not in ("v2", "v4", "v8") for f in flags):
+        raise Unsupported
+    elements = int(flags[0][1:]) if flags else 1
+    size = TYPE_BYTES[inst.type]
+    if size * elements > 32:
+        raise Unsupported
+    return size, elements
+
+
+def _elements(operand: Operand | None, count: int) -> tuple[Operand | None, ...]:
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    if len(elements) != count:
+        raise Unsupported
+    return elements
+
+
+def load_step(slots: Slots, inst: Instruction) -> Step:
+    """`ld`, `ldu`."""
+    size, count = _access(inst)
+    address = inst.sources[0]
+    if not isinstance(address, Address) or len(inst.sources) != 1:
+        raise Unsupported
+    space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
+    where = address_getter(slots, address, space)
+    setters = [setter(slots, d, inst.type, guard) for d in _elements(inst.destinations[0], count)]
+    word, shift = RAW_BY_BYTES[size], size.bit_length() - 1
+    generic, shared = space == "generic", space == "shared"
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else guard(frame)
+        values: list[np.ndarray] = [np.zeros((1, 1), word)] * count
+        parts = list(split(frame, inst, space, where(frame), lanes))
+        for part in parts:
+            at = part.space.offsets(frame, inst, part.addresses, size * count) >> shift
+            words = part.space.storage(frame.machine).words[size]
+            loaded = [words.take(at + i if i else at) for i in range(count)]
+            values = loaded if len(parts) == 1 else [
+                np.where(part.active, new, old) for new, old in zip(loaded, values, strict=True)
+            ]  # fmt: skip
+        for write, value in zip(setters, values, strict=True):
+            write(frame, value)
+        record(frame, generic, shared, size * count, parts)
+        if lanes is not None:
+            frame.count_guarded(lanes)
+
+    return step
+
+
+def store_step(slots: Slots, inst: Instruction) -> Step:
+    """`st`. Where lanes write the same address, the last lane of the last warp wins."""
+    size, count = _access(inst)
+    address, value = inst.sources if inst.sources and len(inst.sources) == 2 else (None, None)
+    if not isinstance(address, Address):
+        raise Unsupported
+    space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
+    if space in ("const", "param"):
+        raise Unsupported
+    where = address_getter(slots, address, space)
+    getters = [getter(slots, e, inst.type) for e in _elements(value, count) if e is not None]
+    shift, generic, shared = size.bit_length() - 1, space == "generic", space == "shared"
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else guard(frame)
+        parts = list(split(frame, inst, space, where(frame), lanes))
+        for part in parts:
+            at = frame.full(part.space.offsets(frame, inst, part.addresses, size * count)) >> shift
+            words = part.space.storage(frame.machine).words[size]
+            chosen = ... if part.active is None else part.active
+            for i, get in enumerate(getters):
+                words[at[chosen] + i if i else at[chosen]] = frame.full(raw(get(frame)))[chosen]
+        record(frame, generic, shared, size * count, parts)
+        if lanes is not None:
+            frame.count_guarded(lanes)
+
+    return step

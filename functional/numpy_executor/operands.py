@@ -1,0 +1,128 @@
+"""Operands as getters `Frame -> array` and results as setters, with the widening PTX allows between type and register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from functional.ir import Immediate, Operand, Register, Special, Symbol
+from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.operation import DTYPES, RAW_BY_BYTES, Unsupported
+from functional.numpy_executor.special import CLOCKS, clock, special_type
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.slots import Slots
+
+Getter = Callable[[Frame], np.ndarray]
+Setter = Callable[[Frame, np.ndarray], None]
+
+
+def register_dtype(register: Register) -> np.dtype:
+    """How a register is kept: raw bits, predicates as bool."""
+    dtype = DTYPES[register.type]
+    return dtype if dtype.kind == "b" else RAW_BY_BYTES[dtype.itemsize]
+
+
+def immediate(value: int | float, type_: str) -> np.ndarray:
+    """A literal as (1, 1) array of the type; a float literal for an untyped operand gives its bits."""
+    dtype = DTYPES[type_]
+    if dtype.kind == "b":
+        return np.full((1, 1), bool(value))
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.full((1, 1), value, np.float64).astype(dtype)
+    if isinstance(value, float):
+        bits = np.full((1, 1), value, f"f{max(dtype.itemsize, 2)}")
+        return bits.view(dtype)
+    unsigned = np.full((1, 1), value & ((1 << (8 * dtype.itemsize)) - 1), f"u{dtype.itemsize}")
+    return unsigned.view(dtype)
+
+
+def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) -> Getter:
+    """Reads an operand as an array of `type_`."""
+    if negated:
+        plain = getter(slots, operand, type_)
+        return lambda frame: ~plain(frame)
+    match operand:
+        case Register():
+            return _slot_getter(slots.register(operand), register_dtype(operand), DTYPES[type_])
+        case Immediate(value=value):
+            constant = immediate(value, type_)
+            return lambda _: constant
+        case Special(name=name) if name in CLOCKS:
+            return _clock_getter(name, DTYPES[type_])
+        case Special(name=name):
+            shown = special_type(name)
+            if shown is None:
+                raise Unsupported
+            return _slot_getter(slots.special(name, DTYPES[shown]), DTYPES[shown], DTYPES[type_], widen=True)
+        case Symbol():
+            return _slot_getter(slots.symbol(operand), np.dtype(np.uint64), DTYPES[type_])
+    raise Unsupported
+
+
+def _clock_getter(name: str, dtype: np.dtype) -> Getter:
+    return lambda frame: clock(frame.machine, name).astype(dtype)
+
+
+def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = False) -> Getter:
+    if kept.itemsize == wanted.itemsize and (kept.kind == "b") == (wanted.kind == "b"):
+
+        def same(frame: Frame) -> np.ndarray:
+            value = frame.values[slot]
+            return value if value.dtype is wanted else value.view(wanted)
+
+        return same
+    if kept.kind == "b" or wanted.kind == "b" or (kept.itemsize < wanted.itemsize and not widen):
+        raise Unsupported
+    narrow = RAW_BY_BYTES[wanted.itemsize]
+    return lambda frame: raw(frame.values[slot]).astype(narrow).view(wanted)
+
+
+def setter(slots: Slots, operand: Operand | None, type_: str, guard: Getter | None) -> Setter:
+    """Writes an array of `type_` to a register, extended if the register is wider; only where `guard` is true."""
+    if operand is None:
+        return lambda frame, value: None
+    if not isinstance(operand, Register):
+        raise Unsupported
+    slot = slots.register(operand)
+    fit = _fit(register_dtype(operand), DTYPES[type_])
+    if guard is None and fit is None:
+
+        def plain(frame: Frame, value: np.ndarray) -> None:
+            frame.values[slot] = value
+
+        return plain
+
+    def careful(frame: Frame, value: np.ndarray) -> None:
+        if fit is not None:
+            value = fit(value)
+        if guard is not None:
+            value = np.where(guard(frame), raw(value), raw(frame.values[slot]))
+        frame.values[slot] = value
+
+    return careful
+
+
+def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Sign or zero extension to the width of a register; None if there is nothing to do."""
+    if (kept.kind == "b") != (given.kind == "b"):
+        raise Unsupported
+    if kept.itemsize == given.itemsize:
+        return None
+    if kept.itemsize < given.itemsize:
+        raise Unsupported
+    if given.kind == "i":
+        return lambda value: value.astype(f"i{kept.itemsize}")
+    return lambda value: raw(value).astype(kept)
+
+
+def guard_getter(slots: Slots, guard: object) -> Getter | None:
+    """The predicate under which an instruction executes, negation included; None if it has no guard."""
+    from functional.ir import Guard
+
+    if not isinstance(guard, Guard):
+        return None
+    return getter(slots, guard.register, "pred", guard.negated)

@@ -1,0 +1,81 @@
+"""Numbering of everything an instruction can read from the machine state: registers, special registers, symbols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from functional.ir import Register, Symbol
+from functional.launch import layout
+from functional.memory import Memory
+from functional.numpy_executor.operands import register_dtype
+from functional.numpy_executor.operation import Unsupported
+from functional.program import Program
+
+CONDITION_CODE = Register("%cc", "pred")
+
+
+@dataclass
+class Slots:
+    """Slots of a program, handed out as decoding meets them. `touched` collects those of the current instruction."""
+
+    program: Program
+    dtypes: list[np.dtype] = field(default_factory=list)
+    registers: dict[Register, int] = field(default_factory=dict)
+    specials: dict[str, int] = field(default_factory=dict)
+    symbols: dict[Symbol, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        program = self.program
+        self.shared = layout(program, "shared")
+        self.local = layout(program, "local")
+        self.spaces = {v.name: v.space for v in program.variables}
+        self.kernel_parameters = {p.name: p.offset for p in program.parameters}
+        self.call_parameters, self.call_bytes = self._call_layout()
+        sizes = [self.local[v.name] + v.bytes for v in program.variables if v.space == "local"]
+        self.local_bytes = -(-max(sizes, default=0) // 16) * 16
+
+    def _call_layout(self) -> tuple[dict[str, int], int]:
+        """Offsets of `.param` variables of functions: a thread keeps them behind its local memory."""
+        signatures = self.program.function_parameters.values()
+        owned = [p for params, returns in signatures for p in (*params, *returns)]
+        owned += [v for v in self.program.variables if v.space == "param"]  # type: ignore[misc]
+        offsets, used = {}, 0
+        for item in owned:
+            used = -(-used // 16) * 16
+            offsets[item.name] = used
+            used += item.bytes
+        return offsets, used
+
+    def _new(self, dtype: np.dtype) -> int:
+        self.dtypes.append(dtype)
+        return len(self.dtypes) - 1
+
+    def register(self, register: Register) -> int:
+        if register not in self.registers:
+            self.registers[register] = self._new(register_dtype(register))
+        return self.registers[register]
+
+    def special(self, name: str, dtype: np.dtype) -> int:
+        if name not in self.specials:
+            self.specials[name] = self._new(dtype)
+        return self.specials[name]
+
+    def symbol(self, symbol: Symbol) -> int:
+        name = symbol.name
+        known = (self.spaces, self.kernel_parameters, self.call_parameters)
+        if not any(name in names for names in known):
+            raise Unsupported  # the address of a function
+        if symbol not in self.symbols:
+            self.symbols[symbol] = self._new(np.dtype(np.uint64))
+        return self.symbols[symbol]
+
+    def address_of(self, symbol: Symbol, memory: Memory) -> int:
+        """Address of a symbol within its own state space."""
+        name, offset = symbol.name, symbol.offset
+        for table in (self.shared, self.local, self.kernel_parameters, self.call_parameters):
+            if name in table:
+                return (table[name] + offset) % (1 << 64)
+        regions = memory.global_variables if self.spaces[name] == "global" else memory.const_variables
+        return (regions[name].address + offset) % (1 << 64)

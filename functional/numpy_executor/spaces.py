@@ -1,0 +1,204 @@
+"""State spaces: bounds and alignment checks, byte offsets into the storage of each, and sector numbers for the trace."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from functional.coalesce import sectors_of
+from functional.ir import Instruction
+from functional.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
+from functional.numpy_executor.frame import Frame
+from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.machine import Bytes, Machine
+
+# Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
+SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000
+WINDOW_BYTES = 1 << 24
+_LANES = np.arange(32, dtype=np.int64)[None, :]
+
+
+class Space(ABC):
+    """Addresses are non-negative integer arrays (row, 1 | 32), inactive lanes already replaced by active ones."""
+
+    name = ""
+    window = 0  # generic address of address 0
+
+    @abstractmethod
+    def storage(self, machine: Machine) -> Bytes:
+        """Where the bytes are."""
+
+    @abstractmethod
+    def limit(self, machine: Machine) -> int:
+        """First invalid address."""
+
+    def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
+        """Checked byte offsets (int64) into the storage. Raises ExecutionError out of bounds or misaligned."""
+        limit = self.limit(frame.machine)
+        if int(addresses.max()) + size > limit:
+            bad = addresses + addresses.dtype.type(size) > limit
+            bad |= addresses > limit
+            raise self.out_of_bounds(frame, inst, addresses, bad, size, f"{self.name} memory has {limit} bytes")
+        self.check_alignment(frame, inst, addresses, size)
+        return addresses.astype(np.int64)
+
+    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> np.ndarray | None:
+        """Sector numbers of the access for line records, or None if the space is shared memory."""
+        return sectors_of(addresses)
+
+    def check_alignment(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> None:
+        """Raise ExecutionError unless all addresses are multiples of `size`."""
+        low = addresses.dtype.type(size - 1)
+        if np.bitwise_or.reduce(addresses, axis=None) & low:
+            row, lane, address = _first(addresses, (addresses & low) != 0)
+            message = f"misaligned address {address:#x}: {size} bytes need a multiple of {size}"
+            raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
+
+    def out_of_bounds(
+        self, frame: Frame, inst: Instruction, addresses: np.ndarray, bad: np.ndarray, size: int, near: str
+    ) -> Exception:
+        """The error of the first bad lane."""
+        row, lane, address = _first(addresses, bad)
+        message = f"{size} bytes at {address:#x} are out of bounds: {near}"
+        return frame.machine.fault(inst, message, int(frame.index[row]), lane)
+
+
+def repeat_active(values: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Replace the values of inactive lanes by that of the first active lane of the row, or of any row without one."""
+    first = values[np.arange(len(values)), active.argmax(axis=1)]
+    some = active.any(axis=1)
+    if not some.all():
+        first[~some] = first[some.argmax()]
+    return np.where(active, values, first[:, None])
+
+
+def _first(addresses: np.ndarray, bad: np.ndarray) -> tuple[int, int, int]:
+    row, lane = (int(i[0]) for i in np.nonzero(np.broadcast_to(bad, addresses.shape)))
+    return row, lane, int(addresses[row, lane])
+
+
+class GlobalSpace(Space):
+    name = "global"
+
+    def storage(self, machine: Machine) -> Bytes:
+        return machine.globals
+
+    def limit(self, machine: Machine) -> int:
+        return GLOBAL_BASE + len(machine.globals.data)
+
+    def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
+        memory = frame.machine.memory
+        starts, ends = memory.ranges()
+        low, high = int(addresses.min()), int(addresses.max())
+        at = int(np.searchsorted(starts, low, side="right")) - 1
+        if at < 0 or high + size > int(ends[at]):  # not all in one buffer
+            bad = ~memory.valid(np.minimum(addresses, 1 << 62), size)
+            if bad.any():
+                _, _, address = _first(addresses, bad)
+                raise self.out_of_bounds(frame, inst, addresses, bad, size, memory.describe(address))
+        self.check_alignment(frame, inst, addresses, size)
+        return addresses.view(np.int64) - GLOBAL_BASE
+
+
+class ConstSpace(Space):
+    name, window = "const", CONST_WINDOW
+
+    def storage(self, machine: Machine) -> Bytes:
+        return machine.constants
+
+    def limit(self, machine: Machine) -> int:
+        return len(machine.memory.const_arena)
+
+
+class ParamSpace(Space):
+    """The parameter block of the kernel; records lie in the parameter window of the trace."""
+
+    name, window = "param", PARAM_WINDOW
+
+    def storage(self, machine: Machine) -> Bytes:
+        return machine.parameters
+
+    def limit(self, machine: Machine) -> int:
+        return len(machine.launch.parameters)
+
+    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> np.ndarray:
+        return sectors_of(addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
+
+
+class SharedSpace(Space):
+    """Shared memory of the thread block; addresses are uint32 and have wrapped."""
+
+    name, window = "shared", SHARED_WINDOW
+
+    def storage(self, machine: Machine) -> Bytes:
+        return machine.shared
+
+    def limit(self, machine: Machine) -> int:
+        return machine.shared_bytes
+
+    def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
+        checked = super().offsets(frame, inst, addresses, size)
+        machine = frame.machine
+        return checked + (machine.block_of_row[frame.index] * machine.shared_stride)[:, None]
+
+    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> None:
+        return None
+
+
+class LocalSpace(Space):
+    """Memory of one thread; in the trace interleaved by word: (warp, word) owns a line, a lane 4 bytes of it."""
+
+    name, window = "local", LOCAL_WINDOW
+
+    def storage(self, machine: Machine) -> Bytes:
+        return machine.local
+
+    def limit(self, machine: Machine) -> int:
+        return machine.code.slots.local_bytes
+
+    def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
+        checked = super().offsets(frame, inst, addresses, size)
+        return checked + (frame.index[:, None] * 32 + _LANES) * frame.machine.local_stride
+
+    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> np.ndarray:
+        machine = frame.machine
+        warp = machine.thread_blocks[machine.block_of_row[frame.index]] * machine.warps_per_block
+        warp = (warp + frame.index % machine.warps_per_block)[:, None]
+        words = [(addresses.astype(np.int64) + 4 * i) >> 2 for i in range(-(-size // 4))]
+        lines = [(warp * (machine.local_stride // 4) + word) % _LOCAL_LINES + LOCAL_WINDOW_LINE for word in words]
+        sectors = [line * 4 + _LANES // 8 for line in lines]
+        if active is not None:
+            sectors = [repeat_active(sector, active) for sector in sectors]
+        return np.concatenate(sectors, axis=1).astype(np.uint32)
+
+
+_LOCAL_LINES = PARAM_WINDOW_LINE - LOCAL_WINDOW_LINE
+
+
+class CallSpace(LocalSpace):
+    """`.param` variables of functions and calls: kept behind a thread's local memory, traced as parameters."""
+
+    name, window = "param", 0
+
+    def limit(self, machine: Machine) -> int:
+        return machine.code.slots.call_bytes
+
+    def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
+        return super().offsets(frame, inst, addresses, size) + frame.machine.code.slots.local_bytes
+
+    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> np.ndarray:
+        return ParamSpace.sectors(SPACES["param"], frame, addresses, size, active)  # type: ignore[arg-type]
+
+
+SPACES: dict[str, Space] = {
+    "global": GlobalSpace(), "const": ConstSpace(), "param": ParamSpace(), "shared": SharedSpace(),
+    "local": LocalSpace(), "call": CallSpace(),
+}  # fmt: skip
+WINDOWS: dict[str, tuple[int, int]] = {  # space -> generic addresses
+    "shared": (SHARED_WINDOW, SHARED_WINDOW + WINDOW_BYTES), "local": (LOCAL_WINDOW, LOCAL_WINDOW + WINDOW_BYTES),
+    "param": (PARAM_WINDOW, PARAM_WINDOW + WINDOW_BYTES), "const": (CONST_WINDOW, CONST_WINDOW + CONST_LIMIT_BYTES),
+}  # fmt: skip

@@ -1,0 +1,73 @@
+"""Special registers as values that broadcast to [warp, 32]."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.machine import Machine
+
+_LANES = np.arange(32, dtype=np.uint32)[None, :]
+_BIT = np.uint32(1) << _LANES
+_MASKS = {"eq": _BIT, "lt": _BIT - 1, "le": (_BIT - 1) | _BIT, "gt": ~((_BIT - 1) | _BIT), "ge": ~(_BIT - 1)}
+_CONSTANTS = {"WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0, "%is_explicit_cluster": 0, "%cluster_ctarank": 0,
+              "%cluster_nctarank": 1}  # fmt: skip
+_WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
+CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
+_AXES = frozenset({"%tid", "%ntid", "%ctaid", "%nctaid"})
+
+
+def special_type(name: str) -> str | None:
+    """PTX type of a special register; None if it is not supported."""
+    base, _, axis = name.partition(".")
+    known = (
+        name in _CONSTANTS
+        or name in CLOCKS
+        or (base in _AXES and axis)
+        or name in ("%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
+        or name.startswith(("%lanemask_", "%envreg"))
+    )
+    return ("u64" if name in _WIDE else "u32") if known else None
+
+
+def special_values(machine: Machine, name: str) -> np.ndarray:
+    """The value of a special register other than the clocks, (1 | warp, 1 | 32)."""
+    base, _, axis = name.partition(".")
+    if axis:
+        return _coordinate(machine, base, "xyz".index(axis))
+    if name.startswith("%lanemask_"):
+        return _MASKS[name[-2:]].astype(np.uint32)
+    if name == "%laneid":
+        return _LANES.copy()
+    if name == "%warpid":
+        return (machine.all_rows % machine.warps_per_block).astype(np.uint32)[:, None]
+    scalars = {
+        **_CONSTANTS,
+        "%nwarpid": machine.warps_per_block,
+        "%dynamic_smem_size": machine.launch.dynamic_shared_bytes,
+        "%total_smem_size": machine.launch.shared_bytes,
+    }
+    return np.full((1, 1), scalars.get(name, 0), np.uint64 if name in _WIDE else np.uint32)
+
+
+def _coordinate(machine: Machine, base: str, axis: int) -> np.ndarray:
+    extents = machine.launch.block if base in ("%tid", "%ntid") else machine.launch.grid
+    if base in ("%ntid", "%nctaid"):
+        return np.full((1, 1), extents[axis], np.uint32)
+    below = int(np.prod(extents[:axis], dtype=np.int64))
+    if base == "%ctaid":
+        linear = np.repeat(machine.thread_blocks, machine.warps_per_block)[:, None]
+        if extents[axis] == 1:
+            return np.zeros((1, 1), np.uint32)
+    else:
+        linear = (32 * (machine.all_rows % machine.warps_per_block))[:, None] + _LANES
+    return (linear // below % extents[axis]).astype(np.uint32)
+
+
+def clock(machine: Machine, name: str) -> np.ndarray:
+    """A monotone stand-in for a clock: the executor knows no time, so it shows warp instructions issued so far."""
+    wide = name in _WIDE
+    value = machine.issued >> 32 if name.endswith("_hi") else machine.issued
+    return np.full((1, 1), value if wide else value & 0xFFFFFFFF, np.uint64 if wide else np.uint32)

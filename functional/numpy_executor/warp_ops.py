@@ -1,0 +1,142 @@
+"""Operations across the lanes of a warp: `shfl vote match redux activemask`, and `elect`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from functional.ir import Instruction
+from functional.numpy_executor.frame import Frame, pack, unpack
+from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, only_type
+
+_U32 = np.uint32
+_LANES = np.arange(32, dtype=np.int32)[None, :]
+_ROWS_FULL = _U32(0xFFFFFFFF)
+
+
+def _members(frame: Frame, mask: np.ndarray | None) -> np.ndarray:
+    """Active lanes, bool [row, 32]; of those only the ones in the member mask of the instruction."""
+    active = unpack(frame.bits)
+    if mask is None:
+        return active
+    return active & (((frame.full(mask) >> _LANES.astype(_U32)) & _U32(1)) != 0)
+
+
+def _shfl(inst: Instruction) -> Operation:
+    flags = flags_of(inst, {"sync", "up", "down", "bfly", "idx"})
+    modes = flags - {"sync"}
+    only_type(inst, ("b32",))
+    if len(modes) != 1:
+        raise Unsupported
+    mode, pair = next(iter(modes)), len(inst.destinations) == 2
+
+    def function(frame: Frame, a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: np.ndarray) -> object:
+        a = frame.full(a)
+        b, c = ((x & _U32(0x1F1F)).astype(np.int32) for x in (b, c))
+        source, inside = _source_lane(mode, b & 31, c & 31, (c >> 8) & 31)
+        source = np.where(inside, source, _LANES)
+        value = np.take_along_axis(a, frame.full(source).astype(np.intp), axis=1)
+        return (value, inside.copy()) if pair else value
+
+    destinations = ("b32", "pred") if pair else ("b32",)
+    return Operation(function, destinations, ("b32", "u32", "u32", *(["u32"] if "sync" in flags else [])), True)
+
+
+def _source_lane(mode: str, b: np.ndarray, clamp: np.ndarray, segment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(lane to read, is it inside the segment), PTX ISA "shfl"."""
+    last = (_LANES & segment) | (clamp & ~segment)
+    first = _LANES & segment
+    if mode == "up":
+        source = _LANES - b
+        return source, source >= last
+    source = {"down": lambda: _LANES + b, "bfly": lambda: _LANES ^ b, "idx": lambda: first | (b & ~segment)}[mode]()
+    return source, source <= last
+
+
+def _vote(inst: Instruction) -> Operation:
+    flags = flags_of(inst, {"sync", "all", "any", "uni", "ballot"})
+    mode = flags - {"sync"}
+    if len(mode) != 1 or inst.type != ("b32" if mode == {"ballot"} else "pred"):
+        raise Unsupported
+    (kind,) = mode
+
+    def function(frame: Frame, p: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        members = _members(frame, mask)
+        true, count = (members & p), members.sum(axis=1)
+        if kind == "ballot":
+            return pack(true, frame.count)[:, None].copy()
+        yes = true.sum(axis=1)
+        result = {"all": yes == count, "any": yes > 0, "uni": (yes == count) | (yes == 0)}[kind]
+        return result[:, None]
+
+    return Operation(function, (inst.type,), ("pred", *(["u32"] if "sync" in flags else [])), True)
+
+
+def _match(inst: Instruction) -> Operation:
+    flags, type_ = flags_of(inst, {"sync", "any", "all"}), only_type(inst, ("b32", "b64"))
+    pair = len(inst.destinations) == 2
+
+    def function(frame: Frame, a: np.ndarray, mask: np.ndarray) -> object:
+        members, a = _members(frame, mask), frame.full(a)
+        equal = (a[:, :, None] == a[:, None, :]) & members[:, None, :]
+        same = np.packbits(equal, axis=2, bitorder="little").view(_U32)[..., 0]
+        if "any" in flags:
+            return same
+        whole = pack(members, frame.count)[:, None]
+        agree = (np.where(members, same, whole) == whole).all(axis=1, keepdims=True)
+        value = np.where(agree, whole, _U32(0))
+        return (value, agree) if pair else value
+
+    return Operation(function, ("b32", "pred") if pair else ("b32",), (type_, "u32"), True)
+
+
+_REDUCTIONS: dict[str, tuple[Callable, int]] = {  # ufunc, neutral element as an integer of the type
+    "add": (np.add, 0), "and": (np.bitwise_and, -1), "or": (np.bitwise_or, 0), "xor": (np.bitwise_xor, 0),
+}  # fmt: skip
+
+
+def _redux(inst: Instruction) -> Operation:
+    flags, type_ = flags_of(inst, {"sync", "add", "min", "max", "and", "or", "xor"}), inst.type
+    mode = next(iter(flags - {"sync"}), "")
+    if type_ not in (("b32",) if mode in ("and", "or", "xor") else ("u32", "s32")):
+        raise Unsupported
+    dtype = DTYPES[type_]
+    info = np.iinfo(dtype)
+    if mode in _REDUCTIONS:
+        ufunc, neutral = _REDUCTIONS[mode]
+        start = np.array(neutral, np.int64).astype(dtype)
+    else:
+        ufunc = np.minimum if mode == "min" else np.maximum
+        start = np.array(info.max if mode == "min" else info.min, dtype)
+
+    def function(frame: Frame, a: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        chosen = np.where(_members(frame, mask), a, start)
+        return ufunc.reduce(chosen, axis=1, keepdims=True, dtype=dtype)
+
+    return Operation(function, (type_,), (type_, "u32"), True)
+
+
+def _activemask(inst: Instruction) -> Operation:
+    only_type(inst, ("b32",))
+    return Operation(lambda frame: frame.bits[:, None].copy(), ("b32",), (), True)
+
+
+def _elect(inst: Instruction) -> Operation:
+    flags_of(inst, {"sync"})
+
+    def function(frame: Frame, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        leader = _members(frame, mask).argmax(axis=1)[:, None]
+        return leader.astype(_U32), leader == _LANES
+
+    return Operation(function, ("b32", "pred"), ("u32",), True)
+
+
+TABLE: dict[str, Builder] = {
+    "shfl": _shfl,
+    "vote": _vote,
+    "match": _match,
+    "redux": _redux,
+    "activemask": _activemask,
+    "elect": _elect,
+}
