@@ -1,8 +1,8 @@
 """How long a kernel takes on a GPU that need not exist.
 
-    import abstim
-    abstim.run("hotspot", gpu="gtx480").totals["cycles"]
-    kernel = abstim.load("k.ptx").kernel("k")
+import abstim
+abstim.run("hotspot", gpu="gtx480").totals["cycles"]
+kernel = abstim.load("k.ptx").kernel("k")
 """
 
 from __future__ import annotations

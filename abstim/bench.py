@@ -1,7 +1,7 @@
 """How fast each stage is, in million instructions a second.
 
-A *represented* instruction is one the result stands for, on every design point; a *stepped* one is one the engine really
-walked: it may simulate equal SMs, launches or points once. Both are reported, never mixed.
+A *represented* instruction is one the result stands for, on every design point; a *stepped* one is one the engine
+really walked: it may simulate equal SMs, launches or points once. Both are reported, never mixed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +98,10 @@ def bench(
 
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
     """
-    from abstim.simulate import execute
+    from abstim.simulate import check_backend, execute
     from abstim.target import open_target
 
+    check_backend(backend)
     for stage in stages:
         if stage not in STAGES:
             raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
@@ -150,7 +150,9 @@ def _repeat(run: Callable[[], Any]) -> tuple[float, float, Any]:
     return min(times), times[0], result
 
 
-def _rate(workload: Workload, run: Callable[[], Any], points: int = 1, stepped: Callable[[Any], int] | None = None) -> Rate:
+def _rate(
+    workload: Workload, run: Callable[[], Any], points: int = 1, stepped: Callable[[Any], int] | None = None
+) -> Rate:
     traces = workload.execution.traces
     threads = points * sum(int(t.thread_instructions.sum()) for t in traces)
     warps = points * sum(int(t.warp_instructions.sum()) for t in traces)

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +34,7 @@ def trace_cache_bytes() -> int:
     return int(text)
 
 
-def write_atomic(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file that other processes see whole or not at all.
 
     A cache that cannot be written (read-only, disk full) costs time, not correctness: it is said on stderr and ignored.
@@ -54,10 +55,8 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 def mark_used(path: Path) -> None:
     """Make a file the youngest of its folder: `evict` keeps what is used."""
-    try:
+    with suppress(OSError):  # evicted by another process, or a read-only cache
         os.utime(path)
-    except OSError:
-        pass  # evicted by another process, or a read-only cache
 
 
 def evict(folder: Path, cap_bytes: int) -> list[Path]:

@@ -1,10 +1,10 @@
 """GPU descriptions: `configs/*.toml` in, `Gpu` out. Every value keeps its source.
 
-    base = "gtx480"                  # optional: everything not said here comes from that GPU
-    title = "..."
-    [sources]                        # what the first word of a source stands for
-    [spec] [params] [latency_cycles] [initiation_cycles] [unit]
-    sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15
+base = "gtx480"                  # optional: everything not said here comes from that GPU
+title = "..."
+[sources]                        # what the first word of a source stands for
+[spec] [params] [latency_cycles] [initiation_cycles] [unit]
+sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _setting(path: Path, section: str, key: str, value: Any) -> Setting:
     source = path.name
     if isinstance(value, dict):
         if set(value) != {"value", "source"} or not isinstance(value["source"], str):
-            raise InputError(f"{where}: {key} needs exactly {{ value = ..., source = \"...\" }}")
+            raise InputError(f'{where}: {key} needs exactly {{ value = ..., source = "..." }}')
         value, source = value["value"], value["source"]
     return Setting(check(key, SECTIONS[section][key], value, where), source)
 

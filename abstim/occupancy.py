@@ -13,7 +13,7 @@ Dim3 = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """`limiter` is threads, warps, shared memory, registers, blocks or grid: the first in this order that gives the least."""
+    """`limiter` is threads, warps, shared memory, registers, blocks or grid; the first of them on a tie."""
 
     blocks_per_sm: int
     limiter: str

@@ -1,6 +1,6 @@
 """The driver: a target through every stage, on any number of GPUs.
 
-    target --open_target--> Case --execute--> Workload --time--> RunResult (one a GPU)
+target --open_target--> Case --execute--> Workload --time--> RunResult (one a GPU)
 """
 
 from __future__ import annotations
@@ -76,6 +76,12 @@ def run(
     return run_many(target, [_gpu(gpu, overrides)], executor=executor, backend=backend, progress=progress)[0]
 
 
+def check_backend(backend: str) -> None:
+    """Raises InputError for a name that is no back end of the engine."""
+    if backend not in BACKENDS:
+        raise InputError(f"no back end {backend!r}; there are {', '.join(BACKENDS)}")
+
+
 def run_many(
     target: str | Case,
     gpus: Sequence[Gpu],
@@ -85,6 +91,7 @@ def run_many(
     progress: Progress = _silent,
 ) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each."""
+    check_backend(backend)
     started = perf_counter()
     case = open_target(target)
     parse_seconds = perf_counter() - started
@@ -195,8 +202,6 @@ def engine_results(
     """The engine's own results, `[launch][gpu]`. GPUs that share a latency table go to the engine in one call."""
     from abstim.engine import simulate
 
-    if backend not in BACKENDS:
-        raise InputError(f"no back end {backend!r}; there are {', '.join(BACKENDS)}")
     registers = registers_of(workload.case)
     limits = [occupancies(workload.case, registers, gpu) for gpu in gpus]
     found: list[list[EngineResult]] = []
@@ -231,8 +236,8 @@ def _launch_result(
         kernel=launch.program.name,
         launch=number,
         label=launch.label,
-        grid=tuple(launch.grid),
-        block=tuple(launch.block),
+        grid=launch.grid[:],
+        block=launch.block[:],
         cycles=cycles,
         seconds=cycles / spec.core_clock_hz,
         thread_instructions=threads,

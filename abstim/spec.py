@@ -44,7 +44,7 @@ def _flag() -> Any:
 
 
 # Classes of arithmetic instructions, those of GPGPU-Sim's `ptx_opcode_latency_*` options. `sfu` is sin, cos, ex2, lg2,
-# rcp, rsqrt, sqrt and tanh; `tensor` is mma; `other` everything else (mov, setp, selp, cvt, logic, shifts, bra, bar, ret).
+# rcp, rsqrt, sqrt and tanh; `tensor` is mma; `other` everything else (mov, setp, selp, cvt, logic, shifts, bra, ret).
 INSTRUCTION_CLASSES = (
     *(f"int_{op}" for op in ("add", "max", "mul", "mad", "div", "shfl")),
     *(f"{kind}_{op}" for kind in ("fp32", "fp64") for op in ("add", "max", "mul", "mad", "div")),
@@ -107,12 +107,12 @@ class Spec:
 class Params:
     """Latencies outside the arithmetic pipelines, in core cycles."""
 
-    shared_latency_cycles: float = _number(1, 4096)
-    l1d_latency_cycles: float = _number(1, 4096)
-    const_latency_cycles: float = _number(1, 4096)
-    l1_miss_extra_cycles: float = _number(0, 4096)
-    l1i_miss_extra_cycles: float = _number(0, 4096)
-    launch_latency_cycles: float = _number(0, 1e6)
+    shared_latency_cycles: int = _whole(1, 4096)
+    l1d_latency_cycles: int = _whole(1, 4096)
+    const_latency_cycles: int = _whole(1, 4096)
+    l1_miss_extra_cycles: int = _whole(0, 4096)
+    l1i_miss_extra_cycles: int = _whole(0, 4096)
+    launch_latency_cycles: int = _whole(0, 1_000_000)
 
 
 def check(name: str, domain: Domain, value: Any, where: str) -> Any:

@@ -19,11 +19,13 @@ def open_target(target: str | Case) -> Case:
     if not isinstance(target, str):
         return target
     if target.endswith(".json"):
-        from functional.launches_json import load
+        from functional.launches_json import load_case
 
-        return load(target)
+        return load_case(target)
     if target.endswith(".ptx"):
-        raise InputError(f"{target}: a .ptx file needs a kernel, a grid, a block and arguments; see `abstim run --help`")
+        raise InputError(
+            f"{target}: a .ptx file needs a kernel, a grid, a block and arguments; see `abstim run --help`"
+        )
     from functional import suite
 
     return suite.case(target)
@@ -37,8 +39,8 @@ def resolve(
     if target.endswith(".ptx"):
         if missing := [option for option, value in shape.items() if not value]:
             raise InputError(f"{target}: a .ptx target also needs {' and '.join(missing)}")
-        extents = [_extents(option, text) for option, text in shape.items()]
-        return ptx_case(target, kernel, *extents, arguments, dynamic_shared_bytes)
+        extents = {option: _extents(option, text) for option, text in shape.items()}
+        return ptx_case(target, kernel, extents["--grid"], extents["--block"], arguments, dynamic_shared_bytes)
     options = {"--kernel": kernel, **shape, "--arg": arguments, "--dynamic-shared": dynamic_shared_bytes}
     if used := [option for option, value in options.items() if value]:
         raise InputError(f"{', '.join(used)}: only for a .ptx target; {target} has its own launches")

@@ -38,11 +38,11 @@ def execution_key(case: Case, executor: str) -> str:
         program = launch.program
         digest.update(f"{program.digest}:{program.name}:{launch.grid}:{launch.block}".encode())
         digest.update(f":{launch.dynamic_shared_bytes}:{launch.parameters.hex()}\n".encode())
-    digest.update(case.memory.arena)
-    digest.update(case.memory.const_arena)
+    for arena in (case.memory.arena, case.memory.const_arena):
+        digest.update(arena.tobytes())
     for name, expected in case.expected.items():
         digest.update(f"{name}:{expected.values.dtype}:{expected.rtol}:{expected.atol}".encode())
-        digest.update(np.ascontiguousarray(expected.values))
+        digest.update(expected.values.tobytes())
     return digest.hexdigest()
 
 
@@ -109,9 +109,10 @@ def _decode(content: bytes) -> Execution:
         arrays = {name: data[name] for name in data.files}
     ends = arrays["sizes"].cumsum(0)
     traces = [
-        Trace(warps_per_block=int(warps), **{
-            name: arrays[name][end - size : end] for name, size, end in zip(_STREAMS, row, last, strict=True)
-        })
+        Trace(
+            warps_per_block=int(warps),
+            **{name: arrays[name][end - size : end] for name, size, end in zip(_STREAMS, row, last, strict=True)},
+        )
         for warps, row, last in zip(arrays["warps_per_block"], arrays["sizes"], ends, strict=True)
     ]
     outputs = json.loads(arrays["outputs"].tobytes())

@@ -167,9 +167,10 @@ def validate(table: Sequence[Measured], backend: str = "compiled", progress: Pro
 
     A benchmark that cannot run is skipped and named. Variants must be known (`select`).
     """
-    from abstim.simulate import execute, time
+    from abstim.simulate import check_backend, execute, time
     from abstim.target import open_target
 
+    check_backend(backend)
     gpus, comparisons, skipped = known_variants(), [], []
     names = list(dict.fromkeys(entry.benchmark for entry in table))
     for number, name in enumerate(names):
@@ -204,7 +205,8 @@ def plot(validation: Validation, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6.5, 6))
     for variant in dict.fromkeys(c.variant for c in validation.comparisons):
         points = [(c.measured_cycles, c.predicted_cycles) for c in validation.comparisons if c.variant == variant]
-        axes.scatter(*zip(*points, strict=True), s=14, alpha=0.7, label=variant)
+        measured, predicted = zip(*points, strict=True)
+        axes.scatter(measured, predicted, s=14, alpha=0.7, label=variant)
     cycles = [v for c in validation.comparisons for v in (c.measured_cycles, c.predicted_cycles)]
     ends = [min(cycles, default=1) / 1.5, max(cycles, default=10) * 1.5]
     axes.plot(ends, ends, color="black", linewidth=0.8, zorder=0)

@@ -360,8 +360,8 @@ class _FunctionBuilder(_Errors):
         if not operands or not isinstance(operands[0], Token):
             raise self.fail(statement.opcode, "expected a function name in 'call'")
         name = operands.pop(0)
-        if self._register(str(name)) is not None:
-            raise self.fail(name, f"indirect call through '{name}' is not supported")
+        if self._register(str(name)) is not None:  # an indirect call; refused only where a kernel reaches it (link.py)
+            return replace(instruction, sources=tuple(self._source(name)))
         callee = self.module.aliases.get(str(name), str(name))
         if callee not in self.module.functions:
             raise self.fail(name, f"function '{name}' is not declared")

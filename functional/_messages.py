@@ -33,6 +33,10 @@ def expected_found(error: UnexpectedInput, text: str, grammar: Lark) -> tuple[in
     else:
         line, position = text.rstrip().count("\n") + 1, len(text)
         terminals = getattr(error, "accepts", None) or getattr(error, "expected", ())
+    if text.startswith("/*", position):
+        return line, "this comment is never closed"
+    if text.startswith('"', position):
+        return line, "this string is not closed on its line"
     return line, f"expected {_expected(terminals, grammar)}, found {_word_at(text, position)}"
 
 

@@ -83,19 +83,26 @@ def _reachable(module: Module, entry: Kernel) -> list[Kernel]:
     stack = [(entry, iter(entry.instructions))]
     while stack:
         caller, rest = stack[-1]
-        call = next((i for i in rest if i.callee is not None and i.callee not in finished), None)
+        call = next((i for i in rest if i.opcode == "call" and i.callee not in finished), None)
         if call is None:
             finished.add(caller.name)
             stack.pop()
             continue
-        if call.callee not in module.kernels:
-            raise PtxError(module.path, call.line, f"'{caller.name}' calls '{call.callee}', which has no body in this file")
-        if any(call.callee == open_.name for open_, _ in stack):
-            raise PtxError(module.path, call.line, f"recursive call of '{call.callee}' is not supported")
-        callee = module.kernels[call.callee]
+        callee = _callee(module, caller, call)
+        if any(callee is open_ for open_, _ in stack):
+            raise PtxError(module.path, call.line, f"recursive call of '{callee.name}' is not supported")
         found.add(callee.name)
         stack.append((callee, iter(callee.instructions)))
     return [k for k in module.kernels.values() if k.name in found]
+
+
+def _callee(module: Module, caller: Kernel, call: Instruction) -> Kernel:
+    if call.callee is None:
+        through = next((s.name for s in call.sources if isinstance(s, Register)), "a register")
+        raise PtxError(module.path, call.line, f"indirect call through '{through}' is not supported")
+    if call.callee not in module.kernels:
+        raise PtxError(module.path, call.line, f"'{caller.name}' calls '{call.callee}', which has no body in this file")
+    return module.kernels[call.callee]
 
 
 def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,9 +57,21 @@ def parse_bytes(data: bytes, path: str) -> Module:
 
 @cache
 def _lark() -> Lark:
+    """The parser of grammar.lark. Building its tables takes 0.2 s, so lark keeps them in the cache folder."""
     from lark import Lark
 
     from functional._syntax import TreeBuilder
 
     grammar = Path(__file__).with_name("grammar.lark").read_text()
-    return Lark(grammar, parser="lalr", lexer="contextual", transformer=TreeBuilder())
+    return Lark(grammar, parser="lalr", lexer="contextual", transformer=TreeBuilder(), cache=_table_file() or False)
+
+
+def _table_file() -> str | None:
+    """Where the tables are kept (lark rebuilds them if they are stale or damaged), None if nowhere."""
+    own = os.environ.get("ABSTIM_CACHE")
+    try:
+        base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abstim"
+        (base / "grammar").mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no such folder can be made, or there is no home
+        return None
+    return str(base / "grammar" / "ptx.lark")

@@ -64,10 +64,10 @@ def test_only_pipeline_settings_change_its_key():
 
 def test_own_file_with_base_and_plain_values(tmp_path):
     path = write(tmp_path, 'base = "gtx480"\n[spec]\nsm_count = 30\n')
-    write(tmp_path, 'base = "mine.toml"\n[params]\nl1d_latency_cycles = 20.5\n', "other.toml")
+    write(tmp_path, 'base = "mine.toml"\n[params]\nl1d_latency_cycles = 20\n', "other.toml")
     gpu = load_gpu(str(tmp_path / "other.toml"))
     assert load_gpu(path).spec.sm_count == gpu.spec.sm_count == 30
-    assert gpu.params.l1d_latency_cycles == 20.5
+    assert gpu.params.l1d_latency_cycles == 20
     assert gpu.settings["sm_count"].source == "mine.toml"
 
 

@@ -26,7 +26,9 @@ def test_blocks_per_sm_of_every_reference_launch():
         for row in csv.DictReader(file):
             if not row["variant"].startswith("GTX480"):
                 continue
-            got = occupancy(GTX480, dim3(row["grid"]), dim3(row["block"]), int(row["registers"]), int(row["shared_bytes"]))
+            got = occupancy(
+                GTX480, dim3(row["grid"]), dim3(row["block"]), int(row["registers"]), int(row["shared_bytes"])
+            )
             assert got.blocks_per_sm == int(row["blocks_per_sm"]), row
             checked += 1
     assert checked > 2000

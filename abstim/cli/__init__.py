@@ -15,6 +15,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     try:
         status = app(arguments, prog_name="abstim", standalone_mode=False)
+        if status == 130:  # how typer passes an interrupt on
+            raise KeyboardInterrupt
     except (InputError, ClickException) as error:
         message = error.format_message() if isinstance(error, ClickException) else str(error)
         status = _fail(message or "a command is needed; see `abstim --help`", 2)

@@ -36,9 +36,7 @@ def bench(
 
     chosen = names or suite.names(group)
     with progress(quiet=as_json) as report:
-        found = library.bench(
-            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, backend, report
-        )
+        found = library.bench(chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, backend, report)
     if as_json:
         print_json(found.to_json())
     else:

@@ -10,7 +10,9 @@ from abstim.cli.options import GpuName, Json, Overrides
 
 
 def characterize(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, or a .ptx file.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, or a .ptx file.")
+    ],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
     listing: Annotated[bool, typer.Option("--listing", help="Show every instruction.")] = False,

@@ -21,10 +21,7 @@ def gpus(
     from abstim.cli.tables import print_json
     from abstim.config import gpu_names, load_gpu
 
-    if name is None:
-        chosen = [load_gpu(known) for known in gpu_names()]
-    else:
-        chosen = [load_gpu(name, overrides or ())]
+    chosen = [load_gpu(each, overrides or ()) for each in ([name] if name else gpu_names())]
     if as_json:
         print_json({gpu.name: _as_json(gpu) for gpu in chosen})
     elif name is None:

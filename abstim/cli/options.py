@@ -8,12 +8,16 @@ import typer
 
 GpuNames = Annotated[
     list[str],
-    typer.Option("--gpu", metavar="GPU", help="A GPU's name (`abstim gpus`) or TOML file; repeat it to compare several."),
+    typer.Option(
+        "--gpu", metavar="GPU", help="A GPU's name (`abstim gpus`) or TOML file; repeat it to compare several."
+    ),
 ]
 GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help="A GPU's name (`abstim gpus`) or TOML file.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the GPU (keys: `abstim gpus gtx480`); repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a value of the GPU (keys: `abstim gpus gtx480`); repeatable."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Backend = Annotated[

@@ -16,7 +16,8 @@ _PTX = "A .ptx target"
 
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A suite benchmark (`abstim suite`), a launches.json, or a .ptx file.")
+        str,
+        typer.Argument(metavar="TARGET", help="A suite benchmark (`abstim suite`), a launches.json, or a .ptx file."),
     ],
     gpu: GpuNames = ["gtx480"],  # noqa: B006  typer copies it
     overrides: Overrides = None,
@@ -57,7 +58,9 @@ def run(
     from abstim.target import resolve
 
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
-    case = resolve(target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared)
+    case = resolve(
+        target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
+    )
     with progress(quiet=as_json) as report:
         results = run_many(case, gpus, backend=backend, progress=report)
     if as_json:

@@ -18,7 +18,8 @@ def validate(
     group: Annotated[list[str] | None, typer.Option(help="Only this group; repeatable.")] = None,
     benchmark: Annotated[list[str] | None, typer.Option(help="Only this benchmark; repeatable.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw predicted against measured cycles (.svg, .png, .pdf).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also draw predicted against measured cycles (.svg, .png, .pdf)."),
     ] = None,
     backend: Backend = "compiled",
     as_json: Json = False,
@@ -58,7 +59,7 @@ def _print(found) -> None:
     ]
     columns = ("benchmark", "group", "variant", "launches", "measured", "predicted", "error")
     print_table("", columns, rows, left=3)
-    rows = [
+    summaries = [
         (
             s.variant,
             s.group,
@@ -69,5 +70,5 @@ def _print(found) -> None:
         )
         for s in found.summaries()
     ]
-    columns = ("variant", "group", "worst", "benchmarks", "mean", "median", "max", "correlation")
-    print_table("Absolute errors", columns, rows, left=3)
+    heads = ("variant", "group", "worst", "benchmarks", "mean", "median", "max", "correlation")
+    print_table("Absolute errors", heads, summaries, left=3)

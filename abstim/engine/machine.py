@@ -6,7 +6,7 @@ import numpy as np
 
 from abstim.config import Gpu
 from abstim.engine.compiled.layout import (
-    CODE, FETCH_RING, GTO, LRR, MACHINE, OLDEST, OPERANDS, RING, TWO_LEVEL, Offsets, Streams,
+    CODE, GTO, LRR, MACHINE, OLDEST, OPERANDS, RING, TWO_LEVEL, Offsets, Streams,
 )  # fmt: skip
 from functional.trace import Trace
 from precharacterize import LatencyTable
@@ -49,7 +49,6 @@ def _lay_out_heap(m: np.ndarray) -> None:
         "results_at": m["first_unit"][3] * RING,
         "bus_at": m["result_bus"] * RING,
         "bank_at": m["banks"] * RING,
-        "fetch_at": FETCH_RING,
         "l1i_at": 3 * m["l1i_sets"] * m["l1i_ways"],
         "const_at": 3 * m["const_sets"] * m["const_ways"],
         "l1d_at": 3 * m["l1d_sets"] * m["l1d_ways"],

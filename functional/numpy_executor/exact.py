@@ -66,8 +66,7 @@ def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     The product is exact in float64; rounding the float64 sum again to float32 is wrong only where that sum lies
     half-way between two float32, or where the result is subnormal: those lanes are done again via round-to-odd.
     """
-    s = np.multiply(a, b, dtype=F64)
-    s += c
+    s = np.multiply(a, b, dtype=F64) + c
     r = s.astype(F32)
     doubtful = (s.view(U64) & U64(0x1FFFFFFF)) == U64(0x10000000)
     doubtful |= (r.view(U32) & U32(0x7F800000)) == 0

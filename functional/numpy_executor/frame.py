@@ -7,7 +7,7 @@ end of the block are the registers that live on blended into the machine state u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +36,7 @@ def unpack(bits: np.ndarray) -> np.ndarray:
 class Frame:
     """Warps `rows` of a machine (None: all of them), `bits` their active lanes, in one basic block."""
 
-    __slots__ = ("bits", "count", "index", "machine", "mask", "rows", "values")
+    __slots__ = ("bits", "count", "guard", "index", "machine", "mask", "rows", "values")
 
     def __init__(self, machine: Machine, rows: np.ndarray | None, slots: int) -> None:
         self.machine = machine
@@ -46,6 +46,7 @@ class Frame:
         self.bits = machine.stack.mask.copy() if rows is None else machine.stack.mask[rows]
         self.mask = None if (self.bits == FULL).all() else unpack(self.bits)  # bool [row, 32]; None: all lanes
         self.values: list = [None] * slots
+        self.guard: np.ndarray | None = None  # of the running instruction
 
     def load(self, slots: Iterable[int]) -> None:
         """Fetch registers from the machine state."""
@@ -71,11 +72,12 @@ class Frame:
         """A value spread over all rows and lanes."""
         return value if value.shape == (self.count, 32) else np.broadcast_to(value, (self.count, 32))
 
-    def count_guarded(self, guard: np.ndarray) -> None:
-        """Account a guarded instruction: a thread instruction for each active lane with a true guard."""
-        lanes = self.active(guard)
-        if lanes is not None:
-            self.machine.guarded[self.index] += np.count_nonzero(lanes, axis=1)
+    def set_guard(self, guard: Callable[[Frame], np.ndarray]) -> np.ndarray:
+        """Begin a guarded instruction; it is a thread instruction for each active lane with a true guard."""
+        self.guard = lanes = guard(self)
+        active = self.active(lanes)
+        self.machine.guarded[self.index] += np.count_nonzero(active, axis=1)
+        return lanes
 
 
 def raw(value: np.ndarray) -> np.ndarray:

@@ -10,7 +10,8 @@ from functional.launch import Launch
 from functional.memory import Memory
 from functional.numpy_executor.barriers import Barriers
 from functional.numpy_executor.code import Code
-from functional.numpy_executor.frame import raw
+from functional.numpy_executor.frame import raw, unpack
+from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log
 from functional.numpy_executor.special import special_values
 from functional.numpy_executor.stack import Stack
@@ -83,6 +84,21 @@ class Machine:
         if old.shape != shape:
             old = self.registers[slot] = np.broadcast_to(old, shape).copy()
         old[rows] = value
+
+    def lanes(self, rows: np.ndarray) -> np.ndarray:
+        """Active lanes of warps, bool [row, 32]."""
+        return unpack(self.stack.mask[rows])
+
+    def finish(self) -> ChunkTrace:
+        """The trace of the chunk, once all warps are done."""
+        blocks, masks, events = self.log.block_streams()
+        sizes = np.array([b.instructions for b in self.code.blocks], np.int64)
+        unguarded = np.array([b.unguarded for b in self.code.blocks], np.int64)
+        row = np.repeat(self.all_rows, events)
+        warp = np.bincount(row, sizes[blocks], self.warps).astype(np.int64)
+        thread = np.bincount(row, unguarded[blocks] * np.bitwise_count(masks), self.warps).astype(np.int64)
+        records, conflicts = self.log.record_stream(), self.log.conflict_stream()
+        return ChunkTrace(blocks, masks, events, *records, *conflicts, warp, thread + self.guarded)
 
     def fault(self, inst: Instruction, message: str, row: int | None = None, lane: int = 0) -> ExecutionError:
         """The error of an instruction, with kernel, PTX line and (given a row) the thread's coordinates."""

@@ -189,12 +189,12 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
         raise Unsupported
     space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
     where = address_getter(slots, address, space)
-    setters = [setter(slots, d, inst.type, guard) for d in _elements(inst.destinations[0], count)]
+    setters = [setter(slots, d, inst.type, guard is not None) for d in _elements(inst.destinations[0], count)]
     word, shift = RAW_BY_BYTES[size], size.bit_length() - 1
     generic, shared = space == "generic", space == "shared"
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else guard(frame)
+        lanes = None if guard is None else frame.set_guard(guard)
         values: list[np.ndarray] = [np.zeros((1, 1), word)] * count
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
@@ -207,8 +207,6 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
         for write, value in zip(setters, values, strict=True):
             write(frame, value)
         record(frame, generic, shared, size * count, parts)
-        if lanes is not None:
-            frame.count_guarded(lanes)
 
     return step
 
@@ -227,7 +225,7 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
     shift, generic, shared = size.bit_length() - 1, space == "generic", space == "shared"
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else guard(frame)
+        lanes = None if guard is None else frame.set_guard(guard)
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
             at = frame.full(part.space.offsets(frame, inst, part.addresses, size * count)) >> shift
@@ -236,7 +234,5 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
             for i, get in enumerate(getters):
                 words[at[chosen] + i if i else at[chosen]] = frame.full(raw(get(frame)))[chosen]
         record(frame, generic, shared, size * count, parts)
-        if lanes is not None:
-            frame.count_guarded(lanes)
 
     return step

@@ -81,15 +81,15 @@ def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = Fals
     return lambda frame: raw(frame.values[slot]).astype(narrow).view(wanted)
 
 
-def setter(slots: Slots, operand: Operand | None, type_: str, guard: Getter | None) -> Setter:
-    """Writes an array of `type_` to a register, extended if the register is wider; only where `guard` is true."""
+def setter(slots: Slots, operand: Operand | None, type_: str, guarded: bool) -> Setter:
+    """Writes an array of `type_` to a register, extended if the register is wider; only where the guard is true."""
     if operand is None:
         return lambda frame, value: None
     if not isinstance(operand, Register):
         raise Unsupported
     slot = slots.register(operand)
     fit = _fit(register_dtype(operand), DTYPES[type_])
-    if guard is None and fit is None:
+    if not guarded and fit is None:
 
         def plain(frame: Frame, value: np.ndarray) -> None:
             frame.values[slot] = value
@@ -99,8 +99,8 @@ def setter(slots: Slots, operand: Operand | None, type_: str, guard: Getter | No
     def careful(frame: Frame, value: np.ndarray) -> None:
         if fit is not None:
             value = fit(value)
-        if guard is not None:
-            value = np.where(guard(frame), raw(value), raw(frame.values[slot]))
+        if guarded:
+            value = np.where(frame.guard, raw(value), raw(frame.values[slot]))
         frame.values[slot] = value
 
     return careful

@@ -33,6 +33,7 @@ class Slots:
         self.spaces = {v.name: v.space for v in program.variables}
         self.kernel_parameters = {p.name: p.offset for p in program.parameters}
         self.call_parameters, self.call_bytes = self._call_layout()
+        self.named = {*self.spaces, *self.kernel_parameters, *self.call_parameters}  # symbols with an address
         sizes = [self.local[v.name] + v.bytes for v in program.variables if v.space == "local"]
         self.local_bytes = -(-max(sizes, default=0) // 16) * 16
 
@@ -63,9 +64,7 @@ class Slots:
         return self.specials[name]
 
     def symbol(self, symbol: Symbol) -> int:
-        name = symbol.name
-        known = (self.spaces, self.kernel_parameters, self.call_parameters)
-        if not any(name in names for names in known):
+        if symbol.name not in self.named:
             raise Unsupported  # the address of a function
         if symbol not in self.symbols:
             self.symbols[symbol] = self._new(np.dtype(np.uint64))

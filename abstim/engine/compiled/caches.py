@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from numba import njit
 
-from abstim.engine.compiled.layout import FETCH_RING
 
 
 @njit
@@ -45,18 +44,8 @@ def respond(sm, time):
 
 
 @njit
-def first_free(heap, at, time):
-    """Book the first fetch slot at or after `time`."""
-    while heap[at + (time & (FETCH_RING - 1))] == time:
-        time += 1
-    heap[at + (time & (FETCH_RING - 1))] = time
-    return time
-
-
-@njit
-def fetch_at(sm, heap, m, time, pc):
-    """Book a fetch of `pc` requested at `time`; returns the cycle it is granted. An L1I miss takes a second slot."""
-    granted = first_free(heap, m.fetch_at, time)
+def l1i_lookup(sm, heap, m, pc, time):
+    """Cycle in which the instruction line of `pc` is there: `time` itself on a hit."""
     line, lines = pc // m.fetch_line, m.l1i_sets * m.l1i_ways
     first = m.l1i_at + (line & (m.l1i_sets - 1)) * m.l1i_ways
     k = find(heap, first, m.l1i_ways, line)
@@ -65,9 +54,9 @@ def fetch_at(sm, heap, m, time, pc):
         sm.l1i_misses += 1
         k = victim(heap, first, m.l1i_ways, lines)
         heap[k] = line
-        granted = first_free(heap, m.fetch_at, granted + m.l1i_miss_cycles)
+        heap[k + 2 * lines] = time + m.l1i_miss_cycles
     touch(sm, heap, k, lines)
-    return granted
+    return max(time, heap[k + 2 * lines])
 
 
 @njit

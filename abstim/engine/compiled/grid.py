@@ -7,7 +7,7 @@ from numba import njit
 from abstim.engine.compiled.compile import compiled
 from abstim.engine.compiled.layout import GTO, NEVER, OLDEST
 from abstim.engine.compiled.schedule import run_scheduler
-from abstim.engine.compiled.warp import refill, wait_for_operands
+from abstim.engine.compiled.frontend import fetch, next_fetch, want_fetch
 
 
 @njit
@@ -20,10 +20,12 @@ def advance(sm, heap, m, code, streams):
             s = first + k if first + k < m.schedulers else first + k - m.schedulers
             if sm.wake[s] <= time:
                 run_scheduler(sm, heap, m, code, streams, s, time)
-        following = sm.wake[0]
-        for s in range(1, m.schedulers):
-            following = min(following, sm.wake[s])
-        time = max(time + 1, following)
+        if sm.wanted | sm.missing | sm.exiting:
+            fetch(sm, heap, m, code, time)
+        following = next_fetch(sm, time)
+        for s in range(m.schedulers):
+            following = min(following, max(time + 1, sm.wake[s]))
+        time = following
     sm.clock = time
 
 
@@ -43,30 +45,29 @@ def launch_block(sm, heap, m, code, streams, offsets, block, time):
     while sm.block_free[slot] > time:
         slot += 1
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
-    sm.block_live[slot], sm.block_waiting[slot] = m.warps_per_block, 0
+    sm.block_live[slot], sm.block_running[slot], sm.block_waiting[slot] = m.warps_per_block, m.warps_per_block, 0
     for k in range(m.warps_per_block):
         w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
         sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
         sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
-        start_warp(sm, heap, m, code, streams, w, time + 1)
+        start_warp(sm, heap, m, code, streams, w)
+    sm.clock = min(sm.clock, time + 1) if sm.live else time + 1
     sm.live += m.warps_per_block
-    sm.clock = min(sm.clock, time + 1)
 
 
 @njit
-def start_warp(sm, heap, m, code, streams, w, time):
-    """The warp in slot `w` starts, its first fetch requested at `time`."""
+def start_warp(sm, heap, m, code, streams, w):
+    """The warp in slot `w` starts with an empty instruction buffer."""
     block = streams.blocks[sm.event[w]]
     sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
     for r in range(m.register_count):
         heap[m.registers_at + w * m.register_count + r] = 0
-    sm.alive[w], sm.flush[w], sm.waiting[w], sm.drained[w] = 1, 0, 0, 0
-    wait_for_operands(sm, heap, m, code, w, refill(sm, heap, m, code, w, time))
+    sm.alive[w], sm.flush[w], sm.waiting[w], sm.drained[w], sm.not_before[w] = 1, 0, 0, 0, 0
+    want_fetch(sm, w, code[sm.pc[w]].pc)
     s = w % m.schedulers
     if m.policy == GTO or m.policy == OLDEST:
         sm.order[s, sm.count[s]] = w
         sm.count[s] += 1
-    sm.wake[s] = min(sm.wake[s], time)
 
 
 @compiled

@@ -17,7 +17,6 @@ GTO, LRR, OLDEST, TWO_LEVEL = 0, 1, 2, 3
 # What a scheduler's cycle went to; the order of abstim.result.SLOT_REASONS
 ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
 RING = 512  # cycles ahead a result can be booked; longer than any latency
-FETCH_RING = 256
 SLOTS = 64  # most warps an SM (Spec.max_warps_per_sm)
 SCHEDULERS = 4  # most an SM
 UNITS = 48  # most execution units an SM, all ports together
@@ -32,7 +31,7 @@ MACHINE = np.dtype(
             "result_bus", "banks", "fetch_width", "fetch_line",
             "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1d_sets", "l1d_ways", "l1d_hashed",
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "l1i_miss_cycles",
-            "register_count", "registers_at", "results_at", "bus_at", "bank_at", "fetch_at", "l1i_at", "const_at", "l1d_at",
+            "register_count", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at",
             "heap_words",
         )),
         ("port_width", np.int64, 3),
@@ -68,14 +67,21 @@ SM = np.dtype(
         ("stamp", np.int64),  # for least-recently-used
         ("last_exit", np.int64),
         ("last_dispatch", np.int64),
-        ("live", np.int64),  # warps that have not exited
+        ("live", np.int64),  # warps not noticed as gone
+        ("wanted", np.uint64),  # sets of slots: buffer empty,
+        ("missing", np.uint64),  # waiting for an instruction line,
+        ("exiting", np.uint64),  # last instruction issued, not yet noticed as gone
+        ("last_fetched", np.int64),
         *((name, np.int64) for name in (
             "l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses", "l1i_misses",
             "resident_warp_cycles",
         )),
         # warp slots
         ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp
-        ("held", np.int64, SLOTS),  # `ready` of a warp that waits at a barrier
+        ("not_before", np.int64, SLOTS),  # no issue earlier: barrier, atomic, fence
+        ("front_end", np.int64, SLOTS),  # cycle in which the buffer's content can be looked at
+        ("fetch_pc", np.int64, SLOTS),
+        ("fetch_back", np.int64, SLOTS),  # cycle in which a missed instruction line is there
         ("drained", np.int64, SLOTS),  # cycle in which everything the warp issued is complete
         ("pc", np.int64, SLOTS),  # next instruction
         ("stop", np.int64, SLOTS),  # end of its basic block
@@ -89,7 +95,8 @@ SM = np.dtype(
         ("reason", np.int64, SLOTS),  # what `ready` waits for
         ("flush", np.int64, SLOTS),  # the instruction buffer holds the wrong path
         # thread block slots
-        ("block_live", np.int64, SLOTS),  # warps not exited
+        ("block_running", np.int64, SLOTS),  # warps that have instructions left
+        ("block_live", np.int64, SLOTS),  # warps not noticed as gone
         ("block_waiting", np.int64, SLOTS),
         ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
         ("block_start", np.int64, SLOTS),
@@ -135,6 +142,7 @@ def new_state(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     sms = np.zeros(int(m["sm_count"]), SM)
     heaps = np.full((len(sms), int(m["heap_words"])), -1, np.int64)
     sms["ready"], sms["last"], sms["idle_reason"], sms["last_dispatch"] = NEVER, -1, EMPTY, -1
+    sms["last_fetched"] = -1
     if m["policy"] == TWO_LEVEL:  # its queues hold every slot, resident or not
         for s in range(int(m["schedulers"])):
             supervised = np.arange(s, int(m["warp_slots"]), int(m["schedulers"]))

@@ -58,6 +58,8 @@ def charge(sm, s, time):
 @njit
 def is_long_wait(sm, heap, m, code, w, time):
     """Does a plain source of the warp's buffered next instruction wait for a load?"""
+    if sm.flush[w] or sm.buffered[w] == 0 or sm.front_end[w] > time:
+        return False
     i = sm.pc[w]
     for k in range(code[i].long_count):
         entry = heap[m.registers_at + w * m.register_count + code[i].long_waits[k]]
@@ -101,13 +103,15 @@ def run_scheduler(sm, heap, m, code, streams, s, time):
         w = candidate(sm, m, s, k)
         if w < 0 or not sm.alive[w]:
             continue
+        if sm.waiting[w]:
+            barrier = True
+            continue
         if sm.ready[w] <= time and sm.flush[w]:
-            refetch(sm, heap, m, code, w, time)
+            refetch(sm, code, w)
         if sm.ready[w] > time:
             wake = min(wake, sm.ready[w])
             memory |= sm.reason[w] == MEMORY_WAIT
-            barrier |= sm.reason[w] == BARRIER_WAIT
-            not_ready |= sm.reason[w] == NOT_READY
+            not_ready |= sm.reason[w] != MEMORY_WAIT
             continue
         free = port_free(sm, m, code[sm.pc[w]].unit)
         if free > time:

@@ -1,0 +1,142 @@
+"""Fetch: one warp a cycle, round robin over empty instruction buffers; warps that have drained are noticed in passing
+(docs/timing-rules.md, rules 6 and 9)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+from abstim.engine.compiled.caches import l1i_lookup
+from abstim.engine.compiled.layout import MEMORY_WAIT, NEVER, NOT_READY
+from abstim.engine.compiled.retire import notice
+
+ONE = np.uint64(1)
+
+
+@njit
+def lowest(mask):
+    """Slot of the lowest set bit; `mask` is not 0."""
+    return np.int64(trailing_zeros(mask))
+
+
+@njit
+def bit(w):
+    """Mask with the bit of slot `w`."""
+    return ONE << np.uint64(w)
+
+
+@njit
+def first_after(mask, last):
+    """Lowest set bit above `last`, else the lowest set bit; `mask` is not 0."""
+    above = mask & ~(bit(last + 1) - ONE) if last < 63 else np.uint64(0)
+    return lowest(above if above else mask)
+
+
+@njit
+def make_ready(sm, heap, m, code, w, front_end):
+    """Set when the warp's next instruction can issue, its front end being ready at `front_end`."""
+    row = code[sm.pc[w]]
+    ready = max(front_end, sm.not_before[w])
+    reason = MEMORY_WAIT if ready > front_end else NOT_READY
+    registers = m.registers_at + w * m.register_count
+    for k in range(row.wait_count):
+        entry = heap[registers + row.waits[k]]
+        if entry >> 2 > ready:
+            ready = entry >> 2
+            reason = MEMORY_WAIT if entry & 1 else NOT_READY
+    sm.ready[w] = ready
+    sm.reason[w] = reason
+    s = w % m.schedulers
+    if not sm.waiting[w] and ready < sm.wake[s]:
+        sm.wake[s] = ready
+
+
+@njit
+def want_fetch(sm, w, pc):
+    """The warp's buffer is empty: it asks for `pc` from now on."""
+    sm.wanted |= bit(w)
+    sm.fetch_pc[w] = pc
+    sm.buffered[w] = 0
+    sm.ready[w] = NEVER
+    sm.reason[w] = NOT_READY
+
+
+@njit
+def deliver(sm, heap, m, code, w, time):
+    """A fetch pair reaches the warp: decoded in the next cycle, issued in the one after."""
+    sm.front_end[w] = time + 2
+    pc = sm.fetch_pc[w]
+    sm.buffered[w] = min(m.fetch_width, m.fetch_line - pc % m.fetch_line)
+    if sm.flush[w]:
+        sm.ready[w] = time + 2
+        sm.wake[w % m.schedulers] = min(sm.wake[w % m.schedulers], time + 2)
+    else:
+        make_ready(sm, heap, m, code, w, time + 2)
+
+
+@njit
+def notice_exits(sm, m, fetched, time):
+    """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
+    n = m.warp_slots
+    reach = (fetched - sm.last_fetched - 1) % n if fetched >= 0 else n
+    left = sm.exiting
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        if sm.drained[w] <= time and (w - sm.last_fetched - 1) % n < reach:
+            sm.exiting &= ~bit(w)
+            notice(sm, m, w, time)
+
+
+@njit
+def returned(sm, time):
+    """The slot whose missed line is back the longest, -1 if none is."""
+    best, left = -1, sm.missing
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        if sm.fetch_back[w] <= time and (best < 0 or sm.fetch_back[w] < sm.fetch_back[best]):
+            best = w
+    return best
+
+
+@njit
+def fetch(sm, heap, m, code, time):
+    """The fetch stage of one cycle."""
+    back = returned(sm, time) if sm.missing else -1
+    if back >= 0:  # takes the whole stage
+        sm.missing &= ~bit(back)
+        deliver(sm, heap, m, code, back, time)
+        return
+    fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
+    if sm.exiting:
+        notice_exits(sm, m, fetched, time)
+    if fetched < 0:
+        return
+    sm.last_fetched = fetched
+    sm.wanted &= ~bit(fetched)
+    there = l1i_lookup(sm, heap, m, sm.fetch_pc[fetched], time)
+    if there <= time:
+        deliver(sm, heap, m, code, fetched, time)
+    else:
+        sm.missing |= bit(fetched)
+        sm.fetch_back[fetched] = there
+
+
+@njit
+def next_fetch(sm, time):
+    """First cycle after `time` in which the fetch stage has something to do."""
+    if sm.wanted:
+        return time + 1
+    following, left = NEVER, sm.missing
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        following = min(following, sm.fetch_back[w])
+    left = sm.exiting
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        following = min(following, sm.drained[w])
+    return max(following, time + 1)

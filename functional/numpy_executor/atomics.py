@@ -1,0 +1,150 @@
+"""`atom` and `red`: each address sees its updates one after the other, in block, warp, lane order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from functional.coalesce import atomic_records
+from functional.ir import Address, Instruction, Register
+from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, split
+from functional.numpy_executor.operands import getter, guard_getter, setter
+from functional.numpy_executor.operation import DTYPES, Unsupported
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.slots import Slots
+
+Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
+_QUALIFIERS = frozenset("relaxed acquire release acq_rel gpu cta cluster sys noftz global shared".split())
+
+
+def _inc(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _dec(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+
+
+def _cas(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return np.where(old == compare, value, old)
+
+
+_INTEGER = ("u32", "s32", "u64", "s64")
+_UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {  # operation -> (update, types)
+    "add": (np.add, (*_INTEGER, "f32", "f64", "f16")), "min": (np.minimum, _INTEGER), "max": (np.maximum, _INTEGER),
+    "and": (np.bitwise_and, ("b32", "b64")), "or": (np.bitwise_or, ("b32", "b64")),
+    "xor": (np.bitwise_xor, ("b32", "b64")), "exch": (lambda old, value: value, ("b32", "b64")),
+    "inc": (_inc, ("u32",)), "dec": (_dec, ("u32",)), "cas": (_cas, ("b16", "b32", "b64")),
+}  # fmt: skip
+_ASSOCIATIVE = frozenset({"add", "min", "max", "and", "or", "xor", "exch"})
+
+
+def atomic_step(slots: Slots, inst: Instruction) -> Step:
+    """`atom` (yields the value before) and `red` (yields none)."""
+    name, update = _operation(inst)
+    address = inst.sources[0]
+    operands = inst.sources[1:]
+    if not isinstance(address, Address) or len(operands) != (2 if name == "cas" else 1):
+        raise Unsupported
+    space, type_, guard = inst.space, inst.type, guard_getter(slots, inst.guard)
+    if space not in ("global", "shared", "generic"):
+        raise Unsupported
+    where = address_getter(slots, address, space)
+    getters = [getter(slots, o, type_) for o in operands]
+    returns = bool(inst.destinations) and isinstance(inst.destinations[0], Register)
+    write = setter(slots, inst.destinations[0] if returns else None, type_, guard is not None)
+    dtype, size = DTYPES[type_], DTYPES[type_].itemsize
+    associative = name in _ASSOCIATIVE and dtype.kind != "f"
+    every_old = returns or not associative
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else frame.set_guard(guard)
+        old = np.zeros((frame.count, 32), dtype)
+        parts = list(split(frame, inst, space, where(frame), lanes))
+        for part in parts:
+            at = frame.full(part.space.offsets(frame, inst, part.addresses, size)) >> (size.bit_length() - 1)
+            chosen = np.ones(at.shape, bool) if part.active is None else part.active
+            words = part.space.storage(frame.machine).words[size].view(dtype)
+            values = [frame.full(get(frame))[chosen] for get in getters]
+            if name == "add" and not returns:
+                np.add.at(words, at[chosen], values[0])
+            elif associative:
+                old[chosen] = _scan(words, at[chosen], values[0], update, every_old)
+            else:
+                old[chosen] = _in_turn(words, at[chosen], values, update)
+        if returns:
+            write(frame, raw(old))
+        _record(frame, space, size, parts)
+
+    return step
+
+
+def _operation(inst: Instruction) -> tuple[str, Update]:
+    names = [m for m in inst.modifiers if m in _UPDATES]
+    known = set(_QUALIFIERS) | set(names) | {inst.type}
+    if len(names) != 1 or set(inst.modifiers) - known:
+        raise Unsupported
+    update, types = _UPDATES[names[0]]
+    if inst.type not in types:
+        raise Unsupported
+    return names[0], update
+
+
+def _in_turn(words: np.ndarray, at: np.ndarray, values: list[np.ndarray], update: Update) -> np.ndarray:
+    """Apply the updates of each address one after the other; yields what each found. One step a rank of contention."""
+    order = np.argsort(at, kind="stable")
+    rank = _rank(at[order])
+    by_rank = order[np.argsort(rank, kind="stable")]
+    old = np.empty(len(at), words.dtype)
+    start = 0
+    for count in np.bincount(rank):
+        turn = by_rank[start : start + count]
+        old[turn] = words[at[turn]]
+        words[at[turn]] = update(old[turn], *(v[turn] for v in values))
+        start += count
+    return old
+
+
+def _rank(ordered: np.ndarray) -> np.ndarray:
+    """Position of each element within its run of equal ones."""
+    positions = np.arange(len(ordered))
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return positions - np.maximum.accumulate(np.where(first, positions, 0))
+
+
+def _scan(words: np.ndarray, at: np.ndarray, values: np.ndarray, update: Update, every_old: bool) -> np.ndarray:
+    """As `_in_turn`, for an associative update: a segmented prefix by doubling, log2(contention) steps."""
+    order = np.argsort(at, kind="stable")
+    where, total = at[order], values[order].copy()
+    rank = _rank(where)
+    reach = 1
+    while reach <= int(rank.max(initial=0)):
+        joined = np.flatnonzero(rank >= reach)
+        total[joined] = update(total[joined - reach], total[joined])
+        reach *= 2
+    before = words[where]
+    after = update(before, total)
+    last = np.ones(len(where), bool)
+    np.not_equal(where[1:], where[:-1], out=last[:-1])
+    words[where[last]] = after[last]
+    old = np.empty(len(at), words.dtype)
+    if every_old:
+        previous = np.concatenate([before[:1], after[:-1]])
+        old[order] = np.where(rank == 0, before, previous)
+    return old
+
+
+def _record(frame: Frame, space: str, size: int, parts: list[Lanes]) -> None:
+    if space == "shared" or len(parts) != 1 or parts[0].space.name != "global":
+        record(frame, space == "generic", space == "shared", size, parts)
+        return
+    part = parts[0]
+    active = np.ones((frame.count, 32), bool) if part.active is None else part.active
+    log_records(frame, atomic_records(frame.full(part.addresses), active, size), active)
+
+

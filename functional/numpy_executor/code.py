@@ -1,0 +1,203 @@
+"""Decoding: every instruction of a program once into a closure, every basic block into a `Block`.
+
+Whatever is not supported is refused here, by name and line, before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from functional.errors import PtxError
+from functional.ir import Instruction, Register, Special, Symbol, Vector
+from functional.launch import Launch
+from functional.liveness import live_in
+from functional.memory import Memory
+from functional.numpy_executor import bits, compare, convert, floating, integer, moves, packed, warp_ops
+from functional.numpy_executor.atomics import atomic_step
+from functional.numpy_executor.control import ENDS, Terminator, fall_through, terminator
+from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.matrix import ldmatrix_step, mma_step
+from functional.numpy_executor.memory_ops import load_step, store_step
+from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
+from functional.numpy_executor.operation import FLOATS, PACKED, Builder, Operation, Unsupported
+from functional.numpy_executor.slots import CONDITION_CODE, Slots
+from functional.numpy_executor.special import CLOCKS
+from functional.program import BasicBlock, Program
+
+Step = Callable[[Frame], None]
+_COMMON: dict[str, Builder] = {
+    **bits.TABLE, **compare.TABLE, **convert.TABLE, **moves.TABLE, **warp_ops.TABLE,
+}  # fmt: skip
+_STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
+    "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
+    "mma": mma_step, "ldmatrix": ldmatrix_step,
+}  # fmt: skip
+# One warp instruction each, without effect on what a data-race-free kernel computes
+_NO_EFFECT = frozenset({"membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "griddepcontrol"})
+
+
+@dataclass(frozen=True)
+class Block:
+    """A decoded basic block."""
+
+    index: int
+    reads: tuple[int, ...]  # slots read before they are written
+    writes: tuple[int, ...]  # slots written that live on
+    steps: tuple[Step, ...]
+    end: Terminator
+    instructions: int
+    unguarded: int
+
+
+class Code:
+    """A decoded program. Raises PtxError for an instruction that is not supported."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.slots = Slots(program)
+        live = live_in(program)
+        self.blocks = tuple(self._block(block, live) for block in program.blocks)
+        self.slot_dtypes = self.slots.dtypes
+        self.special_slots = {slot: name for name, slot in self.slots.specials.items()}
+        self.symbol_slots = {slot: symbol for symbol, slot in self.slots.symbols.items()}
+        self.local_bytes, self.call_bytes = self.slots.local_bytes, self.slots.call_bytes
+
+    def address_of(self, symbol: Symbol, memory: Memory, launch: Launch) -> int:
+        """Address of a symbol within its own state space."""
+        return self.slots.address_of(symbol, memory)
+
+    def _block(self, block: BasicBlock, live: tuple[frozenset[Register], ...]) -> Block:
+        instructions = self.program.instructions[block.start : block.stop]
+        body = instructions[:-1] if instructions[-1].opcode in ENDS else instructions
+        steps = [step for step in (self._decode(inst, lambda i=inst: _step(self.slots, i)) for inst in body) if step]
+        end = self._decode(instructions[-1], lambda: terminator(self.slots, block)) or fall_through(block)
+        outside = frozenset[Register]().union(*(live[s] for s in block.successors), {CONDITION_CODE})
+        written = {r for inst in body for r in _writes(inst)}
+        return Block(
+            block.index,
+            self._reads(instructions, len(body)),
+            tuple(sorted(self.slots.register(r) for r in written & outside)),
+            tuple(steps),
+            end,
+            len(instructions),
+            sum(inst.guard is None for inst in instructions),
+        )
+
+    def _decode(self, inst: Instruction, build: Callable):  # type: ignore[no-untyped-def]
+        try:
+            return build()
+        except Unsupported:
+            message = f"instruction '{inst.name}' is not supported"
+            raise PtxError(self.program.path, inst.line, message) from None
+
+    def _reads(self, instructions: tuple[Instruction, ...], body: int) -> tuple[int, ...]:
+        """Slots to fetch before a block: read, or written under a guard, before they are surely written."""
+        slots, needed, defined = self.slots, set(), set()
+        for position, inst in enumerate(instructions):
+            used = {slots.register(r) for r in _reads(inst)}
+            used |= _constant_slots(slots, inst)
+            written = {slots.register(r) for r in _writes(inst)} if position < body else set()
+            if inst.guard is not None:
+                used |= {slots.register(inst.guard.register)} | written
+            needed |= used - defined
+            defined |= written
+        return tuple(sorted(needed))
+
+
+def _reads(inst: Instruction) -> tuple[Register, ...]:
+    return (*inst.reads(), CONDITION_CODE) if inst.opcode in ("addc", "subc", "madc") else inst.reads()
+
+
+def _writes(inst: Instruction) -> tuple[Register, ...]:
+    return (*inst.writes(), CONDITION_CODE) if "cc" in inst.modifiers else inst.writes()
+
+
+def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
+    """Slots of the special registers and symbols an instruction names."""
+    found = set()
+    for operand in inst.sources:
+        for part in operand.elements if isinstance(operand, Vector) else (operand,):
+            if isinstance(part, Special) and part.name not in CLOCKS:
+                found.add(slots.specials[part.name])
+            base = getattr(part, "base", part)
+            if isinstance(base, Symbol) and base.name in slots.named:
+                found.update(slot for symbol, slot in slots.symbols.items() if symbol.name == base.name)
+    return found
+
+
+def lookup(inst: Instruction) -> Operation:
+    """The operation of an arithmetic instruction. Raises Unsupported."""
+    kind = "float" if inst.type in FLOATS else "packed" if inst.type in PACKED else "integer"
+    table = {"float": floating.TABLE, "packed": packed.TABLE, "integer": integer.TABLE}[kind]
+    builder = table.get(inst.opcode) or _COMMON.get(inst.opcode)
+    if builder is None:
+        raise Unsupported
+    return builder(inst)
+
+
+def _step(slots: Slots, inst: Instruction) -> Step | None:
+    if inst.opcode in _STEPS:
+        return _STEPS[inst.opcode](slots, inst)
+    if moves.is_vector_move(inst):
+        return moves.vector_move_step(slots, inst)
+    if inst.opcode in _NO_EFFECT:
+        return _guard_only(slots, inst)
+    return _operation_step(slots, inst, lookup(inst))
+
+
+def _guard_only(slots: Slots, inst: Instruction) -> Step | None:
+    guard = guard_getter(slots, inst.guard)
+    return None if guard is None else lambda frame: frame.set_guard(guard)
+
+
+def _operation_step(slots: Slots, inst: Instruction, operation: Operation) -> Step:
+    sources, destinations = list(inst.sources), list(inst.destinations)
+    if inst.opcode in ("addc", "subc", "madc"):
+        sources.append(CONDITION_CODE)
+    if "cc" in inst.modifiers:
+        destinations.append(CONDITION_CODE)
+    if len(sources) != len(operation.sources) or len(destinations) != len(operation.destinations):
+        raise Unsupported
+    pairs = zip(sources, operation.sources, strict=True)
+    getters = [getter(slots, s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
+    guard = guard_getter(slots, inst.guard)
+    guarded = guard is not None
+    setters = [setter(slots, d, t, guarded) for d, t in zip(destinations, operation.destinations, strict=True)]
+    step = _bind(operation, getters, setters)
+    return step if guard is None else _guarded_step(guard, step)
+
+
+def _guarded_step(guard: Getter, step: Step) -> Step:
+    def guarded(frame: Frame) -> None:
+        frame.set_guard(guard)
+        step(frame)
+
+    return guarded
+
+
+def _bind(operation: Operation, getters: list, setters: list) -> Step:
+    """The closure of an operation, with the commonest shapes written out: they run a few million times a second."""
+    function = operation.function
+    if not operation.with_frame and len(setters) == 1:
+        (write,) = setters
+        if len(getters) == 1:
+            (a,) = getters
+            return lambda frame: write(frame, function(a(frame)))
+        if len(getters) == 2:
+            a, b = getters
+            return lambda frame: write(frame, function(a(frame), b(frame)))
+        if len(getters) == 3:
+            a, b, c = getters
+            return lambda frame: write(frame, function(a(frame), b(frame), c(frame)))
+
+    def step(frame: Frame) -> None:
+        arguments = [get(frame) for get in getters]
+        result = function(frame, *arguments) if operation.with_frame else function(*arguments)
+        values = result if isinstance(result, tuple) else (result,)
+        for write, value in zip(setters, values, strict=True):
+            write(frame, value)
+
+    return step

@@ -1,0 +1,220 @@
+"""What ends a basic block: branches, calls, returns, barriers, traps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from functional.ir import Instruction, Symbol
+from functional.numpy_executor.frame import Frame, pack
+from functional.numpy_executor.operands import Getter, getter, guard_getter
+from functional.numpy_executor.operation import Unsupported
+from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.stack import NOWHERE
+from functional.program import BasicBlock
+
+Terminator = Callable[[Frame], None]
+ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call"})
+
+
+def terminator(slots: Slots, block: BasicBlock) -> Terminator | None:
+    """The terminator of a block; None if its last instruction is an ordinary one."""
+    inst = slots.program.instructions[block.stop - 1]
+    if inst.opcode not in ENDS:
+        return None
+    return _BUILDERS[inst.opcode](slots, block, inst)
+
+
+def fall_through(block: BasicBlock) -> Terminator:
+    """Go on with the next block."""
+    after = block.index + 1
+    return lambda frame: frame.machine.stack.advance(frame.rows, after)
+
+
+def _lanes(frame: Frame, guard: Getter | None) -> np.ndarray:
+    """Lane mask (uint32 [row]) of active lanes with a true guard; accounts a guarded instruction."""
+    if guard is None:
+        return frame.bits
+    lanes = frame.bits & pack(guard(frame), frame.count)
+    frame.machine.guarded[frame.index] += np.bitwise_count(lanes)
+    return lanes
+
+
+def _meeting(block: BasicBlock) -> int:
+    return NOWHERE if block.reconvergence is None else block.reconvergence
+
+
+def _bra(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    if inst.target is None or set(inst.modifiers) - {"uni"}:
+        raise Unsupported
+    target, after, meeting = slots.program.block_of(inst.target), block.index + 1, _meeting(block)
+    guard = guard_getter(slots, inst.guard)
+    if guard is None:
+        return lambda frame: frame.machine.stack.advance(frame.rows, target)
+
+    def step(frame: Frame) -> None:
+        taken, stack = _lanes(frame, guard), frame.machine.stack
+        if not taken.any():
+            stack.advance(frame.rows, after)
+        elif (taken == frame.bits).all():
+            stack.advance(frame.rows, target)
+        else:
+            stack.branch(frame.index, [(target, taken), (after, frame.bits & ~taken)], meeting)
+
+    return step
+
+
+def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    if "idx" not in inst.modifiers or set(inst.modifiers) - {"idx", "uni"}:
+        raise Unsupported
+    index, guard = getter(slots, inst.sources[0], "u32"), guard_getter(slots, inst.guard)
+    targets = np.array([slots.program.block_of(t) for t in inst.targets])
+    meeting, after = _meeting(block), block.index + 1
+
+    def step(frame: Frame) -> None:
+        jumping = _lanes(frame, guard)
+        chosen = frame.full(index(frame))
+        wrong = pack(chosen >= len(targets), frame.count) & jumping
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            lane = int(wrong[row] & -wrong[row]).bit_length() - 1
+            message = f"branch index {chosen[row, lane]} is not below {len(targets)}"
+            raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
+        goes = targets[np.minimum(chosen, len(targets) - 1)]
+        paths = [(int(t), pack(goes == t, frame.count) & jumping) for t in dict.fromkeys(targets.tolist())]
+        paths.append((after, frame.bits & ~jumping))
+        frame.machine.stack.branch(frame.index, paths, meeting)
+
+    return step
+
+
+def _ret(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    if set(inst.modifiers) - {"uni"}:
+        raise Unsupported
+    guard, after, program = guard_getter(slots, inst.guard), block.index + 1, slots.program
+    returns = program.function_parameters.get(program.function_of[inst.index], ((), ()))[1]
+    whole_thread = inst.opcode == "exit"
+
+    def step(frame: Frame) -> None:
+        lanes, stack = _lanes(frame, guard), frame.machine.stack
+        if returns and not whole_thread:
+            _return_values(frame, lanes)
+        stack.leave(frame.index, lanes, whole_thread, after)
+        frame.machine.barriers.exited(frame.machine, frame.index)
+
+    return step
+
+
+def _return_values(frame: Frame, lanes: np.ndarray) -> None:
+    """Copy the callee's return parameters to those named by the call each warp came from (the block before)."""
+    stack, slots = frame.machine.stack, frame.machine.code.slots
+    program = slots.program
+    callers = stack.saved_block[frame.index, stack.base[frame.index] - 1] - 1
+    for caller in np.unique(callers):
+        call = program.instructions[program.blocks[caller].stop - 1]
+        formal = program.function_parameters[call.callee or ""][1]
+        pairs = [(p.name, d.name, p.bytes) for p, d in zip(formal, call.destinations, strict=True)
+                 if isinstance(d, Symbol)]  # fmt: skip
+        _copy_parameters(frame, np.where(callers == caller, lanes, np.uint32(0)), pairs)
+
+
+def _copy_parameters(frame: Frame, lanes: np.ndarray, pairs: list[tuple[str, str, int]]) -> None:
+    """(from, to, bytes) between `.param` variables of the threads in `lanes`."""
+    machine = frame.machine
+    slots = machine.code.slots
+    rows, lane = np.nonzero((lanes[:, None] >> np.arange(32, dtype=np.uint32)) & 1)
+    base = (frame.index[rows] * 32 + lane) * machine.local_stride + slots.local_bytes
+    for source, target, size in pairs:
+        each = np.arange(size)
+        read = base[:, None] + slots.call_parameters[source] + each
+        machine.local.data[base[:, None] + slots.call_parameters[target] + each] = machine.local.data[read]
+
+
+def _call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    program = slots.program
+    formal, returns = program.function_parameters.get(inst.callee or "", ((), ()))
+    given = [s.name for s in inst.sources if isinstance(s, Symbol)]
+    if len(given) != len(formal) or len(inst.sources) != len(given) or len(inst.destinations) != len(returns):
+        raise Unsupported
+    if any(name not in slots.call_parameters for name in given):
+        raise Unsupported
+    pairs = [(name, p.name, p.bytes) for name, p in zip(given, formal, strict=True)]
+    entry, after = program.block_of(program.callee_entry[inst.index]), block.index + 1
+    guard = guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        lanes = _lanes(frame, guard)
+        _copy_parameters(frame, lanes, pairs)
+        frame.machine.stack.call(frame.index, lanes, entry, after)
+
+    return step
+
+
+def _trap(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    guard, after = guard_getter(slots, inst.guard), block.index + 1
+
+    def step(frame: Frame) -> None:
+        lanes = _lanes(frame, guard)
+        if lanes.any():
+            row = int(np.flatnonzero(lanes)[0])
+            lane = int(lanes[row] & -lanes[row]).bit_length() - 1
+            raise frame.machine.fault(inst, "the kernel trapped", int(frame.index[row]), lane)
+        frame.machine.stack.advance(frame.rows, after)
+
+    return step
+
+
+def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    after = block.index + 1
+    kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
+    kind = "warp" if "warp" in kinds else next(iter(kinds), "")
+    known = {"sync", "arrive", "red", "warp", "aligned", "cta", "popc", "and", "or", "u32", "pred"}
+    if not kind or set(inst.modifiers) - known:
+        raise Unsupported
+    guard = guard_getter(slots, inst.guard)
+    if kind == "warp":  # lanes of a warp run in step anyway
+        return lambda frame: (_lanes(frame, guard), frame.machine.stack.advance(frame.rows, after))[1]
+    sources = list(inst.sources)
+    vote = getter(slots, sources.pop(), "pred", len(inst.sources) - 1 in inst.negated_sources) if kind == "red" else None
+    operands = [getter(slots, s, "u32") for s in sources]
+    if not 1 <= len(operands) <= 2 or (kind == "arrive" and len(operands) != 2):
+        raise Unsupported
+
+    def step(frame: Frame) -> None:
+        lanes = _lanes(frame, guard)
+        here = lanes != 0
+        rows = frame.index[here]
+        if not here.all():
+            frame.machine.stack.advance(frame.index[~here], after)
+        if not rows.size:
+            return
+        barrier, threads = _barrier_operands(frame, inst, operands, lanes)
+        if vote is not None:
+            true = np.bitwise_count(lanes & pack(vote(frame), frame.count))
+            frame.machine.barriers.vote(rows, barrier[here], np.bitwise_count(lanes)[here], true[here])
+        frame.machine.barriers.arrive(
+            frame.machine, rows, barrier[here], threads[here], inst.index, after, kind != "arrive"
+        )
+
+    return step
+
+
+def _barrier_operands(
+    frame: Frame, inst: Instruction, operands: list[Getter], lanes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(barrier number, thread count or 0) of each row: those of its first active lane."""
+    first = np.log2((lanes & (~lanes + np.uint32(1))).astype(np.float64).clip(1)).astype(np.intp)
+    values = [frame.full(get(frame))[np.arange(frame.count), first].astype(np.int64) for get in operands]
+    barrier, threads = values[0], values[1] if len(values) > 1 else np.zeros(frame.count, np.int64)
+    wrong = np.flatnonzero((lanes != 0) & ((barrier >= 16) | (threads % 32 != 0)))
+    if wrong.size:
+        row = int(wrong[0])
+        message = f"barrier {barrier[row]} for {threads[row]} threads: numbers go to 15, counts are multiples of 32"
+        raise frame.machine.fault(inst, message, int(frame.index[row]), int(first[row]))
+    return barrier, threads
+
+
+_BUILDERS: dict[str, Callable[[Slots, BasicBlock, Instruction], Terminator]] = {
+    "bra": _bra, "brx": _brx, "ret": _ret, "exit": _ret, "trap": _trap, "bar": _bar, "barrier": _bar, "call": _call,
+}  # fmt: skip

@@ -1,0 +1,84 @@
+"""Moves between registers and address spaces: `mov` with packing and unpacking, `cvta`, `isspacep`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from functional.ir import TYPE_BYTES, Instruction, Vector
+from functional.memory import GLOBAL_BASE
+from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.operands import getter, guard_getter, setter
+from functional.numpy_executor.operation import RAW_BY_BYTES, Builder, Operation, Unsupported, flags_of, types_of
+from functional.numpy_executor.spaces import SPACES, WINDOWS
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.slots import Slots
+
+Step = Callable[[Frame], None]
+
+
+def _mov(inst: Instruction) -> Operation:
+    flags_of(inst)
+    types = types_of(inst)
+    if len(types) != 1 or types[0] == "b128":
+        raise Unsupported
+    return Operation(np.copy, types, types)
+
+
+def is_vector_move(inst: Instruction) -> bool:
+    """`mov.b64 {a, b}, c` or `mov.b64 c, {a, b}`."""
+    return inst.opcode == "mov" and any(isinstance(o, Vector) for o in (*inst.destinations, *inst.sources))
+
+
+def vector_move_step(slots: Slots, inst: Instruction) -> Step:
+    """Pack the elements of a vector into one register, the first in the lowest bits, or unpack."""
+    source, destination = inst.sources[0], inst.destinations[0]
+    if inst.type == "b128":
+        raise Unsupported
+    size, guard = TYPE_BYTES[inst.type], guard_getter(slots, inst.guard)
+    inputs = source.elements if isinstance(source, Vector) else (source,)
+    outputs = destination.elements if isinstance(destination, Vector) else (destination,)
+    if size % len(inputs) or size % len(outputs) or None in inputs:
+        raise Unsupported
+    in_bits, out_bits = 8 * size // len(inputs), 8 * size // len(outputs)
+    getters = [getter(slots, e, f"b{in_bits}") for e in inputs if e is not None]
+    setters = [setter(slots, e, f"b{out_bits}", guard is not None) for e in outputs]
+    whole, part = RAW_BY_BYTES[size].type, RAW_BY_BYTES[out_bits // 8]
+
+    def step(frame: Frame) -> None:
+        if guard is not None:
+            frame.set_guard(guard)
+        packed: np.ndarray = sum(  # type: ignore[assignment]
+            raw(get(frame)).astype(whole) << whole(in_bits * i) for i, get in enumerate(getters)
+        )
+        for i, write in enumerate(setters):
+            write(frame, (packed >> whole(out_bits * i)).astype(part))
+
+    return step
+
+
+def _cvta(inst: Instruction) -> Operation:
+    flags, types = flags_of(inst, {"to", "shared", "global", "local", "const", "param"}), types_of(inst)
+    space = next(iter(flags - {"to"}), "")
+    if types != ("u64",) or not space:
+        raise Unsupported
+    window = np.uint64(SPACES[space].window)
+    function = np.subtract if "to" in flags else np.add
+    return Operation(lambda a: function(a, window), types, types)
+
+
+def _isspacep(inst: Instruction) -> Operation:
+    flags = flags_of(inst, {"shared", "global", "local", "const", "param"})
+    if len(flags) != 1:
+        raise Unsupported
+    space = next(iter(flags))
+    if space == "global":
+        return Operation(lambda a: a >= np.uint64(GLOBAL_BASE), ("pred",), ("u64",))
+    start, stop = (np.uint64(x) for x in WINDOWS[space])
+    return Operation(lambda a: (a >= start) & (a < stop), ("pred",), ("u64",))
+
+
+TABLE: dict[str, Builder] = {"mov": _mov, "cvta": _cvta, "isspacep": _isspacep}

@@ -1,0 +1,134 @@
+"""The run loop: chunks of thread blocks, and in a chunk all warps that wait at the same basic block together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from functional.errors import ExecutionError, InputError
+from functional.executor import DEFAULT_INSTRUCTION_BUDGET
+from functional.launch import Launch
+from functional.memory import Memory
+from functional.numpy_executor.code import Code
+from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.gather import gather
+from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.stack import DONE, WAITING
+from functional.program import Program
+from functional.trace import Trace
+
+_CHUNK_WARPS = 1024  # keeps a register of the chunk (128 KiB) in cache; measured
+_FAIR_TURN = 256  # every so many blocks, the warps that waited longest run: a spinning warp must not starve others
+_CACHED_PROGRAMS = 64
+
+
+class NumpyExecutor:
+    """Executes a launch with array operations over warps. Decoded programs are kept.
+
+    `chunk_warps` bounds the warps run together; programs without data races give the same result for any value.
+    """
+
+    def __init__(self, chunk_warps: int = _CHUNK_WARPS) -> None:
+        self.chunk_warps = chunk_warps
+        self._codes: dict[tuple[str, str, str], Code] = {}
+
+    def run(
+        self,
+        launch: Launch,
+        memory: Memory,
+        thread_blocks: Sequence[int] | None = None,
+        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
+    ) -> Trace:
+        """See `functional.executor.Executor`."""
+        code = self.decode(launch.program)
+        blocks = _checked_blocks(launch, thread_blocks)
+        per_chunk = max(1, self.chunk_warps // launch.warps_per_block)
+        machines = []
+        budget = instruction_budget
+        with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
+            for first in range(0, len(blocks), per_chunk):
+                machine = Machine(code, launch, memory, blocks[first : first + per_chunk])
+                budget -= run_chunk(machine, budget)
+                machines.append(machine.finish())
+        return gather(blocks, launch.warps_per_block, machines)
+
+    def decode(self, program: Program) -> Code:
+        """The decoded program, from the cache if possible. Raises PtxError if an instruction is not supported."""
+        key = (program.path, program.digest, program.name)
+        code = self._codes.get(key)
+        if code is None or code.program is not program:
+            code = Code(program)
+            while len(self._codes) >= _CACHED_PROGRAMS:
+                self._codes.pop(next(iter(self._codes)))
+            self._codes[key] = code
+        return code
+
+
+def _checked_blocks(launch: Launch, thread_blocks: Sequence[int] | None) -> np.ndarray:
+    if thread_blocks is None:
+        return np.arange(launch.thread_blocks)
+    blocks = np.asarray(thread_blocks, np.int64).reshape(-1)
+    if blocks.size and (blocks.min() < 0 or blocks.max() >= launch.thread_blocks):
+        raise InputError(f"kernel '{launch.program.name}' has thread blocks 0 to {launch.thread_blocks - 1}")
+    return blocks
+
+
+def run_chunk(machine: Machine, budget: int) -> int:
+    """Run a chunk to its end; yields its thread instructions. Raises ExecutionError over budget or in a deadlock."""
+    code, stack, log = machine.code, machine.stack, machine.log
+    slots, warps, used, turn = len(code.slot_dtypes), machine.warps, 0, 0
+    last_turn = np.zeros(len(code.blocks), np.int64)
+    while True:
+        turn += 1
+        current = int(stack.block.min()) if turn % _FAIR_TURN else _starved(stack.block, last_turn)
+        if current >= WAITING:
+            break
+        last_turn[current] = turn
+        chosen = np.flatnonzero(stack.block == current)
+        block = code.blocks[current]
+        frame = Frame(machine, None if len(chosen) == warps else chosen, slots)
+        log.block(frame.index, current, frame.bits)
+        machine.issued += block.instructions
+        used += block.instructions * int(np.bitwise_count(frame.bits).sum())
+        if used > budget:
+            raise _over_budget(machine, code.program.instructions[code.program.blocks[current].start].line, budget)
+        frame.load(block.reads)
+        for step in block.steps:
+            step(frame)
+        frame.store(block.writes)
+        block.end(frame)
+    if (stack.block == WAITING).any():
+        raise _deadlock(machine)
+    return used
+
+
+def _starved(blocks: np.ndarray, last_turn: np.ndarray) -> int:
+    """The waiting basic block that has not run for longest."""
+    waiting = np.unique(blocks)
+    runnable = waiting[waiting < WAITING]
+    return int(runnable[last_turn[runnable].argmin()]) if runnable.size else int(waiting[0])
+
+
+def _over_budget(machine: Machine, line: int, budget: int) -> ExecutionError:
+    program = machine.code.program
+    return ExecutionError(
+        f"kernel '{program.name}', {program.path}:{line}: the launch exceeds its budget of {budget} thread instructions; "
+        "if it does end, raise the instruction budget"
+    )
+
+
+def _deadlock(machine: Machine) -> ExecutionError:
+    stack, barriers = machine.stack, machine.barriers
+    rows = np.flatnonzero(stack.block == WAITING)
+    block = machine.block_of_row[rows[0]]
+    rows = rows[machine.block_of_row[rows] == block]
+    inst = machine.code.program.instructions[barriers.instruction[rows[0]]]
+    number = int(barriers.waiting[rows[0]])
+    expected = int(barriers.expected[block, number])
+    alive = int((stack.block[machine.block_of_row == block] != DONE).sum())
+    where = machine.block_coordinates(int(machine.thread_blocks[block]))
+    needed = f"{expected} threads" if expected else f"all {alive} warps"
+    return machine.fault(
+        inst, f"deadlock: {len(rows)} warps of block {where} wait, barrier {number} needs {needed} and no warp can run"
+    )

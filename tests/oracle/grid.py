@@ -1,0 +1,60 @@
+"""A launch on a whole GPU, all SMs on one clock (docs/timing-rules.md, rule 10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from abstim.config import Gpu
+from abstim.engine import LaunchInputs
+from oracle.program import Program, stream_of
+from oracle.sm import Sm
+
+
+@dataclass(frozen=True)
+class OracleResult:
+    """What the rules say of a launch: as `EngineResult`, without the reasons of empty issue slots."""
+
+    cycles: int
+    sm_cycles: list[int]
+    issued: list[int]
+    resident_warp_cycles: list[int]
+    counters: dict[str, int]
+
+
+def simulate(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> OracleResult:
+    """Time a launch on one design point, literally."""
+    program, width = Program(inputs.table), inputs.trace.warps_per_block
+    sms = [Sm(gpu, program, width, blocks_per_sm) for _ in range(gpu.spec.sm_count)]
+    waiting = list(range(len(inputs.trace.thread_blocks)))
+    last, time = len(sms) - 1, 0
+    while waiting or any(sm.warps for sm in sms):
+        for sm in sms:
+            sm.cycle(time)
+        while waiting and (taker := _taker(sms, last, time)) is not None:
+            block = waiting.pop(0)
+            sms[taker].launch([stream_of(program, inputs.trace, block * width + k) for k in range(width)], time)
+            last = taker
+        time += 1
+    launch_latency = int(gpu.params.launch_latency_cycles)
+    sm_cycles = [sm.last_exit + 1 + launch_latency for sm in sms]
+    return OracleResult(
+        max(sm_cycles), sm_cycles, [sm.issued for sm in sms], [sm.resident_warp_cycles for sm in sms], _counters(sms)
+    )
+
+
+def _taker(sms: list[Sm], last: int, time: int) -> int | None:
+    """The SM that takes the next block in cycle `time`, if any can: the earliest, ties round robin after `last`."""
+    order = [(last + 1 + k) % len(sms) for k in range(len(sms))]
+    able = [n for n in order if (earliest := sms[n].earliest_dispatch()) is not None and earliest <= time]
+    return min(able, key=lambda n: sms[n].earliest_dispatch(), default=None)
+
+
+def _counters(sms: list[Sm]) -> dict[str, int]:
+    caches = {"l1d": "memory.l1d", "const": "memory.const", "l1i": "front.l1i"}
+    found = {}
+    for name, path in caches.items():
+        holder, attribute = path.split(".")
+        stores = [getattr(getattr(sm, holder), attribute) for sm in sms]
+        found[f"{name}_accesses"] = sum(store.accesses for store in stores)
+        found[f"{name}_misses"] = sum(store.misses for store in stores)
+    return found

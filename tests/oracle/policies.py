@@ -1,0 +1,73 @@
+"""Warp scheduling policies: the order in which a scheduler goes through its warp slots in a turn (rule 2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from precharacterize.classify import Kind
+
+if TYPE_CHECKING:
+    from oracle.sm import Sm, Warp
+
+LONG_OPERATIONS = (Kind.PARAM_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC)
+
+
+class Policy:
+    """The order of one scheduler. `slots` are its warp slots, `last` is the one it issued last."""
+
+    def __init__(self, slots: list[int], active: int) -> None:
+        self.slots, self.last = slots, -1
+        self.active, self.pending = slots[:active], slots[active:]
+
+    def order(self, sm: Sm, time: int) -> list[int]:
+        """Warp slots in the order of this turn."""
+        raise NotImplementedError
+
+
+class Oldest(Policy):
+    """Launch order."""
+
+    def order(self, sm: Sm, time: int) -> list[int]:
+        return sorted((w for w in self.slots if w in sm.warps), key=lambda w: sm.warps[w].launch_order)
+
+
+class Gto(Oldest):
+    """The slot issued last, then launch order."""
+
+    def order(self, sm: Sm, time: int) -> list[int]:
+        return sorted(super().order(sm, time), key=lambda w: w != self.last)
+
+
+class Lrr(Policy):
+    """Slot order, cyclic, beginning after the slot issued last."""
+
+    def order(self, sm: Sm, time: int) -> list[int]:
+        start = self.slots.index(self.last) + 1 if self.last >= 0 else 0
+        return self.slots[start:] + self.slots[:start]
+
+
+class TwoLevel(Policy):
+    """An active queue, and a pending one whose head takes the place of an active slot that waits for something long."""
+
+    def order(self, sm: Sm, time: int) -> list[int]:
+        if self.pending:
+            demoted = [w for w in self.active if w not in sm.warps or self._waits(sm.warps[w], time)]
+            self.active = [w for w in self.active if w not in demoted]
+            self.pending += demoted
+            self.active += self.pending[: len(demoted)]
+            self.pending = self.pending[len(demoted) :]
+        return list(self.active)
+
+    def _waits(self, warp: Warp, time: int) -> bool:
+        if warp.at_barrier:
+            return True
+        if warp.wrong_path:
+            return False
+        return any(
+            warp.registers[r] > time and warp.written_by[r] in LONG_OPERATIONS
+            for r in warp.program.long_waits(warp.next)
+            if r in warp.registers
+        )
+
+
+POLICIES = {"gto": Gto, "lrr": Lrr, "oldest": Oldest, "two_level": TwoLevel}

@@ -1,0 +1,195 @@
+"""The command: what it prints, where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from abstim.cli import main
+
+VECTOR_ADD = """
+.version 9.0
+.target sm_75
+.address_size 64
+.visible .entry add_one(.param .u64 add_one_param_0, .param .u32 add_one_param_1)
+{
+	.reg .pred 	%p<2>;
+	.reg .b32 	%r<8>;
+	.reg .b64 	%rd<5>;
+	ld.param.u64 	%rd1, [add_one_param_0];
+	ld.param.u32 	%r2, [add_one_param_1];
+	mov.u32 	%r3, %ctaid.x;
+	mov.u32 	%r4, %ntid.x;
+	mov.u32 	%r5, %tid.x;
+	mad.lo.s32 	%r1, %r3, %r4, %r5;
+	setp.ge.s32 	%p1, %r1, %r2;
+	@%p1 bra 	$L__BB0_2;
+	cvta.to.global.u64 	%rd2, %rd1;
+	mul.wide.s32 	%rd3, %r1, 4;
+	add.s64 	%rd4, %rd2, %rd3;
+	ld.global.u32 	%r6, [%rd4];
+	add.s32 	%r7, %r6, 1;
+	st.global.u32 	[%rd4], %r7;
+$L__BB0_2:
+	ret;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def ptx(tmp_path):
+    path = tmp_path / "add_one.ptx"
+    path.write_text(VECTOR_ADD)
+    return str(path)
+
+
+def call(capsys, *arguments):
+    """(exit code, stdout, stderr)"""
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return end.value.code, captured.out, captured.err
+
+
+def run_ptx(capsys, ptx, *more):
+    arguments = ("--grid", "4", "--block", "64", "--arg", "buf:i32:256", "--arg", "256")
+    return call(capsys, "run", ptx, *arguments, *more)
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("characterize",), ("gpus",), ("suite",), ("validate",), ("bench",)])
+def test_help_is_narrow_and_has_an_example(capsys, command):
+    code, out, _ = call(capsys, *command, "--help")
+    assert code == 0 and "Usage" in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert not command or "Example" in out
+
+
+def test_help_imports_nothing_slow():
+    code = "import sys, abstim.cli.app; print([m for m in ('numpy', 'jax', 'numba', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("run", "hotspit"), "hotspot"),
+        (("run", "hotspot", "--gpu", "gtx48"), "unknown GPU 'gtx48'; did you mean gtx480?"),
+        (("run", "hotspot", "--set", "sm_cuont=3"), "did you mean sm_count?"),
+        (("run", "hotspot", "--set", "sm_count=0"), "not a whole number from 1 to 4096"),
+        (("run", "hotspot", "--grid", "4"), "--grid: only for a .ptx target"),
+        (("run", "hotspot", "--backend", "quantum"), "no back end 'quantum'"),
+        (("run", "missing.json"), "missing.json"),
+        (("run", "missing.ptx", "--grid", "1", "--block", "1"), "missing.ptx"),
+        (("run", "missing.ptx"), "also needs --grid and --block"),
+        (("run", "hotspot", "--nonsense"), "--nonsense"),
+        (("run",), "TARGET"),
+        (("gpus", "titan"), "unknown GPU 'titan'"),
+        (("suite", "--group", "nothing"), "nothing"),
+        (("bench", "hotspot", "--stage", "sleep"), "no stage 'sleep'"),
+        (("bench", "hotspot", "--points", "0"), "points = 0"),
+        (("validate", "--reference", "missing.csv"), "missing.csv: No such file"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, message):
+    code, out, err = call(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        (("--grid", "0"), "grid"),
+        (("--grid", "-4"), "grid"),
+        (("--grid", "4y4"), "--grid 4y4"),
+        (("--block", "2048"), "limit"),
+        (("--kernel", "add_two"), "add_one"),
+        (("--arg", "7"), "2 arguments, 3 were given"),
+        (("--dynamic-shared", "50000"), "more than shared_bytes_per_sm = 49,152"),
+    ],
+)
+def test_bad_launch_is_one_line(capsys, ptx, changed, message):
+    code, out, err = run_ptx(capsys, ptx, *changed)
+    assert (code, out) == (2, "") and message in err and err.count("\n") == 1
+
+
+def test_gpus_says_every_value_with_its_source(capsys):
+    code, out, _ = call(capsys, "gpus", "gtx480", "--set", "sm_count=30", "--json")
+    values = next(iter(json.loads(out).values()))["values"]
+    assert code == 0 and values["sm_count"] == {"value": 30, "source": "--set sm_count=30"}
+    code, out, _ = call(capsys, "gpus", "gtx480")
+    assert "registers_per_sm" in out and "32768" in out and max(map(len, out.splitlines())) <= 100
+
+
+def test_suite_lists_every_benchmark(capsys):
+    code, out, _ = call(capsys, "suite", "--json")
+    assert code == 0 and len(json.loads(out)["benchmarks"]) == 58
+
+
+def test_characterize_keeps_the_table(capsys, ptx, tmp_path):
+    code, out, _ = call(capsys, "characterize", ptx, "--json")
+    kernel = json.loads(out)["kernels"][0]
+    assert code == 0 and kernel["kernel"] == "add_one" and len(kernel["instructions"]) == 15
+    assert len(list((tmp_path / "cache" / "tables").iterdir())) == 1
+    assert "add_one" in call(capsys, "characterize", ptx, "--listing")[1]
+
+
+def test_run_json_is_the_contract(capsys, ptx):
+    code, out, err = run_ptx(capsys, ptx, "--json")
+    result = json.loads(out)
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    assert set(result["wall_seconds"]) == {"parse", "characterize", "execute", "time"}
+    (launch,) = result["launches"]
+    assert (launch["kernel"], launch["launch"], launch["blocks_per_sm"]) == ("add_one", 0, 1)
+    assert launch["thread_instructions"] == 256 * 15 - 0 - 256  # the guarded branch is not taken
+    assert launch["warp_instructions"] == 8 * 15
+    assert launch["seconds"] == pytest.approx(launch["cycles"] / 700e6)
+    assert launch["ipc"] == pytest.approx(launch["thread_instructions"] / launch["cycles"])
+    assert 0 < launch["occupancy"] < 1
+    slots = launch["issue_slots"]
+    assert slots["issued"] == launch["warp_instructions"]
+    assert sum(slots.values()) == launch["cycles"] * 15 * 2
+    assert all(sum(per_sm) == slots[reason] for reason, per_sm in launch["issue_slots_per_sm"].items())
+
+
+def test_run_prints_a_table_and_a_comparison(capsys, ptx):
+    code, out, _ = run_ptx(capsys, ptx)
+    assert code == 0 and "add_one" in out and "Issue slots" in out and max(map(len, out.splitlines())) <= 100
+    code, out, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480")
+    assert code == 0 and "gtx480_1sched" in out and "1.00x" in out
+    code, out, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480", "--json")
+    assert [run["gpu"] for run in json.loads(out)["runs"]] == ["gtx480_1sched", "gtx480"]
+
+
+def test_second_run_is_from_the_cache_and_a_damaged_one_is_made_again(capsys, ptx, tmp_path):
+    first = json.loads(run_ptx(capsys, ptx, "--json")[1])
+    (trace,) = (tmp_path / "cache" / "traces").iterdir()
+    assert json.loads(run_ptx(capsys, ptx, "--json")[1])["launches"] == first["launches"]
+    (table,) = (tmp_path / "cache" / "tables").iterdir()
+    for path in (trace, table):
+        path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
+    code, out, err = run_ptx(capsys, ptx, "--json")
+    assert code == 0 and json.loads(out)["launches"] == first["launches"]
+    assert err.count("damaged") == 2
+
+
+def test_out_of_bounds_access_ends_without_a_result(capsys, ptx):
+    code, out, err = call(capsys, "run", ptx, "--grid", "4", "--block", "64", "--arg", "buf:i32:200", "--arg", "256")
+    assert (code, out) == (2, "") and "add_one" in err and err.count("\n") == 1
+
+
+def test_interrupt_is_clean(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("abstim.config.gpu_names", interrupted)
+    code, out, err = call(capsys, "gpus")
+    assert (code, out, err) == (130, "", "abstim: interrupted\n")

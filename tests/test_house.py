@@ -1,0 +1,69 @@
+"""The house itself: arrows go one way, generated pages are current, files stay small."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MAY_IMPORT = {
+    "functional": {"functional"},
+    "precharacterize": {"precharacterize", "functional"},
+    "sampling": {"sampling"},
+    "configs": set(),
+    "abstim": {"abstim", "precharacterize", "functional", "sampling", "configs"},
+}
+
+
+def sources():
+    return [path for package in MAY_IMPORT for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_arrows_go_one_way(package):
+    for path in (ROOT / package).rglob("*.py"):
+        assert set(imported(path)) & set(MAY_IMPORT) <= MAY_IMPORT[package], path
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_stay_small(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and "suite" not in path.parts:  # a benchmark is one function
+            body = node.end_lineno - node.body[0].lineno + 1
+            assert body <= 45, f"{path}: {node.name} has {body} lines"
+
+
+def test_command_page_is_current():
+    from abstim.cli.reference import markdown
+
+    assert (ROOT / "docs" / "cli.md").read_text() == markdown(), "run `make docs`"
+
+
+def test_no_path_of_the_machine_that_wrote_it():
+    for path in sources():
+        text = path.read_text()
+        assert "/work/" not in text and "../shared" not in text, path
+
+
+def test_readme_names_only_commands_that_exist():
+    from typer.main import get_command
+
+    from abstim.cli.app import app
+
+    commands = get_command(app).commands
+    for line in (ROOT / "README.md").read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["abstim"] and len(words) > 1:
+            assert words[1] in commands, line

@@ -1,0 +1,108 @@
+"""Errors against a table of measured cycles, and the benchmark's own bookkeeping."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from abstim.bench import BenchResult, Rate, design_points
+from abstim.config import load_gpu
+from abstim.validate import Comparison, Validation, known_variants, plot, read_reference, select
+from functional.errors import InputError
+
+CYCLES = Path(__file__).parent / "data" / "cycles.csv"
+HEAD = "benchmark,launch,variant,cycles\n"
+
+
+def table(tmp_path, text):
+    path = tmp_path / "cycles.csv"
+    path.write_text(text)
+    return path
+
+
+def test_reference_is_read_by_column_name(tmp_path):
+    text = "cycles,flush,variant,benchmark,launch\n10,all,A,x,0\n20,all,A,x,1\n99,none,A,x,0\n7,all,B,x,0\n"
+    first, second = read_reference(table(tmp_path, text))
+    assert (first.benchmark, first.variant, first.group, first.cycles) == ("x", "A", "all", {0: 10, 1: 20})
+    assert second.cycles == {0: 7}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("benchmark,variant\nx,A\n", "no column launch, cycles"),
+        ("", "no column"),
+        (HEAD + "x,0,A,ten\n", r"cycles.csv:2: cycles = 'ten' is not a whole number"),
+        (HEAD + "x,0,A,0\n", "cycles = '0'"),
+        (HEAD + "x,-1,A,5\n", "launch = '-1'"),
+        (HEAD + "x,0,A\n", "cycles = ''"),
+        (HEAD + "x,0,A,5\nx,0,A,6\n", "launch 0 twice"),
+    ],
+)
+def test_bad_table_is_one_line(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        read_reference(table(tmp_path, text))
+
+
+def test_selection_of_the_shipped_table():
+    everything = read_reference(CYCLES)
+    chosen, skipped = select(everything, (), (), ())
+    assert {e.variant for e in chosen} == set(known_variants())
+    assert skipped == [f"variant {v}: not supported yet" for v in ("GTX480_c", "GTX480_d", "RTX3070")]
+    chosen, skipped = select(everything, ["GTX480_a"], ["table1"], ())
+    assert len(chosen) == 15 and not skipped
+    with pytest.raises(InputError, match=r"no variant 'GTX480_e'; did you mean GTX480_"):
+        select(everything, ["GTX480_e"], (), ())
+    with pytest.raises(InputError, match=r"no benchmark 'hotspit'; did you mean hotspot"):
+        select(everything, (), (), ["hotspit"])
+
+
+def test_summary_of_known_errors():
+    comparisons = [
+        Comparison("x", "g", "A", 1, 110, 100),
+        Comparison("y", "g", "A", 2, 990, 1000),
+        Comparison("z", "h", "A", 1, 10_000, 10_000),
+    ]
+    g, h, everything = Validation(comparisons).summaries()
+    assert (g.benchmarks, g.worst) == (2, "x")
+    assert (g.mean_error, g.median_error, g.max_error) == pytest.approx((0.055, 0.055, 0.10))
+    assert (h.mean_error, h.correlation) == (0, None)
+    assert everything.group == "all" and everything.correlation == pytest.approx(1, abs=1e-3)
+
+
+def test_plot_is_written_or_refused(tmp_path):
+    validation = Validation([Comparison("x", "g", "A", 1, 110, 100), Comparison("x", "g", "B", 1, 90, 100)])
+    plot(validation, tmp_path / "scatter.svg")
+    assert (tmp_path / "scatter.svg").read_text().startswith("<?xml")
+    with pytest.raises(InputError, match="cannot write the plot"):
+        plot(validation, tmp_path / "scatter.nonsense")
+
+
+def test_design_points_are_different_and_begin_with_the_gpu():
+    gpu = load_gpu("gtx480")
+    for count in (1, 64, 1024):
+        points = design_points(gpu, count)
+        assert points[0] == gpu and len(set(points)) == len(points) == count
+        assert {p.pipeline.key for p in points} == {gpu.pipeline.key}
+
+
+def test_rates_keep_stepped_and_represented_apart():
+    fast = Rate(
+        seconds=1.0,
+        thread_instructions=320_000_000,
+        warp_instructions=10_000_000,
+        stepped_warp_instructions=10**6,
+        first_seconds=2,
+    )
+    slow = Rate(
+        seconds=4.0,
+        thread_instructions=320_000_000,
+        warp_instructions=10_000_000,
+        stepped_warp_instructions=10**6,
+        first_seconds=5,
+    )
+    result = BenchResult("gtx480", 1, "compiled", {"x": {"time": fast}, "y": {"time": slow}}).to_json()
+    assert result["benchmarks"]["x"]["time"]["thread_mips"] == pytest.approx(320)
+    assert result["geomean"]["time"]["thread_mips"] == pytest.approx(160)
+    assert result["geomean"]["time"]["stepped_warp_mips"] == pytest.approx(0.5)
