@@ -19,6 +19,7 @@ from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult, LaunchInputs
+    from abstim.target import Target
     from abstim.trace_cache import Execution
     from functional.executor import Executor
     from functional.resources import Registers
@@ -60,7 +61,7 @@ class Workload:
 
 
 def run(
-    target: str | Case,
+    target: Target,
     gpu: str | Gpu = "gtx480",
     overrides: Sequence[str] = (),
     *,
@@ -70,7 +71,7 @@ def run(
 ) -> RunResult:
     """Every launch of a target on one GPU.
 
-    `target` is a suite benchmark's name, the path of a launches.json, or a Case. Raises InputError for anything a user
+    `target` is a suite benchmark's name, the path of a launches.json, a Case, or a function that makes one. Raises InputError for anything a user
     got wrong; then there is no result.
     """
     return run_many(target, [_gpu(gpu, overrides)], executor=executor, backend=backend, progress=progress)[0]
@@ -83,7 +84,7 @@ def check_backend(backend: str) -> None:
 
 
 def run_many(
-    target: str | Case,
+    target: Target,
     gpus: Sequence[Gpu],
     *,
     executor: Executor | None = None,

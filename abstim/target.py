@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from functional.case import Case
     from functional.program import Program
 
+    Target = str | Case | Callable[[], Case]
 
-def open_target(target: str | Case) -> Case:
-    """A Case as it is, a suite benchmark by name, or a launches.json by path. Raises InputError."""
+
+def open_target(target: Target) -> Case:
+    """A Case as it is (or made by a function), a suite benchmark by name, or a launches.json by path."""
     if not isinstance(target, str):
-        return target
+        return target() if callable(target) else target
     if target.endswith(".json"):
         from functional.launches_json import load_case
 

@@ -52,14 +52,16 @@ def run(
 
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
+    from functools import partial
+
     from abstim.cli.tables import print_json, progress
     from abstim.config import load_gpu
     from abstim.simulate import run_many
     from abstim.target import resolve
 
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
-    case = resolve(
-        target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
+    case = partial(
+        resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     with progress(quiet=as_json) as report:
         results = run_many(case, gpus, backend=backend, progress=report)

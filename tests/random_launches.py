@@ -1,0 +1,227 @@
+"""Hypothesis strategies for the engines: random latency tables, traces and GPUs, made directly, without any program.
+
+Sizes are drawn one by one, so that a failing example shrinks to few warps and instructions; contents come from a seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from abstim.config import Gpu, load_gpu
+from abstim.engine import LaunchInputs
+from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
+from precharacterize import LatencyTable
+from precharacterize.classify import Kind
+from precharacterize.table import padded
+
+REGISTERS = 12
+SP, SFU, MEM = 0, 1, 2
+POLICIES = ("gto", "lrr", "oldest", "two_level")
+NO_RESULT = (Kind.BARRIER, Kind.EXIT, Kind.FENCE, Kind.SHARED_STORE, Kind.GLOBAL_STORE)
+SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One example: a launch, a design point, and its occupancy."""
+
+    inputs: LaunchInputs
+    gpu: Gpu
+    blocks_per_sm: int
+
+    def __repr__(self) -> str:
+        table, trace, spec = self.inputs.table, self.inputs.trace, self.gpu.spec
+        shape = f"{len(trace.thread_blocks)} blocks x {trace.warps_per_block} warps, {self.blocks_per_sm} blocks an SM"
+        code = [f"{Kind(int(k)).name}:{u}:{n}" for k, u, n in zip(table.kind, table.unit, table.latency_cycles, strict=True)]
+        return f"Launch({shape}, {code}, streams {trace.blocks.tolist()}, {spec}, {self.gpu.params})"
+
+
+def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str) -> LatencyTable:
+    """Random instructions. Basic block 0 holds a barrier, the last one ends with an exit; `mix` says which kinds abound."""
+    stops = np.cumsum(block_lengths)
+    starts, count = stops - block_lengths, int(stops[-1])
+    kinds = [_kind(rng, mix) for _ in range(count)]
+    kinds[rng.integers(stops[0])], kinds[-1] = Kind.BARRIER, Kind.EXIT
+    units = [_unit(rng, kind) for kind in kinds]
+    reads = [_registers(rng, 3) for _ in range(count)]
+    writes = [[] if kind in NO_RESULT else _registers(rng, 2) for kind in kinds]
+    predicates = [rng.random() < 0.2 for _ in range(count)]
+    latency = np.where([u == MEM for u in units], 1, rng.choice([1, 2, 4, 5, 8, 13, 32, 130], count))
+    initiation = np.minimum(latency, rng.choice([1, 1, 1, 2, 4, 8, 32], count))
+    gaps = np.repeat(rng.integers(0, 40, len(stops)), block_lengths)  # other functions lie between the basic blocks
+    return LatencyTable(
+        unit=np.array(units, np.int8),
+        kind=np.array(kinds, np.int8),
+        latency_cycles=latency.astype(np.int32),
+        initiation_cycles=initiation.astype(np.int32),
+        access_bytes=rng.choice([1, 2, 4, 8], count).astype(np.int8),
+        pcs=(np.arange(count) + np.maximum.accumulate(gaps)).astype(np.int32),
+        waits=padded([sorted({*r, *w}) for r, w in zip(reads, writes, strict=True)]),
+        writes=padded(writes),
+        long_waits=padded([r[: rng.integers(0, 3)] for r in reads]),
+        read_banks=padded([[] if p else [r * 7 + 3 for r in row] for row, p in zip(reads, predicates, strict=True)]),
+        write_banks=padded([[-1 if p else r * 7 + 3 for r in row] for row, p in zip(writes, predicates, strict=True)]),
+        gap_cycles=rng.integers(1, 20, count).astype(np.int32),
+        result_cycles=np.ones(count, np.int32),
+        block_start=starts.astype(np.int32),
+        block_stop=stops.astype(np.int32),
+        register_count=REGISTERS,
+        key="random",
+    )
+
+
+def _kind(rng: np.random.Generator, mix: str) -> Kind:
+    if mix == "any":
+        return Kind(int(rng.choice([k for k in Kind if k != Kind.EXIT or rng.random() < 0.3])))
+    if mix == "memory":
+        return Kind(int(rng.choice([Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.ALU])))
+    return Kind.ALU if rng.random() < 0.8 else Kind(int(rng.choice(list(Kind))))
+
+
+def _unit(rng: np.random.Generator, kind: Kind) -> int:
+    if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
+        return MEM
+    return SFU if kind == Kind.ALU and rng.random() < 0.3 else SP
+
+
+def _registers(rng: np.random.Generator, most: int) -> list[int]:
+    return rng.choice(REGISTERS, rng.integers(0, most + 1), replace=False).tolist()
+
+
+def trace_of(rng: np.random.Generator, table: LatencyTable, warps: int, blocks: int, phases: int, events: int) -> Trace:
+    """Random streams: `phases` barrier blocks with up to `events` other basic blocks between them; some warps leave early."""
+    streams = [_warp_blocks(rng, len(table.block_start), phases, events) for _ in range(warps * blocks)]
+    records = [_warp_records(rng, table, stream) for stream in streams]
+    conflicts = [_warp_conflicts(rng, table, stream) for stream in streams]
+    counts = np.array([sum(int(table.block_stop[b] - table.block_start[b]) for b in s) for s in streams], np.int64)
+    return Trace(
+        thread_blocks=np.arange(blocks, dtype=np.int64),
+        warps_per_block=warps,
+        blocks=np.array([b for s in streams for b in s], np.uint16),
+        masks=np.full(sum(map(len, streams)), 0xFFFFFFFF, np.uint32),
+        records=np.array([r for rows in records for r in rows], np.uint32),
+        conflicts=np.array([c for rows in conflicts for c in rows], np.uint8),
+        block_offsets=_offsets(streams),
+        record_offsets=_offsets(records),
+        conflict_offsets=_offsets(conflicts),
+        warp_instructions=counts,
+        thread_instructions=32 * counts,
+    )
+
+
+def _offsets(rows: list[list[int]]) -> np.ndarray:
+    return np.cumsum([0, *map(len, rows)], dtype=np.int64)
+
+
+def _warp_blocks(rng: np.random.Generator, count: int, phases: int, events: int) -> list[int]:
+    """Often a walk through successive blocks, sometimes a jump; the last block, which exits, also in the middle."""
+    stream, block = [], 0
+    for phase in range(phases + 1):
+        for _ in range(rng.integers(0, events + 1)):
+            block = (block + 1) % count if rng.random() < 0.5 else int(rng.integers(count))
+            if block or rng.random() < 0.2:
+                stream.append(block)
+        if rng.random() < 0.1:
+            break
+        if phase < phases:
+            stream.append(0)
+    return [*stream, count - 1] if rng.random() < 0.9 or not stream else stream
+
+
+def _warp_conflicts(rng: np.random.Generator, table: LatencyTable, stream: list[int]) -> list[int]:
+    kinds = [table.kind[i] for b in stream for i in range(table.block_start[b], table.block_stop[b])]
+    return [int(rng.choice([0, 1, 1, 1, 2, 5, 32])) for kind in kinds if kind in SHARED]
+
+
+def _warp_records(rng: np.random.Generator, table: LatencyTable, stream: list[int]) -> list[int]:
+    kinds = [Kind(int(table.kind[i])) for b in stream for i in range(table.block_start[b], table.block_stop[b])]
+    with_lines = [k for k in kinds if k >= Kind.PARAM_LOAD and k not in SHARED]
+    return [record for kind in with_lines for record in _access_records(rng, kind)]
+
+
+def _access_records(rng: np.random.Generator, kind: Kind) -> list[int]:
+    """Line records of one access; now and then of no lane, of shared memory through a generic address, of local memory."""
+    choice = rng.random()
+    if choice < 0.1:
+        return [0]
+    first, spread = 1000, 200
+    if kind in (Kind.PARAM_LOAD, Kind.CONST_LOAD):
+        first, spread = (PARAM_WINDOW_LINE, 3) if kind == Kind.PARAM_LOAD else (0, 300)
+    elif choice < 0.2:
+        lines = [SHARED_WINDOW_LINE] * int(rng.integers(1, 9))
+        return _packed(lines, [1] * len(lines))
+    elif choice < 0.4 and kind != Kind.GLOBAL_ATOMIC:
+        first, spread = LOCAL_WINDOW_LINE, 100
+    count = int(rng.choice([1, 1, 2, 4, 32]))
+    lines = sorted((first + rng.integers(0, spread, count)).tolist())
+    if kind != Kind.GLOBAL_ATOMIC:
+        lines = sorted(set(lines))
+    return _packed(lines, rng.integers(1, 16, len(lines)).tolist())
+
+
+def _packed(lines: list[int], sectors: list[int]) -> list[int]:
+    last = len(lines) - 1
+    return [line << 5 | sectors[k] << 1 | (k < last) for k, line in enumerate(lines)]
+
+
+@st.composite
+def launches(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Launch:
+    """A random launch on a random small GPU."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32), label="seed"))
+    mix = draw(st.sampled_from(["alu", "memory", "any"]))
+    block_lengths = draw(st.lists(st.integers(1, 6), min_size=2, max_size=5))
+    warps, blocks = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    table = table_of(rng, block_lengths, mix)
+    trace = trace_of(rng, table, warps, blocks, draw(st.integers(0, 2)), draw(st.integers(0, 4)))
+    gpu = draw(gpus(policies))
+    blocks_per_sm = draw(st.integers(1, min(8, gpu.spec.max_warps_per_sm // warps)))
+    return Launch(LaunchInputs(table, trace), gpu, blocks_per_sm)
+
+
+@st.composite
+def gpus(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
+    """A small variation of the GTX 480: counts, policy, ports, caches and latencies."""
+    gpu = load_gpu("gtx480")
+    widths = {f"{port}_port_width": draw(st.integers(1, 3)) for port in ("sp", "sfu", "mem")}
+    collectors = {f"{port}_collectors": widths[f"{port}_port_width"] + draw(st.integers(0, 4)) for port in ("sp", "sfu", "mem")}
+    spec = replace(
+        gpu.spec,
+        sm_count=draw(st.integers(1, 4)),
+        schedulers_per_sm=draw(st.integers(1, 4)),
+        scheduler=draw(st.sampled_from(policies)),
+        two_level_active_warps=draw(st.integers(1, 6)),
+        max_warps_per_sm=draw(st.sampled_from([8, 24, 48])),
+        sp_units=draw(st.integers(1, 3)),
+        sfu_units=draw(st.integers(1, 2)),
+        result_bus_width=draw(st.integers(1, 3)),
+        register_banks=draw(st.sampled_from([1, 4, 16])),
+        l1i_sets=draw(st.sampled_from([1, 4])),
+        l1i_ways=draw(st.sampled_from([1, 4])),
+        const_sets=draw(st.sampled_from([1, 64])),
+        const_line_bytes=draw(st.sampled_from([64, 128])),
+        l1d_sets=draw(st.sampled_from([1, 32])),
+        l1d_ways=draw(st.sampled_from([1, 4])),
+        l1d_index=draw(st.sampled_from(["hash", "linear"])),
+        coalescing=draw(st.sampled_from(["fermi", "sector"])),
+        **widths,
+        **collectors,
+    )
+    params = replace(
+        gpu.params,
+        l1d_latency_cycles=draw(st.sampled_from([1, 35, 90])),
+        l1_miss_extra_cycles=draw(st.sampled_from([0, 4, 60])),
+        l1i_miss_extra_cycles=draw(st.sampled_from([0, 1, 9])),
+        launch_latency_cycles=draw(st.sampled_from([0, 100])),
+    )
+    pipeline = replace(
+        gpu.pipeline,
+        shared_cycles=draw(st.sampled_from([3, 28])),
+        const_hit_cycles=draw(st.sampled_from([1, 5])),
+        register_banks=spec.register_banks,
+        instructions_per_fetch=draw(st.integers(1, 4)),
+        fetch_line_instructions=draw(st.sampled_from([1, 4, 16])),
+    )
+    return Gpu(spec, params, pipeline)

@@ -1,0 +1,75 @@
+"""The compiled engine against the scalar oracle, and what must hold of any engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import oracle
+from abstim.engine import EngineResult, simulate
+from random_launches import POLICIES, Launch, gpus, launches
+
+EXAMPLES = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+
+
+def one(launch: Launch, gpu=None) -> EngineResult:
+    return simulate(launch.inputs, [gpu or launch.gpu], [launch.blocks_per_sm])[0]
+
+
+def assert_same(a: EngineResult, b: EngineResult) -> None:
+    assert a.cycles == b.cycles
+    np.testing.assert_array_equal(a.sm_cycles, b.sm_cycles)
+    np.testing.assert_array_equal(a.issue_slots, b.issue_slots)
+    np.testing.assert_array_equal(a.resident_warp_cycles, b.resident_warp_cycles)
+    assert a.counters == b.counters
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@EXAMPLES
+@given(st.data())
+def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> None:
+    launch = data.draw(launches((policy,)))
+    engine = one(launch)
+    expected = oracle.simulate(launch.inputs, launch.gpu, launch.blocks_per_sm)
+    assert engine.cycles == expected.cycles
+    assert engine.sm_cycles.tolist() == expected.sm_cycles
+    assert engine.issue_slots[:, 0].tolist() == expected.issued
+    assert engine.resident_warp_cycles.tolist() == expected.resident_warp_cycles
+    assert {name: engine.counters[name] for name in expected.counters} == expected.counters
+
+
+@EXAMPLES
+@given(launches())
+def test_issue_slots_fill_every_scheduler_cycle(launch: Launch) -> None:
+    result = one(launch)
+    assert (result.issue_slots >= 0).all()
+    assert set(result.issue_slots.sum(1)) == {result.cycles * launch.gpu.spec.schedulers_per_sm}
+    assert result.issue_slots[:, 0].sum() == launch.inputs.trace.warp_instructions.sum()
+
+
+@settings(EXAMPLES, max_examples=10)
+@given(launches(), st.lists(gpus(), min_size=63, max_size=63), st.integers(0, 63))
+def test_a_point_is_independent_of_the_points_beside_it(launch: Launch, others: list, place: int) -> None:
+    fitting = [replace(g, spec=replace(g.spec, max_warps_per_sm=48)) for g in others]
+    points = [*fitting[:place], launch.gpu, *fitting[place:]]
+    results = simulate(launch.inputs, points, [launch.blocks_per_sm] * 64)
+    assert_same(results[place], one(launch))
+
+
+@settings(EXAMPLES, max_examples=20)
+@given(launches())
+def test_same_input_same_result(launch: Launch) -> None:
+    assert_same(one(launch), one(launch))
+
+
+@settings(EXAMPLES, max_examples=20)
+@given(launches())
+def test_parameters_that_cannot_matter_do_not(launch: Launch) -> None:
+    spec = replace(launch.gpu.spec, shared_bytes_per_sm=1 << 20, registers_per_sm=1 << 20, core_clock_hz=1e9)
+    if spec.scheduler != "two_level":
+        spec = replace(spec, two_level_active_warps=launch.gpu.spec.two_level_active_warps + 3)
+    assert_same(one(launch, replace(launch.gpu, spec=spec)), one(launch))
