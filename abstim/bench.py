@@ -98,15 +98,15 @@ def bench(
 
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
     """
-    from abstim.simulate import check_backend, execute
+    from abstim.simulate import check_engine, execute
     from abstim.target import open_target
 
-    check_backend(backend)
     for stage in stages:
         if stage not in STAGES:
             raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
     gpu, rates = gpu or load_gpu("gtx480"), {}
     gpus = design_points(gpu, points)
+    check_engine(gpus, backend)
     for number, name in enumerate(names):
         progress(f"bench {name}", number, len(names))
         workload = execute(open_target(name))

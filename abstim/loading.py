@@ -128,8 +128,8 @@ class LaunchedKernel(Case):
 def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar:
     """One `--arg`: an array (a buffer to be) or a scalar.
 
-    `i32:5`, `f32:0.5` are scalars of that type; `5` and `0.5` take the parameter's type; `buf:f32:1024` is a zero-filled
-    buffer of 1024 floats, `buf:f32:1024:random` one of uniform values (floats from 0 to 1, integers below 1024, so that
+    `i32:5`, `f32:0.5` are scalars of that type; `5` and `0.5` take the parameter's type; `buf:f32:1024` is a buffer of
+    1024 zeros, `buf:f32:1024:random` one of uniform values (floats from 0 to 1, integers below 1024, so that
     they can be indices; from a fixed seed); `npy:x.npy` holds that file. Raises InputError for anything else.
     """
     kind, separator, rest = text.partition(":")
@@ -141,7 +141,8 @@ def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar:
     if kind == "npy":
         return _npy(rest, where)
     if kind not in SCALARS:
-        raise InputError(f"{where}: expected buf:TYPE:COUNT, npy:FILE, a number, or TYPE:VALUE with {', '.join(SCALARS)}")
+        types = ", ".join(SCALARS)
+        raise InputError(f"{where}: expected buf:TYPE:COUNT, npy:FILE, a number, or TYPE:VALUE with {types}")
     return Scalar(kind, _number(rest, kind.startswith("f"), where))
 
 

@@ -24,7 +24,7 @@ class LaunchResult:
     warp_instructions: int  # issued
     ipc: float  # thread instructions a cycle, all SMs together
     warp_ipc: float  # warp instructions a cycle, all SMs together
-    occupancy: float  # mean resident warps an SM / most an SM can hold
+    occupancy: float  # resident warps / most an SM can hold, mean over the cycles of SMs that still have work
     blocks_per_sm: int
     occupancy_limiter: str
     registers_per_thread: int

@@ -71,16 +71,19 @@ def run(
 ) -> RunResult:
     """Every launch of a target on one GPU.
 
-    `target` is a suite benchmark's name, the path of a launches.json, a Case, or a function that makes one. Raises InputError for anything a user
-    got wrong; then there is no result.
+    `target` is a suite benchmark's name, the path of a launches.json, a Case, or a function that makes one. Raises
+    InputError for anything a user got wrong; then there is no result.
     """
     return run_many(target, [_gpu(gpu, overrides)], executor=executor, backend=backend, progress=progress)[0]
 
 
-def check_backend(backend: str) -> None:
-    """Raises InputError for a name that is no back end of the engine."""
+def check_engine(gpus: Sequence[Gpu], backend: str) -> None:
+    """Raises InputError for a name that is no back end of the engine, and for a GPU it has no rules for."""
     if backend not in BACKENDS:
         raise InputError(f"no back end {backend!r}; there are {', '.join(BACKENDS)}")
+    for gpu in gpus:
+        if not gpu.spec.perfect_memory:
+            raise InputError(f"{gpu.name}: perfect_memory = false is not supported yet; set it to true")
 
 
 def run_many(
@@ -92,7 +95,7 @@ def run_many(
     progress: Progress = _silent,
 ) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each."""
-    check_backend(backend)
+    check_engine(gpus, backend)
     started = perf_counter()
     case = open_target(target)
     parse_seconds = perf_counter() - started
@@ -135,16 +138,14 @@ def execute(case: Case, executor: Executor | None = None, progress: Progress = _
     """Run every launch of a case, or take what an earlier process kept of it."""
     from abstim import trace_cache
 
-    if executor is None:
-        from functional.executor import default_executor
-
-        executor = default_executor()
     started = perf_counter()
     key = trace_cache.execution_key(case, type(executor).__name__)
     execution = trace_cache.load(key)
     from_cache = execution is not None
     if execution is None:
-        execution = execute_case(case, executor, progress)
+        from functional.executor import default_executor  # not needed, and not imported, if the cache has it
+
+        execution = execute_case(case, executor or default_executor(), progress)
         trace_cache.save(key, execution)
     return Workload(case, execution, {"execute": perf_counter() - started}, from_cache)
 
@@ -231,7 +232,7 @@ def _launch_result(
     launch, trace, spec = workload.case.launches[number], workload.execution.traces[number], gpu.spec
     cycles = result.cycles
     threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
-    warp_capacity = spec.max_warps_per_sm * spec.sm_count * cycles
+    active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
     slots = result.issue_slots
     return LaunchResult(
         kernel=launch.program.name,
@@ -245,7 +246,7 @@ def _launch_result(
         warp_instructions=warps,
         ipc=threads / cycles,
         warp_ipc=warps / cycles,
-        occupancy=float(result.resident_warp_cycles.sum()) / warp_capacity,
+        occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),
         blocks_per_sm=limit.blocks_per_sm,
         occupancy_limiter=limit.limiter,
         registers_per_thread=registers.count,

@@ -167,11 +167,11 @@ def validate(table: Sequence[Measured], backend: str = "compiled", progress: Pro
 
     A benchmark that cannot run is skipped and named. Variants must be known (`select`).
     """
-    from abstim.simulate import check_backend, execute, time
+    from abstim.simulate import check_engine, execute, time
     from abstim.target import open_target
 
-    check_backend(backend)
     gpus, comparisons, skipped = known_variants(), [], []
+    check_engine(list(gpus.values()), backend)
     names = list(dict.fromkeys(entry.benchmark for entry in table))
     for number, name in enumerate(names):
         progress(f"validate {name}", number, len(names))

@@ -61,7 +61,8 @@ class Constants:
 
     def _fold(self, items: list[Any], depth: int) -> Any:
         """Operator-precedence evaluation of `atom operator atom ...`, left to right within a level."""
-        values, operators = [self.value(items[0], depth + 1)], []
+        values: list[Any] = [self.value(items[0], depth + 1)]
+        operators: list[Token] = []
 
         def reduce(level: int) -> None:
             while operators and _LEVEL[operators[-1]] >= level:

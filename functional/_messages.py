@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from lark import Lark, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
@@ -26,6 +27,7 @@ _PLACES = (
 
 def expected_found(error: UnexpectedInput, text: str, grammar: Lark) -> tuple[int, str]:
     """The line of a syntax error, and "expected ..., found ..."."""
+    terminals: Any
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
         line, position, terminals = error.token.line or 1, error.token.start_pos or 0, error.accepts or error.expected
     elif isinstance(error, UnexpectedCharacters):

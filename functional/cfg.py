@@ -5,7 +5,7 @@ A call is not an edge: control continues behind it, so every function has a grap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from functional.ir import Instruction
 from functional.program import BasicBlock
@@ -81,16 +81,17 @@ def _post_order(forward: Sequence[Sequence[int]], exit_node: int) -> dict[int, i
         for successor in following:
             backward[successor].append(node)
     order: dict[int, int] = {}
-    seen, stack = {exit_node}, [(exit_node, iter(backward[exit_node]))]
+    seen = {exit_node}
+    stack: list[tuple[int, Iterator[int]]] = [(exit_node, iter(backward[exit_node]))]
     while stack:
         node, remaining = stack[-1]
-        following = next((p for p in remaining if p not in seen), None)
-        if following is None:
+        predecessor = next((p for p in remaining if p not in seen), None)
+        if predecessor is None:
             order[node] = len(order)
             stack.pop()
         else:
-            seen.add(following)
-            stack.append((following, iter(backward[following])))
+            seen.add(predecessor)
+            stack.append((predecessor, iter(backward[predecessor])))
     return order
 
 

@@ -128,6 +128,9 @@ def registers_of(operand: Operand | None) -> tuple[Register, ...]:
     return ()
 
 
+_Bytes = bytes  # the field `bytes` hides the type
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A declared variable of a space. `initialiser` is its little-endian bytes, or None for zero / undefined."""
@@ -136,7 +139,7 @@ class Variable:
     space: str  # "global" "const" "shared" "local" "param"
     bytes: int
     align: int
-    initialiser: bytes | None = None
+    initialiser: _Bytes | None = None
     external: bool = False  # `.extern .shared x[]`: dynamic shared memory
     # (byte offset, symbol): pointers inside an initialiser, filled in when addresses are known
     relocations: tuple[tuple[int, Symbol], ...] = ()

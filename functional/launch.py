@@ -41,7 +41,7 @@ class Dim3(NamedTuple):
         return cls(*(int(v) for v in values))
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """Product of the extents."""
         return prod(self)
 
@@ -82,15 +82,15 @@ class Launch:
 
     @property
     def threads_per_block(self) -> int:
-        return self.block.count
+        return self.block.total
 
     @property
     def warps_per_block(self) -> int:
-        return -(-self.block.count // WARP_THREADS)
+        return -(-self.block.total // WARP_THREADS)
 
     @property
     def thread_blocks(self) -> int:
-        return self.grid.count
+        return self.grid.total
 
     @property
     def shared_bytes(self) -> int:
@@ -122,11 +122,13 @@ def check_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes:
                 raise InputError(f"kernel '{program.name}': {what} {extents} must be positive in {axis}")
             if extent > limit:
                 raise InputError(f"kernel '{program.name}': {what} {extents} is over the limit of {limit} in {axis}")
-    if block.count > _MAX_THREADS:
-        raise InputError(f"kernel '{program.name}': block {block} has {block.count} threads, the limit is {_MAX_THREADS}")
+    if block.total > _MAX_THREADS:
+        threads = f"{block.total} threads, the limit is {_MAX_THREADS}"
+        raise InputError(f"kernel '{program.name}': block {block} has {threads}")
     _check_directives(program, block)
     if not 0 <= dynamic_shared_bytes <= _MAX_SHARED_BYTES:
-        raise InputError(f"kernel '{program.name}': {dynamic_shared_bytes} bytes of dynamic shared memory is out of range")
+        dynamic = f"{dynamic_shared_bytes} bytes of dynamic shared memory"
+        raise InputError(f"kernel '{program.name}': {dynamic} is outside 0 to {_MAX_SHARED_BYTES}")
 
 
 def _check_directives(program: Program, block: Dim3) -> None:
@@ -134,8 +136,8 @@ def _check_directives(program: Program, block: Dim3) -> None:
     if required is not None and block != Dim3(*required[:3]):
         raise InputError(f"kernel '{program.name}' requires blocks of {Dim3(*required[:3])} (.reqntid), not {block}")
     most = program.directives.get("maxntid")
-    if most is not None and block.count > prod(most):
-        raise InputError(f"kernel '{program.name}' allows {prod(most)} threads a block (.maxntid), not {block.count}")
+    if most is not None and block.total > prod(most):
+        raise InputError(f"kernel '{program.name}' allows {prod(most)} threads a block (.maxntid), not {block.total}")
 
 
 def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Memory) -> bytes:
@@ -176,15 +178,21 @@ def _encode(parameter: Parameter, argument: Argument, memory: Memory, where: str
             raise InputError(f"{where}: a {type(argument).__name__} cannot be passed to a kernel")
     if len(data) != parameter.bytes:
         raise InputError(f"{where}: expected {parameter.bytes} bytes, the argument has {len(data)}")
-    if _is_float(parameter, argument):
-        raise InputError(f"{where}: a floating-point argument does not fit an integer parameter")
+    if message := _wrong_kind(parameter, argument):
+        raise InputError(f"{where}: {message}")
     return data
 
 
-def _is_float(parameter: Parameter, argument: Argument) -> bool:
-    """A floating argument for a parameter declared as a signed or unsigned integer (untyped .bN take anything)."""
-    floating = (isinstance(argument, Scalar) and argument.type.startswith("f")) or isinstance(argument, np.floating)
-    return floating and parameter.type[:1] in ("s", "u")
+def _wrong_kind(parameter: Parameter, argument: Argument) -> str:
+    """Is a typed argument an integer where a float is declared, or the reverse? Untyped .bN parameters take both."""
+    if not isinstance(argument, (Scalar, np.generic)):
+        return ""
+    floating = argument.type.startswith("f") if isinstance(argument, Scalar) else isinstance(argument, np.floating)
+    if floating and parameter.type[:1] in ("s", "u"):
+        return "a floating-point argument does not fit an integer parameter"
+    if not floating and parameter.type[:1] == "f":
+        return "an integer argument does not fit a floating-point parameter"
+    return ""
 
 
 def _encode_pointer(parameter: Parameter, name: str, offset: int, memory: Memory, where: str) -> bytes:
@@ -228,7 +236,6 @@ def layout(program: Program, space: str) -> dict[str, int]:
 
 
 def static_bytes(program: Program, space: str) -> int:
-    """Bytes the statically sized variables of `space` take, alignment gaps included."""
+    """Bytes the variables of `space` take, alignment gaps included; a dynamic array counts as empty."""
     offsets = layout(program, space)
-    own = [v for v in program.variables if v.space == space and not v.external]
-    return max((offsets[v.name] + v.bytes for v in own), default=0)
+    return max((offsets[v.name] + v.bytes for v in program.variables if v.space == space), default=0)

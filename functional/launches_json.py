@@ -175,11 +175,11 @@ def read_resources(path: Path) -> dict[str, int]:
         return {}
     found: dict[str, int] = {}
     for name, entry in _decode(path, dict[str, dict[str, Any]]).items():
-        kernels = entry["kernels"] if "kernels" in entry else {name: entry}
+        kernels = entry.get("kernels", {name: entry})
         try:
             checked = msgspec.convert(kernels, dict[str, _KernelEntry])
         except msgspec.ValidationError as error:
-            raise InputError(f"{path}: '{name}': {error}") from None
+            raise InputError(f"{path}: '{name}': {_plain(str(error))}") from None
         found.update({kernel: resources.registers for kernel, resources in checked.items()})
     for kernel, count in found.items():
         if not 0 < count <= 255:
@@ -204,7 +204,7 @@ def _plain(message: str) -> str:
     """msgspec's message, with the nearest key if one is unknown."""
     unknown = re.match(r"Object contains unknown field `([^`]*)`(?: - at `\$\.?(.*)`)?", message)
     if unknown is None:
-        return message.replace("`", "'").replace(" - at '$", " - at '")
+        return message.replace("`$.", "`").replace("`", "'")
     place = f" in {unknown[2]}" if unknown[2] else ""
     return f"unknown key '{unknown[1]}'{place}{_suggest(unknown[1], _KEYS)}"
 

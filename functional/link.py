@@ -49,7 +49,8 @@ def link(module: Module, kernel_name: str) -> Program:
             signatures[function.name] = (names.parameters(function.parameters), names.parameters(function.returns))
     blocks = basic_blocks(instructions, list(starts.values()))
     if len(blocks) > _MAX_BLOCKS:
-        raise PtxError(module.path, entry.line, f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}")
+        message = f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
+        raise PtxError(module.path, entry.line, message)
     return Program(
         name=entry.name,
         path=module.path,
@@ -108,8 +109,8 @@ def _callee(module: Module, caller: Kernel, call: Instruction) -> Kernel:
 def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:
     """Module-scope variables; of shared ones those that the code names, since others take no space in a launch."""
     operands = [o for f in functions for i in f.instructions for o in (*i.sources, *i.destinations)]
-    bases = [o.base if isinstance(o, Address) else o for o in operands]
-    named = {s.name for s in bases if isinstance(s, Symbol)}
+    bases: list[Operand | None] = [o.base if isinstance(o, Address) else o for o in operands]
+    named = {base.name for base in bases if isinstance(base, Symbol)}
     return [v for v in module.variables if v.space != "shared" or v.name in named]
 
 
@@ -118,7 +119,7 @@ class _Renamer:
 
     def __init__(self, function: Kernel) -> None:
         self.prefix = "" if function.is_entry else f"{function.name}:"
-        self.own = {v.name for v in (*function.variables, *function.parameters, *function.returns)}
+        self.own = {v.name for v in function.variables} | {p.name for p in (*function.parameters, *function.returns)}
 
     def instruction(self, i: Instruction, base: int) -> Instruction:
         if not base and not self.prefix:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt8
 
 from functional.errors import InputError
-from functional.ir import Variable
+from functional.ir import Symbol, Variable
 
 GLOBAL_BASE = 0x7000_0000
 GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE
@@ -75,9 +75,12 @@ class Memory:
     def place(self, variables: Iterable[Variable]) -> None:
         """Allocate the .global and .const variables of a module and write their initial values.
 
-        Raises InputError if constant memory overflows or an initialiser points to something without an address.
+        A pointer to a function is written as 0: it could only serve an indirect call, and a kernel that makes one does
+        not link. Raises InputError if constant memory overflows or an initialiser points to shared or local memory.
         """
-        variables = [v for v in variables if v.space in ("global", "const")]
+        everything = list(variables)
+        variables = [v for v in everything if v.space in ("global", "const")]
+        without_address = {v.name for v in everything} - {v.name for v in variables}
         for variable in variables:
             if variable.space == "global":
                 region = self._reserve(variable.name, variable.bytes, max(variable.align, ALIGNMENT_BYTES))
@@ -85,7 +88,7 @@ class Memory:
             else:
                 self.const_variables[variable.name] = self._reserve_const(variable)
         for variable in variables:
-            self._initialise(variable)
+            self._initialise(variable, without_address)
 
     def bytes_of(self, region: Region) -> UInt8[np.ndarray, " byte"]:
         """Writable bytes of a global region."""
@@ -170,7 +173,7 @@ class Memory:
         self.const_arena = np.concatenate([self.const_arena, np.zeros(end - len(self.const_arena), np.uint8)])
         return Region(variable.name, start, variable.bytes)
 
-    def _initialise(self, variable: Variable) -> None:
+    def _initialise(self, variable: Variable, without_address: set[str]) -> None:
         if variable.space == "global":
             target = self.bytes_of(self.global_variables[variable.name])
         else:
@@ -179,12 +182,14 @@ class Memory:
         if variable.initialiser is not None:
             target[:] = np.frombuffer(variable.initialiser, np.uint8)
         for offset, symbol in variable.relocations:
-            address = self._address(variable, symbol.name) + symbol.offset
+            if symbol.name in without_address:
+                raise InputError(f"'{variable.name}' points to '{symbol.name}', which is not in global memory")
+            address = self._generic_address(symbol)
             target[offset : offset + 8] = np.array([address], "<i8").view(np.uint8)
 
-    def _address(self, variable: Variable, name: str) -> int:
-        if name in self.global_variables:
-            return self.global_variables[name].address
-        if name in self.const_variables:
-            return CONST_WINDOW + self.const_variables[name].address
-        raise InputError(f"the initialiser of '{variable.name}' points to '{name}', which is not in global memory")
+    def _generic_address(self, symbol: Symbol) -> int:
+        if symbol.name in self.global_variables:
+            return self.global_variables[symbol.name].address + symbol.offset
+        if symbol.name in self.const_variables:
+            return CONST_WINDOW + self.const_variables[symbol.name].address + symbol.offset
+        return 0  # a function

@@ -60,7 +60,7 @@ def _lark() -> Lark:
     """The parser of grammar.lark. Building its tables takes 0.2 s, so lark keeps them in the cache folder."""
     from lark import Lark
 
-    from functional._syntax import TreeBuilder
+    from functional._tree import TreeBuilder
 
     grammar = Path(__file__).with_name("grammar.lark").read_text()
     return Lark(grammar, parser="lalr", lexer="contextual", transformer=TreeBuilder(), cache=_table_file() or False)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from functional import suite
 from functional.cfg import immediate_post_dominators
 from functional.link import link
 from functional.liveness import estimate_registers, live_in
 from functional.parser import parse
 from functional.program import Program
-from functional.resources import parse_ptxas, registers_per_thread
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from functional.resources import Registers, parse_ptxas, registers_per_thread
 
 HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n"
+
+
+@cache
+def suite_programs() -> tuple[tuple[str, Program], ...]:
+    """(benchmark, program) of every kernel of the suite."""
+    modules = [(name, parse(suite.ptx_path(name))) for name in suite.names()]
+    return tuple((name, link(module, kernel)) for name, module in modules for kernel in module.kernels)
 
 
 def program(body: str, functions: str = "") -> Program:
@@ -92,18 +102,15 @@ def test_a_function_has_a_graph_of_its_own():
 
 
 def test_every_suite_instruction_is_in_one_block():
-    for name in suite.names():
-        module = parse(suite.ptx_path(name))
-        for kernel in module.kernels:
-            p = link(module, kernel)
-            assert [b.start for b in p.blocks[1:]] == [b.stop for b in p.blocks[:-1]]
-            assert p.blocks[0].start == 0 and p.blocks[-1].stop == len(p.instructions)
-            starts = {b.start for b in p.blocks}
-            for b in p.blocks:
-                inside = p.instructions[b.start : b.stop - 1]
-                assert not {"bra", "ret", "exit", "bar", "call"} & {i.opcode for i in inside}
-                assert all(p.blocks[s].start in starts for s in b.successors)
-            assert all(i.target in starts for i in p.instructions if i.target is not None)
+    for _, p in suite_programs():
+        assert [b.start for b in p.blocks[1:]] == [b.stop for b in p.blocks[:-1]]
+        assert p.blocks[0].start == 0 and p.blocks[-1].stop == len(p.instructions)
+        starts = {b.start for b in p.blocks}
+        for b in p.blocks:
+            inside = p.instructions[b.start : b.stop - 1]
+            assert not {"bra", "ret", "exit", "bar", "call"} & {i.opcode for i in inside}
+            assert all(p.blocks[s].start in starts for s in b.successors)
+        assert all(i.target in starts for i in p.instructions if i.target is not None)
 
 
 def live_names(p: Program) -> list[set[str]]:
@@ -132,17 +139,13 @@ def test_register_estimate_counts_what_lives_at_once():
 
 
 def test_register_estimate_is_near_ptxas_on_the_suite():
-    errors = []
-    for name in suite.names():
-        module = parse(suite.ptx_path(name))
-        for kernel, registers in suite.registers(name).items():
-            errors.append(estimate_registers(link(module, kernel)) - registers)
+    errors = [estimate_registers(p) - suite.registers(name)[p.name] for name, p in suite_programs()]
     assert sum(abs(e) for e in errors) / len(errors) < 6
 
 
-def test_registers_say_where_they_come_from(monkeypatch):
+def test_registers_say_where_they_come_from():
     p = program("ret;")
-    assert registers_per_thread(p, "sm_80", {"k": 33}) == type(registers_per_thread(p, "", {}))(33, "resources.json")
+    assert registers_per_thread(p, "sm_80", {"k": 33}) == Registers(33, "resources.json")
     assert registers_per_thread(p, "sm_80", {}).source == "liveness estimate"  # its text is not a file
     report = (
         "ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'k' for 'sm_80'\n"
@@ -153,7 +156,8 @@ def test_registers_say_where_they_come_from(monkeypatch):
 
 def test_ptxas_on_the_path_is_used(tmp_path, monkeypatch):
     fake = tmp_path / "ptxas"
-    fake.write_text("#!/bin/sh\necho \"info : Compiling entry function 'k' for 'sm_80'\" >&2\necho 'Used 21 registers' >&2\n")
+    report = "echo \"Compiling entry function 'k' for 'sm_80'\" >&2\necho 'Used 21 registers' >&2\n"
+    fake.write_text(f"#!/bin/sh\n{report}")
     fake.chmod(0o755)
     (tmp_path / "k.ptx").write_text(f"{HEAD}.entry k() {{ ret; }}\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

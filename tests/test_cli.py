@@ -41,6 +41,7 @@ $L__BB0_2:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
+    import abstim.engine.compiled.run  # noqa: F401  its machine code stays in the cache of all tests
     monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
 
 
@@ -86,6 +87,7 @@ def test_help_imports_nothing_slow():
         (("run", "hotspot", "--set", "sm_count=0"), "not a whole number from 1 to 4096"),
         (("run", "hotspot", "--grid", "4"), "--grid: only for a .ptx target"),
         (("run", "hotspot", "--backend", "quantum"), "no back end 'quantum'"),
+        (("run", "hotspot", "--set", "perfect_memory=false"), "not supported yet"),
         (("run", "missing.json"), "missing.json"),
         (("run", "missing.ptx", "--grid", "1", "--block", "1"), "missing.ptx"),
         (("run", "missing.ptx"), "also needs --grid and --block"),

@@ -6,13 +6,14 @@ import math
 import struct
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from functional import suite
 from functional.errors import InputError, PtxError
 from functional.ir import Address, Guard, Immediate, Register, Special, Symbol, Vector
 from functional.link import link
 from functional.parser import parse, parse_bytes
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n"
 OPEN = ".visible .entry k(.param .u64 k_param_0, .param .f32 k_param_1)\n{\n"
@@ -114,7 +115,8 @@ def test_module_variables():
         HEAD
         + ".const .align 4 .b8 c[8] = {1, 2, 0xff};\n.global .f32 f[2][2] = {{1.0, 2.0}, {0f40400000}};\n"
         + ".global .u64 p[2] = {generic(c)+4, f};\n.extern .shared .align 16 .b8 dyn[];\n"
-        + ".global .align 2 .u16 s = (1 << 4) | 3 * 2;\n.global .v4 .f32 v[3];\n.global .b8 q[9] = {7,0xFF(f),0xFF00(f),"
+        + ".global .align 2 .u16 s = (1 << 4) | 3 * 2;\n.global .v4 .f32 v[3];\n"
+        + ".global .b8 q[9] = {7,0xFF(f),0xFF00(f),"
         + "0xFF0000(f),0xFF000000(f),0xFF00000000(f),0xFF0000000000(f),0xFF000000000000(f),0xFF00000000000000(f)};\n"
         + ".global .b32 open[] = {1, 2, 3};\n.visible .global .attribute(.managed) .align 4 .u32 m;\n"
     )
@@ -198,7 +200,7 @@ ERRORS = [
     (HEAD + OPEN + REGISTERS + "add.s32 %r1, , 1;\n", 7, "expected an operand, found ','"),
     (HEAD + OPEN + REGISTERS + "add.s32 %r1, %r99, 1;\n}", 7, "register '%r99' is not declared"),
     (HEAD + OPEN + REGISTERS + "mov.u64 %rd1, nowhere;\n}", 7, "'nowhere' is not declared"),
-    (HEAD + OPEN + REGISTERS + "bra L;\n}", 7, "label 'L' is not defined in 'k'"),
+    (HEAD + OPEN + REGISTERS + "bra L;\n}", 7, "label 'L' is not defined in this function"),
     (HEAD + OPEN + REGISTERS + "L:\nL:\n}", 8, "label 'L' is defined twice"),
     (HEAD + OPEN + REGISTERS + "@%r1 bra L;\nL:\n}", 7, "the guard '%r1' is a .b32 register, not a .pred"),
     (HEAD + OPEN + REGISTERS + "@%p99 ret;\n}", 7, "register '%p99' is not declared"),
@@ -264,9 +266,11 @@ def test_random_bytes_never_crash(data, headed):
 
 
 FRAGMENTS = [
-    "{", "}", ";", ",", "[", "]", "%r1", "%r<3>", "@%p1", "@", "bra L;", "L:", "ret;", ".reg .b32 %q;", "0f3F", "1e999", "-", "|",
-    "(", ")", "\n", '"', "/*", "*/", "//", ".param", ".align 3", ".global .b32 y;", "call.uni", "call", "_", "!", "mov.u32", "0x", "=",
-    ".entry z()", ".func", "brx.idx %r1, L;", "L: .branchtargets L;", "generic(k)", "<", ">", ".version 1.0", "\x00", "é", "%tid.x", "1", "+",
+    "{", "}", ";", ",", "[", "]", "%r1", "%r<3>", "@%p1", "@", "bra L;", "L:", "ret;", ".reg .b32 %q;", "0f3F", "1e999",
+    "-", "|", "(", ")", "\n", '"', "/*", "*/", "//", ".param", ".align 3", ".global .b32 y;",
+    "call.uni", "call", "_", "!", "mov.u32",
+    "0x", "=", ".entry z()", ".func", "brx.idx %r1, L;", "L: .branchtargets L;", "generic(k)", "<", ">", ".version 1.0",
+    "\x00", "é", "%tid.x", "1", "+",
 ]  # fmt: skip
 
 

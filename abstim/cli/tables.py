@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ def console(stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    columns = min(WIDTH, os.get_terminal_size(stream.fileno()).columns) if stream.isatty() else WIDTH
-    return Console(file=stream, width=columns, highlight=False)
+    columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    return Console(file=stream, width=min(WIDTH, columns or WIDTH), highlight=False)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
@@ -71,17 +70,22 @@ def progress(quiet: bool = False, after_seconds: float = 2.0) -> Iterator[Any]:
     if quiet or not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
-    from rich.progress import Progress as Bar
+    from threading import Timer
 
-    bar, started = Bar(console=console(stderr=True), transient=True), monotonic()
-    task = bar.add_task("")
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    def report(what: str, done: int, total: int) -> None:
-        if monotonic() - started > after_seconds:
-            bar.start()
-        bar.update(task, description=what, completed=done, total=total)
-
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+    )
+    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    task, timer = bar.add_task("", total=None), Timer(after_seconds, bar.start)
+    timer.daemon = True
+    timer.start()
     try:
-        yield report
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
     finally:
+        timer.cancel()
         bar.stop()

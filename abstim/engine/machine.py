@@ -6,7 +6,16 @@ import numpy as np
 
 from abstim.config import Gpu
 from abstim.engine.compiled.layout import (
-    CODE, GTO, LRR, MACHINE, OLDEST, OPERANDS, RING, TWO_LEVEL, Offsets, Streams,
+    CODE,
+    GTO,
+    LRR,
+    MACHINE,
+    OLDEST,
+    OPERANDS,
+    RING,
+    TWO_LEVEL,
+    Offsets,
+    Streams,
 )  # fmt: skip
 from functional.trace import Trace
 from precharacterize import LatencyTable

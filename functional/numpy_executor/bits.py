@@ -119,7 +119,7 @@ def _bfe(inst: Instruction) -> Operation:
     def function(a: np.ndarray, position: np.ndarray, length: np.ndarray) -> np.ndarray:
         position, length = position & _U32(255), length & _U32(255)
         raw = a.view(unsigned) >> np.minimum(position, width).astype(unsigned)
-        kept = np.minimum(length, width).astype(unsigned)
+        kept = np.minimum(length, width - np.minimum(position, width)).astype(unsigned)  # beyond: the sign
         field = raw & ~(~unsigned.type(0) << kept)
         if dtype.kind == "u":
             return field

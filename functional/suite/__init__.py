@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from functional.suite._recipe import Recipe
 
 GROUPS = ("table1", "apps", "micro")
+_MODULES = (
+    "_table1_networks", "_table1_grids", "_table1_particles", "_apps_dense", "_apps_data", "_apps_science",
+    "_apps_layers", "_micro_units", "_micro_memory", "_micro_control",
+)  # fmt: skip
 _FOLDER = Path(__file__).parent
 
 
@@ -110,19 +116,10 @@ def _known(name: str) -> str:
 
 
 @cache
-def _benchmarks() -> dict:
-    from functional.suite import (  # in the suite's order
-        _table1_networks,
-        _table1_grids,
-        _table1_particles,
-        _apps_dense,
-        _apps_data,
-        _apps_science,
-        _apps_layers,
-        _micro_units,
-        _micro_memory,
-        _micro_control,
-    )  # isort: skip
+def _benchmarks() -> dict[str, tuple[str, Callable[[], Recipe]]]:
+    """Name -> (group, function), in the suite's order; importing a module registers its benchmarks."""
     from functional.suite._recipe import BENCHMARKS
 
+    for module in _MODULES:
+        import_module(f"functional.suite.{module}")
     return BENCHMARKS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.suite._recipe import Recipe, bench, blocks, rng, uniform, f32, f64, u8, u32
+from functional.suite._recipe import Recipe, bench, blocks, f32, f64, rng, u8, u32, uniform
 
 
 def matmul_case(seed, kernel, m, n, k):
@@ -96,7 +96,7 @@ def aes256_round_keys(key, box):
             rcon = gf_mul(rcon, 2)
         elif i % 8 == 4:
             t = [int(box[b]) for b in t]
-        words.append([a ^ b for a, b in zip(words[i - 8], t)])
+        words.append([a ^ b for a, b in zip(words[i - 8], t, strict=True)])
     return np.array(words, u8)                              # 60 x 4
 
 
@@ -130,7 +130,7 @@ def aes256_encrypt() -> Recipe:
     t0 = np.array([(gf_mul(int(s), 2) << 24) | (int(s) << 16) | (int(s) << 8) | gf_mul(int(s), 3)
                    for s in box], u32)
     rot = [t0] + [(t0 >> u32(8 * k)) | (t0 << u32(32 - 8 * k)) for k in (1, 2, 3)]
-    table = np.concatenate(rot + [box.astype(u32)])
+    table = np.concatenate([*rot, box.astype(u32)])
     round_key = np.frombuffer(keys.tobytes(), ">u4").astype(u32)
     c = Recipe()
     c.launch("aes256_encrypt", n // 128, 128,

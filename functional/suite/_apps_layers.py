@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.suite._recipe import Recipe, bench, blocks, rng, uniform, f16, f32, f64
+from functional.suite._recipe import Recipe, bench, blocks, f16, f32, f64, rng, uniform
 
 
 @bench("apps")

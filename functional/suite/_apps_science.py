@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.suite._recipe import Recipe, bench, blocks, rng, uniform, f32, f64, i32
+from functional.suite._recipe import Recipe, bench, blocks, f32, f64, i32, rng, uniform
 
 
 @bench("apps")
@@ -114,7 +114,7 @@ def fdtd2d() -> Recipe:
         hz[:-1, :-1] -= h7 * (ex[:-1, 1:] - ex[:-1, :-1] + ey[1:, :-1] - ey[:-1, :-1])
     c = Recipe()
     b = [c.input(name, a) for name, a in (("ex", ex0), ("ey", ey0), ("hz", hz0))]
-    for ref, a in zip(b, (ex, ey, hz)):
+    for ref, a in zip(b, (ex, ey, hz), strict=True):
         c.expect(ref, a, 1e-4, 1e-4)
     grid, block = (nx // 32, ny // 8), (32, 8)
     for t in range(steps):

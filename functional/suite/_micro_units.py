@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.suite._recipe import Recipe, bench, rng, uniform, f32, f64, u32
+from functional.suite._recipe import Recipe, bench, f32, f64, rng, u32, uniform
 
 
 def chains(seed_array, per_trip, variants, kinds, dtype, extra, start_of, finish, rtol=0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.suite._recipe import Recipe, bench, blocks, rng, uniform, f32, f64, i32
+from functional.suite._recipe import Recipe, bench, blocks, f32, f64, i32, rng, uniform
 
 
 @bench("table1")

@@ -29,7 +29,8 @@ def simulate(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> OracleResult
     last, time = len(sms) - 1, 0
     while waiting or any(sm.warps for sm in sms):
         for sm in sms:
-            sm.cycle(time)
+            if sm.warps:  # an SM without warps has nothing to look at
+                sm.cycle(time)
         while waiting and (taker := _taker(sms, last, time)) is not None:
             block = waiting.pop(0)
             sms[taker].launch([stream_of(program, inputs.trace, block * width + k) for k in range(width)], time)

@@ -51,22 +51,21 @@ class TwoLevel(Policy):
 
     def order(self, sm: Sm, time: int) -> list[int]:
         if self.pending:
-            demoted = [w for w in self.active if w not in sm.warps or self._waits(sm.warps[w], time)]
+            demoted = [w for w in self.active if w not in sm.warps or self._leaves(sm.warps[w], time)]
             self.active = [w for w in self.active if w not in demoted]
             self.pending += demoted
             self.active += self.pending[: len(demoted)]
             self.pending = self.pending[len(demoted) :]
         return list(self.active)
 
-    def _waits(self, warp: Warp, time: int) -> bool:
-        if warp.at_barrier:
+    def _leaves(self, warp: Warp, time: int) -> bool:
+        if not warp.running or warp.at_barrier:
             return True
-        if warp.wrong_path:
+        if warp.wrong_path or not warp.buffered or warp.front_end > time:  # its next instruction is not at hand
             return False
         return any(
-            warp.registers[r] > time and warp.written_by[r] in LONG_OPERATIONS
+            warp.registers.get(r, 0) > time and warp.written_by[r] in LONG_OPERATIONS
             for r in warp.program.long_waits(warp.next)
-            if r in warp.registers
         )
 
 

@@ -64,24 +64,24 @@ class ResponsePath:
 
 
 class FrontEnd:
-    """Rule 6: one fetch a cycle, an L1I miss takes a second one."""
+    """L1I and the width of a fetch (rule 6)."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.booked: set[int] = set()
         self.l1i = Cache(gpu.spec.l1i_sets, gpu.spec.l1i_ways)
         self.line = gpu.pipeline.fetch_line_instructions
         self.width = gpu.pipeline.instructions_per_fetch
         self.miss_cycles = int(gpu.params.l1i_miss_extra_cycles)
 
-    def fetch(self, pc: int, time: int) -> int:
-        """Grant of a fetch of `pc` requested at `time`."""
-        grant = first_unbooked(self.booked, time)
+    def look_up(self, pc: int, time: int) -> int:
+        """Cycle in which the line of `pc`, looked up at `time`, is there."""
+        line = pc // self.line
         self.l1i.accesses += 1
-        if self.l1i.touch(pc // self.line) is None:
+        filled = self.l1i.touch(line)
+        if filled is None:
             self.l1i.misses += 1
-            self.l1i.allocate(pc // self.line, 0)
-            grant = first_unbooked(self.booked, grant + self.miss_cycles)
-        return grant
+            filled = time + self.miss_cycles
+            self.l1i.allocate(line, filled)
+        return max(time, filled)
 
     def pair(self, pc: int) -> int:
         """Instructions that a fetch of `pc` brings."""

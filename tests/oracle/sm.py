@@ -16,30 +16,41 @@ SP, SFU, MEM = 0, 1, 2
 
 @dataclass
 class Warp:
-    """A running warp: in a slot, with the rest of its stream. `next` is the instruction it issues next."""
+    """A resident warp: in a slot, with the rest of its stream. `next` is the instruction it issues next."""
 
     slot: int
     launch_order: int
     program: Program
     stream: WarpStream
     next: int
+    fetching: int | None = None  # the pc it wants a fetch of, or whose line it waits for
+    line_back: int | None = None  # when that line is there, after a miss
     buffered: int = 0  # instructions left in its fetch pair
-    ready: int = 0
+    front_end: int = 0  # cycle in which the buffered one can issue
     wrong_path: bool = False
     at_barrier: bool = False
+    not_before: int = 0
+    running: bool = True  # has not issued its last instruction
     complete: int = 0  # every result it has issued
     registers: dict[int, int] = field(default_factory=dict)  # register -> free cycle
     written_by: dict[int, Kind] = field(default_factory=dict)
 
+    def can_be_visited(self, time: int) -> bool:
+        """Is it running, not held, and `ready` by `time`?"""
+        if not self.running or self.at_barrier or self.fetching is not None or self.front_end > time:
+            return False
+        if self.wrong_path:
+            return True
+        return max([self.not_before, *(self.registers.get(r, 0) for r in self.program.waits(self.next))]) <= time
+
 
 @dataclass
 class Block:
-    """A resident thread block. `left` is the latest cycle in which one of its warps has left."""
+    """A resident thread block: its slot, the cycle it came in, its warps."""
 
     slot: int
     start: int
     warps: list[Warp]
-    left: int = 0
 
 
 class Sm:
@@ -48,7 +59,7 @@ class Sm:
     def __init__(self, gpu: Gpu, program: Program, warps_per_block: int, blocks_per_sm: int) -> None:
         spec = gpu.spec
         self.gpu, self.program, self.warps_per_block = gpu, program, warps_per_block
-        self.warps: dict[int, Warp] = {}  # by warp slot, those that have not exited
+        self.warps: dict[int, Warp] = {}  # by warp slot, those that are not gone
         self.blocks: dict[int, Block] = {}  # by block slot
         self.slot_free = [0] * blocks_per_sm  # cycle from which a block slot is free; unknown while in `blocks`
         self.last_dispatch, self.launched, self.last_exit, self.resident_warp_cycles = -1, 0, 0, 0
@@ -62,7 +73,7 @@ class Sm:
         ]
         self.banks: list[set[int]] = [set() for _ in range(spec.register_banks)]
         self.due: dict[int, int] = {}  # cycle -> results due on the buses
-        self.last_sp_start, self.issued = 0, 0
+        self.last_sp_start, self.issued, self.last_fetched = 0, 0, -1
 
     # Rule 10
 
@@ -81,26 +92,26 @@ class Sm:
             self.launched += 1
             self.warps[warp.slot] = warp
             block.warps.append(warp)
-            self.fetch_next(warp, time + 1)
+            self.want(warp, self.program.pc(warp.next))
 
     # Rules 1 and 2
 
     def cycle(self, time: int) -> None:
-        """One cycle of all schedulers."""
+        """One cycle of all schedulers, then of the fetch stage."""
         count = len(self.schedulers)
         for k in range(count):
-            if self.warps:
-                self.turn(self.schedulers[(time + k) % count], time)
+            self.turn(self.schedulers[(time + k) % count], time)
+        self.fetch_stage(time)
 
     def turn(self, scheduler, time: int) -> None:
         """One cycle of one scheduler."""
         for slot in scheduler.order(self, time):
             warp = self.warps.get(slot)
-            if warp is None or warp.at_barrier or warp.ready > time:
+            if warp is None or not warp.can_be_visited(time):
                 continue
             if warp.wrong_path:
                 warp.wrong_path = False
-                self.fetch_next(warp, time)
+                self.want(warp, self.program.pc(warp.next))
             elif self.ports[self.program.unit(warp.next)].has_dispatch_register(time):
                 scheduler.last = slot
                 self.issue(warp, time)
@@ -154,6 +165,43 @@ class Sm:
         port.units[0].free = start + self.memory.busy_cycles(access)
         return start, self.memory.result(access, start)
 
+    # Rule 6
+
+    def want(self, warp: Warp, pc: int) -> None:
+        """The warp's buffer is empty: it wants a fetch of `pc`."""
+        warp.fetching, warp.buffered = pc, 0
+
+    def fetch_stage(self, time: int) -> None:
+        """The fetch stage of one cycle."""
+        back = [w for w in self.warps.values() if w.line_back is not None and w.line_back <= time]
+        if back:
+            self.deliver(min(back, key=lambda w: (w.line_back, w.slot)), time)
+            return
+        count = self.gpu.spec.max_warps_per_sm
+        for slot in [(self.last_fetched + 1 + k) % count for k in range(count)]:
+            warp = self.warps.get(slot)
+            if warp is None:
+                continue
+            if warp.fetching is not None and warp.line_back is None:
+                self.look_up(warp, time)
+                return
+            if not warp.running and warp.complete <= time:
+                self.gone(warp, time)
+
+    def look_up(self, warp: Warp, time: int) -> None:
+        """The warp's turn in the fetch stage."""
+        self.last_fetched = warp.slot
+        there = self.front.look_up(warp.fetching, time)
+        if there <= time:
+            self.deliver(warp, time)
+        else:
+            warp.line_back = there
+
+    def deliver(self, warp: Warp, time: int) -> None:
+        """The warp gets its pair."""
+        warp.buffered, warp.front_end = self.front.pair(warp.fetching), time + 2
+        warp.fetching = warp.line_back = None
+
     # Rule 7
 
     def issue(self, warp: Warp, time: int) -> None:
@@ -168,63 +216,57 @@ class Sm:
         if following is None:
             self.exit(warp, time)
             return
-        warp.next = following
-        self.front_end(warp, i, kind, time)
+        warp.next, warp.not_before = following, 0
+        if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
+            warp.not_before = result - 1
+        elif kind == Kind.FENCE:
+            warp.not_before = warp.complete
+        self.follow(warp, i, kind, time)
         if kind == Kind.BARRIER:
             warp.at_barrier = True
             self.release_if_complete(warp, time)
-        elif kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
-            warp.ready = max(warp.ready, result - 1)
-        elif kind == Kind.FENCE:
-            warp.ready = max(warp.ready, warp.complete)
 
-    def front_end(self, warp: Warp, i: int, kind: Kind, time: int) -> None:
-        """Which instruction the front end brings after `i`, and when."""
+    def follow(self, warp: Warp, i: int, kind: Kind, time: int) -> None:
+        """What the front end does after `i`."""
         warp.buffered -= 1
         left = warp.buffered > 0
-        if warp.next == i + 1:
-            if left:
-                self.wait_for_operands(warp, time + 1)
-            else:
-                self.fetch_next(warp, time)
-        elif kind == Kind.EXIT:
-            self.fetch_next(warp, time)
+        sequential = warp.next == i + 1
+        if sequential and left:
+            warp.front_end = time + 1
+        elif sequential or kind == Kind.EXIT:
+            self.want(warp, self.program.pc(warp.next))
         else:
             warp.wrong_path = True
-            warp.ready = time + 1 if left else self.front.fetch(self.program.pc(i) + 1, time) + 2
-
-    def fetch_next(self, warp: Warp, time: int) -> None:
-        """Fetch the warp's next instruction, requested at `time`."""
-        pc = self.program.pc(warp.next)
-        warp.buffered = self.front.pair(pc)
-        self.wait_for_operands(warp, self.front.fetch(pc, time) + 2)
-
-    def wait_for_operands(self, warp: Warp, front_end: int) -> None:
-        """The warp is ready when the front end is and every register of its next instruction is free."""
-        warp.ready = max([front_end, *(warp.registers.get(r, 0) for r in self.program.waits(warp.next))])
+            if left:
+                warp.front_end = time + 1
+            else:
+                self.want(warp, self.program.pc(i) + 1)
 
     # Rules 8 and 9
 
     def release_if_complete(self, warp: Warp, time: int) -> None:
         """Release the block of `warp` if all its running warps wait at the barrier."""
-        running = [w for w in self._block_of(warp).warps if self.warps.get(w.slot) is w]
+        running = [w for w in self._block_of(warp).warps if w.running]
         if all(w.at_barrier for w in running):
             for w in running:
                 w.at_barrier = False
-                w.ready = max(w.ready, time)
+                w.not_before = max(w.not_before, time)
 
     def exit(self, warp: Warp, time: int) -> None:
         """The warp has issued its last instruction at `time`."""
+        warp.running = False
+        warp.complete = max(warp.complete, time + 6)
+        self.release_if_complete(warp, time)
+
+    def gone(self, warp: Warp, time: int) -> None:
+        """The fetch stage has noticed that the warp has drained."""
         block = self._block_of(warp)
         del self.warps[warp.slot]
-        block.left = max(block.left, warp.complete, time + 6)
-        self.last_exit = max(self.last_exit, block.left)
-        if any(self.warps.get(w.slot) is w for w in block.warps):
-            self.release_if_complete(warp, time)
-            return
-        self.slot_free[block.slot] = block.left
-        self.resident_warp_cycles += self.warps_per_block * (block.left - block.start)
-        del self.blocks[block.slot]
+        self.last_exit = time
+        if not any(self.warps.get(w.slot) is w for w in block.warps):
+            self.slot_free[block.slot] = time
+            self.resident_warp_cycles += self.warps_per_block * (time - block.start)
+            del self.blocks[block.slot]
 
     def _block_of(self, warp: Warp) -> Block:
         return self.blocks[warp.slot // self.warps_per_block]

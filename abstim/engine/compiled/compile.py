@@ -28,6 +28,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(cache_dir("engine") / sources_digest())
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        return numba.njit(cache=True, nogil=True, _nrt=False)(function)
     finally:
         numba.config.CACHE_DIR = previous

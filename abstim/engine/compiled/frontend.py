@@ -4,36 +4,36 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
 from abstim.engine.compiled.caches import l1i_lookup
+from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.layout import MEMORY_WAIT, NEVER, NOT_READY
 from abstim.engine.compiled.retire import notice
 
 ONE = np.uint64(1)
 
 
-@njit
+@jit
 def lowest(mask):
     """Slot of the lowest set bit; `mask` is not 0."""
     return np.int64(trailing_zeros(mask))
 
 
-@njit
+@jit
 def bit(w):
     """Mask with the bit of slot `w`."""
     return ONE << np.uint64(w)
 
 
-@njit
+@jit
 def first_after(mask, last):
     """Lowest set bit above `last`, else the lowest set bit; `mask` is not 0."""
     above = mask & ~(bit(last + 1) - ONE) if last < 63 else np.uint64(0)
     return lowest(above if above else mask)
 
 
-@njit
+@jit
 def make_ready(sm, heap, m, code, w, front_end):
     """Set when the warp's next instruction can issue, its front end being ready at `front_end`."""
     row = code[sm.pc[w]]
@@ -52,7 +52,7 @@ def make_ready(sm, heap, m, code, w, front_end):
         sm.wake[s] = ready
 
 
-@njit
+@jit
 def want_fetch(sm, w, pc):
     """The warp's buffer is empty: it asks for `pc` from now on."""
     sm.wanted |= bit(w)
@@ -62,7 +62,7 @@ def want_fetch(sm, w, pc):
     sm.reason[w] = NOT_READY
 
 
-@njit
+@jit
 def deliver(sm, heap, m, code, w, time):
     """A fetch pair reaches the warp: decoded in the next cycle, issued in the one after."""
     sm.front_end[w] = time + 2
@@ -75,7 +75,7 @@ def deliver(sm, heap, m, code, w, time):
         make_ready(sm, heap, m, code, w, time + 2)
 
 
-@njit
+@jit
 def notice_exits(sm, m, fetched, time):
     """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
     n = m.warp_slots
@@ -89,7 +89,7 @@ def notice_exits(sm, m, fetched, time):
             notice(sm, m, w, time)
 
 
-@njit
+@jit
 def returned(sm, time):
     """The slot whose missed line is back the longest, -1 if none is."""
     best, left = -1, sm.missing
@@ -101,7 +101,7 @@ def returned(sm, time):
     return best
 
 
-@njit
+@jit
 def fetch(sm, heap, m, code, time):
     """The fetch stage of one cycle."""
     back = returned(sm, time) if sm.missing else -1
@@ -124,7 +124,7 @@ def fetch(sm, heap, m, code, time):
         sm.fetch_back[fetched] = there
 
 
-@njit
+@jit
 def next_fetch(sm, time):
     """First cycle after `time` in which the fetch stage has something to do."""
     if sm.wanted:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from numba import njit
-
-from abstim.engine.compiled.compile import compiled
+from abstim.engine.compiled.compile import compiled, jit
+from abstim.engine.compiled.frontend import fetch, next_fetch, want_fetch
 from abstim.engine.compiled.layout import GTO, NEVER, OLDEST
 from abstim.engine.compiled.schedule import run_scheduler
-from abstim.engine.compiled.frontend import fetch, next_fetch, want_fetch
 
 
-@njit
+@jit
 def advance(sm, heap, m, code, streams):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
     time = sm.clock
     while time <= sm.horizon and sm.live > 0:
-        first = time % m.schedulers
+        first = (time - 1) % m.schedulers
         for k in range(m.schedulers):
             s = first + k if first + k < m.schedulers else first + k - m.schedulers
             if sm.wake[s] <= time:
@@ -29,7 +27,7 @@ def advance(sm, heap, m, code, streams):
     sm.clock = time
 
 
-@njit
+@jit
 def next_dispatch(sm, m):
     """Cycle in which this SM can take a block, as far as known."""
     free = sm.block_free[0]
@@ -38,7 +36,7 @@ def next_dispatch(sm, m):
     return max(free, sm.last_dispatch + 1)
 
 
-@njit
+@jit
 def launch_block(sm, heap, m, code, streams, offsets, block, time):
     """Thread block `block` (a position in the trace) enters the lowest free slot at the end of cycle `time`."""
     slot = 0
@@ -55,7 +53,7 @@ def launch_block(sm, heap, m, code, streams, offsets, block, time):
     sm.live += m.warps_per_block
 
 
-@njit
+@jit
 def start_warp(sm, heap, m, code, streams, w):
     """The warp in slot `w` starts with an empty instruction buffer."""
     block = streams.blocks[sm.event[w]]

@@ -94,6 +94,7 @@ SM = np.dtype(
         ("alive", np.int64, SLOTS),
         ("reason", np.int64, SLOTS),  # what `ready` waits for
         ("flush", np.int64, SLOTS),  # the instruction buffer holds the wrong path
+        ("wrong", np.int64, SLOTS),  # and begins with this instruction
         # thread block slots
         ("block_running", np.int64, SLOTS),  # warps that have instructions left
         ("block_live", np.int64, SLOTS),  # warps not noticed as gone
@@ -102,6 +103,7 @@ SM = np.dtype(
         ("block_start", np.int64, SLOTS),
         # schedulers
         ("order", np.int64, (SCHEDULERS, SLOTS)),  # slots, oldest first (two-level: active, then pending)
+        ("order_scratch", np.int64, SLOTS),
         ("count", np.int64, SCHEDULERS),
         ("last", np.int64, SCHEDULERS),  # slot issued last
         ("wake", np.int64, SCHEDULERS),  # nothing to do for this scheduler before

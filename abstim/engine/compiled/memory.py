@@ -16,7 +16,7 @@ SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC = int(Kind.SHARED_LOAD), int(Kind.SHARE
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 
-@njit
+@njit(_nrt=False)
 def transactions_of(m, record, access_bytes):
     """Transactions one line record makes (REFERENCE.md "Coalescing")."""
     sectors = (record >> 1) & 15
@@ -27,7 +27,7 @@ def transactions_of(m, record, access_bytes):
     return 1
 
 
-@njit
+@njit(_nrt=False)
 def const_transactions(m, record):
     """Constant-cache lines one 128 B record touches."""
     sectors = (record >> 1) & 15
@@ -36,7 +36,7 @@ def const_transactions(m, record):
     return int((sectors & 3) != 0) + int((sectors & 12) != 0)
 
 
-@njit
+@njit(_nrt=False)
 def occupancy_of(sm, heap, m, code, streams, w, i):
     """Cycles instruction `i` of warp `w` keeps the load/store unit, and the end of its records."""
     kind = code[i].kind
@@ -54,7 +54,7 @@ def occupancy_of(sm, heap, m, code, streams, w, i):
             return max(1, count), end
 
 
-@njit
+@njit(_nrt=False)
 def result_of(sm, heap, m, code, streams, w, i, start, end):
     """Cycle in which the access that starts at `start` is complete; moves the warp's cursors past it."""
     kind = code[i].kind
@@ -76,7 +76,7 @@ def result_of(sm, heap, m, code, streams, w, i, start, end):
     return global_result(sm, heap, m, code, streams, i, first, end, start)
 
 
-@njit
+@njit(_nrt=False)
 def const_result(sm, heap, m, streams, first, end, start):
     """A parameter or constant load: one line a cycle."""
     time, done = start + m.const_cycles, start
@@ -92,7 +92,7 @@ def const_result(sm, heap, m, streams, first, end, start):
     return done
 
 
-@njit
+@njit(_nrt=False)
 def global_result(sm, heap, m, code, streams, i, first, end, start):
     """A global, local or generic access: one transaction a cycle through the L1D pipeline, last line first."""
     kind = code[i].kind

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.layout import MEM, RING, SP
 from abstim.engine.compiled.memory import occupancy_of, result_of
 
 
-@njit
+@jit
 def port_free(sm, m, port):
     """First cycle in which an instruction can issue to `port`: a dispatch register is free."""
     return sm.port_alloc[port, sm.port_position[port]]
 
 
-@njit
+@jit
 def collect(sm, m, port, time):
     """Take an operand collector for an instruction issued at `time`; returns (collector, allocation cycle)."""
     best = 0
@@ -27,7 +26,7 @@ def collect(sm, m, port, time):
     return best, allocated
 
 
-@njit
+@jit
 def read_operands(sm, heap, m, code, i, w, allocated):
     """Cycle in which the operands are at hand: each bank serves one read a cycle and a write takes precedence."""
     ready = allocated + 1
@@ -41,7 +40,7 @@ def read_operands(sm, heap, m, code, i, w, allocated):
     return ready
 
 
-@njit
+@jit
 def write_back(sm, heap, m, code, i, w, time):
     """Results written at `time` occupy their banks."""
     for k in range(code[i].write_count):
@@ -50,7 +49,7 @@ def write_back(sm, heap, m, code, i, w, time):
             heap[m.bank_at + ((number + w) & (m.banks - 1)) * RING + (time & (RING - 1))] = time
 
 
-@njit
+@jit
 def start_on_unit(sm, heap, m, port, earliest, latency, initiation):
     """First cycle in which a unit of the port is free, its result slot is free and a result bus is free; books them."""
     time = earliest
@@ -70,7 +69,7 @@ def start_on_unit(sm, heap, m, port, earliest, latency, initiation):
         time += 1
 
 
-@njit
+@jit
 def execute(sm, heap, m, code, streams, i, w, time):
     """Send instruction `i` of warp `w`, issued at `time`, down its port; returns the cycle its result is free to use."""
     port = code[i].unit

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.layout import (
-    BARRIER_WAIT, EMPTY, GTO, ISSUED, LRR, MEMORY_WAIT, NEVER, NOT_READY, OLDEST, TWO_LEVEL, UNIT_BUSY,
+    BARRIER_WAIT,
+    EMPTY,
+    GTO,
+    ISSUED,
+    LRR,
+    MEMORY_WAIT,
+    NEVER,
+    NOT_READY,
+    OLDEST,
+    TWO_LEVEL,
+    UNIT_BUSY,
 )  # fmt: skip
 from abstim.engine.compiled.ports import port_free
 from abstim.engine.compiled.warp import issue, refetch
 
 
-@njit
+@jit
 def candidate(sm, m, s, k):
     """The k-th warp slot scheduler `s` looks at in this cycle, -1 to skip."""
     if m.policy == LRR:
@@ -25,7 +34,7 @@ def candidate(sm, m, s, k):
     return sm.order[s, k]
 
 
-@njit
+@jit
 def candidates(sm, m, s):
     """How many slots `candidate` enumerates."""
     if m.policy == LRR:
@@ -35,7 +44,7 @@ def candidates(sm, m, s):
     return sm.count[s] + (1 if m.policy == GTO else 0)
 
 
-@njit
+@jit
 def retire(sm, m, s, w):
     """Take a finished warp out of an age order."""
     if m.policy != GTO and m.policy != OLDEST:
@@ -48,52 +57,60 @@ def retire(sm, m, s, w):
     sm.count[s] -= 1
 
 
-@njit
+@jit
 def charge(sm, s, time):
     """Book the scheduler's idle cycles up to `time` under the reason last seen."""
     sm.slots[sm.idle_reason[s]] += time - sm.idle_since[s]
     sm.idle_since[s] = time
 
 
-@njit
+@jit
 def is_long_wait(sm, heap, m, code, w, time):
     """Does a plain source of the warp's buffered next instruction wait for a load?"""
-    if sm.flush[w] or sm.buffered[w] == 0 or sm.front_end[w] > time:
+    if sm.buffered[w] == 0 or sm.front_end[w] > time:
         return False
-    i = sm.pc[w]
+    i = sm.wrong[w] if sm.flush[w] else sm.pc[w]
     for k in range(code[i].long_count):
         entry = heap[m.registers_at + w * m.register_count + code[i].long_waits[k]]
-        if entry & 2 and entry >> 2 > time:
+        if entry & 2:
             return True
     return False
 
 
-@njit
+@jit
 def promote(sm, heap, m, code, s, time):
     """Two-level: demote active warps that wait for long operations, promote as many from the pending queue."""
-    total, active, demoted = sm.count[s], m.active_warps, 0
-    if total <= active:
-        return
-    kept = 0
-    moved = sm.order[s, :active].copy()
+    total = sm.count[s]
+    active = min(m.active_warps, total)
+    kept, demoted = 0, 0
     for k in range(active):
-        w = moved[k]
-        if not sm.alive[w] or sm.waiting[w] or is_long_wait(sm, heap, m, code, w, time):
-            moved[demoted] = w
+        w = sm.order[s, k]
+        if not sm.alive[w] or sm.waiting[w] or sm.not_before[w] > time or is_long_wait(sm, heap, m, code, w, time):
+            sm.order_scratch[demoted] = w
             demoted += 1
         else:
             sm.order[s, kept] = w
             kept += 1
     if demoted:
-        pending = sm.order[s, active:total].copy()
+        for k in range(active, total):
+            sm.order[s, k - demoted] = sm.order[s, k]
         for k in range(demoted):
-            sm.order[s, kept + k] = pending[k] if k < total - active else moved[k - (total - active)]
-        for k in range(total - active):
-            source = k + demoted
-            sm.order[s, active + k] = pending[source] if source < total - active else moved[source - (total - active)]
+            sm.order[s, total - demoted + k] = sm.order_scratch[k]
 
 
-@njit
+@jit
+def rotate_active(sm, m, s, position):
+    """Two-level: the active queue goes on after the warp that has just issued."""
+    active = min(m.active_warps, sm.count[s])
+    for k in range(position + 1):
+        sm.order_scratch[k] = sm.order[s, k]
+    for k in range(position + 1, active):
+        sm.order[s, k - position - 1] = sm.order[s, k]
+    for k in range(position + 1):
+        sm.order[s, active - position - 1 + k] = sm.order_scratch[k]
+
+
+@jit
 def run_scheduler(sm, heap, m, code, streams, s, time):
     """One cycle of scheduler `s`. Issues at most one instruction; otherwise sets when to look again, and why not now."""
     if m.policy == TWO_LEVEL:
@@ -119,7 +136,10 @@ def run_scheduler(sm, heap, m, code, streams, s, time):
             blocked = True
             continue
         charge(sm, s, time)
-        if issue(sm, heap, m, code, streams, w, time):
+        finished = issue(sm, heap, m, code, streams, w, time)
+        if m.policy == TWO_LEVEL:
+            rotate_active(sm, m, s, k)
+        elif finished:
             retire(sm, m, s, w)
         sm.last[s] = w
         sm.slots[ISSUED] += 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.frontend import bit, make_ready, want_fetch
 from abstim.engine.compiled.layout import NOT_READY
 from abstim.engine.compiled.ports import execute
@@ -15,7 +14,7 @@ PARAM_LOAD, GLOBAL_LOAD = int(Kind.PARAM_LOAD), int(Kind.GLOBAL_LOAD)
 SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
 
 
-@njit
+@jit
 def step(sm, streams, w):
     """Move the warp to its next instruction; returns False at the end of its stream."""
     i = sm.pc[w] + 1
@@ -30,14 +29,14 @@ def step(sm, streams, w):
     return True
 
 
-@njit
+@jit
 def refetch(sm, code, w):
     """The scheduler finds the wrong path in the warp's buffer: flush and ask for the right one."""
     sm.flush[w] = 0
     want_fetch(sm, w, code[sm.pc[w]].pc)
 
 
-@njit
+@jit
 def follow(sm, heap, m, code, w, i, time):
     """After issuing `i` at `time`: sequential, other lanes after an exit, or a taken branch."""
     sm.buffered[w] -= 1
@@ -48,6 +47,7 @@ def follow(sm, heap, m, code, w, i, time):
         want_fetch(sm, w, code[sm.pc[w]].pc)
     else:
         sm.flush[w] = 1
+        sm.wrong[w] = i + 1 if i + 1 < len(code) else i
         if sm.buffered[w] > 0:
             sm.ready[w] = time + 1
             sm.reason[w] = NOT_READY
@@ -55,14 +55,14 @@ def follow(sm, heap, m, code, w, i, time):
             want_fetch(sm, w, code[i].pc + 1)
 
 
-@njit
+@jit
 def scoreboard_flags(kind):
     """Low bits of a scoreboard entry: 1 = from memory, 2 = a long operation for the two-level scheduler."""
     long_operation = kind >= GLOBAL_LOAD or kind == PARAM_LOAD
     return (1 if kind >= PARAM_LOAD else 0) | (2 if long_operation else 0)
 
 
-@njit
+@jit
 def issue(sm, heap, m, code, streams, w, time):
     """Issue the warp's next instruction at `time`; returns True if it was the warp's last."""
     i = sm.pc[w]
