@@ -10,6 +10,7 @@ The same from a command line: `parse_argument` reads one `--arg`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,7 +151,7 @@ def _plain(text: str, parameter: Parameter, where: str) -> Scalar:
     if parameter.bytes != TYPE_BYTES.get(parameter.type):
         raise InputError(f"{where}: a structure of {parameter.bytes} bytes cannot be given as text")
     if parameter.type.startswith("b"):  # untyped: the number's form decides
-        floating = not text.lstrip("+-").replace("_", "").isalnum() or text.lstrip("+-") in ("inf", "nan")
+        floating = re.fullmatch(r"[+-]?(0[xXbBoO]\w+|\d+)", text) is None
         return Scalar(f"{'f' if floating else 'i'}{8 * parameter.bytes}", _number(text, floating, where))
     return Scalar(parameter.type, _number(text, parameter.type.startswith("f"), where))
 

@@ -111,6 +111,7 @@ class Params:
     l1d_latency_cycles: int = _whole(1, 4096)
     const_latency_cycles: int = _whole(1, 4096)
     l1_miss_extra_cycles: int = _whole(0, 4096)
+    atomic_latency_cycles: int = _whole(0, 4096)
     l1i_miss_extra_cycles: int = _whole(0, 4096)
     launch_latency_cycles: int = _whole(0, 1_000_000)
 

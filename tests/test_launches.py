@@ -294,6 +294,8 @@ def test_arguments_as_text(kernel, tmp_path):
     assert parse_argument(f"npy:{tmp_path / 'x.npy'}", p).tolist() == [0, 1, 2]
     untyped = Parameter("b", "b32", 4, 4, 0)
     assert parse_argument("1.5", untyped) == Scalar("f32", 1.5) and parse_argument("-2", untyped) == Scalar("i32", -2)
+    assert parse_argument("1e3", untyped) == Scalar("f32", 1000.0)
+    assert parse_argument("0xff", untyped) == Scalar("i32", 255)
     assert len(kernel.launch(1, 32, kernel.parse_arguments(["buf:f32:4", "buf:f32:4", "4", "0.5"])).memory.buffers) == 2
 
 

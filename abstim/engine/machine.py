@@ -40,6 +40,7 @@ def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, register_coun
         "l1d_hashed": spec.l1d_index == "hash", "sector_coalescing": spec.coalescing == "sector",
         "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
         "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
+        "atomic_cycles": params.atomic_latency_cycles,
         "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": register_count,
         "port_width": (spec.sp_port_width, spec.sfu_port_width, spec.mem_port_width),
         "collectors": (spec.sp_collectors, spec.sfu_collectors, spec.mem_collectors),

@@ -28,7 +28,6 @@ class Barriers:
         self.expected = np.zeros((blocks, BARRIERS), np.int32)  # threads; 0: all warps that have not exited
         self.alive = np.bincount(block_of_row, minlength=blocks).astype(np.int32)
         self.votes = np.zeros((blocks, BARRIERS, 2), np.int64)  # bar.red: threads, threads with a true predicate
-        self.results: dict[int, tuple[int, str]] = {}  # instruction -> (register slot, operation)
 
     def arrive(
         self, machine: Machine, rows: np.ndarray, barrier: np.ndarray, threads: np.ndarray, instruction: int,
@@ -65,8 +64,7 @@ class Barriers:
         complete[blocks[at], barrier] = True
         rows = np.flatnonzero(self.waiting != NONE)
         rows = rows[complete[self.block_of_row[rows], self.waiting[rows]]]
-        if self.results:
-            self._reduce(machine, rows)
+        self._reduce(machine, rows)
         self.arrived[complete] = 0
         self.expected[complete] = 0
         self.votes[complete] = 0
@@ -80,7 +78,7 @@ class Barriers:
         np.add.at(self.votes, (*where, 1), true)
 
     def _reduce(self, machine: Machine, rows: np.ndarray) -> None:
-        for instruction, (slot, operation) in self.results.items():
+        for instruction, (slot, operation) in machine.code.slots.barrier_results.items():
             mine = rows[self.instruction[rows] == instruction]
             if not mine.size:
                 continue

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Instruction, Symbol
+from functional.ir import TYPE_BYTES, Instruction, Register, Symbol
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
@@ -178,6 +178,8 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     sources = list(inst.sources)
     vote = getter(slots, sources.pop(), "pred", len(inst.sources) - 1 in inst.negated_sources) if kind == "red" else None
     operands = [getter(slots, s, "u32") for s in sources]
+    if vote is not None:
+        slots.barrier_results[inst.index] = _barrier_result(slots, inst)
     if not 1 <= len(operands) <= 2 or (kind == "arrive" and len(operands) != 2):
         raise Unsupported
 
@@ -198,6 +200,18 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         )
 
     return step
+
+
+def _barrier_result(slots: Slots, inst: Instruction) -> tuple[int, str]:
+    """(slot, operation) of `bar.red`; released warps get the result, hence it is written there."""
+    operation = set(inst.modifiers) & {"popc", "and", "or"}
+    wanted = "u32" if operation == {"popc"} else "pred"
+    destination = inst.destinations[0]
+    if len(operation) != 1 or inst.type != wanted or not isinstance(destination, Register):
+        raise Unsupported
+    if TYPE_BYTES.get(destination.type) != (4 if wanted == "u32" else None):
+        raise Unsupported
+    return slots.register(destination), operation.pop()
 
 
 def _barrier_operands(

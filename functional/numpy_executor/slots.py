@@ -25,6 +25,7 @@ class Slots:
     registers: dict[Register, int] = field(default_factory=dict)
     specials: dict[str, int] = field(default_factory=dict)
     symbols: dict[Symbol, int] = field(default_factory=dict)
+    barrier_results: dict[int, tuple[int, str]] = field(default_factory=dict)  # bar.red: instruction -> slot, operation
 
     def __post_init__(self) -> None:
         program = self.program

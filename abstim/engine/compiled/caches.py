@@ -5,10 +5,10 @@ A cache of n lines is 3 n words of the heap: line numbers, last use, cycle in wh
 
 from __future__ import annotations
 
-from numba import njit
+from abstim.engine.compiled.compile import jit
 
 
-@njit(_nrt=False)
+@jit
 def find(heap, first, ways, line):
     """Position of `line` among the ways from `first`, or -1."""
     for k in range(first, first + ways):
@@ -17,7 +17,7 @@ def find(heap, first, ways, line):
     return -1
 
 
-@njit(_nrt=False)
+@jit
 def victim(heap, first, ways, lines):
     """Least recently used way of the set that starts at `first`."""
     best = first
@@ -27,14 +27,14 @@ def victim(heap, first, ways, lines):
     return best
 
 
-@njit(_nrt=False)
+@jit
 def touch(sm, heap, k, lines):
     """Make the line at `k` the most recently used."""
     sm.stamp += 1
     heap[k + lines] = sm.stamp
 
 
-@njit(_nrt=False)
+@jit
 def respond(sm, time):
     """A response enters the one-a-cycle FIFO at `time`; returns the cycle it comes out."""
     out = max(time, sm.response_free)
@@ -42,7 +42,7 @@ def respond(sm, time):
     return out
 
 
-@njit(_nrt=False)
+@jit
 def l1i_lookup(sm, heap, m, pc, time):
     """Cycle in which the instruction line of `pc` is there: `time` itself on a hit."""
     line, lines = pc // m.fetch_line, m.l1i_sets * m.l1i_ways
@@ -58,7 +58,7 @@ def l1i_lookup(sm, heap, m, pc, time):
     return max(time, heap[k + 2 * lines])
 
 
-@njit(_nrt=False)
+@jit
 def fill(sm, heap, m, k, lines, line, time):
     """Allocate `line` at `k` for a miss found at `time`; returns the cycle its data is there."""
     done = respond(sm, time + m.miss_cycles)
@@ -67,7 +67,7 @@ def fill(sm, heap, m, k, lines, line, time):
     return done
 
 
-@njit(_nrt=False)
+@jit
 def const_line(sm, heap, m, line, time):
     """Result cycle of one constant-cache line whose hit result would be at `time`."""
     lines = m.const_sets * m.const_ways
@@ -84,7 +84,7 @@ def const_line(sm, heap, m, line, time):
     return done
 
 
-@njit(_nrt=False)
+@jit
 def l1d_first(m, line):
     """First way of an L1D line's set: linear, or the hash of Nugteren et al. (HPCA 2014) that the reference uses."""
     index = line & (m.l1d_sets - 1)
@@ -94,7 +94,7 @@ def l1d_first(m, line):
     return m.l1d_at + index * m.l1d_ways
 
 
-@njit(_nrt=False)
+@jit
 def l1d_load(sm, heap, m, line, time):
     """Result cycle of one load (or local store) transaction whose hit result would be at `time`. Allocates on a miss."""
     lines = m.l1d_sets * m.l1d_ways
@@ -111,7 +111,7 @@ def l1d_load(sm, heap, m, line, time):
     return done
 
 
-@njit(_nrt=False)
+@jit
 def l1d_store(sm, heap, m, line, time):
     """Acknowledgement of one global store transaction: a hit evicts, a miss does not allocate, both go on to L2."""
     lines = m.l1d_sets * m.l1d_ways

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from abstim.engine.compiled.caches import const_line, l1d_load, l1d_store, respond
+from abstim.engine.compiled.compile import jit
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -16,7 +16,7 @@ SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC = int(Kind.SHARED_LOAD), int(Kind.SHARE
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 
-@njit(_nrt=False)
+@jit
 def transactions_of(m, record, access_bytes):
     """Transactions one line record makes (REFERENCE.md "Coalescing")."""
     sectors = (record >> 1) & 15
@@ -27,7 +27,7 @@ def transactions_of(m, record, access_bytes):
     return 1
 
 
-@njit(_nrt=False)
+@jit
 def const_transactions(m, record):
     """Constant-cache lines one 128 B record touches."""
     sectors = (record >> 1) & 15
@@ -36,7 +36,7 @@ def const_transactions(m, record):
     return int((sectors & 3) != 0) + int((sectors & 12) != 0)
 
 
-@njit(_nrt=False)
+@jit
 def occupancy_of(sm, heap, m, code, streams, w, i):
     """Cycles instruction `i` of warp `w` keeps the load/store unit, and the end of its records."""
     kind = code[i].kind
@@ -54,7 +54,7 @@ def occupancy_of(sm, heap, m, code, streams, w, i):
             return max(1, count), end
 
 
-@njit(_nrt=False)
+@jit
 def result_of(sm, heap, m, code, streams, w, i, start, end):
     """Cycle in which the access that starts at `start` is complete; moves the warp's cursors past it."""
     kind = code[i].kind
@@ -76,7 +76,7 @@ def result_of(sm, heap, m, code, streams, w, i, start, end):
     return global_result(sm, heap, m, code, streams, i, first, end, start)
 
 
-@njit(_nrt=False)
+@jit
 def const_result(sm, heap, m, streams, first, end, start):
     """A parameter or constant load: one line a cycle."""
     time, done = start + m.const_cycles, start
@@ -92,7 +92,7 @@ def const_result(sm, heap, m, streams, first, end, start):
     return done
 
 
-@njit(_nrt=False)
+@jit
 def global_result(sm, heap, m, code, streams, i, first, end, start):
     """A global, local or generic access: one transaction a cycle through the L1D pipeline, last line first."""
     kind = code[i].kind
@@ -102,7 +102,7 @@ def global_result(sm, heap, m, code, streams, i, first, end, start):
         line = record >> 5
         for _ in range(transactions_of(m, record, code[i].access_bytes)):
             if kind == GLOBAL_ATOMIC:
-                done = max(done, respond(sm, time + m.miss_cycles))
+                done = max(done, respond(sm, time - m.l1d_cycles - 1 + m.atomic_cycles))
             elif kind == GLOBAL_LOAD or line >= LOCAL_LINE:
                 done = max(done, l1d_load(sm, heap, m, line, time))
             else:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.layout import BARRIER_WAIT, EMPTY, NEVER, NOT_READY
 
 RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
 
 
-@njit(_nrt=False)
+@jit
 def release(sm, m, block, time):
     """Every warp of the block has reached the barrier or exited."""
     sm.block_waiting[block] = 0
@@ -24,7 +23,7 @@ def release(sm, m, block, time):
             sm.wake[s] = min(sm.wake[s], sm.ready[w])
 
 
-@njit(_nrt=False)
+@jit
 def arrive(sm, m, w, time):
     """The warp waits at a barrier from `time`."""
     block = w // m.warps_per_block
@@ -35,7 +34,7 @@ def arrive(sm, m, w, time):
         release(sm, m, block, time)
 
 
-@njit(_nrt=False)
+@jit
 def leave(sm, m, w, time):
     """The warp has issued its last instruction at `time`."""
     block = w // m.warps_per_block
@@ -47,7 +46,7 @@ def leave(sm, m, w, time):
         release(sm, m, block, time)
 
 
-@njit(_nrt=False)
+@jit
 def notice(sm, m, w, time):
     """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
     block = w // m.warps_per_block
