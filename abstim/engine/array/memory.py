@@ -82,7 +82,7 @@ def transact(s: State, c: Launch, code: Int32[Array, "lane column"]) -> State:
     half = jnp.where((sectors & 3 == 0) | (access.part > 0), 1, 0)
     load = const | (kind == Kind.GLOBAL_LOAD) | ((kind == Kind.GLOBAL_STORE) & (line >= LOCAL_WINDOW_LINE))
     looks_up = going & (kind != Kind.GLOBAL_ATOMIC)
-    s, done = look_up(s, m, const, jnp.where(halves, 2 * line + half, line), access.hit, going, looks_up, load)
+    s, done = look_up(s, c, const, jnp.where(halves, 2 * line + half, line), access.hit, going, looks_up, load)
     part = access.part + 1
     same = part < transactions(sectors, kind, code, m)
     following = Access(
@@ -104,9 +104,9 @@ def set_of(m: dict[str, Array], const: Array, line: Array) -> tuple[Array, Array
     return jnp.where(const, 0, m["const_sets"] * m["const_ways"]) + index * ways, ways
 
 
-def find(cache: Array, first: Array, ways: Array, most: int, line: Array) -> tuple[Array, Array, Array]:
-    """(is the line there, its place or that of the least recently used, its fill cycle); `most` ways are looked at."""
-    way = jnp.arange(most, dtype=jnp.int32)[:, None]
+def find(cache: Array, first: Array, ways: Array, way: Array, line: Array) -> tuple[Array, Array, Array]:
+    """(is the line there, its place or that of the least recently used, its fill cycle); `way` is 0, 1, ... to the most ways of any lane."""
+    way = way[:, None]
     place = jnp.minimum(first + way, cache.shape[0] - 1)
     rows = take(cache, place)  # [way, lane, three]
     within = way < ways
@@ -118,11 +118,12 @@ def find(cache: Array, first: Array, ways: Array, most: int, line: Array) -> tup
 
 
 def look_up(
-    s: State, m: dict[str, Array], const: Array, line: Array, time: Array, going: Array, looks_up: Array, load: Array
+    s: State, c: Launch, const: Array, line: Array, time: Array, going: Array, looks_up: Array, load: Array
 ) -> tuple[State, Int32[Array, " lane"]]:
     """Result cycle of one transaction whose hit result is at `time`, with everything it changes."""
+    m = c.machine
     first, ways = set_of(m, const, line)
-    hit, place, filled = find(s.data, first, ways, m["most_data_ways"].shape[0], line)
+    hit, place, filled = find(s.data, first, ways, c.data_way, line)
     hit = hit & looks_up
     out = jnp.maximum(time + m["miss_cycles"], s.response_free)
     responds = going & ~(load & hit)

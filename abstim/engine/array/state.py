@@ -128,6 +128,8 @@ class Launch(NamedTuple):
     sm: Int32[Array, " lane"]
     scheduler_of: Int32[Array, "slot lane"]
     block_of: Int32[Array, " slot"]
+    data_way: Int32[Array, " way"]  # 0, 1, ... to the most ways of a constant cache or L1D
+    l1i_way: Int32[Array, " way"]
     machine: dict[str, Array]  # MACHINE fields of abstim.engine.compiled.layout, a lane each
 
 
