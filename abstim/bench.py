@@ -14,14 +14,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from abstim.config import Gpu, load_gpu
+from abstim.progress import Progress, silent
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from abstim.simulate import Workload
+    from abstim.workload import Workload
 
 STAGES = ("parse", "characterize", "execute", "time")
 MIN_SECONDS = 0.2  # a stage is repeated until it has taken so long; the fastest repetition counts
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,15 @@ def bench(
     gpu: Gpu | None = None,
     points: int = 1,
     backend: str = "compiled",
-    progress: Progress = lambda *_: None,
+    progress: Progress = silent,
 ) -> BenchResult:
     """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`).
 
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
     """
-    from abstim.simulate import check_engine, execute
+    from abstim.simulate import check_engine
     from abstim.target import open_target
+    from abstim.workload import execute
 
     for stage in stages:
         if stage not in STAGES:
@@ -183,7 +184,7 @@ def _characterize(workload: Workload, gpus: Sequence[Gpu], backend: str) -> Rate
 
 
 def _execute(workload: Workload, gpus: Sequence[Gpu], backend: str) -> Rate:
-    from abstim.simulate import execute_case
+    from abstim.workload import execute_case
     from functional.executor import default_executor
 
     return _rate(workload, lambda: execute_case(workload.case, default_executor()))

@@ -5,59 +5,31 @@ target --open_target--> Case --execute--> Workload --time--> RunResult (one a GP
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from abstim.config import Gpu, load_gpu
 from abstim.occupancy import Occupancy, occupancy
-from abstim.result import SLOT_REASONS, LaunchResult, OutputCheck, RunResult
+from abstim.progress import Progress, silent
+from abstim.result import SLOT_REASONS, LaunchResult, RunResult
 from abstim.target import open_target
+from abstim.workload import Workload, execute
 from functional.case import Case
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from abstim.engine import EngineResult, LaunchInputs
+    from abstim.engine import EngineResult
     from abstim.target import Target
-    from abstim.trace_cache import Execution
     from functional.executor import Executor
     from functional.resources import Registers
+    from precharacterize import PipelineParameters
 
+T = TypeVar("T")
 BACKENDS = ("compiled", "array")  # of the engine; both give the same cycles
-Progress = Callable[[str, int, int], None]  # what, done, total
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    pass
-
-
-@dataclass
-class Workload:
-    """A target that has been executed: everything about it that no GPU changes."""
-
-    case: Case
-    execution: Execution
-    wall_seconds: dict[str, float]
-    from_cache: bool
-    _inputs: dict[tuple[int, str], LaunchInputs] = field(default_factory=dict, repr=False)
-
-    def inputs(self, launch: int, gpu: Gpu) -> LaunchInputs:
-        """What the engine needs of a launch; characterises its program on first use of a pipeline."""
-        from abstim.cache import cache_dir, note
-        from abstim.engine import LaunchInputs
-        from precharacterize import characterize
-
-        key = (launch, gpu.pipeline.key)
-        if key not in self._inputs:
-            program = self.case.launches[launch].program
-            known = next(
-                (i for (other, p), i in self._inputs.items()
-                 if p == key[1] and self.case.launches[other].program is program), None
-            )  # fmt: skip
-            table = known.table if known else characterize(program, gpu.pipeline, cache_dir("tables"), note)
-            self._inputs[key] = LaunchInputs(table, self.execution.traces[launch])
-        return self._inputs[key]
 
 
 def run(
@@ -66,15 +38,19 @@ def run(
     overrides: Sequence[str] = (),
     *,
     executor: Executor | None = None,
+    instruction_budget: int | None = None,
     backend: str = BACKENDS[0],
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> RunResult:
     """Every launch of a target on one GPU.
 
     `target` is a suite benchmark's name, the path of a launches.json, a Case, or a function that makes one. Raises
     InputError for anything a user got wrong; then there is no result.
     """
-    return run_many(target, [_gpu(gpu, overrides)], executor=executor, backend=backend, progress=progress)[0]
+    points = [_gpu(gpu, overrides)]
+    return run_many(
+        target, points, executor=executor, instruction_budget=instruction_budget, backend=backend, progress=progress
+    )[0]
 
 
 def check_engine(gpus: Sequence[Gpu], backend: str) -> None:
@@ -91,8 +67,9 @@ def run_many(
     gpus: Sequence[Gpu],
     *,
     executor: Executor | None = None,
+    instruction_budget: int | None = None,
     backend: str = BACKENDS[0],
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each."""
     check_engine(gpus, backend)
@@ -102,7 +79,7 @@ def run_many(
     registers = registers_of(case)
     for gpu in gpus:
         occupancies(case, registers, gpu)  # a block over a limit is refused before minutes of execution
-    workload = execute(case, executor, progress)
+    workload = execute(case, executor, instruction_budget, progress)
     workload.wall_seconds["parse"] = parse_seconds
     return time(workload, gpus, backend, progress)
 
@@ -134,45 +111,8 @@ def occupancies(case: Case, registers: Sequence[Registers], gpu: Gpu) -> list[Oc
     return found
 
 
-def execute(case: Case, executor: Executor | None = None, progress: Progress = _silent) -> Workload:
-    """Run every launch of a case, or take what an earlier process kept of it."""
-    from abstim import trace_cache
-
-    started = perf_counter()
-    key = trace_cache.execution_key(case, type(executor).__name__)
-    execution = trace_cache.load(key)
-    from_cache = execution is not None
-    if execution is None:
-        from functional.executor import default_executor  # not needed, and not imported, if the cache has it
-
-        execution = execute_case(case, executor or default_executor(), progress)
-        trace_cache.save(key, execution)
-    return Workload(case, execution, {"execute": perf_counter() - started}, from_cache)
-
-
-def execute_case(case: Case, executor: Executor, progress: Progress = _silent) -> Execution:
-    """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
-    from abstim.trace_cache import Execution
-
-    memory, traces = case.memory.copy(), []
-    for number, launch in enumerate(case.launches):
-        progress(f"execute {case.name}", number, len(case.launches))
-        traces.append(executor.run(launch, memory))
-    wrong = {m.buffer: m for m in case.compare(memory)}
-    outputs = tuple(
-        OutputCheck(
-            buffer=name,
-            elements=expected.values.size,
-            mismatches=wrong[name].elements if name in wrong else 0,
-            message=str(wrong[name]) if name in wrong else "",
-        )
-        for name, expected in case.expected.items()
-    )
-    return Execution(tuple(traces), outputs)
-
-
 def time(
-    workload: Workload, gpus: Sequence[Gpu], backend: str = BACKENDS[0], progress: Progress = _silent
+    workload: Workload, gpus: Sequence[Gpu], backend: str = BACKENDS[0], progress: Progress = silent
 ) -> list[RunResult]:
     """Time every launch of a workload on every GPU. Raises InputError for a block that an SM cannot hold."""
     wall = {"parse": 0.0, "characterize": 0.0, "execute": 0.0} | workload.wall_seconds
@@ -199,30 +139,48 @@ def time(
 
 
 def engine_results(
-    workload: Workload, gpus: Sequence[Gpu], backend: str = BACKENDS[0], progress: Progress = _silent
+    workload: Workload, gpus: Sequence[Gpu], backend: str = BACKENDS[0], progress: Progress = silent
 ) -> list[list[EngineResult]]:
     """The engine's own results, `[launch][gpu]`. GPUs that share a latency table go to the engine in one call."""
     from abstim.engine import simulate
 
     registers = registers_of(workload.case)
     limits = [occupancies(workload.case, registers, gpu) for gpu in gpus]
-    found: list[list[EngineResult]] = []
-    for number in range(len(workload.case.launches)):
-        progress(f"time {workload.case.name}", number, len(workload.case.launches))
+    groups = _by_pipeline(gpus)
+
+    def one(number: int) -> list[EngineResult]:
         results: dict[int, EngineResult] = {}
-        for same in _by_pipeline(gpus):
-            blocks = [limits[k][number].blocks_per_sm for k in same]
+        for same in groups:
             inputs = workload.inputs(number, gpus[same[0]])
+            blocks = [limits[k][number].blocks_per_sm for k in same]
             results |= zip(same, simulate(inputs, [gpus[k] for k in same], blocks, backend=backend), strict=True)
-        found.append([results[k] for k in range(len(gpus))])
+        return [results[k] for k in range(len(gpus))]
+
+    count = len(workload.case.launches)
+    report = partial(progress, f"time {workload.case.name}")
+    # Launches share no state and the compiled engine releases the interpreter, so one design point can fill the CPUs.
+    return in_parallel(one, count, 1 if backend == "array" or len(gpus) > 1 else os.cpu_count() or 1, report)
+
+
+def in_parallel(work: Callable[[int], T], count: int, threads: int, report: Callable[[int, int], None]) -> list[T]:
+    """`[work(0), ..., work(count - 1)]`. After an exception or an interrupt nothing new is started."""
+    found = []
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for number, result in enumerate(pool.map(work, range(count))):
+                report(number, count)
+                found.append(result)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return found
 
 
 def _by_pipeline(gpus: Sequence[Gpu]) -> list[list[int]]:
     """Positions of the GPUs, those that share a latency table together."""
-    groups: dict[str, list[int]] = {}
+    groups: dict[PipelineParameters, list[int]] = {}
     for k, gpu in enumerate(gpus):
-        groups.setdefault(gpu.pipeline.key, []).append(k)
+        groups.setdefault(gpu.pipeline, []).append(k)
     return list(groups.values())
 
 

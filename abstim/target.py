@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from abstim.config import nearest
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def open_target(target: Target) -> Case:
         )
     from functional import suite
 
+    if not suite.is_name(target):
+        near = nearest(target, suite.names()) or "; `abstim suite` lists the benchmarks"
+        raise InputError(f"{target!r} is no suite benchmark, launches.json or .ptx file{near}")
     return suite.case(target)
 
 

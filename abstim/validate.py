@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import log
 from pathlib import Path
 from typing import Any
 
 from abstim.config import Gpu, config_dir, load_gpu, nearest, read_toml
+from abstim.progress import Progress, silent
 from functional.errors import InputError
 
 COLUMNS = ("benchmark", "launch", "variant", "cycles")
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +162,14 @@ def select(
     return [e for e in chosen if e.variant in known], [f"variant {v}: not supported yet" for v in unknown]
 
 
-def validate(table: Sequence[Measured], backend: str = "compiled", progress: Progress = lambda *_: None) -> Validation:
+def validate(table: Sequence[Measured], backend: str = "compiled", progress: Progress = silent) -> Validation:
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
     A benchmark that cannot run is skipped and named. Variants must be known (`select`).
     """
-    from abstim.simulate import check_engine, execute, time
+    from abstim.simulate import check_engine, time
     from abstim.target import open_target
+    from abstim.workload import execute
 
     gpus, comparisons, skipped = known_variants(), [], []
     check_engine(list(gpus.values()), backend)

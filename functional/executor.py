@@ -9,7 +9,7 @@ from functional.launch import Launch
 from functional.memory import Memory
 from functional.trace import Trace
 
-DEFAULT_INSTRUCTION_BUDGET = 1 << 36  # thread instructions a launch
+DEFAULT_INSTRUCTION_BUDGET = 1 << 34  # thread instructions a launch
 
 
 class Executor(Protocol):

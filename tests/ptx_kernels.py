@@ -1,4 +1,4 @@
-"""Small PTX kernels for tests: `evaluate` one instruction on arrays, or `launch` a whole body."""
+"""Small PTX kernels for tests: `evaluate` an instruction, `per_thread` a body, or `launch` a whole module."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ def evaluate(instruction: str, out: str, *sources: tuple[str, object], setup: st
     lines += [_declare(out, "d"), setup, instruction]
     size = dtype_of(out).itemsize
     lines.append(f"ld.param.u64 %rd0, [a{len(arrays)}]; mad.lo.u64 %rd0, %rd9, {size}, %rd0;")
-    lines.append("selp.u32 %r2, 1, 0, %d; st.global.b32 [%rd0], %r2;" if out == "pred" else f"st.global.b{8 * size} [%rd0], %d;")
+    lines.append(
+        "selp.u32 %r2, 1, 0, %d; st.global.b32 [%rd0], %r2;" if out == "pred" else f"st.global.b{8 * size} [%rd0], %d;"
+    )
     text = f".entry k({parameters}) {{\n{REGISTERS}" + "\n".join(lines) + "\nret;\n}\n"
     padded = 32 * -(-count // 32)
     buffers = {f"in{i}": np.concatenate([a, np.zeros(padded - count, a.dtype)]) for i, a in enumerate(arrays)}
@@ -116,3 +118,13 @@ def evaluate(instruction: str, out: str, *sources: tuple[str, object], setup: st
 def _declare(type_: str, name: str) -> str:
     kept = type_ if type_ == "pred" else f"b{max(16, 8 * dtype_of(type_).itemsize)}"
     return f".reg .{kept} %{name};"
+
+
+_STORE = "mul.wide.u32 %rd30, %r0, 4; add.s64 %rd30, %rd0, %rd30; st.global.u32 [%rd30], {};"
+
+
+def per_thread(body: str, value: str = "%r1", before: str = "", **options) -> tuple[np.ndarray, Run]:
+    """Run a body that leaves one u32 a thread in `value`; yields those, for one block of 32 threads unless told."""
+    threads = int(np.prod(options.get("block", 32))) * int(options.get("grid", 1))
+    run = launch(entry(body + _STORE.format(value), before=before), {"out": np.zeros(threads, np.uint32)}, **options)
+    return run.memory.read("out", np.uint32), run

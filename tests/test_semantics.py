@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ptx_kernels import dtype_of, evaluate
 
 INF, NAN = float("inf"), float("nan")
@@ -47,7 +43,12 @@ INTEGER = [
     ("max.s64 %d, %a, %b;", "s64", [("s64", -1), ("s64", -(2**60))], -1),
     ("sad.u32 %d, %a, %b, %c;", "u32", [("u32", 3), ("u32", 10), ("u32", 5)], 12),
     ("sad.s32 %d, %a, %b, %c;", "s32", [("s32", -3), ("s32", 10), ("s32", 5)], 18),
-    ("dp4a.s32.s32 %d, %a, %b, %c;", "s32", [("b32", 0xFF02FF01), ("b32", 0x01020304), ("s32", 10)], 10 + 4 - 3 + 4 - 1),
+    (
+        "dp4a.s32.s32 %d, %a, %b, %c;",
+        "s32",
+        [("b32", 0xFF02FF01), ("b32", 0x01020304), ("s32", 10)],
+        10 + 4 - 3 + 4 - 1,
+    ),
     ("dp4a.u32.u32 %d, %a, %b, %c;", "u32", [("b32", 0xFF000001), ("b32", 0x02000003), ("u32", 1)], 1 + 3 + 510),
     ("dp2a.lo.s32.s32 %d, %a, %b, %c;", "s32", [("b32", 0xFFFF0003), ("b32", 0x0908FE05), ("s32", 1)], 1 + 15 + 2),
     ("dp2a.hi.u32.u32 %d, %a, %b, %c;", "u32", [("b32", 0x00020003), ("b32", 0x09080605), ("u32", 0)], 3 * 8 + 2 * 9),
@@ -86,7 +87,8 @@ BITS = [
     ("bfe.u64 %d, %a, %b, %c;", "u64", [("u64", 2**64 - 1), ("u32", 60), ("u32", 64)], 15),
     ("bfi.b32 %d, %a, %b, %c, %e;", "b32", [("b32", 0xF), ("b32", 0), ("u32", [4, 30, 32]), ("u32", [4, 4, 4])],
      [0xF0, 0xC0000000, 0]),
-    ("bfi.b64 %d, %a, %b, %c, %e;", "b64", [("b64", 5), ("b64", 2**64 - 1), ("u32", 0), ("u32", [0, 64])], [2**64 - 1, 5]),
+    ("bfi.b64 %d, %a, %b, %c, %e;", "b64", [("b64", 5), ("b64", 2**64 - 1), ("u32", 0), ("u32", [0, 64])],
+     [2**64 - 1, 5]),
     ("bmsk.clamp.b32 %d, %a, %b;", "b32", [("u32", [4, 40]), ("u32", [8, 8])], [0xFF0, 0]),
     ("prmt.b32 %d, %a, %b, %c;", "b32", [("b32", 0x83828180), ("b32", 0x47464544), ("b32", [0x7531, 0x0008, 0xC765])],
      [0x47458381, 0x808080FF, 0x00474645]),
@@ -95,8 +97,10 @@ BITS = [
     ("prmt.b32.b4e %d, %a, %b, %c;", "b32", [("b32", 0x03020100), ("b32", 0x07060504), ("b32", [0, 1])],
      [0x05060700, 0x06070001]),
     ("prmt.b32.rc8 %d, %a, %b, %c;", "b32", [("b32", 0x03020100), ("b32", 0), ("b32", 2)], 0x02020202),
-    ("prmt.b32.ecl %d, %a, %b, %c;", "b32", [("b32", 0x03020100), ("b32", 0), ("b32", [1, 2])], [0x03020101, 0x03020202]),
-    ("prmt.b32.ecr %d, %a, %b, %c;", "b32", [("b32", 0x03020100), ("b32", 0), ("b32", [1, 2])], [0x01010100, 0x02020100]),
+    ("prmt.b32.ecl %d, %a, %b, %c;", "b32", [("b32", 0x03020100), ("b32", 0), ("b32", [1, 2])],
+     [0x03020101, 0x03020202]),
+    ("prmt.b32.ecr %d, %a, %b, %c;", "b32", [("b32", 0x03020100), ("b32", 0), ("b32", [1, 2])],
+     [0x01010100, 0x02020100]),
     ("prmt.b32.rc16 %d, %a, %b, %c;", "b32", [("b32", 0x03020100), ("b32", 0), ("b32", 1)], 0x03020302),
 ]  # fmt: skip
 
@@ -158,11 +162,13 @@ FLOAT = [
     ("sin.approx.f32 %d, %a;", "f32", [("f32", [0])], [0]),
     ("tanh.approx.f32 %d, %a;", "f32", [("f32", [0, 100])], [0, 1]),
     ("add.f16 %d, %a, %b;", "f16", [("f16", [2048, 65504]), ("f16", [1, 65504])], [2048, INF]),
-    ("fma.rn.f16 %d, %a, %b, %c;", "f16", [("f16", 1 + 2.0**-10), ("f16", 1 + 2.0**-10), ("f16", -1)], 2.0**-9 + 2.0**-20),
+    ("fma.rn.f16 %d, %a, %b, %c;", "f16", [("f16", 1 + 2.0**-10), ("f16", 1 + 2.0**-10), ("f16", -1)],
+     2.0**-9 + 2.0**-20),
     ("add.bf16 %d, %a, %b;", "bf16", [("bf16", 0x3F80), ("bf16", 0x3B80)], 0x3F80),
     ("fma.rn.bf16 %d, %a, %b, %c;", "bf16", [("bf16", 0x3FC0), ("bf16", 0x4000), ("bf16", 0x3F80)], 0x4080),
     ("add.f16x2 %d, %a, %b;", "f16x2", [("f16x2", 0x3C004000), ("f16x2", 0x3C003C00)], 0x40004200),
-    ("fma.rn.relu.f16x2 %d, %a, %b, %c;", "f16x2", [("f16x2", 0xBC003C00), ("f16x2", 0x3C003C00), ("f16x2", 0)], 0x00003C00),
+    ("fma.rn.relu.f16x2 %d, %a, %b, %c;", "f16x2", [("f16x2", 0xBC003C00), ("f16x2", 0x3C003C00), ("f16x2", 0)],
+     0x00003C00),
     ("max.bf16x2 %d, %a, %b;", "bf16x2", [("bf16x2", 0x3F80BF80), ("bf16x2", 0xBF803F80)], 0x3F803F80),
     ("neg.f16x2 %d, %a;", "f16x2", [("f16x2", 0x3C00BC00)], 0xBC003C00),
 ]  # fmt: skip
@@ -224,119 +230,3 @@ def test_approximations_are_close() -> None:
     for opcode, function in {"sin": np.sin, "cos": np.cos, "lg2": np.log2, "ex2": np.exp2, "tanh": np.tanh}.items():
         got = evaluate(f"{opcode}.approx.f32 %d, %a;", "f32", ("f32", x))
         np.testing.assert_allclose(got, function(x.astype(np.float64)), rtol=2e-7, atol=1e-7)
-
-
-def _signed(value: int, bits: int) -> int:
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if value >> (bits - 1) else value
-
-
-_WORDS = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, 2**31 - 1]))
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(_WORDS, _WORDS, _WORDS), min_size=8, max_size=32), st.sampled_from(["u32", "s32", "u64", "s64"]))
-def test_integer_arithmetic_is_exact_modulo_the_width(rows: list, type_: str) -> None:
-    bits, signed = int(type_[1:]), type_[0] == "s"
-    fit = (lambda v: _signed(v, bits)) if signed else (lambda v: v & ((1 << bits) - 1))
-    a, b, c = ([fit(r[i]) for r in rows] for i in range(3))
-    arguments = [(type_, a), (type_, b), (type_, c)]
-    low = evaluate(f"mad.lo.{type_} %d, %a, %b, %c;", type_, *arguments)
-    high = evaluate(f"mad.hi.{type_} %d, %a, %b, %c;", type_, *arguments)
-    assert low.tolist() == [fit(x * y + z) for x, y, z in zip(a, b, c, strict=True)]
-    assert high.tolist() == [fit((x * y >> bits) + z) for x, y, z in zip(a, b, c, strict=True)]
-    b = [y or 1 for y in b]
-    quotient = evaluate(f"div.{type_} %d, %a, %b;", type_, (type_, a), (type_, b))
-    remainder = evaluate(f"rem.{type_} %d, %a, %b;", type_, (type_, a), (type_, b))
-    truncated = [abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in zip(a, b, strict=True)]
-    assert quotient.tolist() == [fit(q) for q in truncated]
-    assert remainder.tolist() == [fit(x - q * y) for x, y, q in zip(a, b, truncated, strict=True)]
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(_WORDS, _WORDS, _WORDS, _WORDS), min_size=4, max_size=32))
-def test_carry_chains_are_128_bit_arithmetic(rows: list) -> None:
-    a, b, c, e = ([r[i] for r in rows] for i in range(4))
-    sources = [("u64", a), ("u64", b), ("u64", c), ("u64", e)]
-    for add, carry, sign in (("add", "addc", 1), ("sub", "subc", -1)):
-        low = evaluate(f"{add}.cc.u64 %d, %a, %c;", "u64", *sources)
-        high = evaluate(f"{add}.cc.u64 %rd20, %a, %c; {carry}.u64 %d, %b, %e;", "u64", *sources)
-        expected = [((x | y << 64) + sign * (z | w << 64)) % 2**128 for x, y, z, w in rows_of(a, b, c, e)]
-        assert [int(l) | int(h) << 64 for l, h in zip(low, high, strict=True)] == expected  # noqa: E741
-
-
-def rows_of(*columns: list) -> list:
-    return list(zip(*columns, strict=True))
-
-
-def test_multiply_add_with_carry() -> None:
-    got = evaluate("mad.lo.cc.u32 %r20, %a, %b, %c; madc.hi.u32 %d, %a, %b, 0;", "u32",
-                   ("u32", 2**32 - 1), ("u32", 2**32 - 1), ("u32", 2**32 - 1))  # fmt: skip
-    assert got[0] == ((2**32 - 1) ** 2 + 2**32 - 1) >> 32
-
-
-_F32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
-_NEAR = st.builds(lambda m, e: float(np.float32(m * 2.0**e)), st.integers(-(2**24) + 1, 2**24 - 1), st.integers(-60, 20))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(*[st.one_of(_F32, _NEAR)] * 3), min_size=32, max_size=32), st.sampled_from(["rn", "rz", "rm", "rp"]))
-def test_f32_fma_is_rounded_once(rows: list, mode: str) -> None:
-    a, b, c = (np.array(v, np.float32) for v in zip(*rows, strict=True))
-    got = evaluate(f"fma.{mode}.f32 %d, %a, %b, %c;", "f32", ("f32", a), ("f32", b), ("f32", c))
-    for x, y, z, r in zip(a, b, c, got, strict=True):
-        _check_rounding(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)), r, mode, np.float32)
-
-
-_F64 = st.floats(allow_nan=False, allow_infinity=False)
-_NEAR64 = st.builds(lambda m, e: m * 2.0**e, st.integers(-(2**53) + 1, 2**53 - 1), st.integers(-100, 40))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(*[st.one_of(_F64, _NEAR64)] * 3), min_size=32, max_size=32), st.sampled_from(["rn", "rz", "rm", "rp"]))
-def test_f64_fma_is_rounded_once(rows: list, mode: str) -> None:
-    a, b, c = (np.array(v, np.float64) for v in zip(*rows, strict=True))
-    got = evaluate(f"fma.{mode}.f64 %d, %a, %b, %c;", "f64", ("f64", a), ("f64", b), ("f64", c))
-    for x, y, z, r in zip(a, b, c, got, strict=True):
-        _check_rounding(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)), r, mode, np.float64)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.tuples(_NEAR, _NEAR), min_size=32, max_size=32),
-    st.sampled_from(["rn", "rz", "rm", "rp"]),
-    st.sampled_from(["f32", "f64"]),
-    st.sampled_from(["add", "sub", "mul", "div"]),
-)
-def test_basic_operations_round_by_their_mode(rows: list, mode: str, type_: str, opcode: str) -> None:
-    dtype = np.float32 if type_ == "f32" else np.float64
-    a, b = (np.array(v, dtype) for v in zip(*rows, strict=True))
-    b = np.where((b == 0) & (opcode == "div"), dtype(3), b)
-    got = evaluate(f"{opcode}.{mode}.{type_} %d, %a, %b;", type_, (type_, a), (type_, b))
-    for x, y, r in zip(a, b, got, strict=True):
-        x, y = Fraction(float(x)), Fraction(float(y))
-        exact = {"add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y, "div": lambda: x / y}[opcode]()
-        _check_rounding(exact, r, mode, dtype)
-
-
-def _check_rounding(exact: Fraction, got: np.floating, mode: str, dtype: type) -> None:
-    """`got` must be the neighbour of `exact` that the mode picks."""
-    most = Fraction(float(np.finfo(dtype).max))
-    if np.isinf(got):
-        assert mode == "rn" or mode == ("rp" if got > 0 else "rm")
-        assert exact * (1 if got > 0 else -1) > most
-        return
-    value = Fraction(float(got))
-    with np.errstate(all="ignore"):
-        below, above = (float(np.nextafter(got, dtype(s))) for s in (-np.inf, np.inf))
-    if mode == "rn":
-        for neighbour in (below, above):
-            if np.isfinite(neighbour):
-                assert abs(value - exact) <= abs(Fraction(neighbour) - exact)
-        return
-    if mode == "rm" or (mode == "rz" and exact > 0):
-        assert value <= exact and (not np.isfinite(above) or exact < Fraction(above))
-    elif mode == "rp" or (mode == "rz" and exact < 0):
-        assert value >= exact and (not np.isfinite(below) or exact > Fraction(below))
-    else:
-        assert value == exact

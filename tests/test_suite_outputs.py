@@ -33,5 +33,7 @@ def test_outputs_and_instruction_counts(name: str) -> None:
     for number, launch in enumerate(case.launches):
         trace = executor.run(launch, case.memory)
         assert int(trace.thread_instructions.sum()) == active[number], (name, number)
-        assert int(trace.warp_instructions.sum()) == _reference().get((name, number), int(trace.warp_instructions.sum()))
+        assert int(trace.warp_instructions.sum()) == _reference().get(
+            (name, number), int(trace.warp_instructions.sum())
+        )
     assert case.compare(case.memory) == []

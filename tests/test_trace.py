@@ -69,7 +69,8 @@ def test_atomics_repeat_a_line_by_contention(words: list[int], mask: int) -> Non
 def test_global_records_of_vectors_strides_and_no_lane() -> None:
     body = (
         "mul.wide.u32 %rd1, %r0, 16; add.s64 %rd1, %rd0, %rd1; ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];\n"
-        "mul.wide.u32 %rd2, %r0, 256; add.s64 %rd2, %rd0, %rd2; setp.lt.u32 %p0, %r0, 2; @%p0 st.global.u32 [%rd2+32], %r1;\n"
+        "mul.wide.u32 %rd2, %r0, 256; add.s64 %rd2, %rd0, %rd2; setp.lt.u32 %p0, %r0, 2; "
+        "@%p0 st.global.u32 [%rd2+32], %r1;\n"
         "setp.gt.u32 %p1, %r0, 99; @%p1 ld.global.u32 %r1, [%rd2]; ld.global.u32 %r1, [%rd0+96];"
     )
     records = launch(entry(body), {"a": np.zeros(2048, U32)}).records()
@@ -81,7 +82,10 @@ def test_global_records_of_vectors_strides_and_no_lane() -> None:
 
 def test_constant_and_parameter_records() -> None:
     before = ".const .align 4 .b8 c[512];"
-    body = "shl.b32 %r1, %r0, 3; cvt.u64.u32 %rd1, %r1; mov.u64 %rd2, c; add.s64 %rd2, %rd2, %rd1; ld.const.u32 %r2, [%rd2+128];"
+    body = (
+        "shl.b32 %r1, %r0, 3; cvt.u64.u32 %rd1, %r1; mov.u64 %rd2, c; add.s64 %rd2, %rd2, %rd1; "
+        "ld.const.u32 %r2, [%rd2+128];"
+    )
     records = launch(entry(body, before=before), {"a": np.zeros(1, U32)}).records()
     assert records == [(PARAM_WINDOW_LINE, 1, 0), (1, 15, 1), (2, 15, 0)]
 
@@ -103,9 +107,11 @@ def test_local_words_of_a_warp_are_one_line() -> None:
 def test_shared_conflicts_use_the_first_word_of_a_vector() -> None:
     body = (
         ".shared .align 16 .b8 s[8192]; mov.u32 %r1, s; mad.lo.u32 %r2, %r0, 4, %r1; ld.shared.u32 %r9, [%r2];\n"
-        "mad.lo.u32 %r3, %r0, 8, %r1; ld.shared.u32 %r9, [%r3]; mad.lo.u32 %r4, %r0, 128, %r1; ld.shared.u32 %r9, [%r4];\n"
+        "mad.lo.u32 %r3, %r0, 8, %r1; ld.shared.u32 %r9, [%r3]; mad.lo.u32 %r4, %r0, 128, %r1; "
+        "ld.shared.u32 %r9, [%r4];\n"
         "ld.shared.u32 %r9, [%r1]; mad.lo.u32 %r5, %r0, 16, %r1; ld.shared.v4.u32 {%r6, %r7, %r8, %r9}, [%r5];\n"
-        "setp.gt.u32 %p0, %r0, 99; @%p0 ld.shared.u32 %r9, [%r1]; setp.lt.u32 %p1, %r0, 3; @%p1 ld.shared.u32 %r9, [%r4];"
+        "setp.gt.u32 %p0, %r0, 99; @%p0 ld.shared.u32 %r9, [%r1]; setp.lt.u32 %p1, %r0, 3; "
+        "@%p1 ld.shared.u32 %r9, [%r4];"
     )
     run = launch(entry(body), {"a": np.zeros(1, U32)})
     assert run.conflicts() == [1, 2, 32, 1, 4, 0, 3]
@@ -113,7 +119,8 @@ def test_shared_conflicts_use_the_first_word_of_a_vector() -> None:
 
 def test_atomic_contention_in_the_trace() -> None:
     body = (
-        "atom.global.add.u32 %r1, [%rd0], 1; and.b32 %r2, %r0, 7; mul.wide.u32 %rd1, %r2, 4; add.s64 %rd1, %rd0, %rd1;\n"
+        "atom.global.add.u32 %r1, [%rd0], 1; and.b32 %r2, %r0, 7; mul.wide.u32 %rd1, %r2, 4; "
+        "add.s64 %rd1, %rd0, %rd1;\n"
         "red.global.add.u32 [%rd1], 1; setp.gt.u32 %p0, %r0, 99; @%p0 red.global.add.u32 [%rd1], 1;"
     )
     records = launch(entry(body), {"a": np.zeros(64, U32)}).records()[1:]
@@ -123,7 +130,10 @@ def test_atomic_contention_in_the_trace() -> None:
 
 
 def test_offsets_cut_the_streams_by_warp() -> None:
-    text = entry("setp.lt.u32 %p0, %r0, 32; @%p0 bra J; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; ld.global.u32 %r1, [%rd1];\nJ:")
+    text = entry(
+        "setp.lt.u32 %p0, %r0, 32; @%p0 bra J; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; "
+        "ld.global.u32 %r1, [%rd1];\nJ:"
+    )
     run = launch(text, {"a": np.zeros(64, U32)}, grid=3, block=64)
     trace = run.trace
     assert np.diff(trace.block_offsets).tolist() == [2, 3] * 3 and np.diff(trace.record_offsets).tolist() == [1, 2] * 3

@@ -25,14 +25,13 @@ def characterize(
 
     Example: `abstim characterize hotspot --gpu gtx480 --listing`
     """
-    from abstim.cache import cache_dir, note
     from abstim.cli.tables import print_json
     from abstim.config import load_gpu
     from abstim.target import programs_of
-    from precharacterize import characterize as build
+    from abstim.workload import latency_table
 
-    pipeline = load_gpu(gpu, overrides or ()).pipeline
-    tables = [(p, build(p, pipeline, cache_dir("tables"), note)) for p in programs_of(target)]
+    point = load_gpu(gpu, overrides or ())
+    tables = [(program, latency_table(program, point)) for program in programs_of(target)]
     if as_json:
         print_json({"kernels": [_as_json(program, table) for program, table in tables]})
         return

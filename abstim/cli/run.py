@@ -36,6 +36,14 @@ def run(
     dynamic_shared: Annotated[
         int, typer.Option(metavar="BYTES", help="Dynamic shared memory a block.", rich_help_panel=_PTX)
     ] = 0,
+    instruction_budget: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="COUNT",
+            help="Thread instructions after which a launch counts as endless; else 2^18 a thread.",
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
     backend: Backend = "compiled",
     as_json: Json = False,
@@ -64,7 +72,7 @@ def run(
         resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     with progress(quiet=as_json) as report:
-        results = run_many(case, gpus, backend=backend, progress=report)
+        results = run_many(case, gpus, instruction_budget=instruction_budget, backend=backend, progress=report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else {"runs": [r.to_json() for r in results]})
     elif len(results) == 1:

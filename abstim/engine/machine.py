@@ -11,7 +11,6 @@ from abstim.engine.compiled.layout import (
     LRR,
     MACHINE,
     OLDEST,
-    OPERANDS,
     RING,
     TWO_LEVEL,
     Offsets,
@@ -48,6 +47,8 @@ def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, register_coun
     }  # fmt: skip
     for name, value in values.items():
         m[name] = value
+    for s in range(spec.schedulers_per_sm):
+        m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
     _lay_out_heap(m)
     return m
 
@@ -70,26 +71,25 @@ def _lay_out_heap(m: np.ndarray) -> None:
     m["heap_words"] = used
 
 
-def code_of(table: LatencyTable) -> np.ndarray:
-    """The latency table as CODE records, one an instruction."""
+def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
+    """The latency table as CODE records, one an instruction, and the operands they point into."""
     code = np.zeros(len(table.unit), CODE)
     code["unit"], code["kind"], code["pc"] = table.unit, table.kind, table.pcs
     code["latency"], code["initiation"] = table.latency_cycles, table.initiation_cycles
     code["access_bytes"] = table.access_bytes
-    for name, count, rows in (
-        ("waits", "wait_count", table.waits),
-        ("writes", "write_count", table.writes),
-        ("long_waits", "long_count", table.long_waits),
-        ("reads", "read_count", table.read_banks),
-    ):
-        assert rows.shape[1] <= OPERANDS
-        code[name][:, : rows.shape[1]] = rows
-        code[count] = (rows >= 0).sum(1)
-    code["write_banks"][:, : table.write_banks.shape[1]] = table.write_banks
-    return code
+    groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
+    operands: list[int] = []
+    for i, row in enumerate(code):
+        for name, rows in groups.items():
+            row[f"{name}_at"] = len(operands)
+            operands += [int(r) for r in rows[i] if r >= 0]
+            row[f"{name}_end"] = len(operands)
+        row["write_banks_at"] = len(operands)
+        operands += table.write_banks[i, : int((table.writes[i] >= 0).sum())].tolist()
+    return code, np.array(operands, np.int16)
 
 
-def streams_of(trace: Trace, table: LatencyTable) -> tuple[Streams, Offsets]:
+def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray) -> tuple[Streams, Offsets]:
     """The trace and the program's blocks as the engine reads them."""
-    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop)
+    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots
 
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
-_QUALIFIERS = frozenset("relaxed acquire release acq_rel gpu cta cluster sys noftz global shared".split())
+_QUALIFIERS = frozenset(
+    ["relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "cluster", "sys", "noftz", "global", "shared"]
+)
 
 
 def _inc(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -141,10 +143,8 @@ def _scan(words: np.ndarray, at: np.ndarray, values: np.ndarray, update: Update,
 
 def _record(frame: Frame, space: str, size: int, parts: list[Lanes]) -> None:
     if space == "shared" or len(parts) != 1 or parts[0].space.name != "global":
-        record(frame, space == "generic", space == "shared", size, parts)
+        record(frame, space == "shared", size, parts)
         return
     part = parts[0]
     active = np.ones((frame.count, 32), bool) if part.active is None else part.active
-    log_records(frame, atomic_records(frame.full(part.addresses), active, size), active)
-
-
+    log_records(frame, atomic_records(frame.full(part.addresses), active, size), part.some)

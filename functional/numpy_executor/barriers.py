@@ -1,4 +1,4 @@
-"""Thread-block barriers: arrival, release, and `bar.red`. A warp arrives as a whole, and one that exits counts as arrived."""
+"""Thread-block barriers: arrival, release, `bar.red`. A warp arrives as a whole; one that exits counts as arrived."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class Barriers:
 
     def vote(self, rows: np.ndarray, barrier: np.ndarray, active: np.ndarray, true: np.ndarray) -> None:
         """Contribute the predicates of `bar.red`: active threads and true ones, each [row]."""
-        where = (self.block_of_row[rows], barrier)
-        np.add.at(self.votes, (*where, 0), active)
-        np.add.at(self.votes, (*where, 1), true)
+        blocks = self.block_of_row[rows]
+        np.add.at(self.votes[..., 0], (blocks, barrier), active)
+        np.add.at(self.votes[..., 1], (blocks, barrier), true)
 
     def _reduce(self, machine: Machine, rows: np.ndarray) -> None:
         for instruction, (slot, operation) in machine.code.slots.barrier_results.items():

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from functional.errors import PtxError
 from functional.ir import Instruction, Register, Special, Symbol, Vector
 from functional.launch import Launch
@@ -36,7 +34,9 @@ _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "mma": mma_step, "ldmatrix": ldmatrix_step,
 }  # fmt: skip
 # One warp instruction each, without effect on what a data-race-free kernel computes
-_NO_EFFECT = frozenset({"membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "griddepcontrol"})
+_NO_EFFECT = frozenset(
+    {"membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "griddepcontrol"}
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ class Code:
 
     def _reads(self, instructions: tuple[Instruction, ...], body: int) -> tuple[int, ...]:
         """Slots to fetch before a block: read, or written under a guard, before they are surely written."""
-        slots, needed, defined = self.slots, set(), set()
+        slots = self.slots
+        needed: set[int] = set()
+        defined: set[int] = set()
         for position, inst in enumerate(instructions):
             used = {slots.register(r) for r in _reads(inst)}
             used |= _constant_slots(slots, inst)
@@ -150,7 +152,7 @@ def _step(slots: Slots, inst: Instruction) -> Step | None:
 
 def _guard_only(slots: Slots, inst: Instruction) -> Step | None:
     guard = guard_getter(slots, inst.guard)
-    return None if guard is None else lambda frame: frame.set_guard(guard)
+    return None if guard is None else _guarded_step(guard, lambda frame: None)
 
 
 def _operation_step(slots: Slots, inst: Instruction, operation: Operation) -> Step:

@@ -174,9 +174,16 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         raise Unsupported
     guard = guard_getter(slots, inst.guard)
     if kind == "warp":  # lanes of a warp run in step anyway
-        return lambda frame: (_lanes(frame, guard), frame.machine.stack.advance(frame.rows, after))[1]
+
+        def in_step(frame: Frame) -> None:
+            _lanes(frame, guard)
+            frame.machine.stack.advance(frame.rows, after)
+
+        return in_step
     sources = list(inst.sources)
-    vote = getter(slots, sources.pop(), "pred", len(inst.sources) - 1 in inst.negated_sources) if kind == "red" else None
+    vote = (
+        getter(slots, sources.pop(), "pred", len(inst.sources) - 1 in inst.negated_sources) if kind == "red" else None
+    )
     operands = [getter(slots, s, "u32") for s in sources]
     if vote is not None:
         slots.barrier_results[inst.index] = _barrier_result(slots, inst)

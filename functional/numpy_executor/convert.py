@@ -162,7 +162,9 @@ def _to_tf32(flags: frozenset[str]) -> Callable:
     def function(a: np.ndarray) -> np.ndarray:
         bits = a.view(np.uint32)
         odd = (bits >> np.uint32(13)) & np.uint32(1)
-        bias = {"rna": np.uint32(0x1000), "rn": np.uint32(0xFFF) + odd, "rz": np.uint32(0)}[next(iter(flags))]
+        bias: np.ndarray = {"rna": np.uint32(0x1000), "rn": np.uint32(0xFFF) + odd, "rz": np.uint32(0)}[
+            next(iter(flags))
+        ]  # type: ignore[assignment]
         return np.where(np.isfinite(a), (bits + bias) & ~np.uint32(0x1FFF), bits)
 
     return function

@@ -119,4 +119,4 @@ def _fma_exact(a: float, b: float, c: float, mode: str) -> float:
     except OverflowError:
         r = np.inf if exact > 0 else -np.inf
     e = -np.sign(r) if np.isinf(r) else float((exact > Fraction(r)) - (exact < Fraction(r)))
-    return float(direct(np.float64(r), np.float64(e), mode))
+    return float(direct(np.array(r), np.array(e), mode))

@@ -140,10 +140,8 @@ def basic(opcode: str) -> Builder:
         flags = flags_of(inst, ROUNDINGS | {"ftz", "sat", "approx", "full"})
         type_ = only_type(inst, ALL)
         mode = rounding(flags)
-        if mode == "rn":
-            function = nearest
-        else:
-            function = _directed(with_error, F32 if type_ == "bf16" else DTYPES[type_], mode)
+        kept = DTYPES["f32" if type_ == "bf16" else type_]
+        function = nearest if mode == "rn" else _directed(with_error, kept, mode)
         return Operation(wrap(function, type_, flags), (type_,), (type_,) * arity)
 
     return build

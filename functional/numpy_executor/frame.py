@@ -76,7 +76,7 @@ class Frame:
         """Begin a guarded instruction; it is a thread instruction for each active lane with a true guard."""
         self.guard = lanes = guard(self)
         active = self.active(lanes)
-        self.machine.guarded[self.index] += np.count_nonzero(active, axis=1)
+        self.machine.guarded[self.index] += np.asarray(active).sum(axis=1)
         return lanes
 
 

@@ -211,9 +211,7 @@ def _dot(width: int) -> Builder:
             return (x >> _U32(bits * i)).astype(f"{'i' if type_ == 's32' else 'u'}{bits // 8}").astype(np.int64)
 
         def function(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-            total = sum(
-                part(a, types[0], 32 // width, i) * part(b, types[1], 8, i + first) for i in range(width)
-            )
+            total = sum(part(a, types[0], 32 // width, i) * part(b, types[1], 8, i + first) for i in range(width))
             return (total + c).astype(DTYPES[out])
 
         return Operation(function, (out,), ("b32", "b32", out))

@@ -107,7 +107,9 @@ class Machine:
             thread = 32 * (row % self.warps_per_block) + lane
             x, y, _ = self.launch.block
             tid = (thread % x, thread // x % y, thread // (x * y))
-            where += f", thread {tid} of block {self.block_coordinates(int(self.thread_blocks[self.block_of_row[row]]))}"
+            where += (
+                f", thread {tid} of block {self.block_coordinates(int(self.thread_blocks[self.block_of_row[row]]))}"
+            )
         return ExecutionError(f"{where}: {message}")
 
     def block_coordinates(self, block: int) -> tuple[int, int, int]:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 _LANE = np.arange(32)
 _GROUP, _PLACE = _LANE // 4, _LANE % 4
 # element type -> (elements a register, k of the supported shapes)
-_INPUTS = {"f16": (2, ("m16n8k8", "m16n8k16")), "bf16": (2, ("m16n8k8", "m16n8k16")), "tf32": (1, ("m16n8k4", "m16n8k8"))}
+_INPUTS = {
+    "f16": (2, ("m16n8k8", "m16n8k16")),
+    "bf16": (2, ("m16n8k8", "m16n8k16")),
+    "tf32": (1, ("m16n8k4", "m16n8k8")),
+}
 
 
 def mma_step(slots: Slots, inst: Instruction) -> Step:
@@ -43,7 +47,7 @@ def mma_step(slots: Slots, inst: Instruction) -> Step:
         raise Unsupported
     setters = [setter(slots, e, out, guard is not None) for e in destination.elements]
     counts = (16 * depth // 32 // per_register, depth * 8 // 32 // per_register)
-    if (len(a), len(b)) != counts or len(c) != (2 if types[3] == "f16" else 4) or len(setters) != (2 if out != "f32" else 4):
+    if (len(a), len(b)) != counts or {len(c), len(setters)} != {2 if out == "f16x2" else 4}:
         raise Unsupported
 
     def step(frame: Frame) -> None:
@@ -131,7 +135,7 @@ def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
     setters = [setter(slots, e, "b32", False) for e in elements]
 
     def step(frame: Frame) -> None:
-        named = np.broadcast_to(_LANE < 8 * matrices, (frame.count, 32))
+        named = np.broadcast_to(8 * matrices > _LANE, (frame.count, 32))
         parts = list(split(frame, inst, "shared", where(frame), named))
         for part in parts:
             rows = frame.full(part.space.offsets(frame, inst, part.addresses, 16))[:, : 8 * matrices] >> 1
@@ -142,6 +146,6 @@ def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
             pairs = np.ascontiguousarray(tiles).view(np.uint32)  # [row, matrix, 8, 4]
             for i, write in enumerate(setters):
                 write(frame, pairs[:, i].reshape(frame.count, 32))
-        record(frame, False, True, 16, parts)
+        record(frame, True, 16, parts)
 
     return step

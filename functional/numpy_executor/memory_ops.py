@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import RAW_BY_BYTES, Unsupported
-from functional.numpy_executor.spaces import SPACES, WINDOWS, Space, repeat_active
+from functional.numpy_executor.spaces import SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
 from functional.trace import SHARED_WINDOW_LINE
 
 if TYPE_CHECKING:
@@ -23,19 +22,36 @@ if TYPE_CHECKING:
 
 Step = Callable[[Frame], None]
 _CACHE_HINTS = frozenset(
-    "ca cg cs lu cv wb wt nc volatile relaxed acquire release weak mmio sys gpu cta cluster "
-    "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate "
-    "L2::64B L2::128B L2::256B unified".split()
+    [
+        "ca",
+        "cg",
+        "cs",
+        "lu",
+        "cv",
+        "wb",
+        "wt",
+        "nc",
+        "volatile",
+        "relaxed",
+        "acquire",
+        "release",
+        "weak",
+        "mmio",
+        "sys",
+        "gpu",
+        "cta",
+        "cluster",
+        "L1::evict_normal",
+        "L1::evict_unchanged",
+        "L1::evict_first",
+        "L1::evict_last",
+        "L1::no_allocate",
+        "L2::64B",
+        "L2::128B",
+        "L2::256B",
+        "unified",
+    ]
 )
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Part of an access that goes to one space: addresses (row, 1 | 32) and lanes (None: all rows, all lanes)."""
-
-    space: Space
-    addresses: np.ndarray
-    active: np.ndarray | None
 
 
 def space_of(slots: Slots, inst: Instruction, address: Address) -> str:
@@ -64,25 +80,24 @@ def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
     if not isinstance(base, Register):
         raise Unsupported
     get = getter(slots, base, "u" + base.type[1:])
-    added = dtype.type(offset % (1 << (8 * dtype.itemsize)))
+    added: Any = dtype.type(offset % (1 << (8 * dtype.itemsize)))
     if TYPE_BYTES[base.type] == dtype.itemsize:
         return get if not offset else lambda frame: get(frame) + added
     return lambda frame: get(frame).astype(dtype) + added
 
 
-def split(frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, guard: np.ndarray | None) -> Iterator[Lanes]:
+def split(
+    frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, guard: np.ndarray | None
+) -> Iterator[Lanes]:
     """The parts of an access, none for lanes that are not active."""
     active = frame.active(guard)
-    if active is not None:
-        if not active.any():
-            return
-        if addresses.shape[1] > 1 or not active.any(axis=1).all():
-            addresses = repeat_active(frame.full(addresses), active)
-    if space != "generic":
-        yield Lanes(SPACES[space], addresses, active)
+    some = None if guard is None or active is None else rows_with_a_lane(active)  # without a guard all rows have one
+    if some is not None and not some.any():
         return
-    if int(addresses.min()) >= GLOBAL_BASE:
-        yield Lanes(SPACES["global"], addresses, active)
+    if active is not None and (addresses.shape[1] > 1 or some is not None):
+        addresses = repeat_active(frame.full(addresses), active, some)
+    if space != "generic" or int(addresses.min()) >= GLOBAL_BASE:
+        yield Lanes(SPACES["global" if space == "generic" else space], addresses, active, some)
         return
     lanes = np.ones((frame.count, 32), bool) if active is None else active
     yield from _split_generic(lanes, frame.full(addresses))
@@ -92,22 +107,24 @@ def _split_generic(active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]
     for name, (start, stop) in WINDOWS.items():
         inside = active & (addresses >= np.uint64(start)) & (addresses < np.uint64(stop))
         if inside.any():
-            moved = repeat_active(addresses, inside) - np.uint64(start)
-            yield Lanes(SPACES[name], moved.astype(np.uint32) if name == "shared" else moved, inside)
+            some = rows_with_a_lane(inside)
+            moved = repeat_active(addresses, inside, some) - np.uint64(start)
+            yield Lanes(SPACES[name], moved.astype(np.uint32) if name == "shared" else moved, inside, some)
             active = active & ~inside
     if active.any():
-        yield Lanes(SPACES["global"], repeat_active(addresses, active), active)
+        some = rows_with_a_lane(active)
+        yield Lanes(SPACES["global"], repeat_active(addresses, active, some), active, some)
 
 
-def record(frame: Frame, generic: bool, shared: bool, size: int, parts: list[Lanes]) -> None:
+def record(frame: Frame, shared: bool, size: int, parts: list[Lanes]) -> None:
     """Log the line records of an access, or its bank passes if the instruction names shared memory."""
     if shared:
         frame.machine.log.conflicts(frame.index, _passes(frame, parts))
     elif len(parts) == 1 and parts[0].space.name != "shared":
         part = parts[0]
-        sectors = part.space.sectors(frame, part.addresses, size, part.active)
+        sectors = part.space.sectors(frame, part, size)
         if sectors is not None:
-            log_records(frame, line_records(_spread(frame, sectors)), part.active)
+            log_records(frame, line_records(_spread(frame, sectors)), part.some)
     else:
         _record_mixed(frame, size, parts)
 
@@ -123,28 +140,27 @@ def _passes(frame: Frame, parts: list[Lanes]) -> np.ndarray:
     passes = bank_passes((part.addresses >> part.addresses.dtype.type(2)).astype(np.uint32, copy=False))
     if len(passes) != frame.count:
         passes = np.repeat(passes, frame.count)
-    return passes if part.active is None else np.where(part.active.any(axis=1), passes, np.uint8(0))
+    return passes if part.some is None else np.where(part.some, passes, np.uint8(0))
 
 
-def log_records(frame: Frame, records: Records, active: np.ndarray | None) -> None:
-    """Log records, with an empty one for each warp without an active lane."""
+def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None:
+    """Log records, with an empty one for each warp without an active lane (`some` False; None: all have one)."""
     rows, packed = records
-    if active is not None:
-        some = active.any(axis=1)
-        if not some.all():
-            kept = some[rows]
-            empty = np.flatnonzero(~some)
-            rows = np.concatenate([rows[kept], empty])
-            packed = np.concatenate([packed[kept], np.zeros(len(empty), np.uint32)])
-    frame.machine.log.records(frame.index if len(rows) == frame.count and active is None else frame.index[rows], packed)
+    if some is not None:
+        kept = some[rows]
+        empty = np.flatnonzero(~some)
+        rows = np.concatenate([rows[kept], empty])
+        packed = np.concatenate([packed[kept], np.zeros(len(empty), np.uint32)])
+    whole = some is None and len(rows) == frame.count
+    frame.machine.log.records(frame.index if whole else frame.index[rows], packed)
 
 
 def _record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
     """A generic access of several spaces: lines of all of them, then one record a shared conflict cycle."""
     rows, lines, bits = ([np.zeros(0, np.int64)] for _ in range(3))
     for part in parts:
-        some = np.ones(frame.count, bool) if part.active is None else part.active.any(axis=1)
-        sectors = part.space.sectors(frame, part.addresses, size, part.active)
+        some = np.ones(frame.count, bool) if part.some is None else part.some
+        sectors = part.space.sectors(frame, part, size)
         if sectors is None:
             at = np.repeat(np.arange(frame.count), np.where(some, _passes(frame, [part]), 0))
             found = np.full(len(at), (SHARED_WINDOW_LINE << 5) | (15 << 1), np.uint32)
@@ -157,9 +173,9 @@ def _record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
     row, line, bit = (np.concatenate(v) for v in (rows, lines, bits))
     order = np.lexsort((line, row))
     row = row[order]
-    active = np.zeros((frame.count, 1), bool)
-    active[row] = True
-    log_records(frame, (row, pack_records(row, line[order], bit[order])), active)
+    some = np.zeros(frame.count, bool)
+    some[row] = True
+    log_records(frame, (row, pack_records(row, line[order], bit[order])), some)
 
 
 def _access(inst: Instruction) -> tuple[int, int]:
@@ -191,7 +207,7 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
     where = address_getter(slots, address, space)
     setters = [setter(slots, d, inst.type, guard is not None) for d in _elements(inst.destinations[0], count)]
     word, shift = RAW_BY_BYTES[size], size.bit_length() - 1
-    generic, shared = space == "generic", space == "shared"
+    shared = space == "shared"
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
@@ -201,12 +217,12 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
             at = part.space.offsets(frame, inst, part.addresses, size * count) >> shift
             words = part.space.storage(frame.machine).words[size]
             loaded = [words.take(at + i if i else at) for i in range(count)]
-            values = loaded if len(parts) == 1 else [
+            values = loaded if part.active is None or len(parts) == 1 else [
                 np.where(part.active, new, old) for new, old in zip(loaded, values, strict=True)
             ]  # fmt: skip
         for write, value in zip(setters, values, strict=True):
             write(frame, value)
-        record(frame, generic, shared, size * count, parts)
+        record(frame, shared, size * count, parts)
 
     return step
 
@@ -222,7 +238,7 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
         raise Unsupported
     where = address_getter(slots, address, space)
     getters = [getter(slots, e, inst.type) for e in _elements(value, count) if e is not None]
-    shift, generic, shared = size.bit_length() - 1, space == "generic", space == "shared"
+    shift, shared = size.bit_length() - 1, space == "shared"
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
@@ -233,6 +249,6 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
             chosen = ... if part.active is None else part.active
             for i, get in enumerate(getters):
                 words[at[chosen] + i if i else at[chosen]] = frame.full(raw(get(frame)))[chosen]
-        record(frame, generic, shared, size * count, parts)
+        record(frame, shared, size * count, parts)
 
     return step

@@ -39,12 +39,12 @@ def vector_move_step(slots: Slots, inst: Instruction) -> Step:
     if inst.type == "b128":
         raise Unsupported
     size, guard = TYPE_BYTES[inst.type], guard_getter(slots, inst.guard)
-    inputs = source.elements if isinstance(source, Vector) else (source,)
-    outputs = destination.elements if isinstance(destination, Vector) else (destination,)
+    inputs: tuple = source.elements if isinstance(source, Vector) else (source,)
+    outputs: tuple = destination.elements if isinstance(destination, Vector) else (destination,)
     if size % len(inputs) or size % len(outputs) or None in inputs:
         raise Unsupported
     in_bits, out_bits = 8 * size // len(inputs), 8 * size // len(outputs)
-    getters = [getter(slots, e, f"b{in_bits}") for e in inputs if e is not None]
+    getters = [getter(slots, e, f"b{in_bits}") for e in inputs]
     setters = [setter(slots, e, f"b{out_bits}", guard is not None) for e in outputs]
     whole, part = RAW_BY_BYTES[size].type, RAW_BY_BYTES[out_bits // 8]
 

@@ -1,4 +1,4 @@
-"""Operands as getters `Frame -> array` and results as setters, with the widening PTX allows between type and register."""
+"""Operands as getters `Frame -> array`, results as setters, with the widening PTX allows from type to register."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def setter(slots: Slots, operand: Operand | None, type_: str, guarded: bool) -> 
         if fit is not None:
             value = fit(value)
         if guarded:
-            value = np.where(frame.guard, raw(value), raw(frame.values[slot]))
+            value = np.where(np.asarray(frame.guard), raw(value), raw(frame.values[slot]))
         frame.values[slot] = value
 
     return careful

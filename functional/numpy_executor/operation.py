@@ -20,7 +20,7 @@ DTYPES: dict[str, np.dtype] = {
     "f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "tf32": np.dtype("u4"),
     "f16x2": np.dtype("u4"), "bf16": np.dtype("u2"), "bf16x2": np.dtype("u4"), "pred": np.dtype("?"),
 }  # fmt: skip
-RAW_BY_BYTES = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
+RAW_BY_BYTES: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
 FLOATS = frozenset({"f16", "f32", "f64", "bf16"})
 PACKED = frozenset({"f16x2", "bf16x2"})
 

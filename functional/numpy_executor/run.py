@@ -20,6 +20,8 @@ from functional.trace import Trace
 
 _CHUNK_WARPS = 1024  # keeps a register of the chunk (128 KiB) in cache; measured
 _FAIR_TURN = 256  # every so many blocks, the warps that waited longest run: a spinning warp must not starve others
+# An endless loop of a lone warp would take hours to spend the budget: each basic block run costs at least 1024 of it.
+_TURN_SHIFT, _LEAST_TURNS = 10, 1 << 16
 _CACHED_PROGRAMS = 64
 
 
@@ -78,6 +80,7 @@ def run_chunk(machine: Machine, budget: int) -> int:
     """Run a chunk to its end; yields its thread instructions. Raises ExecutionError over budget or in a deadlock."""
     code, stack, log = machine.code, machine.stack, machine.log
     slots, warps, used, turn = len(code.slot_dtypes), machine.warps, 0, 0
+    turns = max(_LEAST_TURNS, budget >> _TURN_SHIFT)
     last_turn = np.zeros(len(code.blocks), np.int64)
     while True:
         turn += 1
@@ -90,8 +93,9 @@ def run_chunk(machine: Machine, budget: int) -> int:
         frame = Frame(machine, None if len(chosen) == warps else chosen, slots)
         log.block(frame.index, current, frame.bits)
         machine.issued += block.instructions
-        used += block.instructions * int(np.bitwise_count(frame.bits).sum())
-        if used > budget:
+        lanes = 32 * frame.count if frame.mask is None else int(np.bitwise_count(frame.bits).sum())
+        used += block.instructions * lanes
+        if used > budget or turn > turns:
             raise _over_budget(machine, code.program.instructions[code.program.blocks[current].start].line, budget)
         frame.load(block.reads)
         for step in block.steps:
@@ -113,8 +117,8 @@ def _starved(blocks: np.ndarray, last_turn: np.ndarray) -> int:
 def _over_budget(machine: Machine, line: int, budget: int) -> ExecutionError:
     program = machine.code.program
     return ExecutionError(
-        f"kernel '{program.name}', {program.path}:{line}: the launch exceeds its budget of {budget} thread instructions; "
-        "if it does end, raise the instruction budget"
+        f"kernel '{program.name}', {program.path}:{line}: the launch exceeds its budget of {budget} thread "
+        "instructions; if it does end, raise the instruction budget"
     )
 
 

@@ -1,8 +1,9 @@
-"""State spaces: bounds and alignment checks, byte offsets into the storage of each, and sector numbers for the trace."""
+"""State spaces: bounds and alignment checks, byte offsets into each storage, and sector numbers for the trace."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000
 WINDOW_BYTES = 1 << 24
 _LANES = np.arange(32, dtype=np.int64)[None, :]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Part of an access that goes to one space, inactive lanes at the address of an active one."""
+
+    space: Space
+    addresses: np.ndarray  # (1 | row, 1 | 32)
+    active: np.ndarray | None  # bool [row, 32]; None: all
+    some: np.ndarray | None  # rows with an active lane, bool [row]; None: all
 
 
 class Space(ABC):
@@ -46,9 +57,9 @@ class Space(ABC):
         self.check_alignment(frame, inst, addresses, size)
         return addresses.astype(np.int64)
 
-    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> np.ndarray | None:
+    def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray | None:
         """Sector numbers of the access for line records, or None if the space is shared memory."""
-        return sectors_of(addresses)
+        return sectors_of(part.addresses)
 
     def check_alignment(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> None:
         """Raise ExecutionError unless all addresses are multiples of `size`."""
@@ -67,11 +78,16 @@ class Space(ABC):
         return frame.machine.fault(inst, message, int(frame.index[row]), lane)
 
 
-def repeat_active(values: np.ndarray, active: np.ndarray) -> np.ndarray:
+def rows_with_a_lane(active: np.ndarray) -> np.ndarray | None:
+    """Rows with an active lane, bool [row]; None if all have one."""
+    some = np.asarray(active.any(axis=1))
+    return None if some.all() else some
+
+
+def repeat_active(values: np.ndarray, active: np.ndarray, some: np.ndarray | None) -> np.ndarray:
     """Replace the values of inactive lanes by that of the first active lane of the row, or of any row without one."""
     first = values[np.arange(len(values)), active.argmax(axis=1)]
-    some = active.any(axis=1)
-    if not some.all():
+    if some is not None:
         first[~some] = first[some.argmax()]
     return np.where(active, values, first[:, None])
 
@@ -125,8 +141,8 @@ class ParamSpace(Space):
     def limit(self, machine: Machine) -> int:
         return len(machine.launch.parameters)
 
-    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> np.ndarray:
-        return sectors_of(addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
+    def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
+        return sectors_of(part.addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
 
 
 class SharedSpace(Space):
@@ -145,7 +161,7 @@ class SharedSpace(Space):
         machine = frame.machine
         return checked + (machine.block_of_row[frame.index] * machine.shared_stride)[:, None]
 
-    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> None:
+    def sectors(self, frame: Frame, part: Lanes, size: int) -> None:
         return None
 
 
@@ -164,15 +180,15 @@ class LocalSpace(Space):
         checked = super().offsets(frame, inst, addresses, size)
         return checked + (frame.index[:, None] * 32 + _LANES) * frame.machine.local_stride
 
-    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> np.ndarray:
+    def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
         machine = frame.machine
         warp = machine.thread_blocks[machine.block_of_row[frame.index]] * machine.warps_per_block
         warp = (warp + frame.index % machine.warps_per_block)[:, None]
-        words = [(addresses.astype(np.int64) + 4 * i) >> 2 for i in range(-(-size // 4))]
+        words = [(part.addresses.astype(np.int64) + 4 * i) >> 2 for i in range(-(-size // 4))]
         lines = [(warp * (machine.local_stride // 4) + word) % _LOCAL_LINES + LOCAL_WINDOW_LINE for word in words]
         sectors = [line * 4 + _LANES // 8 for line in lines]
-        if active is not None:
-            sectors = [repeat_active(sector, active) for sector in sectors]
+        if part.active is not None:
+            sectors = [repeat_active(sector, part.active, part.some) for sector in sectors]
         return np.concatenate(sectors, axis=1).astype(np.uint32)
 
 
@@ -190,8 +206,8 @@ class CallSpace(LocalSpace):
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         return super().offsets(frame, inst, addresses, size) + frame.machine.code.slots.local_bytes
 
-    def sectors(self, frame: Frame, addresses: np.ndarray, size: int, active: np.ndarray | None) -> np.ndarray:
-        return ParamSpace.sectors(SPACES["param"], frame, addresses, size, active)  # type: ignore[arg-type]
+    def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
+        return ParamSpace.sectors(SPACES["param"], frame, part, size)  # type: ignore[arg-type]
 
 
 SPACES: dict[str, Space] = {

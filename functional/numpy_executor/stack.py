@@ -49,7 +49,7 @@ class Stack:
         self.settle(rows)
 
     def branch(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], reconvergence: int) -> None:
-        """The active lanes of `rows` split into disjoint `paths` (block, lane mask [row]); the first path runs first."""
+        """The active lanes of `rows` split into disjoint `paths` (block, lane mask [row]); the first runs first."""
         ways = sum((lanes != 0).astype(np.int32) for _, lanes in paths)
         for block, lanes in paths:
             whole = lanes == self.mask[rows]
@@ -88,7 +88,7 @@ class Stack:
         self.settle(rows)
 
     def leave(self, rows: np.ndarray, lanes: np.ndarray, whole_thread: bool, after: int) -> None:
-        """`lanes` return from the function, or (whole_thread, or not in a function) exit; others go to block `after`."""
+        """`lanes` return from the function or exit (always so outside a function); others go to block `after`."""
         self.block[rows] = after
         self.mask[rows] &= ~lanes
         if self.deep:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from functional.ir import Instruction
@@ -91,7 +89,7 @@ def _match(inst: Instruction) -> Operation:
     return Operation(function, ("b32", "pred") if pair else ("b32",), (type_, "u32"), True)
 
 
-_REDUCTIONS: dict[str, tuple[Callable, int]] = {  # ufunc, neutral element as an integer of the type
+_REDUCTIONS: dict[str, tuple[np.ufunc, int]] = {  # ufunc, neutral element as an integer of the type
     "add": (np.add, 0), "and": (np.bitwise_and, -1), "or": (np.bitwise_or, 0), "xor": (np.bitwise_xor, 0),
 }  # fmt: skip
 

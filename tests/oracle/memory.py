@@ -62,19 +62,21 @@ class Memory:
             return start + shared + len(access.records) - 1
         if access.kind in (Kind.PARAM_LOAD, Kind.CONST_LOAD):
             hit = start + int(self.gpu.pipeline.const_hit_cycles)
-            return max(self._cached(self.const, line, hit + k, False) for k, line in enumerate(lines))
+            return max(self._cached(self.const, line, hit + k) for k, line in enumerate(lines))
         hit = start + int(self.gpu.params.l1d_latency_cycles) + 1
+        if access.kind == Kind.GLOBAL_ATOMIC:
+            there = start + int(self.gpu.params.atomic_latency_cycles)
+            return max(self.responses.out(there + k) for k in range(len(lines)))
         return max(self._global(access.kind, line, hit + k) for k, line in enumerate(lines))
 
     def _global(self, kind: Kind, line: int, hit: int) -> int:
         if kind == Kind.GLOBAL_LOAD or (kind == Kind.GLOBAL_STORE and line >= LOCAL_WINDOW_LINE):
-            return self._cached(self.l1d, line, hit, True)
-        if kind == Kind.GLOBAL_STORE:
-            self.l1d.accesses += 1
-            self.l1d.misses += not self.l1d.evict(line)
+            return self._cached(self.l1d, line, hit)
+        self.l1d.accesses += 1
+        self.l1d.misses += not self.l1d.evict(line)
         return self.responses.out(hit + int(self.gpu.params.l1_miss_extra_cycles))
 
-    def _cached(self, cache: Cache, line: int, hit: int, waiting_is_miss: bool) -> int:
+    def _cached(self, cache: Cache, line: int, hit: int) -> int:
         """A look-up that allocates on a miss."""
         cache.accesses += 1
         filled = cache.touch(line)
@@ -83,5 +85,4 @@ class Memory:
             filled = self.responses.out(hit + int(self.gpu.params.l1_miss_extra_cycles))
             cache.allocate(line, filled)
             return filled
-        cache.misses += waiting_is_miss and filled > hit  # a hit on a line on its way counts as a miss
         return max(hit, filled)

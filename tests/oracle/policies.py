@@ -23,6 +23,10 @@ class Policy:
         """Warp slots in the order of this turn."""
         raise NotImplementedError
 
+    def issued(self, slot: int) -> None:
+        """An instruction of `slot` has issued."""
+        self.last = slot
+
 
 class Oldest(Policy):
     """Launch order."""
@@ -50,23 +54,25 @@ class TwoLevel(Policy):
     """An active queue, and a pending one whose head takes the place of an active slot that waits for something long."""
 
     def order(self, sm: Sm, time: int) -> list[int]:
-        if self.pending:
-            demoted = [w for w in self.active if w not in sm.warps or self._leaves(sm.warps[w], time)]
-            self.active = [w for w in self.active if w not in demoted]
-            self.pending += demoted
-            self.active += self.pending[: len(demoted)]
-            self.pending = self.pending[len(demoted) :]
+        demoted = [w for w in self.active if w not in sm.warps or self._leaves(sm.warps[w], time)]
+        self.active = [w for w in self.active if w not in demoted]
+        self.pending += demoted
+        self.active += self.pending[: len(demoted)]
+        self.pending = self.pending[len(demoted) :]
         return list(self.active)
 
+    def issued(self, slot: int) -> None:
+        super().issued(slot)
+        behind = self.active.index(slot) + 1
+        self.active = self.active[behind:] + self.active[:behind]
+
     def _leaves(self, warp: Warp, time: int) -> bool:
-        if not warp.running or warp.at_barrier:
+        if not warp.running or warp.at_barrier or warp.not_before > time:
             return True
-        if warp.wrong_path or not warp.buffered or warp.front_end > time:  # its next instruction is not at hand
+        if not warp.buffered or warp.front_end > time:  # nothing to look at
             return False
-        return any(
-            warp.registers.get(r, 0) > time and warp.written_by[r] in LONG_OPERATIONS
-            for r in warp.program.long_waits(warp.next)
-        )
+        registers = warp.program.long_waits(warp.in_buffer())
+        return any(warp.written_by.get(r) in LONG_OPERATIONS for r in registers)
 
 
 POLICIES = {"gto": Gto, "lrr": Lrr, "oldest": Oldest, "two_level": TwoLevel}

@@ -28,12 +28,17 @@ class Warp:
     buffered: int = 0  # instructions left in its fetch pair
     front_end: int = 0  # cycle in which the buffered one can issue
     wrong_path: bool = False
+    issued: int = 0  # the instruction it issued last
     at_barrier: bool = False
     not_before: int = 0
     running: bool = True  # has not issued its last instruction
     complete: int = 0  # every result it has issued
     registers: dict[int, int] = field(default_factory=dict)  # register -> free cycle
     written_by: dict[int, Kind] = field(default_factory=dict)
+
+    def in_buffer(self) -> int:
+        """The instruction its buffer begins with."""
+        return min(self.issued + 1, len(self.program.table.unit) - 1) if self.wrong_path else self.next
 
     def can_be_visited(self, time: int) -> bool:
         """Is it running, not held, and `ready` by `time`?"""
@@ -113,8 +118,8 @@ class Sm:
                 warp.wrong_path = False
                 self.want(warp, self.program.pc(warp.next))
             elif self.ports[self.program.unit(warp.next)].has_dispatch_register(time):
-                scheduler.last = slot
                 self.issue(warp, time)
+                scheduler.issued(slot)
                 return
 
     # Rules 3 and 4
@@ -216,7 +221,7 @@ class Sm:
         if following is None:
             self.exit(warp, time)
             return
-        warp.next, warp.not_before = following, 0
+        warp.issued, warp.next, warp.not_before = i, following, 0
         if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
             warp.not_before = result - 1
         elif kind == Kind.FENCE:

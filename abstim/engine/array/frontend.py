@@ -121,4 +121,5 @@ def next_cycle(s: State, c: Launch, now: Bool[Array, " lane"]) -> State:
     schedulers = jnp.arange(len(s.wake), dtype=jnp.int32)[:, None]
     wake = jnp.where(schedulers < c.machine["schedulers"], s.wake, NEVER)
     following = jnp.maximum(s.clock + 1, jnp.minimum(jnp.min(event, 0), jnp.min(wake, 0)))
+    following = jnp.where(s.live > 0, following, s.clock + 1)
     return s._replace(clock=jnp.where(now, following, s.clock), turn=jnp.where(now, 0, s.turn))

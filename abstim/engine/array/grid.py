@@ -60,10 +60,10 @@ def launch(s: State, c: Launch, policy: Oldest, takes: Bool[Array, " lane"], blo
     status = RUN | WANT | (c.code[rows[..., Row.PC], Code.UNIT] << PORT_SHIFT)
     block_free = jnp.where(entered, NEVER, s.block_free)
     dispatched = jnp.where(takes, time, s.last_dispatch)
+    s = policy.launched(s, c, mine, place)
     return s._replace(
         status=jnp.where(mine, status, s.status),
         ready=jnp.where(mine, NEVER, s.ready),
-        age=policy.launched(s, mine, place),
         drained=jnp.where(mine, 0, s.drained),
         not_before=jnp.where(mine, 0, s.not_before),
         warp=jnp.where(mine[..., None], rows, s.warp),

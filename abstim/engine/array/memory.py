@@ -66,7 +66,8 @@ def begin_access(s: State, c: Launch, issue: Issue, demand: Demand, start: Array
     """The access state of lanes whose instruction has transactions; unchanged elsewhere."""
     kind, m = issue.code[:, Code.KIND], c.machine
     begins = issue.now & (demand.transactions > 0)
-    hit = start + jnp.where(kind <= Kind.CONST_LOAD, m["const_cycles"], m["l1d_cycles"] + 1)
+    general = jnp.where(kind == Kind.GLOBAL_ATOMIC, m["atomic_cycles"] - m["miss_cycles"], m["l1d_cycles"] + 1)
+    hit = start + jnp.where(kind <= Kind.CONST_LOAD, m["const_cycles"], general)
     values = Access(demand.transactions, demand.end, jnp.zeros_like(start), hit, start, issue.slot)
     return Access(*(jnp.where(begins, new, old) for new, old in zip(values, s.access, strict=True)))
 

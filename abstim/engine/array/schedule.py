@@ -70,6 +70,7 @@ def take_turn(
     s = settle(s, turn, found, reason, jnp.where(policy.visits_every_cycle, time + 1, wake))
     slot = best & ((1 << SLOT_BITS) - 1)
     issues = turn.now & found
+    s = policy.issued(s, c, turn.scheduler, jnp.where(issues, slot, 0), issues)
     s = s._replace(last=put(s.last, turn.scheduler, slot, issues), turn=jnp.where(turn.now, turn.place + 1, s.turn))
     return s, issues, jnp.where(issues, slot, 0)
 

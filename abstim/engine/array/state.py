@@ -37,8 +37,8 @@ class Row(IntEnum):
     FROM_MEMORY = 9  # 1: the one that is free last is written by memory
     FETCH_PC = 10  # what it fetches next
     NEXT_PC = 11  # address of the next instruction, other than FETCH_PC on the wrong path
-    LONG = 12  # 1: the next instruction reads the result of a long operation; of the wrong path while FLUSH
-    LONG_NEXT = 13  # the same of the right path
+    LONG = 12  # until then the next instruction waits for a long operation
+    WRONG_LONG = 13  # the same of the instruction that follows on the wrong path
 
 
 class Access(NamedTuple):
@@ -108,6 +108,7 @@ class State(NamedTuple):
 class Launch(NamedTuple):
     """What a launch brings: code, streams, and the numbers of the design points. Nothing of it changes."""
 
+    code_length: Int32[Array, ""]
     code: Int32[Array, "instr column"]
     waits: Int32[Array, "instr wait"]
     writes: Int32[Array, "instr write"]

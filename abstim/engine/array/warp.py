@@ -55,7 +55,7 @@ def write_back(s: State, c: Launch, issue: Issue, result: Array) -> State:
     return s._replace(
         banks=put(s.banks, bank, jnp.broadcast_to(result, bank.shape), issue.now & (numbers >= 0), unique=False),
         registers=put(
-            s.registers, slot * per_slot + registers, jnp.broadcast_to(entry, bank.shape), issue.now & (registers >= 0)
+            s.registers, slot * per_slot + registers, jnp.broadcast_to(entry, registers.shape), issue.now & (registers >= 0)
         ),
     )
 
@@ -105,6 +105,13 @@ def operands(s: State, c: Launch, slot: Array, instr: Array) -> tuple[Array, Arr
     return entry >> 2, entry & 1
 
 
+def long_wait(s: State, c: Launch, slot: Array, instr: Array) -> Array:
+    """NEVER if a plain source of an instruction was written by a long operation, else 0."""
+    registers = c.long_waits[instr].T
+    entries = take(s.registers, jnp.where(registers >= 0, slot * c.machine["register_count"] + registers, 0))
+    return jnp.where(((entries & 2 != 0) & (registers >= 0)).any(0), NEVER, 0)
+
+
 def readiness(front_end: Array, not_before: Array, operands: Array, from_memory: Array) -> tuple[Array, Array]:
     """(`ready` of a warp whose next instruction is at hand from `front_end`, is it memory it waits for)."""
     ready = jnp.maximum(front_end, not_before)
@@ -128,6 +135,8 @@ def follow(s: State, c: Launch, issue: Issue, row: Array, not_before: Array) -> 
             Row.OPERANDS: free,
             Row.FROM_MEMORY: from_memory,
             Row.NEXT_PC: next_pc,
+            Row.LONG: long_wait(s, c, issue.slot, following),
+            Row.WRONG_LONG: long_wait(s, c, issue.slot, jnp.minimum(issue.instr + 1, c.code_length - 1)),
             Row.FETCH_PC: jnp.where(wrong_path, issue.code[:, Code.PC] + 1, next_pc),
         },
     )

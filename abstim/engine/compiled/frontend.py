@@ -3,76 +3,57 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
-
 from abstim.engine.compiled.caches import l1i_lookup
 from abstim.engine.compiled.compile import jit
-from abstim.engine.compiled.layout import MEMORY_WAIT, NEVER, NOT_READY
+from abstim.engine.compiled.layout import NEVER
 from abstim.engine.compiled.retire import notice
-
-ONE = np.uint64(1)
-
-
-@jit
-def lowest(mask):
-    """Slot of the lowest set bit; `mask` is not 0."""
-    return np.int64(trailing_zeros(mask))
+from abstim.engine.compiled.sets import ONE, bit, first_after, lowest
+from abstim.engine.compiled.wheel import schedule
 
 
 @jit
-def bit(w):
-    """Mask with the bit of slot `w`."""
-    return ONE << np.uint64(w)
-
-
-@jit
-def first_after(mask, last):
-    """Lowest set bit above `last`, else the lowest set bit; `mask` is not 0."""
-    above = mask & ~(bit(last + 1) - ONE) if last < 63 else np.uint64(0)
-    return lowest(above if above else mask)
-
-
-@jit
-def make_ready(sm, heap, m, code, w, front_end):
-    """Set when the warp's next instruction can issue, its front end being ready at `front_end`."""
+def make_ready(sm, heap, m, code, operands, w, front_end, time):
+    """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
     row = code[sm.pc[w]]
     ready = max(front_end, sm.not_before[w])
-    reason = MEMORY_WAIT if ready > front_end else NOT_READY
+    memory = ready > front_end
     registers = m.registers_at + w * m.register_count
-    for k in range(row.wait_count):
-        entry = heap[registers + row.waits[k]]
+    for k in range(row.waits_at, row.waits_end):
+        entry = heap[registers + operands[k]]
         if entry >> 2 > ready:
             ready = entry >> 2
-            reason = MEMORY_WAIT if entry & 1 else NOT_READY
+            memory = (entry & 1) != 0
     sm.ready[w] = ready
-    sm.reason[w] = reason
-    s = w % m.schedulers
-    if not sm.waiting[w] and ready < sm.wake[s]:
-        sm.wake[s] = ready
+    if memory:
+        sm.memory |= bit(w)
+    else:
+        sm.memory &= ~bit(w)
+    if not sm.held & bit(w):
+        schedule(sm, w, ready, time)
 
 
 @jit
 def want_fetch(sm, w, pc):
     """The warp's buffer is empty: it asks for `pc` from now on."""
     sm.wanted |= bit(w)
+    sm.memory &= ~bit(w)
     sm.fetch_pc[w] = pc
     sm.buffered[w] = 0
     sm.ready[w] = NEVER
-    sm.reason[w] = NOT_READY
 
 
 @jit
-def deliver(sm, heap, m, code, w, time):
+def deliver(sm, heap, m, code, operands, w, time):
     """A fetch pair reaches the warp: decoded in the next cycle, issued in the one after."""
     sm.front_end[w] = time + 2
     pc = sm.fetch_pc[w]
     sm.buffered[w] = min(m.fetch_width, m.fetch_line - pc % m.fetch_line)
-    if sm.flush[w]:
-        sm.ready[w] = time + 2
-        sm.wake[w % m.schedulers] = min(sm.wake[w % m.schedulers], time + 2)
-    else:
-        make_ready(sm, heap, m, code, w, time + 2)
+    if not sm.flush[w]:
+        make_ready(sm, heap, m, code, operands, w, time + 2, time)
+        return
+    sm.ready[w] = time + 2
+    if not sm.held & bit(w):
+        schedule(sm, w, time + 2, time)
 
 
 @jit
@@ -102,12 +83,12 @@ def returned(sm, time):
 
 
 @jit
-def fetch(sm, heap, m, code, time):
+def fetch(sm, heap, m, code, operands, time):
     """The fetch stage of one cycle."""
     back = returned(sm, time) if sm.missing else -1
     if back >= 0:  # takes the whole stage
         sm.missing &= ~bit(back)
-        deliver(sm, heap, m, code, back, time)
+        deliver(sm, heap, m, code, operands, back, time)
         return
     fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
     if sm.exiting:
@@ -118,7 +99,7 @@ def fetch(sm, heap, m, code, time):
     sm.wanted &= ~bit(fetched)
     there = l1i_lookup(sm, heap, m, sm.fetch_pc[fetched], time)
     if there <= time:
-        deliver(sm, heap, m, code, fetched, time)
+        deliver(sm, heap, m, code, operands, fetched, time)
     else:
         sm.missing |= bit(fetched)
         sm.fetch_back[fetched] = there

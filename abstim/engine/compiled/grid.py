@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from abstim.engine.compiled.compile import compiled, jit
 from abstim.engine.compiled.frontend import fetch, next_fetch, want_fetch
-from abstim.engine.compiled.layout import GTO, NEVER, OLDEST
-from abstim.engine.compiled.schedule import run_scheduler
+from abstim.engine.compiled.layout import NEVER, TWO_LEVEL, WHEEL
+from abstim.engine.compiled.schedule import take_turn
+from abstim.engine.compiled.sets import bit
+from abstim.engine.compiled.wheel import next_on_wheel, turn_wheel
+
+
+@jit
+def next_event(sm, m, time, issued):
+    """First cycle after `time` in which something can happen on the SM."""
+    if m.policy == TWO_LEVEL or (issued and sm.visitable):
+        return time + 1
+    following = next_fetch(sm, time)
+    if sm.visitable:  # all of them wait for a port
+        following = min(following, sm.port_wait)
+    if sm.wheel_used:
+        following = min(following, next_on_wheel(sm, time))
+    return following
 
 
 @jit
@@ -13,17 +28,17 @@ def advance(sm, heap, m, code, streams):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
     time = sm.clock
     while time <= sm.horizon and sm.live > 0:
-        first = (time - 1) % m.schedulers
-        for k in range(m.schedulers):
-            s = first + k if first + k < m.schedulers else first + k - m.schedulers
-            if sm.wake[s] <= time:
-                run_scheduler(sm, heap, m, code, streams, s, time)
+        if sm.wheel_used & bit(time & (WHEEL - 1)):
+            turn_wheel(sm, time)
+        sm.port_wait = NEVER
+        issued = False
+        s = (time - 1) % m.schedulers if m.schedulers > 1 else 0
+        for _ in range(m.schedulers):
+            issued |= take_turn(sm, heap, m, code, streams, s, time)
+            s = s + 1 if s + 1 < m.schedulers else 0
         if sm.wanted | sm.missing | sm.exiting:
-            fetch(sm, heap, m, code, time)
-        following = next_fetch(sm, time)
-        for s in range(m.schedulers):
-            following = min(following, max(time + 1, sm.wake[s]))
-        time = following
+            fetch(sm, heap, m, code, streams.operands, time)
+        time = next_event(sm, m, time, issued)
     sm.clock = time
 
 
@@ -44,6 +59,8 @@ def launch_block(sm, heap, m, code, streams, offsets, block, time):
         slot += 1
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
     sm.block_live[slot], sm.block_running[slot], sm.block_waiting[slot] = m.warps_per_block, m.warps_per_block, 0
+    sm.block_order[sm.resident] = slot
+    sm.resident += 1
     for k in range(m.warps_per_block):
         w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
         sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
@@ -60,12 +77,9 @@ def start_warp(sm, heap, m, code, streams, w):
     sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
     for r in range(m.register_count):
         heap[m.registers_at + w * m.register_count + r] = 0
-    sm.alive[w], sm.flush[w], sm.waiting[w], sm.drained[w], sm.not_before[w] = 1, 0, 0, 0, 0
+    sm.flush[w], sm.drained[w], sm.not_before[w] = 0, 0, 0
+    sm.running |= bit(w)
     want_fetch(sm, w, code[sm.pc[w]].pc)
-    s = w % m.schedulers
-    if m.policy == GTO or m.policy == OLDEST:
-        sm.order[s, sm.count[s]] = w
-        sm.count[s] += 1
 
 
 @compiled

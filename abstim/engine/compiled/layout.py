@@ -22,7 +22,7 @@ SCHEDULERS = 4  # most an SM
 UNITS = 48  # most execution units an SM, all ports together
 PORT_WIDTH = 16
 COLLECTORS = 64
-OPERANDS = 40  # most registers one instruction waits for
+WHEEL = 64  # cycles ahead a warp can be put on the wheel; later ones go round again
 
 MACHINE = np.dtype(
     [
@@ -37,6 +37,7 @@ MACHINE = np.dtype(
         )),
         ("port_width", np.int64, 3),
         ("collectors", np.int64, 3),
+        ("scheduler_slots", np.uint64, SCHEDULERS),  # sets of warp slots
         ("first_unit", np.int64, 4),  # units of port p: first_unit[p] .. first_unit[p + 1] - 1
     ],
     align=True,
@@ -46,13 +47,9 @@ CODE = np.dtype(
     [
         *((name, np.int32) for name in (
             "unit", "kind", "latency", "initiation", "access_bytes", "pc",
-            "wait_count", "write_count", "long_count", "read_count",
+            "waits_at", "waits_end", "writes_at", "writes_end", "reads_at", "reads_end", "long_at", "long_end",
+            "write_banks_at",
         )),
-        ("waits", np.int16, OPERANDS),
-        ("writes", np.int16, OPERANDS),
-        ("write_banks", np.int16, OPERANDS),
-        ("long_waits", np.int16, OPERANDS),
-        ("reads", np.int16, OPERANDS),
     ],
     align=True,
 )  # fmt: skip
@@ -61,6 +58,7 @@ SM = np.dtype(
     [
         # the SM as a whole
         ("clock", np.int64),
+        ("port_wait", np.int64),  # earliest cycle in which a port that was refused this cycle is free
         ("horizon", np.int64),  # run no further: a thread block may come in then
         ("more_blocks", np.int64),
         ("last_sp_start", np.int64),
@@ -69,9 +67,16 @@ SM = np.dtype(
         ("last_exit", np.int64),
         ("last_dispatch", np.int64),
         ("live", np.int64),  # warps not noticed as gone
-        ("wanted", np.uint64),  # sets of slots: buffer empty,
-        ("missing", np.uint64),  # waiting for an instruction line,
+        # sets of warp slots
+        ("running", np.uint64),  # instructions left
+        ("visitable", np.uint64),  # `ready` has come
+        ("held", np.uint64),  # at a barrier
+        ("memory", np.uint64),  # `ready` waits for memory
+        ("wanted", np.uint64),  # buffer empty
+        ("missing", np.uint64),  # waiting for an instruction line
         ("exiting", np.uint64),  # last instruction issued, not yet noticed as gone
+        ("wheel", np.uint64, WHEEL),  # by cycle mod WHEEL: `ready` comes then
+        ("wheel_used", np.uint64),  # places of the wheel that are not empty
         ("last_fetched", np.int64),
         *((name, np.int64) for name in (
             "l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses", "l1i_misses",
@@ -91,9 +96,6 @@ SM = np.dtype(
         ("record", np.int64, SLOTS),
         ("conflict", np.int64, SLOTS),
         ("buffered", np.int64, SLOTS),  # instructions left in the buffer
-        ("waiting", np.int64, SLOTS),  # at a barrier
-        ("alive", np.int64, SLOTS),
-        ("reason", np.int64, SLOTS),  # what `ready` waits for
         ("flush", np.int64, SLOTS),  # the instruction buffer holds the wrong path
         ("wrong", np.int64, SLOTS),  # and begins with this instruction
         # thread block slots
@@ -103,11 +105,12 @@ SM = np.dtype(
         ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
         ("block_start", np.int64, SLOTS),
         # schedulers
-        ("order", np.int64, (SCHEDULERS, SLOTS)),  # slots, oldest first (two-level: active, then pending)
+        ("block_order", np.int64, SLOTS),  # resident blocks, oldest first
+        ("resident", np.int64),
+        ("order", np.int64, (SCHEDULERS, SLOTS)),  # two-level: active, then pending slots
         ("order_scratch", np.int64, SLOTS),
         ("count", np.int64, SCHEDULERS),
         ("last", np.int64, SCHEDULERS),  # slot issued last
-        ("wake", np.int64, SCHEDULERS),  # nothing to do for this scheduler before
         ("idle_reason", np.int64, SCHEDULERS),
         ("idle_since", np.int64, SCHEDULERS),
         ("slots", np.int64, 6),  # issue slots by reason
@@ -130,6 +133,7 @@ class Streams(NamedTuple):
     conflicts: np.ndarray
     block_start: np.ndarray
     block_stop: np.ndarray
+    operands: np.ndarray  # registers of all instructions, cut by CODE's `*_at` and `*_end`
 
 
 class Offsets(NamedTuple):

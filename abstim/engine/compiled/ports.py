@@ -27,11 +27,11 @@ def collect(sm, m, port, time):
 
 
 @jit
-def read_operands(sm, heap, m, code, i, w, allocated):
+def read_operands(heap, m, row, operands, w, allocated):
     """Cycle in which the operands are at hand: each bank serves one read a cycle and a write takes precedence."""
     ready = allocated + 1
-    for k in range(code[i].read_count):
-        bank = m.bank_at + ((code[i].reads[k] + w) & (m.banks - 1)) * RING
+    for k in range(row.reads_at, row.reads_end):
+        bank = m.bank_at + ((operands[k] + w) & (m.banks - 1)) * RING
         time = allocated + 1
         while heap[bank + (time & (RING - 1))] == time:
             time += 1
@@ -41,10 +41,10 @@ def read_operands(sm, heap, m, code, i, w, allocated):
 
 
 @jit
-def write_back(sm, heap, m, code, i, w, time):
+def write_back(heap, m, row, operands, w, time):
     """Results written at `time` occupy their banks."""
-    for k in range(code[i].write_count):
-        number = code[i].write_banks[k]
+    for k in range(row.writes_end - row.writes_at):
+        number = operands[row.write_banks_at + k]
         if number >= 0:
             heap[m.bank_at + ((number + w) & (m.banks - 1)) * RING + (time & (RING - 1))] = time
 
@@ -72,9 +72,10 @@ def start_on_unit(sm, heap, m, port, earliest, latency, initiation):
 @jit
 def execute(sm, heap, m, code, streams, i, w, time):
     """Send instruction `i` of warp `w`, issued at `time`, down its port; returns the cycle its result is free to use."""
-    port = code[i].unit
+    row = code[i]
+    port = row.unit
     collector, allocated = collect(sm, m, port, time)
-    operands = read_operands(sm, heap, m, code, i, w, allocated)
+    operands = read_operands(heap, m, row, streams.operands, w, allocated)
     place = sm.port_position[port]
     dispatched = max(operands, sm.port_start[port, place])
     if port == MEM:
@@ -85,11 +86,11 @@ def execute(sm, heap, m, code, streams, i, w, time):
         result = result_of(sm, heap, m, code, streams, w, i, start, end)
     else:
         earliest = max(dispatched + 1, sm.last_sp_start) if port == SP else dispatched + 1
-        start = start_on_unit(sm, heap, m, port, earliest, code[i].latency, code[i].initiation)
+        start = start_on_unit(sm, heap, m, port, earliest, row.latency, row.initiation)
         if port == SP:
             sm.last_sp_start = start
-        result = start + code[i].latency + 2
-    write_back(sm, heap, m, code, i, w, result)
+        result = start + row.latency + 2
+    write_back(heap, m, row, streams.operands, w, result)
     sm.port_alloc[port, place] = allocated
     sm.port_start[port, place] = start
     sm.port_position[port] = place + 1 if place + 1 < m.port_width[port] else 0

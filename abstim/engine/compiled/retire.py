@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit
-from abstim.engine.compiled.layout import BARRIER_WAIT, EMPTY, NEVER, NOT_READY
+from abstim.engine.compiled.layout import EMPTY, NEVER
+from abstim.engine.compiled.sets import ONE, bit, lowest, span
+from abstim.engine.compiled.wheel import schedule
 
 RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
 
@@ -12,23 +14,20 @@ RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
 def release(sm, m, block, time):
     """Every warp of the block has reached the barrier or exited."""
     sm.block_waiting[block] = 0
-    first = block * m.warps_per_block
-    for w in range(first, first + m.warps_per_block):
-        if sm.waiting[w]:
-            sm.waiting[w] = 0
-            sm.not_before[w] = max(sm.not_before[w], time)
-            sm.ready[w] = max(sm.ready[w], time)
-            sm.reason[w] = NOT_READY
-            s = w % m.schedulers
-            sm.wake[s] = min(sm.wake[s], sm.ready[w])
+    left = sm.held & span(block * m.warps_per_block, m.warps_per_block)
+    sm.held &= ~left
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        sm.not_before[w] = max(sm.not_before[w], time)
+        sm.ready[w] = max(sm.ready[w], time)
+        schedule(sm, w, sm.ready[w], time)
 
 
 @jit
 def arrive(sm, m, w, time):
     """The warp waits at a barrier from `time`."""
     block = w // m.warps_per_block
-    sm.reason[w] = BARRIER_WAIT
-    sm.waiting[w] = 1
     sm.block_waiting[block] += 1
     if sm.block_waiting[block] == sm.block_running[block]:
         release(sm, m, block, time)
@@ -38,7 +37,8 @@ def arrive(sm, m, w, time):
 def leave(sm, m, w, time):
     """The warp has issued its last instruction at `time`."""
     block = w // m.warps_per_block
-    sm.alive[w] = 0
+    sm.running &= ~bit(w)
+    sm.exiting |= bit(w)
     sm.ready[w] = NEVER
     sm.drained[w] = max(sm.drained[w], time + RETIRE_CYCLES)
     sm.block_running[block] -= 1
@@ -54,9 +54,21 @@ def notice(sm, m, w, time):
     sm.last_exit = time
     sm.block_live[block] -= 1
     if sm.block_live[block] == 0:
-        sm.block_free[block] = time
-        sm.resident_warp_cycles += m.warps_per_block * (time - sm.block_start[block])
-        if sm.more_blocks:
-            sm.horizon = min(sm.horizon, max(time, sm.last_dispatch + 1))
+        free_slot(sm, m, block, time)
     if sm.live == 0:
         sm.idle_reason[:] = EMPTY
+
+
+@jit
+def free_slot(sm, m, block, time):
+    """A thread block has left."""
+    sm.block_free[block] = time
+    sm.resident_warp_cycles += m.warps_per_block * (time - sm.block_start[block])
+    if sm.more_blocks:
+        sm.horizon = min(sm.horizon, max(time, sm.last_dispatch + 1))
+    k = 0
+    while sm.block_order[k] != block:
+        k += 1
+    sm.resident -= 1
+    for j in range(k, sm.resident):
+        sm.block_order[j] = sm.block_order[j + 1]

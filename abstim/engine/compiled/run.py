@@ -16,8 +16,9 @@ def simulate_point(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> Engine
     trace, table = inputs.trace, inputs.table
     machine = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table.register_count)
     sms, heaps = new_state(machine)
-    streams, offsets = streams_of(trace, table)
-    run_grid(sms, heaps, machine, code_of(table), streams, offsets, len(trace.thread_blocks))
+    code, operands = code_of(table)
+    streams, offsets = streams_of(trace, table, operands)
+    run_grid(sms, heaps, machine, code, streams, offsets, len(trace.thread_blocks))
     return result_of(sms, gpu.spec.schedulers_per_sm, int(gpu.params.launch_latency_cycles))
 
 

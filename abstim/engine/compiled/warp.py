@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit
-from abstim.engine.compiled.frontend import bit, make_ready, want_fetch
-from abstim.engine.compiled.layout import NOT_READY
+from abstim.engine.compiled.frontend import make_ready, want_fetch
 from abstim.engine.compiled.ports import execute
 from abstim.engine.compiled.retire import arrive, leave
+from abstim.engine.compiled.sets import bit
+from abstim.engine.compiled.wheel import schedule
 from precharacterize.classify import Kind
 
 BARRIER, EXIT, FENCE = int(Kind.BARRIER), int(Kind.EXIT), int(Kind.FENCE)
@@ -37,12 +38,12 @@ def refetch(sm, code, w):
 
 
 @jit
-def follow(sm, heap, m, code, w, i, time):
+def follow(sm, heap, m, code, streams, w, i, time):
     """After issuing `i` at `time`: sequential, other lanes after an exit, or a taken branch."""
     sm.buffered[w] -= 1
     sequential = sm.pc[w] == i + 1
     if sequential and sm.buffered[w] > 0:
-        make_ready(sm, heap, m, code, w, time + 1)
+        make_ready(sm, heap, m, code, streams.operands, w, time + 1, time)
     elif sequential or code[i].kind == EXIT:
         want_fetch(sm, w, code[sm.pc[w]].pc)
     else:
@@ -50,7 +51,9 @@ def follow(sm, heap, m, code, w, i, time):
         sm.wrong[w] = i + 1 if i + 1 < len(code) else i
         if sm.buffered[w] > 0:
             sm.ready[w] = time + 1
-            sm.reason[w] = NOT_READY
+            sm.memory &= ~bit(w)
+            if not sm.held & bit(w):
+                schedule(sm, w, time + 1, time)
         else:
             want_fetch(sm, w, code[i].pc + 1)
 
@@ -64,24 +67,25 @@ def scoreboard_flags(kind):
 
 @jit
 def issue(sm, heap, m, code, streams, w, time):
-    """Issue the warp's next instruction at `time`; returns True if it was the warp's last."""
+    """Issue the warp's next instruction at `time`."""
     i = sm.pc[w]
     row = code[i]
     kind = row.kind
+    sm.visitable &= ~bit(w)
     result = execute(sm, heap, m, code, streams, i, w, time)
     entry = (result << 2) | scoreboard_flags(kind)
-    for k in range(row.write_count):
-        heap[m.registers_at + w * m.register_count + row.writes[k]] = entry
+    for k in range(row.writes_at, row.writes_end):
+        heap[m.registers_at + w * m.register_count + streams.operands[k]] = entry
     sm.drained[w] = max(sm.drained[w], result)
     if not step(sm, streams, w):
         leave(sm, m, w, time)
-        sm.exiting |= bit(w)
-        return True
+        return
     if kind == SHARED_ATOMIC or kind == GLOBAL_ATOMIC:
         sm.not_before[w] = result - 1
     else:
         sm.not_before[w] = sm.drained[w] if kind == FENCE else 0
-    follow(sm, heap, m, code, w, i, time)
+    if kind == BARRIER:
+        sm.held |= bit(w)
+    follow(sm, heap, m, code, streams, w, i, time)
     if kind == BARRIER:
         arrive(sm, m, w, time)
-    return False

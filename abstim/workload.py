@@ -1,0 +1,102 @@
+"""What a target did, whatever the GPU: executed once, kept on disk, characterised once a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from abstim import trace_cache
+from abstim.config import Gpu
+from abstim.progress import Progress, silent
+from abstim.result import OutputCheck
+from abstim.trace_cache import Execution
+from functional.case import Case
+
+if TYPE_CHECKING:
+    from abstim.engine import LaunchInputs
+    from functional.executor import Executor
+    from functional.launch import Launch
+    from functional.program import Program
+    from precharacterize import LatencyTable, PipelineParameters
+
+
+@dataclass
+class Workload:
+    """A target that has been executed: everything about it that no GPU changes."""
+
+    case: Case
+    execution: Execution
+    wall_seconds: dict[str, float]
+    from_cache: bool
+    _tables: dict[tuple[str, PipelineParameters], LatencyTable] = field(default_factory=dict, repr=False)
+
+    def inputs(self, launch: int, gpu: Gpu) -> LaunchInputs:
+        """What the engine needs of a launch; characterises its program on first use of a pipeline."""
+        from abstim.engine import LaunchInputs
+
+        program = self.case.launches[launch].program
+        key = (program.name, gpu.pipeline)
+        if key not in self._tables:
+            self._tables[key] = latency_table(program, gpu)
+        return LaunchInputs(self._tables[key], self.execution.traces[launch])
+
+
+def execute(
+    case: Case,
+    executor: Executor | None = None,
+    instruction_budget: int | None = None,
+    progress: Progress = silent,
+) -> Workload:
+    """Run every launch of a case, or take what an earlier process kept of it.
+
+    `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
+    """
+    started = perf_counter()
+    key = trace_cache.execution_key(case, type(executor).__name__)
+    execution = trace_cache.load(key)
+    from_cache = execution is not None
+    if execution is None:
+        from functional.executor import default_executor  # not needed, and not imported, if the cache has it
+
+        execution = execute_case(case, executor or default_executor(), instruction_budget, progress)
+        trace_cache.save(key, execution)
+    return Workload(case, execution, {"execute": perf_counter() - started}, from_cache)
+
+
+def default_budget(launch: Launch) -> int:
+    """Thread instructions: 2^18 a thread, and at least 2^27, so that an endless loop ends in a minute or so."""
+    return max(1 << 27, launch.thread_blocks * launch.threads_per_block << 18)
+
+
+def execute_case(
+    case: Case, executor: Executor, instruction_budget: int | None = None, progress: Progress = silent
+) -> Execution:
+    """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
+    memory, traces = case.memory.copy(), []
+    for number, launch in enumerate(case.launches):
+        progress(f"execute {case.name}", number, len(case.launches))
+        traces.append(executor.run(launch, memory, instruction_budget=instruction_budget or default_budget(launch)))
+    wrong = {m.buffer: m for m in case.compare(memory)}
+    outputs = tuple(
+        OutputCheck(
+            buffer=name,
+            elements=expected.values.size,
+            mismatches=wrong[name].elements if name in wrong else 0,
+            message=str(wrong[name]) if name in wrong else "",
+        )
+        for name, expected in case.expected.items()
+    )
+    return Execution(tuple(traces), outputs)
+
+
+def latency_table(program: Program, gpu: Gpu) -> LatencyTable:
+    """A program's table for a GPU's pipeline, kept on disk if that can be written."""
+    from abstim.cache import cache_dir, note
+    from precharacterize import characterize
+
+    try:
+        return characterize(program, gpu.pipeline, cache_dir("tables"), note)
+    except OSError as error:
+        note(f"cache: cannot keep the latency table of {program.name}: {error}")
+        return characterize(program, gpu.pipeline)
