@@ -15,7 +15,7 @@ from jaxtyping import Int8, Int16, Int32
 VERSION = 1  # of the rules in this package; part of the key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal only to itself: it can be a key
 class LatencyTable:
     """One row an instruction of a `Program`; -1 pads. Cycles are core cycles.
 

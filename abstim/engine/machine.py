@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from abstim.config import Gpu
@@ -36,6 +38,7 @@ def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, register_coun
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "result_bus": spec.result_bus_width, "banks": spec.register_banks,
         "fetch_width": pipeline.instructions_per_fetch, "fetch_line": pipeline.fetch_line_instructions,
+        "fetch_line_log2": pipeline.fetch_line_instructions.bit_length() - 1,
         "l1d_hashed": spec.l1d_index == "hash", "sector_coalescing": spec.coalescing == "sector",
         "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
         "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
@@ -71,6 +74,7 @@ def _lay_out_heap(m: np.ndarray) -> None:
     m["heap_words"] = used
 
 
+@lru_cache(maxsize=64)
 def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     """The latency table as CODE records, one an instruction, and the operands they point into."""
     code = np.zeros(len(table.unit), CODE)

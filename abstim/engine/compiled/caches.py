@@ -45,7 +45,7 @@ def respond(sm, time):
 @jit
 def l1i_lookup(sm, heap, m, pc, time):
     """Cycle in which the instruction line of `pc` is there: `time` itself on a hit."""
-    line, lines = pc // m.fetch_line, m.l1i_sets * m.l1i_ways
+    line, lines = pc >> m.fetch_line_log2, m.l1i_sets * m.l1i_ways
     first = m.l1i_at + (line & (m.l1i_sets - 1)) * m.l1i_ways
     k = find(heap, first, m.l1i_ways, line)
     sm.l1i_accesses += 1

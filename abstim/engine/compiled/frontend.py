@@ -47,7 +47,7 @@ def deliver(sm, heap, m, code, operands, w, time):
     """A fetch pair reaches the warp: decoded in the next cycle, issued in the one after."""
     sm.front_end[w] = time + 2
     pc = sm.fetch_pc[w]
-    sm.buffered[w] = min(m.fetch_width, m.fetch_line - pc % m.fetch_line)
+    sm.buffered[w] = min(m.fetch_width, m.fetch_line - (pc & (m.fetch_line - 1)))
     if not sm.flush[w]:
         make_ready(sm, heap, m, code, operands, w, time + 2, time)
         return

@@ -24,6 +24,14 @@ def next_event(sm, m, time, issued):
 
 
 @jit
+def first_turn(m, time):
+    """The scheduler whose turn comes first: their order rotates every cycle."""
+    if m.schedulers & (m.schedulers - 1) == 0:  # a division costs as much as a turn
+        return (time - 1) & (m.schedulers - 1)
+    return (time - 1) % m.schedulers
+
+
+@jit
 def advance(sm, heap, m, code, streams):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
     time = sm.clock
@@ -32,7 +40,7 @@ def advance(sm, heap, m, code, streams):
             turn_wheel(sm, time)
         sm.port_wait = NEVER
         issued = False
-        s = (time - 1) % m.schedulers if m.schedulers > 1 else 0
+        s = first_turn(m, time)
         for _ in range(m.schedulers):
             issued |= take_turn(sm, heap, m, code, streams, s, time)
             s = s + 1 if s + 1 < m.schedulers else 0

@@ -28,7 +28,7 @@ MACHINE = np.dtype(
     [
         *((name, np.int64) for name in (
             "sm_count", "schedulers", "policy", "active_warps", "warp_slots", "warps_per_block", "blocks_per_sm",
-            "result_bus", "banks", "fetch_width", "fetch_line",
+            "result_bus", "banks", "fetch_width", "fetch_line", "fetch_line_log2",
             "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1d_sets", "l1d_ways", "l1d_hashed",
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles",
             "atomic_cycles", "l1i_miss_cycles",
