@@ -19,7 +19,7 @@ LINE_BYTES = 128
 SECTOR_BYTES = 32
 # Window, in line numbers, of generic accesses that resolve to shared memory: one such record a conflict cycle.
 SHARED_WINDOW_LINE = (1 << 27) - 1
-# Kernel parameters: byte b of the parameter block lies in line PARAM_WINDOW_LINE + b / 128 (256 lines = 32 KiB, CUDA's limit).
+# Kernel parameters: byte b of the parameter block lies in line PARAM_WINDOW_LINE + b / 128 (CUDA allows 32 KiB).
 # Constant memory is numbered from line 0; global memory lies between it and the local window.
 PARAM_WINDOW_LINE = SHARED_WINDOW_LINE - 256
 # Local memory is interleaved by word as hardware does: (local word, warp) owns one line, from this number on.

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from functional.errors import PtxError
 from functional.ir import Instruction, Register, Special, Symbol, Vector
-from functional.launch import Launch
 from functional.liveness import live_in
-from functional.memory import Memory
 from functional.numpy_executor import bits, compare, convert, floating, integer, moves, packed, warp_ops
 from functional.numpy_executor.atomics import atomic_step
 from functional.numpy_executor.control import ENDS, Terminator, fall_through, terminator
@@ -63,11 +61,6 @@ class Code:
         self.slot_dtypes = self.slots.dtypes
         self.special_slots = {slot: name for name, slot in self.slots.specials.items()}
         self.symbol_slots = {slot: symbol for symbol, slot in self.slots.symbols.items()}
-        self.local_bytes, self.call_bytes = self.slots.local_bytes, self.slots.call_bytes
-
-    def address_of(self, symbol: Symbol, memory: Memory, launch: Launch) -> int:
-        """Address of a symbol within its own state space."""
-        return self.slots.address_of(symbol, memory)
 
     def _block(self, block: BasicBlock, live: tuple[frozenset[Register], ...]) -> Block:
         instructions = self.program.instructions[block.start : block.stop]

@@ -45,8 +45,8 @@ class Machine:
         self.registers = [np.zeros((1, 1), dtype) for dtype in code.slot_dtypes]
         for slot, name in code.special_slots.items():
             self.registers[slot] = special_values(self, name)
-        for slot, address in code.symbol_slots.items():
-            self.registers[slot] = np.full((1, 1), code.address_of(address, memory, launch), np.uint64)
+        for slot, symbol in code.symbol_slots.items():
+            self.registers[slot] = np.full((1, 1), code.slots.address_of(symbol, memory), np.uint64)
         self._memories()
 
     def _memories(self) -> None:
@@ -54,7 +54,7 @@ class Machine:
         self.shared_bytes = launch.shared_bytes
         self.shared_stride = -(-self.shared_bytes // 16) * 16
         self.shared = Bytes(self.shared_stride * len(self.thread_blocks))
-        self.local_stride = -(-(code.local_bytes + code.call_bytes) // 16) * 16
+        self.local_stride = -(-(code.slots.local_bytes + code.slots.call_bytes) // 16) * 16
         self.local = Bytes(self.local_stride * 32 * self.warps)
         self.globals = Bytes(data=self.memory.arena)
         self.constants = Bytes(len(self.memory.const_arena))

@@ -105,7 +105,7 @@ class Sm:
         """One cycle of all schedulers, then of the fetch stage."""
         count = len(self.schedulers)
         for k in range(count):
-            self.turn(self.schedulers[(time + k) % count], time)
+            self.turn(self.schedulers[(time - 1 + k) % count], time)
         self.fetch_stage(time)
 
     def turn(self, scheduler, time: int) -> None:

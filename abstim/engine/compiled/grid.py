@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abstim.engine.compiled.compile import compiled, jit
+from abstim.engine.compiled.compile import compiled, jit, outlined
 from abstim.engine.compiled.frontend import fetch, next_fetch, want_fetch
 from abstim.engine.compiled.layout import NEVER, TWO_LEVEL, WHEEL
 from abstim.engine.compiled.schedule import take_turn
@@ -31,7 +31,7 @@ def first_turn(m, time):
     return (time - 1) % m.schedulers
 
 
-@jit
+@outlined
 def advance(sm, heap, m, code, streams):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
     time = sm.clock
@@ -59,7 +59,7 @@ def next_dispatch(sm, m):
     return max(free, sm.last_dispatch + 1)
 
 
-@jit
+@outlined
 def launch_block(sm, heap, m, code, streams, offsets, block, time):
     """Thread block `block` (a position in the trace) enters the lowest free slot at the end of cycle `time`."""
     slot = 0

@@ -15,80 +15,31 @@ from abstim.engine.compiled.layout import (
     UNIT_BUSY,
 )  # fmt: skip
 from abstim.engine.compiled.ports import port_free
-from abstim.engine.compiled.sets import ONE, above, bit, lowest, span
-from abstim.engine.compiled.two_level import promote, rotate
+from abstim.engine.compiled.sets import bit, first_after, lowest, span
+from abstim.engine.compiled.two_level import active_set, first_active, promote, rotate
 from abstim.engine.compiled.warp import issue, refetch
 
 
 @jit
-def visit(sm, heap, m, code, streams, s, w, time):
-    """Scheduler `s` looks at a visitable warp; returns True if it issues."""
-    if sm.flush[w]:
-        sm.visitable &= ~bit(w)
-        refetch(sm, code, w)
-        return False
-    free = port_free(sm, m, code[sm.pc[w]].unit)
-    if free > time:
-        sm.port_wait = min(sm.port_wait, free)
-        return False
-    charge(sm, s, time)
-    issue(sm, heap, m, code, streams, w, time)
-    sm.last[s] = w
-    sm.slots[ISSUED] += 1
-    sm.idle_since[s] = time + 1
-    return True
-
-
-@jit
-def visit_all(sm, heap, m, code, streams, s, slots, time):
-    """Visit a set of warps, lowest slot first, until one issues."""
-    while slots:
-        w = lowest(slots)
-        slots &= slots - ONE
-        if visit(sm, heap, m, code, streams, s, w, time):
-            return True
-    return False
-
-
-@jit
-def oldest_first(sm, heap, m, code, streams, s, slots, time):
+def oldest(sm, m, slots):
     """Launch order: resident blocks from the oldest, then warps by number."""
     for k in range(sm.resident):
         block = slots & span(sm.block_order[k] * m.warps_per_block, m.warps_per_block)
-        if block and visit_all(sm, heap, m, code, streams, s, block, time):
-            return True
-    return False
+        if block:
+            return lowest(block)
+    return -1
 
 
 @jit
-def greedy_then_oldest(sm, heap, m, code, streams, s, slots, time):
-    """The slot issued last, then launch order."""
-    last = sm.last[s]
-    if last >= 0 and slots & bit(last):
-        slots &= ~bit(last)
-        if visit(sm, heap, m, code, streams, s, last, time):
-            return True
-    return oldest_first(sm, heap, m, code, streams, s, slots, time)
-
-
-@jit
-def round_robin(sm, heap, m, code, streams, s, slots, time):
-    """Slot order, beginning after the slot issued last."""
-    after = above(slots, sm.last[s])
-    if visit_all(sm, heap, m, code, streams, s, after, time):
-        return True
-    return visit_all(sm, heap, m, code, streams, s, slots & ~after, time)
-
-
-@jit
-def two_level(sm, heap, m, code, streams, s, slots, time):
-    """The active queue, which goes on behind the warp that issues."""
-    for k in range(min(m.active_warps, sm.count[s])):
-        w = sm.order[s, k]
-        if slots & bit(w) and visit(sm, heap, m, code, streams, s, w, time):
-            rotate(sm, m, s, k)
-            return True
-    return False
+def pick(sm, m, s, slots):
+    """The warp that scheduler `s` visits first among `slots`, which is not empty."""
+    if m.policy == LRR:
+        return first_after(slots, sm.last[s])
+    if m.policy == TWO_LEVEL:
+        return first_active(sm, m, s, slots)
+    if m.policy == GTO and sm.last[s] >= 0 and slots & bit(sm.last[s]):
+        return sm.last[s]
+    return oldest(sm, m, slots)
 
 
 @jit
@@ -113,22 +64,37 @@ def idle_reason(sm, m, s):
 
 
 @jit
+def refuse(sm, m, code, w, time):
+    """May the visited warp not issue? Flushes a wrong path, notes when a busy port will be free."""
+    if sm.flush[w]:
+        sm.visitable &= ~bit(w)
+        refetch(sm, code, w)
+        return True
+    free = port_free(sm, m, code[sm.pc[w]].unit)
+    sm.port_wait = min(sm.port_wait, free) if free > time else sm.port_wait
+    return free > time
+
+
+@jit
 def take_turn(sm, heap, m, code, streams, s, time):
     """One cycle of scheduler `s`; returns True if it issues an instruction."""
+    slots = sm.visitable & m.scheduler_slots[s]
     if m.policy == TWO_LEVEL:
         promote(sm, heap, m, code, streams.operands, s, time)
-    slots = sm.visitable & m.scheduler_slots[s]
-    if slots:
-        if m.policy == GTO:
-            issued = greedy_then_oldest(sm, heap, m, code, streams, s, slots, time)
-        elif m.policy == LRR:
-            issued = round_robin(sm, heap, m, code, streams, s, slots, time)
-        elif m.policy == TWO_LEVEL:
-            issued = two_level(sm, heap, m, code, streams, s, slots, time)
-        else:
-            issued = oldest_first(sm, heap, m, code, streams, s, slots, time)
-        if issued:
-            return True
+        slots &= active_set(sm, m, s)
+    while slots:
+        w = pick(sm, m, s, slots)
+        slots &= ~bit(w)
+        if refuse(sm, m, code, w, time):
+            continue
+        charge(sm, s, time)
+        issue(sm, heap, m, code, streams, w, time)
+        if m.policy == TWO_LEVEL:
+            rotate(sm, m, s, w)
+        sm.last[s] = w
+        sm.slots[ISSUED] += 1
+        sm.idle_since[s] = time + 1
+        return True
     charge(sm, s, time)
     sm.idle_reason[s] = idle_reason(sm, m, s)
     return False

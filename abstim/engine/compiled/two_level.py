@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit
-from abstim.engine.compiled.sets import bit
+from abstim.engine.compiled.sets import EMPTY_SET, bit
 
 
 @jit
@@ -42,12 +42,31 @@ def promote(sm, heap, m, code, operands, s, time):
 
 
 @jit
-def rotate(sm, m, s, position):
-    """The active queue goes on behind the warp at `position`."""
-    active = min(m.active_warps, sm.count[s])
-    for k in range(position + 1):
+def active_set(sm, m, s):
+    """The slots in the active queue."""
+    active = EMPTY_SET
+    for k in range(min(m.active_warps, sm.count[s])):
+        active |= bit(sm.order[s, k])
+    return active
+
+
+@jit
+def first_active(sm, m, s, slots):
+    """The first of the active queue that is in `slots`; there is one."""
+    k = 0
+    while not slots & bit(sm.order[s, k]):
+        k += 1
+    return sm.order[s, k]
+
+
+@jit
+def rotate(sm, m, s, w):
+    """The active queue goes on behind warp `w`."""
+    active, position = min(m.active_warps, sm.count[s]), 0
+    while sm.order[s, position] != w:
+        position += 1
+    for k in range(active):
         sm.order_scratch[k] = sm.order[s, k]
-    for k in range(position + 1, active):
-        sm.order[s, k - position - 1] = sm.order[s, k]
-    for k in range(position + 1):
-        sm.order[s, active - position - 1 + k] = sm.order_scratch[k]
+    for k in range(active):
+        source = position + 1 + k
+        sm.order[s, k] = sm.order_scratch[source if source < active else source - active]
