@@ -38,8 +38,8 @@ def execution_key(case: Case, executor: str) -> str:
         program = launch.program
         digest.update(f"{program.digest}:{program.name}:{launch.grid}:{launch.block}".encode())
         digest.update(f":{launch.dynamic_shared_bytes}:{launch.parameters.hex()}\n".encode())
-    for arena in (case.memory.arena, case.memory.const_arena):
-        digest.update(arena.tobytes())
+    for contents in case.memory.contents():
+        digest.update(contents)
     for name, expected in case.expected.items():
         digest.update(f"{name}:{expected.values.dtype}:{expected.rtol}:{expected.atol}".encode())
         digest.update(expected.values.tobytes())

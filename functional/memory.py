@@ -1,14 +1,15 @@
 """Device memory that outlives a launch: global buffers and variables, and constant memory.
 
 Global memory is one byte array (`arena`) seen through GPU addresses that start at GLOBAL_BASE. Buffers are laid out in
-the order they are made, with unmapped red zones between them, so that an access out of bounds never lands in a
-neighbour. Addresses are the same in every run.
+the order they are made, as a CUDA allocator does, one after the other on 256 B boundaries, but each RED_ZONE_BYTES further
+on: an access out of bounds never lands in a neighbour, and the address bits that pick a cache set are those of a tight
+layout. Addresses are the same in every run. Pages of the arena that nobody touches take no memory.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from functional.ir import Symbol, Variable
 GLOBAL_BASE = 0x7000_0000
 GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE
 ALIGNMENT_BYTES = 256  # what cudaMalloc guarantees
-RED_ZONE_BYTES = 256
+RED_ZONE_BYTES = 1 << 20  # above every bit that picks a cache set
 CONST_WINDOW = 0x5000_0000  # generic address of constant address 0
 CONST_LIMIT_BYTES = 64 << 10
 
@@ -46,8 +47,8 @@ class Memory:
         self.global_variables: dict[str, Region] = {}
         self.const_variables: dict[str, Region] = {}
         self._regions: list[Region] = []  # global, by ascending address
-        self._arena = np.zeros(RED_ZONE_BYTES, np.uint8)
-        self._used_bytes = RED_ZONE_BYTES
+        self._arena = np.zeros(0, np.uint8)
+        self._used_bytes = 0
         self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self.place(variables)
@@ -99,6 +100,11 @@ class Memory:
         """A copy of a buffer's contents as a one-dimensional array of `dtype`."""
         return self.bytes_of(self.buffers[name]).copy().view(dtype)
 
+    def contents(self) -> Iterator[np.ndarray]:
+        """The bytes of every region, global ones in order of address, then constant memory."""
+        yield from map(self.bytes_of, self._regions)
+        yield self.const_arena
+
     def ranges(self) -> tuple[Int64[np.ndarray, " region"], Int64[np.ndarray, " region"]]:
         """Addresses where global regions start and end (first byte behind), ascending."""
         if self._table is None:
@@ -137,7 +143,7 @@ class Memory:
         other = Memory()
         other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
         other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
-        other._arena, other._used_bytes = self.arena.copy(), self._used_bytes
+        other._arena, other._used_bytes = self._moved(len(self._arena)), self._used_bytes
         other.const_arena = self.const_arena.copy()
         return other
 
@@ -158,12 +164,18 @@ class Memory:
         """Lengthen the arena at least twofold, so that many small buffers stay cheap."""
         if used_bytes > len(self._arena):
             try:
-                arena = np.zeros(max(used_bytes, 2 * self._used_bytes), np.uint8)
+                self._arena = self._moved(max(used_bytes, 2 * self._used_bytes))
             except MemoryError:
                 raise InputError(f"{used_bytes} bytes of device memory do not fit in this computer's memory") from None
-            arena[: self._used_bytes] = self._arena[: self._used_bytes]
-            self._arena = arena
         self._used_bytes = used_bytes
+
+    def _moved(self, size_bytes: int) -> UInt8[np.ndarray, " byte"]:
+        """The regions' bytes in a new arena."""
+        arena = np.zeros(size_bytes, np.uint8)
+        for region in self._regions:
+            start = region.address - GLOBAL_BASE
+            arena[start : start + region.bytes] = self._arena[start : start + region.bytes]
+        return arena
 
     def _reserve_const(self, variable: Variable) -> Region:
         start = -(-len(self.const_arena) // variable.align) * variable.align

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ptx_kernels import entry, launch
 
 from functional.coalesce import atomic_records, bank_passes, line_records, sectors_of
-from functional.memory import GLOBAL_BASE, RED_ZONE_BYTES
+from functional.memory import GLOBAL_BASE
 from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 U32 = np.uint32
-FIRST_LINE = (GLOBAL_BASE + RED_ZONE_BYTES) // 128  # of the first buffer
+FIRST_LINE = GLOBAL_BASE // 128  # of the first buffer
 _PATTERNS = st.one_of(
     st.lists(st.integers(0, 4000), min_size=32, max_size=32),  # scattered
     st.builds(lambda base, step: [base + step * i for i in range(32)], st.integers(0, 500), st.integers(0, 70)),

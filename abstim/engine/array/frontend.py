@@ -8,9 +8,11 @@ from jaxtyping import Array, Bool, Int32
 
 from abstim.engine.array.memory import find
 from abstim.engine.array.state import (
-    EXITING, FLUSH, HELD, MEMORY, MISS, NEVER, WANT, Launch, Row, State, has, put, take,
+    EXITING, FLUSH, HELD, MEMORY, MISS, NEVER, RUN, WANT, Launch, Row, State, has, put, take,
 )  # fmt: skip
-from abstim.engine.array.warp import readiness, with_columns
+from abstim.engine.array.policies import Oldest
+from abstim.engine.array.schedule import port_free_of
+from abstim.engine.array.warp import look_at, readiness, with_columns
 from abstim.engine.compiled.layout import EMPTY
 
 L1I_ACCESSES, L1I_MISSES = 4, 5  # rows of State.counters
@@ -77,13 +79,11 @@ def deliver(s: State, c: Launch, slot: Array, row: Array, now: Bool[Array, " lan
     wrong_path = has(status, FLUSH)
     ready = jnp.where(wrong_path, front_end, ready)
     status = jnp.where(wrong_path, status, jnp.where(memory, status | MEMORY, status & ~MEMORY))
-    scheduler = slot % c.machine["schedulers"]
-    wakes = now & (wrong_path | ~has(status, HELD))
     return s._replace(
         status=put(s.status, slot, status, now),
         ready=put(s.ready, slot, ready, now),
+        look=put(s.look, slot, look_at(ready, s.clock), now),
         warp=put(s.warp, slot, with_columns(row, {Row.BUFFERED: pair, Row.FRONT_END: front_end}), now),
-        wake=put(s.wake, scheduler, jnp.minimum(take(s.wake, scheduler), ready), wakes),
     )
 
 
@@ -113,13 +113,20 @@ def remove(s: State, c: Launch, gone: Bool[Array, "slot lane"]) -> State:
     )
 
 
-def next_cycle(s: State, c: Launch, now: Bool[Array, " lane"]) -> State:
-    """Move the clock to the next cycle in which a scheduler or the fetch stage has something to look at."""
-    status = s.status
-    event = jnp.where(has(status, WANT), 0, jnp.where(has(status, MISS), s.line_back, NEVER))
+def next_cycle(s: State, c: Launch, policy: Oldest, now: Bool[Array, " lane"]) -> State:
+    """Move the clock to the next cycle in which something can happen: the cycles the compiled engine visits."""
+    time, status = s.clock, s.status
+    waits_to_issue = has(status, RUN) & ~has(status, HELD | WANT | MISS)
+    look = jnp.where((s.look <= time) & (s.ready > time), look_at(s.ready, time), s.look)
+    visitable = waits_to_issue & (s.ready <= time)
+    event = jnp.where(visitable, port_free_of(s), jnp.where(waits_to_issue, look, NEVER))
+    event = jnp.where(has(status, WANT), 0, jnp.where(has(status, MISS), s.line_back, event))
     event = jnp.where(has(status, EXITING), s.drained, event)
-    schedulers = jnp.arange(len(s.wake), dtype=jnp.int32)[:, None]
-    wake = jnp.where(schedulers < c.machine["schedulers"], s.wake, NEVER)
-    following = jnp.maximum(s.clock + 1, jnp.minimum(jnp.min(event, 0), jnp.min(wake, 0)))
-    following = jnp.where(s.live > 0, following, s.clock + 1)
-    return s._replace(clock=jnp.where(now, following, s.clock), turn=jnp.where(now, 0, s.turn))
+    at_once = policy.visits_every_cycle | (s.issued & visitable.any(0)) | (s.live == 0)
+    following = jnp.where(at_once, time + 1, jnp.maximum(time + 1, jnp.min(event, 0)))
+    return s._replace(
+        clock=jnp.where(now, following, time),
+        look=jnp.where(now, look, s.look),
+        turn=jnp.where(now, 0, s.turn),
+        issued=s.issued & ~now,
+    )

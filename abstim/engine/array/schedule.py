@@ -1,4 +1,4 @@
-"""A scheduler's turn: who issues, who flushes, and why nobody does (rules 1 and 2)."""
+"""The schedulers of an SM: who issues, who flushes, and why nobody does (rules 1 and 2)."""
 
 from __future__ import annotations
 
@@ -9,82 +9,106 @@ from jaxtyping import Array, Bool, Int32
 
 from abstim.engine.array.policies import Oldest
 from abstim.engine.array.ports import port_free
-from abstim.engine.array.state import (
-    FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Launch, State, has, put, take,
-)  # fmt: skip
+from abstim.engine.array.state import FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Launch, State, has, put, take
 from abstim.engine.compiled.layout import BARRIER_WAIT, EMPTY, ISSUED, MEMORY_WAIT, NOT_READY, UNIT_BUSY
 
 SLOT_BITS = 6
-# Reasons a turn was idle, by rank: the highest that holds for any warp is the turn's
+NOBODY = jnp.iinfo(jnp.int32).max
+# Reasons for an idle turn, by rank: the highest that holds for a warp of the scheduler counts
 IDLE_REASONS = (EMPTY, BARRIER_WAIT, NOT_READY, MEMORY_WAIT, UNIT_BUSY)
+BLOCKED = IDLE_REASONS.index(UNIT_BUSY)
 
 
 class Turn(NamedTuple):
-    """The turn of one scheduler in every lane that has one left in its cycle."""
+    """The next turn that is worth a look, in every lane."""
 
     now: Bool[Array, " lane"]
     scheduler: Int32[Array, " lane"]
     place: Int32[Array, " lane"]  # in the order of this cycle
 
 
-def next_turn(s: State, c: Launch) -> Turn:
-    """The first scheduler, in the order of this cycle, that has not acted yet and has something to look at."""
+def places(s: State, c: Launch) -> Int32[Array, "scheduler lane"]:
+    """When each scheduler has its turn in this cycle: their order rotates. NEVER for one that does not exist."""
     count = c.machine["schedulers"]
-    places = jnp.arange(len(s.wake), dtype=jnp.int32)[:, None]
-    order = (s.clock - 1 + count + places) % count  # count: the clock may be 0
-    able = (places >= s.turn) & (places < count) & (take(s.wake, order) <= s.clock)
-    place = jnp.argmax(able, 0).astype(jnp.int32)
-    return Turn(able.any(0), (s.clock - 1 + count + place) % count, place)
+    numbers = jnp.arange(len(s.idle_since), dtype=jnp.int32)[:, None]
+    return jnp.where(numbers < count, (numbers - (s.clock - 1) % count + count) % count, NEVER)
+
+
+def ranks(s: State, c: Launch) -> Int32[Array, "scheduler lane"]:
+    """Per scheduler the rank (in IDLE_REASONS) of what its warps wait for; BLOCKED: one of them can be visited."""
+    waits = jnp.where(s.ready <= s.clock, BLOCKED, jnp.where(has(s.status, MEMORY), 3, 2))
+    rank = jnp.where(has(s.status, RUN), jnp.where(has(s.status, HELD), 1, waits), 0)
+    return jnp.stack([jnp.max(jnp.where(c.scheduler_of == k, rank, 0), 0) for k in range(len(s.idle_since))])
+
+
+def next_turn(s: State, c: Launch, policy: Oldest) -> Turn:
+    """The first scheduler, in the order of this cycle, that has not had its turn and has a warp to visit."""
+    place = places(s, c)
+    worth = (ranks(s, c) == BLOCKED) | policy.visits_every_cycle
+    key = jnp.min(jnp.where(worth & (place >= s.turn) & (place < NEVER), place, NEVER), 0)
+    numbers = jnp.arange(len(place), dtype=jnp.int32)[:, None]
+    scheduler = jnp.max(jnp.where(place == key, numbers, 0), 0)
+    return Turn(key < NEVER, scheduler, key)
 
 
 def take_turn(
     s: State, c: Launch, policy: Oldest, turn: Turn
 ) -> tuple[State, Bool[Array, " lane"], Int32[Array, " lane"]]:
-    """Visit the scheduler's warps; returns (state, does one issue, its slot). An idle turn is over with this."""
+    """Visit the scheduler's warps; returns (state, does one issue, its slot). The turns before it were idle."""
     s = policy.begin(s, c, turn.scheduler, s.clock, turn.now)
     time, keys = s.clock, policy.keys(s, c, turn.scheduler)
     slots = jnp.arange(len(s.ready), dtype=jnp.int32)[:, None]
-    mine = (c.scheduler_of == turn.scheduler) & has(s.status, RUN) & (keys < NEVER) & turn.now
-    held = mine & has(s.status, HELD)
-    looked_at = mine & ~held
-    visited = looked_at & (s.ready <= time)
-    ports = port_free(s)
-    port = s.status >> PORT_SHIFT
-    free = jnp.where(port == 0, ports[0], jnp.where(port == 1, ports[1], ports[2]))
-    wrong_path = visited & has(s.status, FLUSH)
-    blocked = visited & ~has(s.status, FLUSH) & (free > time)
-    able = visited & ~has(s.status, FLUSH) & (free <= time)
+    running = has(s.status, RUN) & ~has(s.status, HELD)
+    visited = (c.scheduler_of == turn.scheduler) & running & (keys < NEVER) & (s.ready <= time) & turn.now
+    able = visited & ~has(s.status, FLUSH) & (port_free_of(s) <= time)
     ranked = (keys << SLOT_BITS) | slots
-    best = jnp.min(jnp.where(able, ranked, jnp.iinfo(jnp.int32).max), 0)
-    found = best < jnp.iinfo(jnp.int32).max
-    flushed = wrong_path & (ranked < best)
-    waiting = looked_at & (s.ready > time)
-    from_memory = waiting & has(s.status, MEMORY)
-    rank = jnp.where(blocked, 4, jnp.where(from_memory, 3, jnp.where(waiting | flushed, 2, jnp.where(held, 1, 0))))
-    wake = jnp.min(jnp.where(waiting, s.ready, jnp.where(blocked, free, NEVER)), 0)
+    best = jnp.min(jnp.where(able, ranked, NOBODY), 0)
+    issues = best < NOBODY
+    flushed = visited & has(s.status, FLUSH) & (ranked < best)
     s = s._replace(
         status=jnp.where(flushed, (s.status & ~(FLUSH | MEMORY)) | WANT, s.status),
         ready=jnp.where(flushed, NEVER, s.ready),
     )
-    reason = jnp.array(IDLE_REASONS, jnp.int32)[jnp.max(rank, 0)]
-    s = settle(s, turn, found, reason, jnp.where(policy.visits_every_cycle, time + 1, wake))
-    slot = best & ((1 << SLOT_BITS) - 1)
-    issues = turn.now & found
-    s = policy.issued(s, c, turn.scheduler, jnp.where(issues, slot, 0), issues)
-    s = s._replace(last=put(s.last, turn.scheduler, slot, issues), turn=jnp.where(turn.now, turn.place + 1, s.turn))
-    return s, issues, jnp.where(issues, slot, 0)
+    place = places(s, c)
+    s = idle(s, c, (place >= s.turn) & turn.now & (place < jnp.where(issues, turn.place, turn.place + 1)))
+    slot = jnp.where(issues, best & ((1 << SLOT_BITS) - 1), 0)
+    s = policy.issued(s, c, turn.scheduler, slot, issues)
+    s = book_issue(s, turn.scheduler, issues)
+    s = s._replace(
+        last=put(s.last, turn.scheduler, slot, issues),
+        turn=jnp.where(turn.now, turn.place + 1, s.turn),
+        issued=s.issued | issues,
+    )
+    return s, issues, slot
 
 
-def settle(s: State, turn: Turn, found: Array, reason: Array, wake: Array) -> State:
-    """Account for the cycles since the last turn, and say when the next one is worth having."""
-    time, number = s.clock, turn.scheduler
-    idle = jnp.where(turn.now, time - take(s.idle_since, number), 0)
-    acting = (jnp.arange(len(s.wake), dtype=jnp.int32)[:, None] == number) & turn.now
-    reasons = jnp.arange(len(s.issue_slots), dtype=jnp.int32)[:, None, None]
-    booked = jnp.where(acting & (s.idle_reason == reasons), idle, 0) + jnp.where(acting & found & (reasons == ISSUED), 1, 0)
+def port_free_of(s: State) -> Int32[Array, "slot lane"]:
+    """First cycle in which the port of each warp's next instruction has a free dispatch register."""
+    free, port = port_free(s), s.status >> PORT_SHIFT
+    return jnp.where(port == 0, free[0], jnp.where(port == 1, free[1], free[2]))
+
+
+def book_issue(s: State, scheduler: Array, issues: Array) -> State:
+    """Charge the idle cycles before an issue, and the issue."""
+    acts = (jnp.arange(len(s.idle_since), dtype=jnp.int32)[:, None] == scheduler) & issues
+    s = charge(s, acts)
     return s._replace(
-        issue_slots=s.issue_slots + booked,
-        idle_since=jnp.where(acting, jnp.where(found, time + 1, time), s.idle_since),
-        idle_reason=jnp.where(acting & ~found, reason, s.idle_reason),
-        wake=jnp.where(acting, jnp.where(found, time + 1, wake), s.wake),
+        issue_slots=s.issue_slots.at[ISSUED].add(acts.astype(jnp.int32)),
+        idle_since=jnp.where(acts, s.clock + 1, s.idle_since),
+    )
+
+
+def idle(s: State, c: Launch, turns: Bool[Array, "scheduler lane"]) -> State:
+    """Idle turns: charge the cycles before them, and note what they wait for."""
+    reason = jnp.array(IDLE_REASONS, jnp.int32)[ranks(s, c)]
+    return charge(s, turns)._replace(idle_reason=jnp.where(turns, reason, s.idle_reason))
+
+
+def charge(s: State, turns: Bool[Array, "scheduler lane"]) -> State:
+    """Book idle cycles up to now under the reason last seen."""
+    cycles = jnp.where(turns, s.clock - s.idle_since, 0)
+    reasons = jnp.arange(len(s.issue_slots), dtype=jnp.int32)[:, None, None]
+    return s._replace(
+        issue_slots=s.issue_slots + jnp.where(s.idle_reason == reasons, cycles, 0),
+        idle_since=jnp.where(turns, s.clock, s.idle_since),
     )

@@ -67,6 +67,7 @@ class State(NamedTuple):
     last_exit: Int32[Array, " lane"]
     last_dispatch: Int32[Array, " lane"]
     last_fetched: Int32[Array, " lane"]
+    issued: Bool[Array, " lane"]  # anything in this cycle
     access: Access
     counters: Int32[Array, "counter lane"]  # abstim.engine.inputs.COUNTERS
     # design points
@@ -74,6 +75,7 @@ class State(NamedTuple):
     last_taker: Int32[Array, " point"]
     # warp slots
     ready: Int32[Array, "slot lane"]
+    look: Int32[Array, "slot lane"]  # the next cycle spent on a warp that waits: at `ready`, or a round of the wheel before
     status: Int32[Array, "slot lane"]
     age: Int32[Array, "slot lane"]  # launch order; under two-level the place in the scheduler's queue
     drained: Int32[Array, "slot lane"]
@@ -87,7 +89,6 @@ class State(NamedTuple):
     resident: Int32[Array, "block lane"]  # cycles in which the slot held a block
     # schedulers
     last: Int32[Array, "scheduler lane"]
-    wake: Int32[Array, "scheduler lane"]
     idle_reason: Int32[Array, "scheduler lane"]
     idle_since: Int32[Array, "scheduler lane"]
     issue_slots: Int32[Array, "reason scheduler lane"]

@@ -10,7 +10,7 @@ from abstim.engine.array.ports import Issue
 from abstim.engine.array.state import (
     EXITING, FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Code, Launch, Row, State, has, put, take,
 )  # fmt: skip
-from abstim.engine.compiled.layout import RING
+from abstim.engine.compiled.layout import RING, WHEEL
 from abstim.engine.compiled.retire import RETIRE_CYCLES
 from precharacterize.classify import Kind
 
@@ -35,13 +35,14 @@ def complete(s: State, c: Launch, issue: Issue, result: Int32[Array, " lane"]) -
         not_before=put(s.not_before, slot, not_before, now & ~last),
         status=put(s.status, slot, status, now),
         ready=put(s.ready, slot, ready, now),
+        look=put(s.look, slot, look_at(ready, s.clock), now),
         warp=put(s.warp, slot, row, now),
     )
     arrives = barrier | leaves
     block = slot // c.warps_per_block
-    parts = (s.status, s.ready, s.not_before, s.wake)
+    parts = (s.status, s.ready, s.not_before, s.look)
     parts = lax.cond(arrives.any(), release, lambda c, *a: a[3:], c, s.clock, block, arrives, *parts)
-    return s._replace(status=parts[0], ready=parts[1], not_before=parts[2], wake=parts[3])
+    return s._replace(status=parts[0], ready=parts[1], not_before=parts[2], look=parts[3])
 
 
 def write_back(s: State, c: Launch, issue: Issue, result: Array) -> State:
@@ -146,18 +147,22 @@ def follow(s: State, c: Launch, issue: Issue, row: Array, not_before: Array) -> 
     return status, jnp.where(at_hand, jnp.where(sequential, ready, time + 1), NEVER), row
 
 
+def look_at(ready: Array, time: Array) -> Array:
+    """The next cycle spent on a warp that waits until `ready`."""
+    return jnp.minimum(ready, time + WHEEL - 1)
+
+
 def release(
-    c: Launch, time: Array, block: Array, arrives: Array, status: Array, ready: Array, not_before: Array, wake: Array
+    c: Launch, time: Array, block: Array, arrives: Array, status: Array, ready: Array, not_before: Array, look: Array
 ) -> tuple[Array, Array, Array, Array]:
     """In lanes where a warp of `block` has just reached a barrier or its end: let go if nobody of the block is missing."""
     mine = (c.block_of[:, None] == block) & arrives & has(status, RUN)
     complete = ~(mine & ~has(status, HELD)).any(0)
     freed = mine & complete
     ready = jnp.where(freed, jnp.maximum(ready, time), ready)
-    woken = [jnp.min(jnp.where(freed & (c.scheduler_of == k), ready, NEVER), 0) for k in range(len(wake))]
     return (
-        jnp.where(freed, status & ~(HELD | MEMORY), status),
+        jnp.where(freed, status & ~HELD, status),
         ready,
         jnp.where(freed, jnp.maximum(not_before, time), not_before),
-        jnp.minimum(wake, jnp.stack(woken)),
+        jnp.where(freed, look_at(ready, time), look),
     )
