@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abstim.engine.compiled.caches import l1i_lookup
 from abstim.engine.compiled.compile import jit
-from abstim.engine.compiled.layout import NEVER
+from abstim.engine.compiled.layout import FROM_ALU, NEVER
 from abstim.engine.compiled.retire import notice
 from abstim.engine.compiled.sets import ONE, bit, first_after, lowest
 from abstim.engine.compiled.wheel import schedule
@@ -22,7 +22,7 @@ def make_ready(sm, heap, m, code, operands, w, front_end, time):
         entry = heap[registers + operands[k]]
         if entry >> 2 > ready:
             ready = entry >> 2
-            memory = (entry & 1) != 0
+            memory = (entry & 3) != FROM_ALU
     sm.ready[w] = ready
     if memory:
         sm.memory |= bit(w)

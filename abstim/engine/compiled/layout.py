@@ -16,6 +16,7 @@ SP, SFU, MEM = 0, 1, 2
 GTO, LRR, OLDEST, TWO_LEVEL = 0, 1, 2, 3
 # What a scheduler's cycle went to; the order of abstim.result.SLOT_REASONS
 ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
+FROM_ALU, FROM_NEAR, FROM_PARAM, FROM_GLOBAL = 0, 1, 2, 3  # low bits of a scoreboard entry, (free cycle << 2) | FROM_*
 RING = 512  # cycles ahead a result can be booked; longer than any latency
 SLOTS = 64  # most warps an SM (Spec.max_warps_per_sm)
 SCHEDULERS = 4  # most an SM

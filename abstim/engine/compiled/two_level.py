@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit
+from abstim.engine.compiled.layout import FROM_GLOBAL, FROM_PARAM
 from abstim.engine.compiled.sets import EMPTY_SET, bit
 
 
 @jit
 def waits_long(sm, heap, m, code, operands, w, time):
-    """Was a plain source of the warp's buffered next instruction last written by a long operation?"""
+    """Does a plain source of the warp's buffered next instruction count as waiting for a long operation?"""
     if sm.buffered[w] == 0 or sm.front_end[w] > time:
         return False
     row = code[sm.wrong[w] if sm.flush[w] else sm.pc[w]]
     registers = m.registers_at + w * m.register_count
     for k in range(row.long_at, row.long_end):
-        if heap[registers + operands[k]] & 2:
+        entry = heap[registers + operands[k]]
+        if entry & 3 == FROM_GLOBAL or (entry & 3 == FROM_PARAM and entry >> 2 > time):
             return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.frontend import make_ready, want_fetch
+from abstim.engine.compiled.layout import FROM_ALU, FROM_GLOBAL, FROM_NEAR, FROM_PARAM
 from abstim.engine.compiled.ports import execute
 from abstim.engine.compiled.retire import arrive, leave
 from abstim.engine.compiled.sets import bit
@@ -59,10 +60,13 @@ def follow(sm, heap, m, code, streams, w, i, time):
 
 
 @jit
-def scoreboard_flags(kind):
-    """Low bits of a scoreboard entry: 1 = from memory, 2 = a long operation for the two-level scheduler."""
-    long_operation = kind >= GLOBAL_LOAD or kind == PARAM_LOAD
-    return (1 if kind >= PARAM_LOAD else 0) | (2 if long_operation else 0)
+def origin(kind):
+    """Low bits of a scoreboard entry: where the register's value comes from."""
+    if kind == PARAM_LOAD:
+        return FROM_PARAM
+    if kind >= GLOBAL_LOAD:
+        return FROM_GLOBAL
+    return FROM_NEAR if kind > PARAM_LOAD else FROM_ALU
 
 
 @jit
@@ -73,7 +77,7 @@ def issue(sm, heap, m, code, streams, w, time):
     kind = row.kind
     sm.visitable &= ~bit(w)
     result = execute(sm, heap, m, code, streams, i, w, time)
-    entry = (result << 2) | scoreboard_flags(kind)
+    entry = (result << 2) | origin(kind)
     for k in range(row.writes_at, row.writes_end):
         heap[m.registers_at + w * m.register_count + streams.operands[k]] = entry
     sm.drained[w] = max(sm.drained[w], result)
