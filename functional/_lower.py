@@ -129,9 +129,7 @@ class _FunctionBuilder:
                 negated.add(len(sources))
                 operand = operand.name
             sources += operands.source(operand, self.scope)
-        return replace(
-            instruction, destinations=written, sources=tuple(sources), negated_sources=frozenset(negated)
-        )
+        return replace(instruction, destinations=written, sources=tuple(sources), negated_sources=frozenset(negated))
 
     def _branch(self, instruction: Instruction, statement: raw.RawInstruction) -> Instruction:
         *index, label = statement.operands or [None]

@@ -81,9 +81,7 @@ def compare(name: str, got: np.ndarray, expected: Expected) -> Mismatch | None:
         return None
     first = int(np.argmax(wrong))
     worst = float(error.max(initial=0.0))
-    return Mismatch(
-        name, int(wrong.sum()), values.size, first, got[first].item(), values[first].item(), worst
-    )
+    return Mismatch(name, int(wrong.sum()), values.size, first, got[first].item(), values[first].item(), worst)
 
 
 def _relative_error(got: np.ndarray, values: np.ndarray, rtol: float, atol: float) -> np.ndarray:

@@ -143,14 +143,14 @@ def _argument(where: str, position: int, entry: dict[str, Any], memory: Memory) 
         _only_keys(where, entry, {"buf", "offset"})
         name, offset = entry["buf"], entry.get("offset", 0)
         if not isinstance(name, str) or not isinstance(offset, int) or isinstance(offset, bool):
-            raise InputError(f"{where}: expected {{\"buf\": name, \"offset\": bytes}}, found {json.dumps(entry)}")
+            raise InputError(f'{where}: expected {{"buf": name, "offset": bytes}}, found {json.dumps(entry)}')
         if name not in memory.buffers:
             raise InputError(f"{where}: there is no buffer '{name}'{_suggest(name, memory.buffers)}")
         return Pointer(name, offset)
     if len(entry) != 1:
         raise InputError(f"{where}: expected one of buf, {', '.join(SCALARS)}, found {json.dumps(entry)}")
     _only_keys(where, entry, {"buf", *SCALARS})
-    (type_, value), = entry.items()
+    ((type_, value),) = entry.items()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{where}: the value of '{type_}' must be a number, found {json.dumps(value)}")
     return Scalar(type_, value)

@@ -21,9 +21,7 @@ def live_in(program: Program) -> tuple[frozenset[Register], ...]:
     """
     numbers = {register: n for n, register in enumerate(program.registers)}
     masks = _live_masks(program, numbers)
-    return tuple(
-        frozenset(register for register, n in numbers.items() if mask >> n & 1) for mask in masks
-    )
+    return tuple(frozenset(register for register, n in numbers.items() if mask >> n & 1) for mask in masks)
 
 
 def estimate_registers(program: Program) -> int:

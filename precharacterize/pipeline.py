@@ -35,7 +35,9 @@ def result_delay_cycles(kind: Kind, latency_cycles: int, pipeline: PipelineParam
     return WRITEBACK_CYCLES + latency_cycles
 
 
-def block_gaps_cycles(block: BasicBlock, table: LatencyTable, program: Program, pipeline: PipelineParameters) -> list[int]:
+def block_gaps_cycles(
+    block: BasicBlock, table: LatencyTable, program: Program, pipeline: PipelineParameters
+) -> list[int]:
     """Issue-to-issue gap after each instruction of a block; the last one's is to the fall-through instruction."""
     free: dict[int, int] = {}  # scoreboard register -> cycle
     unit_free = [0, 0, 0]
@@ -57,4 +59,6 @@ def block_gaps_cycles(block: BasicBlock, table: LatencyTable, program: Program, 
 
 def fetched(pc: int, pipeline: PipelineParameters) -> int:
     """Instructions one fetch at `pc` brings: it never crosses an instruction-cache line."""
-    return min(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions - pc % pipeline.fetch_line_instructions)
+    return min(
+        pipeline.instructions_per_fetch, pipeline.fetch_line_instructions - pc % pipeline.fetch_line_instructions
+    )

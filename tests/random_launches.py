@@ -35,7 +35,9 @@ class Launch:
     def __repr__(self) -> str:
         table, trace, spec = self.inputs.table, self.inputs.trace, self.gpu.spec
         shape = f"{len(trace.thread_blocks)} blocks x {trace.warps_per_block} warps, {self.blocks_per_sm} blocks an SM"
-        code = [f"{Kind(int(k)).name}:{u}:{n}" for k, u, n in zip(table.kind, table.unit, table.latency_cycles, strict=True)]
+        code = [
+            f"{Kind(int(k)).name}:{u}:{n}" for k, u, n in zip(table.kind, table.unit, table.latency_cycles, strict=True)
+        ]
         return f"Launch({shape}, {code}, streams {trace.blocks.tolist()}, {spec}, {self.gpu.params})"
 
 
@@ -186,7 +188,9 @@ def gpus(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
     """A small variation of the GTX 480: counts, policy, ports, caches and latencies."""
     gpu = load_gpu("gtx480")
     widths = {f"{port}_port_width": draw(st.integers(1, 3)) for port in ("sp", "sfu", "mem")}
-    collectors = {f"{port}_collectors": widths[f"{port}_port_width"] + draw(st.integers(0, 4)) for port in ("sp", "sfu", "mem")}
+    collectors = {
+        f"{port}_collectors": widths[f"{port}_port_width"] + draw(st.integers(0, 4)) for port in ("sp", "sfu", "mem")
+    }
     spec = replace(
         gpu.spec,
         sm_count=draw(st.integers(1, 4)),

@@ -186,7 +186,7 @@ def test_shared_variables_of_other_kernels_are_left_out():
 def test_debugging_information_is_ignored():
     module = parse(
         f'{HEAD}.file 1 "/a/k.cu"\n.entry k() {{\n.loc 1 3 5, function_name $L__info0, inlined_at 1 2 3\nret;\n}}\n'
-        '.section .debug_abbrev\n{\n.b8 1, 2\n$L__x:\n.b64 .debug_line\n}\n'
+        ".section .debug_abbrev\n{\n.b8 1, 2\n$L__x:\n.b64 .debug_line\n}\n"
     )
     assert len(module.kernels["k"].instructions) == 1 and module.kernels["k"].instructions[0].line == 7
 

@@ -15,11 +15,21 @@ def spmv_csr() -> Recipe:
     row_ptr = np.concatenate([[0], np.cumsum(length)]).astype(i32)
     nnz = int(row_ptr[-1])
     col, val, x = r.integers(0, n, nnz).astype(i32), uniform(r, -1, 1, nnz), uniform(r, -1, 1, n)
-    y = np.add.reduceat(val.astype(f64) * x[col], row_ptr[:-1])     # no row is empty
+    y = np.add.reduceat(val.astype(f64) * x[col], row_ptr[:-1])  # no row is empty
     c = Recipe()
-    c.launch("spmv_csr", blocks(n, 128), 128,
-             [c.input("row_ptr", row_ptr), c.input("col", col), c.input("val", val),
-              c.input("x", x), c.output("y", y.astype(f32), 1e-4, 1e-4), n])
+    c.launch(
+        "spmv_csr",
+        blocks(n, 128),
+        128,
+        [
+            c.input("row_ptr", row_ptr),
+            c.input("col", col),
+            c.input("val", val),
+            c.input("x", x),
+            c.output("y", y.astype(f32), 1e-4, 1e-4),
+            n,
+        ],
+    )
     return c
 
 
@@ -27,7 +37,7 @@ def spmv_csr() -> Recipe:
 def pagerank() -> Recipe:
     n, iters, damping = 7650, 4, 0.85
     r = rng(208)
-    degree = np.minimum((r.pareto(1.2, n) * 3).astype(int), 300)     # in-degrees, some zero
+    degree = np.minimum((r.pareto(1.2, n) * 3).astype(int), 300)  # in-degrees, some zero
     in_ptr = np.concatenate([[0], np.cumsum(degree)]).astype(i32)
     in_node = r.integers(0, n, in_ptr[-1]).astype(i32)
     out_degree = np.bincount(in_node, minlength=n).astype(i32)
@@ -41,12 +51,10 @@ def pagerank() -> Recipe:
     b_rank = c.input("rank", np.full(n, 1 / n, f32))
     c.expect(b_rank, rank, 1e-4)
     b_share = c.output("share", share.astype(f32), 1e-4)
-    b_deg, b_ptr, b_node = c.input("out_degree", out_degree), c.input("in_ptr", in_ptr), \
-        c.input("in_node", in_node)
+    b_deg, b_ptr, b_node = c.input("out_degree", out_degree), c.input("in_ptr", in_ptr), c.input("in_node", in_node)
     for _ in range(iters):
         c.launch("pagerank_share", blocks(n, 128), 128, [b_rank, b_deg, b_share, n])
-        c.launch("pagerank_gather", blocks(n, 128), 128,
-                 [b_ptr, b_node, b_share, b_rank, n, damping])
+        c.launch("pagerank_gather", blocks(n, 128), 128, [b_ptr, b_node, b_share, b_rank, n, damping])
     return c
 
 
@@ -55,12 +63,15 @@ def histogram_atomics() -> Recipe:
     n = 122801
     r = rng(209)
     value = r.integers(0, 256, n)
-    hot = r.random(n) < 0.5                                 # half of the values in 8 bins
+    hot = r.random(n) < 0.5  # half of the values in 8 bins
     value[hot] = r.integers(0, 8, int(hot.sum()))
     c = Recipe()
-    c.launch("histogram_atomics", 60, 256,
-             [c.input("value", value.astype(u32)),
-              c.output("bins", np.bincount(value, minlength=256).astype(u32)), n])
+    c.launch(
+        "histogram_atomics",
+        60,
+        256,
+        [c.input("value", value.astype(u32)), c.output("bins", np.bincount(value, minlength=256).astype(u32)), n],
+    )
     return c
 
 
@@ -120,8 +131,7 @@ def transpose() -> Recipe:
     c = Recipe(independent=True)
     b = c.input("x", x)
     for kind in ("naive", "smem", "padded"):
-        c.launch(f"transpose_{kind}", (w // 32, h // 32), (32, 8),
-                 [b, c.output(f"out_{kind}", x.T), w, h], label=kind)
+        c.launch(f"transpose_{kind}", (w // 32, h // 32), (32, 8), [b, c.output(f"out_{kind}", x.T), w, h], label=kind)
     return c
 
 
@@ -135,8 +145,7 @@ def black_scholes() -> Recipe:
 
     def cdf(d):
         k = 1 / (1 + 0.2316419 * np.abs(d))
-        poly = k * (0.319381530 + k * (-0.356563782 + k * (1.781477937 + k * (
-            -1.821255978 + k * 1.330274429))))
+        poly = k * (0.319381530 + k * (-0.356563782 + k * (1.781477937 + k * (-1.821255978 + k * 1.330274429))))
         tail = 0.39894228 * np.exp(-0.5 * d * d) * poly
         return np.where(d > 0, 1 - tail, tail)
 
@@ -144,9 +153,19 @@ def black_scholes() -> Recipe:
     d1 = (np.log(s_ / x_) + (rt + 0.5 * sg * sg) * t_) / vol
     n1, n2, disc = cdf(d1), cdf(d1 - vol), x_ * np.exp(-rt * t_)
     c = Recipe()
-    c.launch("black_scholes", blocks(n, 256), 256,
-             [c.input("spot", s), c.input("strike", x), c.input("years", t),
-              c.output("call", (s_ * n1 - disc * n2).astype(f32), 1e-4, 1e-4),
-              c.output("put", (disc * (1 - n2) - s_ * (1 - n1)).astype(f32), 1e-4, 1e-4), n,
-              rate, sigma])
+    c.launch(
+        "black_scholes",
+        blocks(n, 256),
+        256,
+        [
+            c.input("spot", s),
+            c.input("strike", x),
+            c.input("years", t),
+            c.output("call", (s_ * n1 - disc * n2).astype(f32), 1e-4, 1e-4),
+            c.output("put", (disc * (1 - n2) - s_ * (1 - n1)).astype(f32), 1e-4, 1e-4),
+            n,
+            rate,
+            sigma,
+        ],
+    )
     return c

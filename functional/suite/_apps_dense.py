@@ -11,9 +11,18 @@ def matmul_case(seed, kernel, m, n, k):
     r = rng(seed)
     a, b = uniform(r, -1, 1, m, k), uniform(r, -1, 1, k, n)
     c = Recipe()
-    c.launch(kernel, (n // 16, m // 16), (16, 16),
-             [c.input("a", a), c.input("b", b),
-              c.output("c", (a.astype(f64) @ b.astype(f64)).astype(f32), 1e-4, 1e-4), n, k])
+    c.launch(
+        kernel,
+        (n // 16, m // 16),
+        (16, 16),
+        [
+            c.input("a", a),
+            c.input("b", b),
+            c.output("c", (a.astype(f64) @ b.astype(f64)).astype(f32), 1e-4, 1e-4),
+            n,
+            k,
+        ],
+    )
     return c
 
 
@@ -42,9 +51,18 @@ def fir() -> Recipe:
     x, h = uniform(r, -1, 1, n), uniform(r, -1, 1, taps)
     y = np.convolve(x.astype(f64), h.astype(f64))[:n]
     c = Recipe()
-    c.launch("fir", n // 256, 256,
-             [c.input("x_padded", np.concatenate([np.zeros(taps, f32), x])), c.input("coeff", h),
-              c.output("y", y.astype(f32), 1e-4, 1e-5), n, taps])
+    c.launch(
+        "fir",
+        n // 256,
+        256,
+        [
+            c.input("x_padded", np.concatenate([np.zeros(taps, f32), x])),
+            c.input("coeff", h),
+            c.output("y", y.astype(f32), 1e-4, 1e-5),
+            n,
+            taps,
+        ],
+    )
     return c
 
 
@@ -54,22 +72,26 @@ def simple_convolution() -> Recipe:
     r = rng(205)
     image, mask = uniform(r, 0, 1, h, w), uniform(r, -1, 1, 5, 5)
     p = np.pad(image.astype(f64), 2)
-    out = sum(mask[i, j].astype(f64) * p[i:i + h, j:j + w] for i in range(5) for j in range(5))
+    out = sum(mask[i, j].astype(f64) * p[i : i + h, j : j + w] for i in range(5) for j in range(5))
     c = Recipe()
-    c.launch("simple_convolution", (blocks(w, 32), blocks(h, 8)), (32, 8),
-             [c.input("image", image), c.input("mask", mask),
-              c.output("out", out.astype(f32), 1e-4, 1e-5), w, h])
+    c.launch(
+        "simple_convolution",
+        (blocks(w, 32), blocks(h, 8)),
+        (32, 8),
+        [c.input("image", image), c.input("mask", mask), c.output("out", out.astype(f32), 1e-4, 1e-5), w, h],
+    )
     return c
 
 
 # --- AES-256, straightforward byte-wise form (the kernel uses word tables) -------------------
+
 
 def gf_mul(a, b):
     p = 0
     while b:
         if b & 1:
             p ^= a
-        a = (a << 1) ^ (0x11b if a & 0x80 else 0)
+        a = (a << 1) ^ (0x11B if a & 0x80 else 0)
         b >>= 1
     return p
 
@@ -80,13 +102,13 @@ def aes_sbox():
         inv = next((y for y in range(256) if gf_mul(x, y) == 1), 0)
         v = 0x63
         for s in range(5):
-            v ^= ((inv << s) | (inv >> (8 - s))) & 0xff
+            v ^= ((inv << s) | (inv >> (8 - s))) & 0xFF
         box[x] = v
     return box
 
 
 def aes256_round_keys(key, box):
-    words = [list(key[i:i + 4]) for i in range(0, 32, 4)]
+    words = [list(key[i : i + 4]) for i in range(0, 32, 4)]
     rcon = 1
     for i in range(8, 60):
         t = list(words[-1])
@@ -97,7 +119,7 @@ def aes256_round_keys(key, box):
         elif i % 8 == 4:
             t = [int(box[b]) for b in t]
         words.append([a ^ b for a, b in zip(words[i - 8], t, strict=True)])
-    return np.array(words, u8)                              # 60 x 4
+    return np.array(words, u8)  # 60 x 4
 
 
 def aes256_reference(plain, round_keys, box):
@@ -127,13 +149,20 @@ def aes256_encrypt() -> Recipe:
     r = rng(206)
     plain = r.integers(0, 256, (n, 16)).astype(u8)
     keys = aes256_round_keys(r.integers(0, 256, 32).tolist(), box)
-    t0 = np.array([(gf_mul(int(s), 2) << 24) | (int(s) << 16) | (int(s) << 8) | gf_mul(int(s), 3)
-                   for s in box], u32)
+    t0 = np.array([(gf_mul(int(s), 2) << 24) | (int(s) << 16) | (int(s) << 8) | gf_mul(int(s), 3) for s in box], u32)
     rot = [t0] + [(t0 >> u32(8 * k)) | (t0 << u32(32 - 8 * k)) for k in (1, 2, 3)]
     table = np.concatenate([*rot, box.astype(u32)])
     round_key = np.frombuffer(keys.tobytes(), ">u4").astype(u32)
     c = Recipe()
-    c.launch("aes256_encrypt", n // 128, 128,
-             [c.input("plain", plain), c.output("cipher", aes256_reference(plain, keys, box)),
-              c.input("table", table), c.input("round_key", round_key)])
+    c.launch(
+        "aes256_encrypt",
+        n // 128,
+        128,
+        [
+            c.input("plain", plain),
+            c.output("cipher", aes256_reference(plain, keys, box)),
+            c.input("table", table),
+            c.input("round_key", round_key),
+        ],
+    )
     return c

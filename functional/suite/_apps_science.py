@@ -17,15 +17,19 @@ def mandelbrot() -> Recipe:
     y, xx, yy = x.copy(), x.copy(), x.copy()
     count, live = np.zeros((h, w), i32), np.ones((h, w), bool)
     with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(max_iter):                           # same single-precision operations
+        for _ in range(max_iter):  # same single-precision operations
             live &= (xx + yy) <= f32(4)
             xy = x * y
             x, y = (xx - yy) + cx, (xy + xy) + cy
             xx, yy = x * x, y * y
             count += live
     c = Recipe()
-    c.launch("mandelbrot", (blocks(w, 16), blocks(h, 16)), (16, 16),
-             [c.output("count", count), w, h, x0, y0, dx, dy, max_iter])
+    c.launch(
+        "mandelbrot",
+        (blocks(w, 16), blocks(h, 16)),
+        (16, 16),
+        [c.output("count", count), w, h, x0, y0, dx, dy, max_iter],
+    )
     return c
 
 
@@ -37,7 +41,7 @@ def nbody() -> Recipe:
     vel = np.concatenate([uniform(r, -1, 1, n, 3), np.zeros((n, 1), f32)], 1)
     p = pos.astype(f64)
     d = p[None, :, :3] - p[:, None, :3]
-    f = p[None, :, 3] / ((d ** 2).sum(2) + f64(f32(eps2))) ** 1.5
+    f = p[None, :, 3] / ((d**2).sum(2) + f64(f32(eps2))) ** 1.5
     part = (f[..., None] * d).reshape(n, slices, n // slices, 3).sum(2).transpose(1, 0, 2)
     acc = np.concatenate([part, np.zeros((slices, n, 1))], 2)
     new_v, new_p = vel.astype(f64), p.copy()
@@ -48,8 +52,7 @@ def nbody() -> Recipe:
     c.expect(b_pos, new_p, 1e-4, 1e-4)
     c.expect(b_vel, new_v, 1e-4, 1e-3)
     b_acc = c.output("acc", acc.astype(f32), 1e-4, 2e-3)
-    c.launch("nbody_partial", (n // threads, slices), threads,
-             [b_pos, b_acc, n, n // slices, eps2])
+    c.launch("nbody_partial", (n // threads, slices), threads, [b_pos, b_acc, n, n // slices, eps2])
     c.launch("nbody_integrate", n // threads, threads, [b_pos, b_vel, b_acc, n, slices, dt])
     return c
 
@@ -59,7 +62,7 @@ def dct8x8() -> Recipe:
     n, scales = 96, (1.0, 1.0, 3.0, 3.0)
     u, x = np.mgrid[:8, :8]
     basis = np.cos((2 * x + 1) * u * np.pi / 16) * np.where(u == 0, np.sqrt(1 / 8), 0.5)
-    table = (8 + 2 * (u + x)).astype(f32)                   # coarser towards high frequencies
+    table = (8 + 2 * (u + x)).astype(f32)  # coarser towards high frequencies
 
     def tiles(a):
         return a.reshape(n // 8, 8, n // 8, 8).transpose(0, 2, 1, 3)
@@ -79,10 +82,9 @@ def dct8x8() -> Recipe:
         return image, image_of(coef), margin
 
     yy, xx = np.mgrid[:n, :n]
-    for attempt in range(200):      # an image none of whose coefficients is next to a tie
+    for attempt in range(200):  # an image none of whose coefficients is next to a tie
         r = rng(2160 + attempt)
-        image = np.clip(128 + 60 * np.sin(xx / 9) + 40 * np.cos(yy / 7) +
-                        r.normal(0, 15, (n, n)), 0, 255).astype(f32)
+        image = np.clip(128 + 60 * np.sin(xx / 9) + 40 * np.cos(yy / 7) + r.normal(0, 15, (n, n)), 0, 255).astype(f32)
         out, coef, margin = run(image.astype(f64))
         if margin > 1e-4:
             break
@@ -132,9 +134,9 @@ def gaussian_elimination() -> Recipe:
     b0 = uniform(r, -1, 1, n)
     a, b, mult = a0.astype(f64), b0.astype(f64), np.zeros(n)
     for k in range(n - 1):
-        mult[k + 1:] = a[k + 1:, k] / a[k, k]
-        a[k + 1:, k:] -= mult[k + 1:, None] * a[k, k:]
-        b[k + 1:] -= mult[k + 1:] * b[k]
+        mult[k + 1 :] = a[k + 1 :, k] / a[k, k]
+        a[k + 1 :, k:] -= mult[k + 1 :, None] * a[k, k:]
+        b[k + 1 :] -= mult[k + 1 :] * b[k]
     c = Recipe()
     ba, bb = c.input("a", a0), c.input("b", b0)
     c.expect(ba, a, 1e-4, 1e-4)
@@ -142,8 +144,7 @@ def gaussian_elimination() -> Recipe:
     bm = c.output("mult", mult.astype(f32), 1e-4, 1e-5)
     for k in range(n - 1):
         c.launch("gauss_multipliers", blocks(n - k - 1, 32), 32, [ba, bm, n, k])
-        c.launch("gauss_eliminate", (blocks(n - k, 16), blocks(n - k - 1, 8)), (16, 8),
-                 [ba, bb, bm, n, k])
+        c.launch("gauss_eliminate", (blocks(n - k, 16), blocks(n - k - 1, 8)), (16, 8), [ba, bb, bm, n, k])
     return c
 
 
@@ -161,17 +162,16 @@ def srad() -> Recipe:
         p = np.pad(img, 1, mode="edge")
         dn, ds = p[:-2, 1:-1] - img, p[2:, 1:-1] - img
         dw, de = p[1:-1, :-2] - img, p[1:-1, 2:] - img
-        g2 = (dn ** 2 + ds ** 2 + dw ** 2 + de ** 2) / img ** 2
+        g2 = (dn**2 + ds**2 + dw**2 + de**2) / img**2
         lap = (dn + ds + dw + de) / img
-        q = (0.5 * g2 - lap ** 2 / 16) / (1 + 0.25 * lap) ** 2
+        q = (0.5 * g2 - lap**2 / 16) / (1 + 0.25 * lap) ** 2
         coef = np.clip(1 / (1 + (q - q0) / (q0 * (1 + q0))), 0, 1)
         pc = np.pad(coef, 1, mode="edge")
         img = img + 0.25 * lam * (coef * dn + pc[2:, 1:-1] * ds + coef * dw + pc[1:-1, 2:] * de)
     c = Recipe()
     b_img = c.input("image", img0)
     c.expect(b_img, img, 1e-4)
-    d = [c.output(name, a.astype(f32), 1e-3, 1e-4)
-         for name, a in (("dn", dn), ("ds", ds), ("dw", dw), ("de", de))]
+    d = [c.output(name, a.astype(f32), 1e-3, 1e-4) for name, a in (("dn", dn), ("ds", ds), ("dw", dw), ("de", de))]
     b_c = c.output("coefficient", coef.astype(f32), 1e-3, 1e-3)
     grid, block = (blocks(cols, 32), blocks(rows, 8)), (32, 8)
     for q0 in q0s:

@@ -16,17 +16,25 @@ def micro_barrier() -> Recipe:
     for warps in (2, 4, 8, 16, 32):
         n = warps * 32
         ring = np.roll(data[:n], -32 * rounds) + u32(rounds)
-        c.launch("barrier_ring", grid, n,
-                 [b_in, c.output(f"ring_{warps}", np.tile(ring, grid)), rounds],
-                 label=f"ring_{warps}warps")
+        c.launch(
+            "barrier_ring",
+            grid,
+            n,
+            [b_in, c.output(f"ring_{warps}", np.tile(ring, grid)), rounds],
+            label=f"ring_{warps}warps",
+        )
     for warps in (2, 4, 8, 16, 32):
         n = warps * 32
-        half = [data[:n // 2].copy(), data[n // 2:n].copy()]
+        half = [data[: n // 2].copy(), data[n // 2 : n].copy()]
         for k in range(rounds):
             half[1 - (k & 1)] = half[k & 1] * u32(3) + u32(1)
-        c.launch("barrier_ping_pong", grid, n,
-                 [b_in, c.output(f"pingpong_{warps}", np.tile(np.concatenate(half), grid)),
-                  rounds], label=f"pingpong_{warps}warps")
+        c.launch(
+            "barrier_ping_pong",
+            grid,
+            n,
+            [b_in, c.output(f"pingpong_{warps}", np.tile(np.concatenate(half), grid)), rounds],
+            label=f"pingpong_{warps}warps",
+        )
     return c
 
 
@@ -49,14 +57,12 @@ def micro_divergence() -> Recipe:
         x = seeds[gid & 255]
         for t in range(trips):
             x = leaf(x, lane % ways) ^ u32(t)
-        c.launch(f"diverge_{ways}", grid, block, [b_in, c.output(f"out_{ways}", x), trips],
-                 label=f"ways_{ways}")
+        c.launch(f"diverge_{ways}", grid, block, [b_in, c.output(f"out_{ways}", x), trips], label=f"ways_{ways}")
     for k in (0, 1, 7):
         x, count = seeds[gid & 255], 1 + (lane * k) % 32
         for t in range(32):
             x = np.where(t < count, leaf(x, 0), x)
-        c.launch("diverge_trips", grid, block, [b_in, c.output(f"trips_{k}", x), k],
-                 label=f"trips_{k}")
+        c.launch("diverge_trips", grid, block, [b_in, c.output(f"trips_{k}", x), k], label=f"trips_{k}")
     return c
 
 
@@ -71,14 +77,18 @@ def micro_warp_sweep() -> Recipe:
         at = np.arange(grid * block)
         a, b = np.zeros(at.size, f32), np.ones(at.size, f32)
         for _ in range(trips):
-            v = data[at & 0xffff]
+            v = data[at & 0xFFFF]
             at = at + 7936
             for _ in range(4):
                 a = (a.astype(f64) * 0.5 + v).astype(f32)
                 b = (b.astype(f64) * 0.25 + v).astype(f32)
-        c.launch("warp_sweep", grid, block,
-                 [b_in, c.output(f"out_{warps}", a - b, 1e-5, 1e-5), trips],
-                 label=f"{warps}warps_per_sm")
+        c.launch(
+            "warp_sweep",
+            grid,
+            block,
+            [b_in, c.output(f"out_{warps}", a - b, 1e-5, 1e-5), trips],
+            label=f"{warps}warps_per_sm",
+        )
     return c
 
 
@@ -100,9 +110,13 @@ def micro_local_spill() -> Recipe:
             x = x + a[at, col]
             a[(at + 7) & 31, col] = x
             at = (at + step) & 31
-        c.launch("local_spill", grid, block,
-                 [b_in, c.output(f"out_{step}", a.sum(0, dtype=u32)), step, trips],
-                 label=f"step_{step}")
+        c.launch(
+            "local_spill",
+            grid,
+            block,
+            [b_in, c.output(f"out_{step}", a.sum(0, dtype=u32)), step, trips],
+            label=f"step_{step}",
+        )
     return c
 
 
@@ -113,21 +127,28 @@ def micro_atomics() -> Recipe:
     gid = np.arange(grid * block)
 
     def counts(index, n):
-        return sum(np.bincount((index + t * 37) & (n - 1), minlength=n)
-                   for t in range(trips)).astype(u32)
+        return sum(np.bincount((index + t * 37) & (n - 1), minlength=n) for t in range(trips)).astype(u32)
 
     for n in (1, 32, 4096):
-        c.launch("atomics_global", grid, block,
-                 [c.output(f"global_{n}", counts(gid, n)), n, trips], label=f"global_{n}")
+        c.launch(
+            "atomics_global", grid, block, [c.output(f"global_{n}", counts(gid, n)), n, trips], label=f"global_{n}"
+        )
     for n in (1, 32, 4096):
-        c.launch("atomics_return", grid, block,
-                 [c.output(f"return_{n}", counts(gid, n)),
-                  c.output(f"ok_{n}", np.full(gid.size, trips, u32)), n, trips],
-                 label=f"return_{n}")
+        c.launch(
+            "atomics_return",
+            grid,
+            block,
+            [c.output(f"return_{n}", counts(gid, n)), c.output(f"ok_{n}", np.full(gid.size, trips, u32)), n, trips],
+            label=f"return_{n}",
+        )
     for n in (1, 32, 1024):
-        c.launch("atomics_shared", grid, block,
-                 [c.output(f"shared_{n}", counts(gid % block, n)), n, trips],
-                 label=f"shared_{n}")
+        c.launch(
+            "atomics_shared",
+            grid,
+            block,
+            [c.output(f"shared_{n}", counts(gid % block, n)), n, trips],
+            label=f"shared_{n}",
+        )
     return c
 
 
@@ -138,8 +159,7 @@ def micro_block_launch() -> Recipe:
     for grid, block in ((15, 32), (240, 32), (1920, 32), (960, 64), (120, 1024)):
         gid = np.arange(grid * block).astype(u32)
         name = f"tiny_{grid}x{block}"
-        c.launch("tiny_block", grid, block,
-                 [c.output("out_" + name, gid * m + gid // u32(block)), m], label=name)
+        c.launch("tiny_block", grid, block, [c.output("out_" + name, gid * m + gid // u32(block)), m], label=name)
     grid, block = 300, 64
     gid = np.arange(grid * block).astype(u32)
     b = np.arange(grid * block) // block
@@ -152,6 +172,12 @@ def micro_block_launch() -> Recipe:
         grid, block = 240, 64
         gid = np.arange(grid * block).astype(u32)
         out = (gid ^ u32(1)) * m + gid // u32(block)
-        c.launch("shared_block", grid, block, [c.output(f"out_smem_{kb}", out), m],
-                 dynamic_smem=kb * 1024, label=f"smem_{kb}KB")
+        c.launch(
+            "shared_block",
+            grid,
+            block,
+            [c.output(f"out_smem_{kb}", out), m],
+            dynamic_smem=kb * 1024,
+            label=f"smem_{kb}KB",
+        )
     return c

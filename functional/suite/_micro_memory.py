@@ -19,14 +19,22 @@ def micro_smem_conflict() -> Recipe:
         total = np.zeros(block, u32)
         for j in range(8):
             total += data[at + j] * u32(trips)
-        c.launch("smem_load_ind", grid, block,
-                 [b_in, c.output(f"ind_{stride}", np.tile(total, grid)), stride, trips],
-                 label=f"ind_{stride}way")
+        c.launch(
+            "smem_load_ind",
+            grid,
+            block,
+            [b_in, c.output(f"ind_{stride}", np.tile(total, grid)), stride, trips],
+            label=f"ind_{stride}way",
+        )
     for stride in (1, 2, 4, 8, 16, 32):
         end = ((np.arange(32) * stride) + 32 * 8 * 16) & (words - 1)
-        c.launch("smem_load_dep", grid, 32,
-                 [c.output(f"dep_{stride}", np.tile(end, grid).astype(u32)), stride, 16],
-                 label=f"dep_{stride}way")
+        c.launch(
+            "smem_load_dep",
+            grid,
+            32,
+            [c.output(f"dep_{stride}", np.tile(end, grid).astype(u32)), stride, 16],
+            label=f"dep_{stride}way",
+        )
     return c
 
 
@@ -40,8 +48,7 @@ def micro_global_stride() -> Recipe:
     gid = np.arange(total)
     for stride in (1, 2, 4, 8, 16, 32):
         out = data[gid * stride] + u32(3) * data[(gid + total) * stride]
-        c.launch("global_stride", grid, block, [b_in, c.output(f"out_{stride}", out), stride],
-                 label=f"stride_{stride}")
+        c.launch("global_stride", grid, block, [b_in, c.output(f"out_{stride}", out), stride], label=f"stride_{stride}")
     return c
 
 
@@ -62,14 +69,18 @@ def micro_pointer_chase() -> Recipe:
         lines = kb * 1024 // 128
         sums = np.zeros(block, u32)
         for i in range(0, lines, block):
-            part = words[i:min(i + block, lines), slot]
-            sums[:part.size] += part
+            part = words[i : min(i + block, lines), slot]
+            sums[: part.size] += part
         at = slot
         for _ in range(steps):
             at = int(flat[at])
-        c.launch("pointer_chase", 1, block,
-                 [b_next, c.output(f"out_{kb}k", np.append(sums, u32(at))), slot, lines, steps],
-                 label=f"{kb}KB")
+        c.launch(
+            "pointer_chase",
+            1,
+            block,
+            [b_next, c.output(f"out_{kb}k", np.append(sums, u32(at))), slot, lines, steps],
+            label=f"{kb}KB",
+        )
     return c
 
 
@@ -79,8 +90,14 @@ def micro_stream_copy() -> Recipe:
     data = rng(311).integers(0, 1 << 32, n, dtype=np.uint64).astype(u32)
     c = Recipe(independent=True)
     b_in = c.input("in", data)
-    for kernel, grid in (("copy_word", 15), ("copy_word", 60), ("copy_word", 240),
-                         ("copy_vec4", 15), ("copy_vec4", 60), ("copy_vec4", 120)):
+    for kernel, grid in (
+        ("copy_word", 15),
+        ("copy_word", 60),
+        ("copy_word", 240),
+        ("copy_vec4", 15),
+        ("copy_vec4", 60),
+        ("copy_vec4", 120),
+    ):
         name = f"{kernel}_{grid}"
         count = n if kernel == "copy_word" else n // 4
         c.launch(kernel, grid, 128, [b_in, c.output("out_" + name, data), count], label=name)
@@ -90,7 +107,7 @@ def micro_stream_copy() -> Recipe:
 @bench("micro")
 def micro_const_load() -> Recipe:
     grid, block, trips = 30, 128, 8
-    table = (np.arange(1024, dtype=u32) * u32(2654435761) + u32(12345))
+    table = np.arange(1024, dtype=u32) * u32(2654435761) + u32(12345)
     c = Recipe(independent=True)
     tid = np.arange(block)
     for ways in (1, 2, 4, 8, 16, 32):
@@ -98,7 +115,11 @@ def micro_const_load() -> Recipe:
         total = np.zeros(block, u32)
         for j in range(8 * trips):
             total += table[at + j]
-        c.launch("const_load", grid, block,
-                 [c.output(f"out_{ways}", np.tile(total, grid)), ways, trips],
-                 label=f"ways_{ways}")
+        c.launch(
+            "const_load",
+            grid,
+            block,
+            [c.output(f"out_{ways}", np.tile(total, grid)), ways, trips],
+            label=f"ways_{ways}",
+        )
     return c

@@ -18,8 +18,12 @@ def hotspot() -> Recipe:
         k_, rx_, ry_, rz_, amb_ = (f64(f32(v)) for v in (k, rx, ry, rz, amb))
         for _ in range(count):
             p = np.pad(t, 1, mode="edge")
-            t = t + k_ * (power + (p[:-2, 1:-1] + p[2:, 1:-1] - 2 * t) * ry_
-                          + (p[1:-1, :-2] + p[1:-1, 2:] - 2 * t) * rx_ + (amb_ - t) * rz_)
+            t = t + k_ * (
+                power
+                + (p[:-2, 1:-1] + p[2:, 1:-1] - 2 * t) * ry_
+                + (p[1:-1, :-2] + p[1:-1, 2:] - 2 * t) * rx_
+                + (amb_ - t) * rz_
+            )
         return t
 
     t1 = advance(t0.astype(f64), steps)
@@ -31,8 +35,7 @@ def hotspot() -> Recipe:
     grid = blocks(n, 16 - 2 * steps)
     for i in range(launches):
         src, dst = (b_a, b_b) if i % 2 == 0 else (b_b, b_a)
-        c.launch("hotspot_step", (grid, grid), (16, 16),
-                 [b_p, src, dst, n, n, steps, k, rx, ry, rz, amb])
+        c.launch("hotspot_step", (grid, grid), (16, 16), [b_p, src, dst, n, n, steps, k, rx, ry, rz, amb])
     return c
 
 
@@ -48,19 +51,18 @@ def pathfinder() -> Recipe:
         state.append(wall[row] + np.minimum(np.minimum(p[:-2], p[1:-1]), p[2:]))
     c = Recipe()
     b_wall, b_a = c.input("wall", wall), c.input("cost_a", state[0])
-    b_b = c.output("cost_b", state[12])             # launches end in b, a, b
+    b_b = c.output("cost_b", state[12])  # launches end in b, a, b
     c.expect(b_a, state[8])
     for i in range((rows - 1) // per_launch):
         src, dst = (b_a, b_b) if i % 2 == 0 else (b_b, b_a)
-        c.launch("pathfinder_rows", blocks(cols, inner), 256,
-                 [b_wall, src, dst, cols, 1 + i * per_launch, per_launch])
+        c.launch("pathfinder_rows", blocks(cols, inner), 256, [b_wall, src, dst, cols, 1 + i * per_launch, per_launch])
     return c
 
 
 @bench("table1")
 def lavamd() -> Recipe:
     dim, per, alpha2 = 4, 18, 0.5
-    n = dim ** 3
+    n = dim**3
     r = rng(108)
     box = np.array([(x, y, z) for z in range(dim) for y in range(dim) for x in range(dim)])
     xyz = (r.uniform(0, 1, (n, per, 3)) + box[:, None, :]).astype(f32)
@@ -71,10 +73,10 @@ def lavamd() -> Recipe:
     for b in range(n):
         close = [b] + [o for o in range(n) if o != b and np.abs(box[o] - box[b]).max() <= 1]
         n_near[b] = len(close)
-        near[b, :len(close)] = close
+        near[b, : len(close)] = close
     force = np.zeros((n, per, 4))
     for b in range(n):
-        js = near[b, :n_near[b]]
+        js = near[b, : n_near[b]]
         pj, qj = pos[js].reshape(-1, 4).astype(f64), charge[js].reshape(-1).astype(f64)
         pi = pos[b].astype(f64)
         r2 = pi[:, None, 0] + pj[None, :, 0] - pi[:, 1:] @ pj[:, 1:].T
@@ -82,9 +84,19 @@ def lavamd() -> Recipe:
         force[b, :, 0] = qv.sum(1)
         force[b, :, 1:] = (2 * qv[..., None] * (pi[:, None, 1:] - pj[None, :, 1:])).sum(1)
     c = Recipe()
-    c.launch("lavamd_force", n, 32,
-             [c.input("pos", pos), c.input("charge", charge), c.input("n_near", n_near),
-              c.input("near", near), c.output("force", force.astype(f32), 1e-4, 1e-3), alpha2])
+    c.launch(
+        "lavamd_force",
+        n,
+        32,
+        [
+            c.input("pos", pos),
+            c.input("charge", charge),
+            c.input("n_near", n_near),
+            c.input("near", near),
+            c.output("force", force.astype(f32), 1e-4, 1e-3),
+            alpha2,
+        ],
+    )
     return c
 
 
@@ -93,8 +105,9 @@ def kmeans_invert_mapping() -> Recipe:
     n, feats = 15360, 12
     x = uniform(rng(109), 0, 1, n, feats)
     c = Recipe()
-    c.launch("kmeans_invert_mapping", n // 256, 256,
-             [c.input("point_major", x), c.output("feature_major", x.T), n, feats])
+    c.launch(
+        "kmeans_invert_mapping", n // 256, 256, [c.input("point_major", x), c.output("feature_major", x.T), n, feats]
+    )
     return c
 
 
@@ -108,16 +121,26 @@ def kmeans_point() -> Recipe:
     def distances():
         return ((x[:, None, :].astype(f64) - centre[None].astype(f64)) ** 2).sum(2)
 
-    while True:             # draw again the points that are nearly as close to a second centre
+    while True:  # draw again the points that are nearly as close to a second centre
         d = np.sort(distances(), 1)
         close = d[:, 1] - d[:, 0] < 1e-4
         if not close.any():
             break
         x[close] = uniform(r, 0, 1, int(close.sum()), feats)
     c = Recipe()
-    c.launch("kmeans_point", blocks(n, 256), 256,
-             [c.input("feature_major", x.T), c.input("centre", centre),
-              c.output("membership", distances().argmin(1).astype(i32)), n, feats, k])
+    c.launch(
+        "kmeans_point",
+        blocks(n, 256),
+        256,
+        [
+            c.input("feature_major", x.T),
+            c.input("centre", centre),
+            c.output("membership", distances().argmin(1).astype(i32)),
+            n,
+            feats,
+            k,
+        ],
+    )
     return c
 
 
@@ -129,11 +152,10 @@ def nw() -> Recipe:
     m0 = np.zeros((n + 1, n + 1), i32)
     m0[0, :] = m0[:, 0] = -penalty * np.arange(n + 1)
     m = m0.astype(np.int64)
-    for d in range(2, 2 * n + 1):                           # cells with i + j == d
+    for d in range(2, 2 * n + 1):  # cells with i + j == d
         i = np.arange(max(1, d - n), min(n, d - 1) + 1)
         j = d - i
-        m[i, j] = np.maximum(m[i - 1, j - 1] + sim[i, j],
-                             np.maximum(m[i, j - 1], m[i - 1, j]) - penalty)
+        m[i, j] = np.maximum(m[i - 1, j - 1] + sim[i, j], np.maximum(m[i, j - 1], m[i - 1, j]) - penalty)
     c = Recipe()
     b_m, b_sim = c.input("m", m0), c.input("similarity", sim)
     c.expect(b_m, m)
@@ -141,6 +163,5 @@ def nw() -> Recipe:
     for diag in range(tiles):
         c.launch("nw_upper", diag + 1, tile, [b_m, b_sim, n + 1, penalty, diag])
     for diag in range(tiles, 2 * tiles - 1):
-        c.launch("nw_lower", 2 * tiles - 1 - diag, tile,
-                 [b_m, b_sim, n + 1, penalty, diag, tiles])
+        c.launch("nw_lower", 2 * tiles - 1 - diag, tile, [b_m, b_sim, n + 1, penalty, diag, tiles])
     return c

@@ -17,8 +17,13 @@ def backprop_layerforward() -> Recipe:
     product[1:, 1:] = w[1:, 1:] * x[1:, None]
     partial = product[1:, 1:].astype(f64).reshape(n_in // 16, 16, n_hid).sum(1)
     c = Recipe()
-    args = [c.input("input", x), c.input("weight", w), c.output("product", product),
-            c.output("partial", partial.astype(f32), 1e-5, 1e-5), n_hid]
+    args = [
+        c.input("input", x),
+        c.input("weight", w),
+        c.output("product", product),
+        c.output("partial", partial.astype(f32), 1e-5, 1e-5),
+        n_hid,
+    ]
     c.launch("backprop_layerforward", (n_hid // 16, n_in // 16), (16, 16), args)
     return c
 
@@ -30,8 +35,7 @@ def backprop_adjust_weights() -> Recipe:
     delta, layer = uniform(r, -1, 1, n_hid + 1), uniform(r, 0, 1, n_in + 1)
     layer[0] = 1
     w, old = uniform(r, -1, 1, n_in + 1, n_hid + 1), uniform(r, -0.1, 0.1, n_in + 1, n_hid + 1)
-    dw = f64(f32(eta)) * delta.astype(f64)[None, :] * layer.astype(f64)[:, None] \
-        + f64(f32(mom)) * old
+    dw = f64(f32(eta)) * delta.astype(f64)[None, :] * layer.astype(f64)[:, None] + f64(f32(mom)) * old
     dw[:, 0] = 0
     new_w, new_old = w + dw, dw.copy()
     new_old[:, 0] = old[:, 0]
@@ -39,8 +43,12 @@ def backprop_adjust_weights() -> Recipe:
     bw, bo = c.input("weight", w), c.input("old", old)
     c.expect(bw, new_w, 1e-5, 1e-6)
     c.expect(bo, new_old, 1e-5, 1e-6)
-    c.launch("backprop_adjust_weights", (n_hid // 16, n_in // 16), (16, 16),
-             [c.input("delta", delta), c.input("layer", layer), bw, bo, n_hid, eta, mom])
+    c.launch(
+        "backprop_adjust_weights",
+        (n_hid // 16, n_in // 16),
+        (16, 16),
+        [c.input("delta", delta), c.input("layer", layer), bw, bo, n_hid, eta, mom],
+    )
     return c
 
 
@@ -59,7 +67,7 @@ def bfs() -> Recipe:
     while front:
         nxt = set()
         for v in front:
-            for w in col[row_ptr[v]:row_ptr[v + 1]]:
+            for w in col[row_ptr[v] : row_ptr[v + 1]]:
                 if cost[w] < 0:
                     cost[w] = cost[v] + 1
                     nxt.add(int(w))
@@ -71,31 +79,28 @@ def bfs() -> Recipe:
     cost0[source] = 0
     c = Recipe()
     b_row, b_col = c.input("row_ptr", row_ptr), c.input("col", col)
-    b_front, b_vis, b_cost = c.input("frontier", start), c.input("visited", start.copy()), \
-        c.input("cost", cost0)
+    b_front, b_vis, b_cost = c.input("frontier", start), c.input("visited", start.copy()), c.input("cost", cost0)
     b_mark = c.output("marked", np.zeros(n, u8))
     b_again = c.output("again", np.array(again, i32))
     c.expect(b_front, np.zeros(n, u8))
     c.expect(b_vis, (cost >= 0).astype(u8))
     c.expect(b_cost, cost)
     for level in range(len(again)):
-        c.launch("bfs_expand", blocks(n, 256), 256,
-                 [b_row, b_col, b_front, b_mark, b_vis, b_cost, n])
-        c.launch("bfs_update", blocks(n, 256), 256,
-                 [b_front, b_mark, b_vis, b_again.at(4 * level), n])
+        c.launch("bfs_expand", blocks(n, 256), 256, [b_row, b_col, b_front, b_mark, b_vis, b_cost, n])
+        c.launch("bfs_update", blocks(n, 256), 256, [b_front, b_mark, b_vis, b_again.at(4 * level), n])
     return c
 
 
 def make_btree(keys, order=128, fill=96):
     """Bulk-load a B+ tree; returns keys and children (nodes x order) and the inner height."""
-    end = 0x7fffffff
-    levels = [[(keys[i:i + fill], np.arange(i, min(i + fill, len(keys))))
-               for i in range(0, len(keys), fill)]]
+    end = 0x7FFFFFFF
+    levels = [[(keys[i : i + fill], np.arange(i, min(i + fill, len(keys)))) for i in range(0, len(keys), fill)]]
     while len(levels[0]) > 1:
         below = levels[0]
         first = np.array([k[0] for k, _ in below])
-        levels.insert(0, [(first[i:i + fill], np.arange(i, min(i + fill, len(below))))
-                          for i in range(0, len(below), fill)])
+        levels.insert(
+            0, [(first[i : i + fill], np.arange(i, min(i + fill, len(below)))) for i in range(0, len(below), fill)]
+        )
     total = sum(len(level) for level in levels)
     node_keys = np.full((total, order), end, i32)
     child = np.zeros((total, order), i32)
@@ -104,8 +109,8 @@ def make_btree(keys, order=128, fill=96):
         leaf = depth == len(levels) - 1
         next_base = base + len(level)
         for i, (k, ch) in enumerate(level):
-            node_keys[base + i, :len(k)] = k
-            child[base + i, :len(ch)] = ch if leaf else ch + next_base
+            node_keys[base + i, : len(k)] = k
+            child[base + i, : len(ch)] = ch if leaf else ch + next_base
         base = next_base
     return node_keys, child, len(levels) - 1
 
@@ -122,9 +127,19 @@ def btree_find_k() -> Recipe:
     pos = np.clip(np.searchsorted(keys, query), 0, keys.size - 1)
     result = np.where(keys[pos] == query, record[pos], -1).astype(i32)
     c = Recipe()
-    c.launch("btree_find_k", query.size, 128,
-             [c.input("keys", node_keys), c.input("child", child), c.input("record", record),
-              c.input("query", query), c.output("result", result), height])
+    c.launch(
+        "btree_find_k",
+        query.size,
+        128,
+        [
+            c.input("keys", node_keys),
+            c.input("child", child),
+            c.input("record", record),
+            c.input("query", query),
+            c.output("result", result),
+            height,
+        ],
+    )
     return c
 
 
@@ -140,8 +155,18 @@ def btree_find_range_k() -> Recipe:
     first = np.searchsorted(keys, lo, "left")
     length = np.searchsorted(keys, hi, "right") - first
     c = Recipe()
-    c.launch("btree_find_range_k", lo.size, 128,
-             [c.input("keys", node_keys), c.input("child", child), c.input("lo", lo),
-              c.input("hi", hi), c.output("first", first.astype(i32)),
-              c.output("length", length.astype(i32)), height])
+    c.launch(
+        "btree_find_range_k",
+        lo.size,
+        128,
+        [
+            c.input("keys", node_keys),
+            c.input("child", child),
+            c.input("lo", lo),
+            c.input("hi", hi),
+            c.output("first", first.astype(i32)),
+            c.output("length", length.astype(i32)),
+            height,
+        ],
+    )
     return c

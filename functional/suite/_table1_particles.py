@@ -15,8 +15,7 @@ def particlefilter() -> Recipe:
     image = r.normal(100, 10, (height, width))
     image[(xx - 66) ** 2 + (yy - 57) ** 2 <= 25] += 128
     image = np.clip(np.rint(image), 0, 255).astype(u8)
-    disc = np.array([(dx, dy) for dy in range(-4, 5) for dx in range(-4, 5)
-                     if dx * dx + dy * dy <= 16], i32)
+    disc = np.array([(dx, dy) for dy in range(-4, 5) for dx in range(-4, 5) if dx * dx + dy * dy <= 16], i32)
     x0, y0 = uniform(r, 60, 70, n), uniform(r, 52, 66, n)
 
     def next_uniform(state):
@@ -34,7 +33,7 @@ def particlefilter() -> Recipe:
         return state, x0 + 1.0 + 5.0 * g, y0 - 2.0 + 2.0 * h
 
     seed = r.integers(1, 1 << 31, n).astype(u32)
-    while True:             # new seeds for particles close to a rounding boundary of the pixels
+    while True:  # new seeds for particles close to a rounding boundary of the pixels
         state, x, y = move(seed)
         edge = np.minimum(np.abs(x - np.floor(x) - 0.5), np.abs(y - np.floor(y) - 0.5)) < 1e-3
         if not edge.any():
@@ -65,18 +64,34 @@ def particlefilter() -> Recipe:
     b_cdf = c.output("cdf", cdf.astype(f32), 2e-4)
     b_u = c.output("u", u.astype(f32), 1e-6)
     grid = n // threads
-    c.launch("pf_likelihood", grid, threads,
-             [b_x, b_y, b_seed, c.input("disc", disc), c.input("image", image), b_w, b_bs, n,
-              len(disc), width, height])
+    c.launch(
+        "pf_likelihood",
+        grid,
+        threads,
+        [b_x, b_y, b_seed, c.input("disc", disc), c.input("image", image), b_w, b_bs, n, len(disc), width, height],
+    )
     c.launch("pf_sum", 1, threads, [b_bs, b_total, grid])
-    c.launch("pf_normalize_weights", grid, threads,
-             [b_w, b_total, c.output("normalized", (weight / total).astype(f32), 2e-4), b_cdf,
-              b_u, n, float(u0)])
-    c.launch("pf_find_index", grid, threads,
-             [c.input("cdf_in", cdf_in), c.input("u_in", u_in), b_x, b_y,
-              c.output("x_new", x[index].astype(f32), 1e-5, 1e-4),
-              c.output("y_new", y[index].astype(f32), 1e-5, 1e-4),
-              c.output("index", index), n])
+    c.launch(
+        "pf_normalize_weights",
+        grid,
+        threads,
+        [b_w, b_total, c.output("normalized", (weight / total).astype(f32), 2e-4), b_cdf, b_u, n, float(u0)],
+    )
+    c.launch(
+        "pf_find_index",
+        grid,
+        threads,
+        [
+            c.input("cdf_in", cdf_in),
+            c.input("u_in", u_in),
+            b_x,
+            b_y,
+            c.output("x_new", x[index].astype(f32), 1e-5, 1e-4),
+            c.output("y_new", y[index].astype(f32), 1e-5, 1e-4),
+            c.output("index", index),
+            n,
+        ],
+    )
     return c
 
 
@@ -85,11 +100,11 @@ def streamcluster_compute_cost() -> Recipe:
     n, dim, k, cand = 15360, 16, 10, 7001
     r = rng(113)
     coord, weight = uniform(r, 0, 1, dim, n), uniform(r, 0.5, 2, n)
-    assign = r.integers(0, 500, n).astype(i32)              # centre number of each point
-    column = r.integers(0, k, 500).astype(i32)              # column of each centre
-    d = ((coord.astype(f64) - coord[:, cand:cand + 1].astype(f64)) ** 2).sum(0) * weight
+    assign = r.integers(0, 500, n).astype(i32)  # centre number of each point
+    column = r.integers(0, k, 500).astype(i32)  # column of each centre
+    d = ((coord.astype(f64) - coord[:, cand : cand + 1].astype(f64)) ** 2).sum(0) * weight
     cost = uniform(r, 0.5, 4, n)
-    close = np.abs(d - cost) < 1e-3                         # keep the comparison clear-cut
+    close = np.abs(d - cost) < 1e-3  # keep the comparison clear-cut
     cost[close] += f32(0.01)
     switch = d < cost
     work = np.zeros((n, k + 1))
@@ -97,11 +112,24 @@ def streamcluster_compute_cost() -> Recipe:
     stay = np.flatnonzero(~switch)
     work[stay, column[assign[stay]]] = (cost - d)[stay]
     c = Recipe()
-    c.launch("streamcluster_compute_cost", n // 256, 256,
-             [c.input("coord", coord), c.input("weight", weight), c.input("cost", cost),
-              c.input("assign", assign), c.input("centre_column", column),
-              c.output("work", work.astype(f32), 1e-5, 1e-5),
-              c.output("switches", switch.astype(u8)), n, dim, k, cand])
+    c.launch(
+        "streamcluster_compute_cost",
+        n // 256,
+        256,
+        [
+            c.input("coord", coord),
+            c.input("weight", weight),
+            c.input("cost", cost),
+            c.input("assign", assign),
+            c.input("centre_column", column),
+            c.output("work", work.astype(f32), 1e-5, 1e-5),
+            c.output("switches", switch.astype(u8)),
+            n,
+            dim,
+            k,
+            cand,
+        ],
+    )
     return c
 
 
@@ -116,9 +144,14 @@ def hotspot3d() -> Recipe:
 
     def step(t):
         p = np.pad(t, 1, mode="edge")
-        return (k[0] * t + k[1] * (p[1:-1, 1:-1, :-2] + p[1:-1, 1:-1, 2:])
-                + k[2] * (p[1:-1, :-2, 1:-1] + p[1:-1, 2:, 1:-1])
-                + k[3] * (p[:-2, 1:-1, 1:-1] + p[2:, 1:-1, 1:-1]) + k[4] * power + k[3] * k[5])
+        return (
+            k[0] * t
+            + k[1] * (p[1:-1, 1:-1, :-2] + p[1:-1, 1:-1, 2:])
+            + k[2] * (p[1:-1, :-2, 1:-1] + p[1:-1, 2:, 1:-1])
+            + k[3] * (p[:-2, 1:-1, 1:-1] + p[2:, 1:-1, 1:-1])
+            + k[4] * power
+            + k[3] * k[5]
+        )
 
     t1 = step(t0.astype(f64))
     c = Recipe()
@@ -127,8 +160,7 @@ def hotspot3d() -> Recipe:
     c.expect(b_a, step(t1), 1e-5)
     for i in range(launches):
         src, dst = (b_a, b_b) if i % 2 == 0 else (b_b, b_a)
-        c.launch("hotspot3d_step", (nx // 64, ny // 4), (64, 4),
-                 [b_p, src, dst, nx, ny, nz, cc, cx, cy, cz, cp, amb])
+        c.launch("hotspot3d_step", (nx // 64, ny // 4), (64, 4), [b_p, src, dst, nx, ny, nz, cc, cx, cy, cz, cp, amb])
     return c
 
 
@@ -139,7 +171,10 @@ def nn_euclid() -> Recipe:
     rec = np.stack([uniform(r, 0, 90, n), uniform(r, 0, 180, n)], 1)
     dist = np.hypot(rec[:, 0].astype(f64) - lat, rec[:, 1].astype(f64) - lon)
     c = Recipe()
-    c.launch("nn_euclid", blocks(n, 256), 256,
-             [c.input("record", rec), c.output("distance", dist.astype(f32), 1e-5, 1e-5), n,
-              lat, lon])
+    c.launch(
+        "nn_euclid",
+        blocks(n, 256),
+        256,
+        [c.input("record", rec), c.output("distance", dist.astype(f32), 1e-5, 1e-5), n, lat, lon],
+    )
     return c

@@ -23,7 +23,9 @@ def can_run(s: State, c: Launch) -> Bool[Array, " lane"]:
 def dispatch(s: State, c: Launch, policy: Oldest) -> State:
     """Hand out at most one thread block a design point, where it is certain who takes it."""
     waiting = ~can_run(s, c) & blocks_left(s, c)
-    return lax.cond(waiting.any(), lambda s, c, waiting: hand_out(s, c, policy, waiting), lambda s, c, w: s, s, c, waiting)
+    return lax.cond(
+        waiting.any(), lambda s, c, waiting: hand_out(s, c, policy, waiting), lambda s, c, w: s, s, c, waiting
+    )
 
 
 def hand_out(s: State, c: Launch, policy: Oldest, waiting: Array) -> State:

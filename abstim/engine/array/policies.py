@@ -70,8 +70,7 @@ class TwoLevel(Oldest):
 
     def launched(self, s: State, c: Launch, mine: Bool[Array, "slot lane"], place: Array) -> State:
         """Slots keep their places; a new warp has no registers that a long operation wrote."""
-        registers = s.registers.reshape(len(s.ready), -1, s.registers.shape[-1])
-        return s._replace(registers=jnp.where(mine[:, None], 0, registers).reshape(s.registers.shape))
+        return s._replace(registers=jnp.where(mine[:, None], 0, s.registers))
 
     def begin(self, s: State, c: Launch, scheduler: Array, time: Array, turn: Bool[Array, " lane"]) -> State:
         """Slots that cannot issue soon go to the tail of pending, as many from its head become active."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
-from abstim.engine.array.state import NEVER, Code, Launch, State, flat, put, take
+from abstim.engine.array.state import NEVER, Code, Launch, State, flat, put, put_flat, take
 from abstim.engine.compiled.layout import MEM, RING, SP
 
 WINDOW = 4  # cycles looked at in one go for a free place
@@ -61,11 +61,6 @@ def start(s: State, c: Launch, issue: Issue, busy: Array) -> tuple[State, Int32[
         collector=put_flat(s.collector, port * s.collector.shape[1] + collector, dispatched, now),
     )
     return s, begin
-
-
-def put_flat(array: Array, index: Array, values: Array, where: Array) -> Array:
-    """`put` into the flattened leading axes."""
-    return put(flat(array), index, values, where).reshape(array.shape)
 
 
 def read_operands(banks: Array, c: Launch, issue: Issue, allocated: Array) -> tuple[Array, Int32[Array, " lane"]]:

@@ -96,7 +96,9 @@ def _sizes(machines: list[np.void], table: LatencyTable, warps_per_block: int) -
         registers=bucket(table.register_count, 16),
         ring=bucket(2 * latency, RING),
         l1i_lines=bucket(most(m["l1i_sets"] * m["l1i_ways"] for m in machines), 16),
-        data_lines=bucket(most(m["const_sets"] * m["const_ways"] + m["l1d_sets"] * m["l1d_ways"] for m in machines), 256),
+        data_lines=bucket(
+            most(m["const_sets"] * m["const_ways"] + m["l1d_sets"] * m["l1d_ways"] for m in machines), 256
+        ),
     )
 
 
@@ -134,13 +136,18 @@ def _state(z: Sizes, machine: dict[str, np.ndarray], reasons: int, policy: str) 
         port_position=full(3), port_alloc=full(3, z.port_width), port_start=full(3, z.port_width),
         collector=np.where(np.arange(z.collectors)[:, None] < machine["collectors"][:, None], 0, never).astype(np.int32),
         unit_free=full(3, z.units), due=np.full((z.ring, z.lanes, 2), -1, np.int32),
-        banks=full(z.banks * RING, value=-1), registers=full(z.slots * z.registers),
+        banks=full(z.banks * RING, value=-1), registers=full(z.slots, z.registers),
         l1i=np.full((z.l1i_lines, z.lanes, 3), -1, np.int32), data=np.full((z.data_lines, z.lanes, 3), -1, np.int32),
     )  # fmt: skip
 
 
 def _launch(
-    inputs: LaunchInputs, z: Sizes, machine: dict[str, np.ndarray], point: np.ndarray, sm: np.ndarray, sm_counts: list[int]
+    inputs: LaunchInputs,
+    z: Sizes,
+    machine: dict[str, np.ndarray],
+    point: np.ndarray,
+    sm: np.ndarray,
+    sm_counts: list[int],
 ) -> Launch:
     trace, table, width = inputs.trace, inputs.table, inputs.trace.warps_per_block
     lanes_of_point = np.full((z.points, bucket(max(sm_counts))), z.lanes, np.int32)
@@ -184,7 +191,9 @@ def _code(table: LatencyTable) -> dict[str, Any]:
         "waits": table.waits, "writes": table.writes, "write_banks": table.write_banks,
         "reads": table.read_banks, "long_waits": table.long_waits,
     }  # fmt: skip
-    return {"code_length": np.int32(len(code)), "code": _padded(code)} | {name: _padded(_wide(values)) for name, values in rows.items()}
+    return {"code_length": np.int32(len(code)), "code": _padded(code)} | {
+        name: _padded(_wide(values)) for name, values in rows.items()
+    }
 
 
 def _wide(rows: np.ndarray) -> np.ndarray:

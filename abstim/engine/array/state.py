@@ -75,7 +75,9 @@ class State(NamedTuple):
     last_taker: Int32[Array, " point"]
     # warp slots
     ready: Int32[Array, "slot lane"]
-    look: Int32[Array, "slot lane"]  # the next cycle spent on a warp that waits: at `ready`, or a round of the wheel before
+    look: Int32[
+        Array, "slot lane"
+    ]  # the next cycle spent on a warp that waits: at `ready`, or a round of the wheel before
     status: Int32[Array, "slot lane"]
     age: Int32[Array, "slot lane"]  # launch order; under two-level the place in the scheduler's queue
     drained: Int32[Array, "slot lane"]
@@ -100,7 +102,7 @@ class State(NamedTuple):
     unit_free: Int32[Array, "port unit lane"]
     due: Int32[Array, "ring lane two"]  # (cycle, results due on the buses in it), and the units they leave
     banks: Int32[Array, "bank_x_ring lane"]
-    registers: Int32[Array, "slot_x_register lane"]  # free cycle * 4 + flags
+    registers: Int32[Array, "slot register lane"]  # free cycle * 4 + flags
     # caches: (tag, last use, fill cycle) a line
     l1i: Int32[Array, "line lane three"]
     data: Int32[Array, "line lane three"]  # constant cache, then L1D
@@ -161,12 +163,18 @@ def put(array: Array, index: Array, values: Array, where: Bool[Array, "..."], un
     """`array[index[..., lane], lane] = values` in the lanes, or entries, where `where` holds."""
     lanes = jnp.arange(array.shape[1], dtype=jnp.int32)
     target = jnp.where(where, index, array.shape[0])
+    values = jnp.broadcast_to(values, target.shape + array.shape[2:])
     return array.at[target, jnp.broadcast_to(lanes, target.shape)].set(values, mode="drop", unique_indices=unique)
 
 
 def flat(array: Array) -> Array:
     """`[a, b, lane]` as `[a x b, lane]`."""
     return array.reshape(-1, array.shape[-1])
+
+
+def put_flat(array: Array, index: Array, values: Array, where: Array) -> Array:
+    """`put` into the flattened leading axes."""
+    return put(flat(array), index, values, where).reshape(array.shape)
 
 
 def has(status: Array, bits: int) -> Array:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int32
 
 from abstim.engine.array.ports import Issue
 from abstim.engine.array.state import (
-    EXITING, FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Code, Launch, Row, State, has, put, take,
+    EXITING, FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Code, Launch, Row, State, flat, has, put, put_flat, take,
 )  # fmt: skip
 from abstim.engine.compiled.layout import RING, WHEEL
 from abstim.engine.compiled.retire import RETIRE_CYCLES
@@ -52,11 +52,14 @@ def write_back(s: State, c: Launch, issue: Issue, result: Array) -> State:
     entry = result * 4 + 2 * long + (kind >= Kind.PARAM_LOAD)
     numbers, registers = c.write_banks[issue.instr].T, c.writes[issue.instr].T
     bank = ((numbers + slot) & (c.machine["banks"] - 1)) * RING + (result & (RING - 1))
-    per_slot = c.machine["register_count"]
+    per_slot = s.registers.shape[1]
     return s._replace(
         banks=put(s.banks, bank, jnp.broadcast_to(result, bank.shape), issue.now & (numbers >= 0), unique=False),
         registers=put(
-            s.registers, slot * per_slot + registers, jnp.broadcast_to(entry, registers.shape), issue.now & (registers >= 0)
+            s.registers,
+            slot * per_slot + registers,
+            jnp.broadcast_to(entry, registers.shape),
+            issue.now & (registers >= 0),
         ),
     )
 
@@ -69,7 +72,9 @@ def next_instruction(c: Launch, issue: Issue) -> tuple[Int32[Array, "lane field"
     event = jnp.where(ends, event + 1, event)
     last = ends & (event >= row[:, Row.EVENT_END])
     bounds = c.bounds[c.blocks[jnp.where(ends & ~last, event, 0)]]
-    records = jnp.where(reads_records(kind), c.groups[jnp.where(reads_records(kind), row[:, Row.RECORD], 0), 0] + 1, row[:, Row.RECORD])
+    records = jnp.where(
+        reads_records(kind), c.groups[jnp.where(reads_records(kind), row[:, Row.RECORD], 0), 0] + 1, row[:, Row.RECORD]
+    )
     changed = {
         Row.PC: jnp.where(ends, bounds[:, 0], pc),
         Row.STOP: jnp.where(ends, bounds[:, 1], row[:, Row.STOP]),
@@ -96,11 +101,15 @@ def with_columns(row: Array, changed: dict[Row, Array]) -> Array:
     return jnp.stack([changed.get(f, row[:, f]).astype(jnp.int32) for f in Row], -1)
 
 
+def scoreboard(s: State, slot: Array, registers: Int32[Array, "wait lane"]) -> Int32[Array, "wait lane"]:
+    """Entries of registers of the warps in `slot`; 0 where there is none (-1)."""
+    place = jnp.where(registers >= 0, slot * s.registers.shape[1] + registers, 0)
+    return jnp.where(registers >= 0, take(flat(s.registers), place), 0)
+
+
 def operands(s: State, c: Launch, slot: Array, instr: Array) -> tuple[Array, Array]:
     """(cycle in which the registers of an instruction are free, 1 if the one that is last comes from memory)."""
-    registers = c.waits[instr].T
-    entries = take(s.registers, jnp.where(registers >= 0, slot * c.machine["register_count"] + registers, 0))
-    entries = jnp.where(registers >= 0, entries, 0)
+    entries = scoreboard(s, slot, c.waits[instr].T)
     last = jnp.argmax(entries >> 2, 0)[None]
     entry = jnp.take_along_axis(entries, last, 0)[0]
     return entry >> 2, entry & 1
@@ -108,9 +117,7 @@ def operands(s: State, c: Launch, slot: Array, instr: Array) -> tuple[Array, Arr
 
 def long_wait(s: State, c: Launch, slot: Array, instr: Array) -> Array:
     """NEVER if a plain source of an instruction was written by a long operation, else 0."""
-    registers = c.long_waits[instr].T
-    entries = take(s.registers, jnp.where(registers >= 0, slot * c.machine["register_count"] + registers, 0))
-    return jnp.where(((entries & 2 != 0) & (registers >= 0)).any(0), NEVER, 0)
+    return jnp.where((scoreboard(s, slot, c.long_waits[instr].T) & 2 != 0).any(0), NEVER, 0)
 
 
 def readiness(front_end: Array, not_before: Array, operands: Array, from_memory: Array) -> tuple[Array, Array]:

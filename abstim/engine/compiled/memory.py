@@ -49,7 +49,11 @@ def occupancy_of(sm, heap, m, code, streams, w, i):
         record = np.int64(streams.records[end])
         end += 1
         if (record >> 1) & 15:
-            count += const_transactions(m, record) if kind <= CONST_LOAD else transactions_of(m, record, code[i].access_bytes)
+            count += (
+                const_transactions(m, record)
+                if kind <= CONST_LOAD
+                else transactions_of(m, record, code[i].access_bytes)
+            )
         if not record & 1:
             return max(1, count), end
 
