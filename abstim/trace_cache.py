@@ -39,7 +39,7 @@ def execution_key(case: Case, executor: str) -> str:
         digest.update(f"{program.digest}:{program.name}:{launch.grid}:{launch.block}".encode())
         digest.update(f":{launch.dynamic_shared_bytes}:{launch.parameters.hex()}\n".encode())
     for contents in case.memory.contents():
-        digest.update(contents)
+        digest.update(contents.data)
     for name, expected in case.expected.items():
         digest.update(f"{name}:{expected.values.dtype}:{expected.rtol}:{expected.atol}".encode())
         digest.update(expected.values.tobytes())

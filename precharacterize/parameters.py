@@ -20,8 +20,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class PipelineParameters:
-    """Latency classes by name (`int_add`, `fp32_mad`, `fp64_div`, `sfu`, `tensor`, `other`, ...: see `classify.py`) and load
-    latencies of the memory pipe from the cycle it starts an access (MODEL.md rule 4).
+    """Latency classes by name (`int_add`, `fp32_mad`, `fp64_div`, `sfu`, `tensor`, `other`, ...: see `classify.py`) and
+    load latencies of the memory pipe from the cycle it starts an access (docs/timing-rules.md, rule 5).
     """
 
     operations: tuple[tuple[str, Operation], ...]

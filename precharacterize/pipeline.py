@@ -1,7 +1,7 @@
 """The single-SP pipeline model: one warp alone, every access a hit, no branch taken (GATSim, Section II-A).
 
-It walks each basic block once through fetch pairs, scoreboard, operand collector and units, which gives every instruction
-its issue-to-issue gap and its issue-to-result distance. Stages and constants: MODEL.md, rules 2 to 6.
+It walks each basic block once through fetch pairs, scoreboard, operand collector and units, which gives every
+instruction its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rules.md, rules 3 to 7.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import os
 import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int8, Int16, Int32
@@ -20,10 +21,11 @@ class LatencyTable:
     """One row an instruction of a `Program`; -1 pads. Cycles are core cycles.
 
     `waits` are the scoreboard registers that must be free before issue (sources, destinations, guard), `writes` those it
-    reserves; `long_waits` the plain sources alone (what a two-level scheduler looks at). `read_banks` / `write_banks` are the
-    distinct register numbers read from / written to the register file, whose bank is (number + warp) mod banks
-    (MODEL.md, correction 2). `gap_cycles` is the issue-to-issue distance to the next instruction of the block for a lone
-    warp (GATSim's d_{b,i}), `access_bytes` the element size of a memory instruction, `result_cycles` the distance from issue to the cycle in which a consumer can issue.
+    reserves; `long_waits` the plain sources alone (what a two-level scheduler looks at). `read_banks`, `write_banks` are
+    the distinct register numbers read from and written to the register file, whose bank is (number + warp) mod banks
+    (docs/timing-rules.md, rule 3). `gap_cycles` is the issue-to-issue distance to the next instruction of the block for
+    a lone warp (GATSim's d_{b,i}), `result_cycles` the distance from issue to the cycle in which a consumer can issue,
+    `access_bytes` the element size of a memory instruction.
     """
 
     unit: Int8[np.ndarray, " instr"]
@@ -47,7 +49,8 @@ class LatencyTable:
     def save(self, path: Path) -> None:
         """Write atomically: a temporary file beside it, then a rename."""
         buffer = io.BytesIO()
-        np.savez(buffer, **{f.name: np.asarray(getattr(self, f.name)) for f in fields(self)})
+        arrays: dict[str, Any] = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        np.savez(buffer, **arrays)
         payload = buffer.getvalue()
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

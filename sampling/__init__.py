@@ -1,1 +1,1 @@
-"""How little is enough: what of a program to simulate, and how to extrapolate from it. Imports no other package of the house."""
+"""How little is enough: which part of a run to simulate, and how to extrapolate from it. Imports none of the others."""

@@ -25,8 +25,8 @@ class LaunchInputs:
 class EngineResult:
     """One launch on one design point.
 
-    `cycles` counts from the launch to the cycle after the last warp has left, `sm_cycles` the same an SM; `issue_slots` are
-    scheduler cycles by reason (abstim.result.SLOT_REASONS) and sum to cycles x schedulers in every row.
+    `cycles` counts from the launch to the cycle after the last warp has left, `sm_cycles` the same an SM;
+    `issue_slots` are scheduler cycles by reason (abstim.result.SLOT_REASONS), cycles x schedulers in every row.
     """
 
     cycles: int

@@ -55,12 +55,7 @@ def write_back(s: State, c: Launch, issue: Issue, result: Array) -> State:
     per_slot = s.registers.shape[1]
     return s._replace(
         banks=put(s.banks, bank, jnp.broadcast_to(result, bank.shape), issue.now & (numbers >= 0), unique=False),
-        registers=put(
-            s.registers,
-            slot * per_slot + registers,
-            jnp.broadcast_to(entry, registers.shape),
-            issue.now & (registers >= 0),
-        ),
+        registers=put_flat(s.registers, slot * per_slot + registers, entry, issue.now & (registers >= 0)),
     )
 
 

@@ -96,7 +96,7 @@ def l1d_first(m, line):
 
 @jit
 def l1d_load(sm, heap, m, line, time):
-    """Result cycle of one load (or local store) transaction whose hit result would be at `time`. Allocates on a miss."""
+    """Result cycle of one load (or local store) transaction, a hit at `time`. Allocates on a miss."""
     lines = m.l1d_sets * m.l1d_ways
     first = l1d_first(m, line)
     k = find(heap, first, m.l1d_ways, line)

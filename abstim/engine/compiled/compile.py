@@ -13,8 +13,8 @@ import functional.trace
 import precharacterize.classify
 from abstim.cache import cache_dir
 
-# Arrays belong to the caller throughout: counting references to them took three quarters of the run time. Calls hand over
-# 60 words of array descriptions, half of the rest: everything is inlined but what runs long.
+# Arrays belong to the caller throughout: counting references to them took three quarters of the run time. A call hands
+# over 60 words of array descriptions, half of the rest: everything is inlined but what runs long.
 jit = numba.njit(_nrt=False, forceinline=True)
 outlined = numba.njit(_nrt=False)
 

@@ -1,8 +1,8 @@
 """What the compiled engine computes on: constants, and the memory layout of the machine, the code and an SM.
 
-Times are int64 cycles. Fixed-size state is one record an SM (`SM`), state whose size depends on the GPU or the kernel is a
-slice of that SM's `heap`, a flat int64 array cut up by the `*_at` offsets of the machine record. A *ring* is a stretch of
-cycle tags indexed by cycle modulo its length: entry == cycle means taken, so nothing needs clearing when time jumps.
+Times are int64 cycles. Fixed-size state is one record an SM (`SM`), state whose size depends on the GPU or the kernel is
+a slice of that SM's `heap`, a flat int64 array cut up by the `*_at` offsets of the machine record. A *ring* is a stretch
+of cycle tags indexed by cycle modulo its length: entry == cycle means taken, so nothing needs clearing when time jumps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ MACHINE = np.dtype(
         *((name, np.int64) for name in (
             "sm_count", "schedulers", "policy", "active_warps", "warp_slots", "warps_per_block", "blocks_per_sm",
             "result_bus", "banks", "fetch_width", "fetch_line", "fetch_line_log2",
-            "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1d_sets", "l1d_ways", "l1d_hashed",
+            "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes",
+            "l1d_sets", "l1d_ways", "l1d_hashed",
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles",
             "atomic_cycles", "l1i_miss_cycles",
             "register_count", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at",

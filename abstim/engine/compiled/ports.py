@@ -71,7 +71,7 @@ def start_on_unit(sm, heap, m, port, earliest, latency, initiation):
 
 @jit
 def execute(sm, heap, m, code, streams, i, w, time):
-    """Send instruction `i` of warp `w`, issued at `time`, down its port; returns the cycle its result is free to use."""
+    """Send instruction `i` of warp `w`, issued at `time`, down its port; returns when its result can be used."""
     row = code[i]
     port = row.unit
     collector, allocated = collect(sm, m, port, time)

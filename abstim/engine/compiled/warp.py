@@ -84,7 +84,7 @@ def issue(sm, heap, m, code, streams, w, time):
     if not step(sm, streams, w):
         leave(sm, m, w, time)
         return
-    if kind == SHARED_ATOMIC or kind == GLOBAL_ATOMIC:
+    if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1
     else:
         sm.not_before[w] = sm.drained[w] if kind == FENCE else 0
