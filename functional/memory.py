@@ -2,8 +2,8 @@
 
 Global memory is one byte array (`arena`) seen through GPU addresses that start at GLOBAL_BASE. Buffers are laid out in
 the order they are made, as a CUDA allocator does, one after the other on 256 B boundaries, but each RED_ZONE_BYTES
-further on: an access out of bounds never lands in a neighbour, and the address bits that pick a cache set are those of a tight
-layout. Addresses are the same in every run. Pages of the arena that nobody touches take no memory.
+further on: an access out of bounds never lands in a neighbour, and the address bits that pick a cache set are those of
+a tight layout. Addresses are the same in every run. Pages of the arena that nobody touches take no memory.
 """
 
 from __future__ import annotations

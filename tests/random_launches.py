@@ -170,12 +170,12 @@ def _packed(lines: list[int], sectors: list[int]) -> list[int]:
 
 
 @st.composite
-def launches(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Launch:
+def launches(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, most_blocks: int = 12) -> Launch:
     """A random launch on a random small GPU."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32), label="seed"))
     mix = draw(st.sampled_from(["alu", "memory", "any"]))
     block_lengths = draw(st.lists(st.integers(1, 6), min_size=2, max_size=5))
-    warps, blocks = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    warps, blocks = draw(st.integers(1, 6)), draw(st.integers(1, most_blocks))
     table = table_of(rng, block_lengths, mix)
     trace = trace_of(rng, table, warps, blocks, draw(st.integers(0, 2)), draw(st.integers(0, 4)))
     gpu = draw(gpus(policies))

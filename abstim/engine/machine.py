@@ -12,8 +12,10 @@ from abstim.engine.compiled.layout import (
     GTO,
     LRR,
     MACHINE,
+    MEM,
     OLDEST,
-    RING,
+    SFU,
+    SP,
     TWO_LEVEL,
     Offsets,
     Streams,
@@ -21,10 +23,11 @@ from abstim.engine.compiled.layout import (
 from functional.trace import Trace
 from precharacterize import LatencyTable
 
+MOST_TRANSACTIONS = 128  # of one warp instruction: 32 lanes, a record each, 4 sectors
 POLICIES = {"gto": GTO, "lrr": LRR, "oldest": OLDEST, "two_level": TWO_LEVEL}
 
 
-def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, register_count: int) -> np.ndarray:
+def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: LatencyTable) -> np.ndarray:
     """The numbers of a design point for a launch: a 0-dimensional MACHINE record."""
     spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
     m = np.zeros(1, MACHINE)[0]
@@ -43,7 +46,8 @@ def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, register_coun
         "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
         "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
         "atomic_cycles": params.atomic_latency_cycles,
-        "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": register_count,
+        "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": table.register_count,
+        "ring": ring_cycles(gpu, table),
         "port_width": (spec.sp_port_width, spec.sfu_port_width, spec.mem_port_width),
         "collectors": (spec.sp_collectors, spec.sfu_collectors, spec.mem_collectors),
         "first_unit": np.cumsum([0, spec.sp_units, spec.sfu_units, spec.lsu_units]),
@@ -56,13 +60,33 @@ def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, register_coun
     return m
 
 
+def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
+    """A power of two above the number of cycles that a booking can lie ahead of the clock.
+
+    In front of a unit wait at most what its port's collectors and registers hold, each for its time on the unit.
+    """
+    spec, params = gpu.spec, gpu.params
+    slots = {
+        SP: spec.sp_collectors + 3 * spec.sp_port_width,
+        SFU: spec.sfu_collectors + 3 * spec.sfu_port_width,
+        MEM: spec.mem_collectors + 3 * spec.mem_port_width,
+    }
+    busy = {port: int(table.initiation_cycles[table.unit == port].max(initial=1)) for port in (SP, SFU)}
+    busy[MEM] = MOST_TRANSACTIONS
+    memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
+    memory += gpu.pipeline.shared_cycles + gpu.pipeline.const_hit_cycles
+    operands = table.read_banks.shape[1] * max(slots.values())
+    ahead = sum(slots[p] * busy[p] for p in slots) + int(table.latency_cycles.max()) + memory + operands + 64
+    return 1 << int(ahead).bit_length()
+
+
 def _lay_out_heap(m: np.ndarray) -> None:
     """Set the `*_at` offsets, in words, and the heap's size."""
     sizes = {
         "registers_at": m["warp_slots"] * m["register_count"],
-        "results_at": m["first_unit"][3] * RING,
-        "bus_at": m["result_bus"] * RING,
-        "bank_at": m["banks"] * RING,
+        "results_at": m["first_unit"][3] * m["ring"],
+        "bus_at": m["result_bus"] * m["ring"],
+        "bank_at": m["banks"] * m["ring"],
         "l1i_at": 3 * m["l1i_sets"] * m["l1i_ways"],
         "const_at": 3 * m["const_sets"] * m["const_ways"],
         "l1d_at": 3 * m["l1d_sets"] * m["l1d_ways"],

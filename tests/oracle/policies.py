@@ -9,8 +9,6 @@ from precharacterize.classify import Kind
 if TYPE_CHECKING:
     from oracle.sm import Sm, Warp
 
-LONG_OPERATIONS = (Kind.PARAM_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC)
-
 
 class Policy:
     """The order of one scheduler. `slots` are its warp slots, `last` is the one it issued last."""
@@ -71,8 +69,13 @@ class TwoLevel(Policy):
             return True
         if not warp.buffered or warp.front_end > time:  # nothing to look at
             return False
-        registers = warp.program.long_waits(warp.in_buffer())
-        return any(warp.written_by.get(r) in LONG_OPERATIONS for r in registers)
+        return any(self._waits_for(warp, register, time) for register in warp.program.long_waits(warp.in_buffer()))
+
+    def _waits_for(self, warp: Warp, register: int, time: int) -> bool:
+        writer = warp.written_by.get(register)
+        if writer == Kind.PARAM_LOAD:
+            return warp.registers[register] > time
+        return writer in (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC)
 
 
 POLICIES = {"gto": Gto, "lrr": Lrr, "oldest": Oldest, "two_level": TwoLevel}

@@ -86,7 +86,7 @@ def _sizes(machines: list[np.void], table: LatencyTable, warps_per_block: int) -
     return Sizes(
         lanes=bucket(sum(int(m["sm_count"]) for m in machines), 4),
         points=bucket(len(machines) + 1, 2),
-        slots=bucket(most(m["warp_slots"] for m in machines), 8),
+        slots=-(-most(m["warp_slots"] for m in machines) // 16) * 16,
         blocks=bucket(most(m["blocks_per_sm"] for m in machines), 8),
         schedulers=bucket(most(m["schedulers"] for m in machines)),
         port_width=bucket(most(m["port_width"] for m in machines), 2),
@@ -192,13 +192,13 @@ def _code(table: LatencyTable) -> dict[str, Any]:
         "reads": table.read_banks, "long_waits": table.long_waits,
     }  # fmt: skip
     return {"code_length": np.int32(len(code)), "code": _padded(code)} | {
-        name: _padded(_wide(values)) for name, values in rows.items()
+        name: _padded(_wide(values, 8 if name == "waits" else 4)) for name, values in rows.items()
     }
 
 
-def _wide(rows: np.ndarray) -> np.ndarray:
-    """Rows as int32 with at least 4 columns, -1 where there is nothing."""
-    missing = bucket(rows.shape[1], 4) - rows.shape[1]
+def _wide(rows: np.ndarray, least: int) -> np.ndarray:
+    """Rows as int32 with at least `least` columns, -1 where there is nothing."""
+    missing = bucket(rows.shape[1], least) - rows.shape[1]
     return np.pad(rows.astype(np.int32), ((0, 0), (0, missing)), constant_values=-1)
 
 

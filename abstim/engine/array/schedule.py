@@ -24,7 +24,8 @@ class Turn(NamedTuple):
 
     now: Bool[Array, " lane"]
     scheduler: Int32[Array, " lane"]
-    place: Int32[Array, " lane"]  # in the order of this cycle
+    place: Int32[Array, " lane"]  # in the order of this cycle; NEVER: none is
+    ranks: Int32[Array, "scheduler lane"]  # of IDLE_REASONS, what the warps of each scheduler wait for
 
 
 def places(s: State, c: Launch) -> Int32[Array, "scheduler lane"]:
@@ -43,18 +44,20 @@ def ranks(s: State, c: Launch) -> Int32[Array, "scheduler lane"]:
 
 def next_turn(s: State, c: Launch, policy: Oldest) -> Turn:
     """The first scheduler, in the order of this cycle, that has not had its turn and has a warp to visit."""
-    place = places(s, c)
-    worth = (ranks(s, c) == BLOCKED) | policy.visits_every_cycle
-    key = jnp.min(jnp.where(worth & (place >= s.turn) & (place < NEVER), place, NEVER), 0)
+    place, rank = places(s, c), ranks(s, c)
+    worth = (rank == BLOCKED) | policy.visits_every_cycle
+    key = jnp.min(jnp.where(worth & (place >= s.turn), place, NEVER), 0)
     numbers = jnp.arange(len(place), dtype=jnp.int32)[:, None]
-    scheduler = jnp.max(jnp.where(place == key, numbers, 0), 0)
-    return Turn(key < NEVER, scheduler, key)
+    return Turn(key < NEVER, jnp.max(jnp.where(place == key, numbers, 0), 0), key, rank)
 
 
 def take_turn(
     s: State, c: Launch, policy: Oldest, turn: Turn
 ) -> tuple[State, Bool[Array, " lane"], Int32[Array, " lane"]]:
-    """Visit the scheduler's warps; returns (state, does one issue, its slot). The turns before it were idle."""
+    """Visit the scheduler's warps; returns (state, does one issue, its slot).
+
+    The turns before this one were idle and are booked so; if nobody issues, this one waits for `end_turns`.
+    """
     s = policy.begin(s, c, turn.scheduler, s.clock, turn.now)
     time, keys = s.clock, policy.keys(s, c, turn.scheduler)
     slots = jnp.arange(len(s.ready), dtype=jnp.int32)[:, None]
@@ -70,13 +73,13 @@ def take_turn(
         ready=jnp.where(flushed, NEVER, s.ready),
     )
     place = places(s, c)
-    s = idle(s, c, (place >= s.turn) & turn.now & (place < jnp.where(issues, turn.place, turn.place + 1)))
+    s = idle(s, (place >= s.turn) & turn.now & (place < turn.place), turn.ranks)
     slot = jnp.where(issues, best & ((1 << SLOT_BITS) - 1), 0)
     s = policy.issued(s, c, turn.scheduler, slot, issues)
     s = book_issue(s, turn.scheduler, issues)
     s = s._replace(
         last=put(s.last, turn.scheduler, slot, issues),
-        turn=jnp.where(turn.now, turn.place + 1, s.turn),
+        turn=jnp.where(turn.now, turn.place + issues, s.turn),
         issued=s.issued | issues,
     )
     return s, issues, slot
@@ -98,9 +101,25 @@ def book_issue(s: State, scheduler: Array, issues: Array) -> State:
     )
 
 
-def idle(s: State, c: Launch, turns: Bool[Array, "scheduler lane"]) -> State:
+def end_turns(
+    s: State, c: Launch, policy: Oldest, turn: Turn, issues: Array, free: Bool[Array, " lane"]
+) -> tuple[State, Bool[Array, " lane"]]:
+    """Book `turn` as idle where nobody issued, and the rest where nothing is left to visit; returns (state, is the cycle over).
+
+    `free`: lanes that are not busy with a memory instruction.
+    """
+    acted = turn.now & ~issues
+    first = s.turn
+    s = s._replace(turn=jnp.where(acted, turn.place + 1, first))
+    after, place = next_turn(s, c, policy), places(s, c)
+    over = free & ~after.now
+    idle_turns = (place >= first) & ((acted & (place < s.turn)) | (over & (place < NEVER)))
+    return idle(s, idle_turns, after.ranks), over
+
+
+def idle(s: State, turns: Bool[Array, "scheduler lane"], rank: Int32[Array, "scheduler lane"]) -> State:
     """Idle turns: charge the cycles before them, and note what they wait for."""
-    reason = jnp.array(IDLE_REASONS, jnp.int32)[ranks(s, c)]
+    reason = jnp.array(IDLE_REASONS, jnp.int32)[rank]
     return charge(s, turns)._replace(idle_reason=jnp.where(turns, reason, s.idle_reason))
 
 

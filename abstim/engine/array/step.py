@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from abstim.engine.array import frontend, grid, memory, ports
 from abstim.engine.array.policies import POLICIES, Oldest
-from abstim.engine.array.schedule import idle, next_turn, places, take_turn
-from abstim.engine.array.state import LIMIT_CYCLES, NEVER, Code, Launch, Row, State, take
+from abstim.engine.array.schedule import end_turns, next_turn, take_turn
+from abstim.engine.array.state import LIMIT_CYCLES, Code, Launch, Row, State, take
 from abstim.engine.array.warp import complete
 from abstim.engine.compiled.layout import MEM
 
@@ -43,9 +43,7 @@ def step(s: State, c: Launch, policy: Oldest) -> State:
     s, issues, slot = take_turn(s, c, policy, turn)
     s, issue, result = execute(s, c, issues, jnp.where(resumed, s.access.slot, slot), resumed)
     s = complete(s, c, issue, result)
-    over = active & (s.access.left == 0) & ~next_turn(s, c, policy).now
-    place = places(s, c)
-    s = idle(s, c, (place >= s.turn) & (place < NEVER) & over)
+    s, over = end_turns(s, c, policy, turn, issues, active & (s.access.left == 0))
     s = frontend.fetch_stage(s, c, over)
     return frontend.next_cycle(s, c, policy, over)
 

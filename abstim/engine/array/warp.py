@@ -10,7 +10,7 @@ from abstim.engine.array.ports import Issue
 from abstim.engine.array.state import (
     EXITING, FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Code, Launch, Row, State, flat, has, put, put_flat, take,
 )  # fmt: skip
-from abstim.engine.compiled.layout import RING, WHEEL
+from abstim.engine.compiled.layout import FROM_ALU, FROM_GLOBAL, FROM_NEAR, FROM_PARAM, RING, WHEEL
 from abstim.engine.compiled.retire import RETIRE_CYCLES
 from precharacterize.classify import Kind
 
@@ -46,10 +46,11 @@ def complete(s: State, c: Launch, issue: Issue, result: Int32[Array, " lane"]) -
 
 
 def write_back(s: State, c: Launch, issue: Issue, result: Array) -> State:
-    """Book the banks of the results and set the scoreboard: free cycle * 4 + (2: long operation) + (1: from memory)."""
+    """Book the banks of the results and set the scoreboard: free cycle * 4 + origin of the value."""
     kind, slot = issue.code[:, Code.KIND], issue.slot
-    long = (kind >= Kind.GLOBAL_LOAD) | (kind == Kind.PARAM_LOAD)
-    entry = result * 4 + 2 * long + (kind >= Kind.PARAM_LOAD)
+    near = jnp.where(kind > Kind.PARAM_LOAD, FROM_NEAR, FROM_ALU)
+    origin = jnp.where(kind == Kind.PARAM_LOAD, FROM_PARAM, jnp.where(kind >= Kind.GLOBAL_LOAD, FROM_GLOBAL, near))
+    entry = result * 4 + origin
     numbers, registers = c.write_banks[issue.instr].T, c.writes[issue.instr].T
     bank = ((numbers + slot) & (c.machine["banks"] - 1)) * RING + (result & (RING - 1))
     per_slot = s.registers.shape[1]
@@ -107,12 +108,15 @@ def operands(s: State, c: Launch, slot: Array, instr: Array) -> tuple[Array, Arr
     entries = scoreboard(s, slot, c.waits[instr].T)
     last = jnp.argmax(entries >> 2, 0)[None]
     entry = jnp.take_along_axis(entries, last, 0)[0]
-    return entry >> 2, entry & 1
+    return entry >> 2, (entry & 3 != FROM_ALU).astype(jnp.int32)
 
 
 def long_wait(s: State, c: Launch, slot: Array, instr: Array) -> Array:
-    """NEVER if a plain source of an instruction was written by a long operation, else 0."""
-    return jnp.where((scoreboard(s, slot, c.long_waits[instr].T) & 2 != 0).any(0), NEVER, 0)
+    """Until when an instruction counts as waiting for a long operation: for ever if it reads what a global access wrote."""
+    entries = scoreboard(s, slot, c.long_waits[instr].T)
+    origin = entries & 3
+    until = jnp.where(origin == FROM_GLOBAL, NEVER, jnp.where(origin == FROM_PARAM, entries >> 2, 0))
+    return jnp.max(until, 0)
 
 
 def readiness(front_end: Array, not_before: Array, operands: Array, from_memory: Array) -> tuple[Array, Array]:

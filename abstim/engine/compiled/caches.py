@@ -1,6 +1,6 @@
 """Tag stores and the response path of one SM, perfect memory behind them (MODEL.md rules 4 and 6).
 
-A cache of n lines is 3 n words of the heap: line numbers, last use, cycle in which the line is filled.
+A cache of n lines is 3 n words of the heap: line numbers + 1, last use, cycle in which the line is filled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from abstim.engine.compiled.compile import jit
 def find(heap, first, ways, line):
     """Position of `line` among the ways from `first`, or -1."""
     for k in range(first, first + ways):
-        if heap[k] == line:
+        if heap[k] == line + 1:
             return k
     return -1
 
@@ -52,7 +52,7 @@ def l1i_lookup(sm, heap, m, pc, time):
     if k < 0:
         sm.l1i_misses += 1
         k = victim(heap, first, m.l1i_ways, lines)
-        heap[k] = line
+        heap[k] = line + 1
         heap[k + 2 * lines] = time + m.l1i_miss_cycles
     touch(sm, heap, k, lines)
     return max(time, heap[k + 2 * lines])
@@ -62,7 +62,7 @@ def l1i_lookup(sm, heap, m, pc, time):
 def fill(sm, heap, m, k, lines, line, time):
     """Allocate `line` at `k` for a miss found at `time`; returns the cycle its data is there."""
     done = respond(sm, time + m.miss_cycles)
-    heap[k] = line
+    heap[k] = line + 1
     heap[k + 2 * lines] = done
     return done
 
@@ -120,5 +120,5 @@ def l1d_store(sm, heap, m, line, time):
     if k < 0:
         sm.l1d_misses += 1
     else:
-        heap[k] = heap[k + lines] = heap[k + 2 * lines] = -1
+        heap[k] = heap[k + lines] = heap[k + 2 * lines] = 0
     return respond(sm, time + m.miss_cycles)

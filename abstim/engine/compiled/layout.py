@@ -1,8 +1,8 @@
 """What the compiled engine computes on: constants, and the memory layout of the machine, the code and an SM.
 
-Times are int64 cycles. Fixed-size state is one record an SM (`SM`), state whose size depends on the GPU or the kernel is
-a slice of that SM's `heap`, a flat int64 array cut up by the `*_at` offsets of the machine record. A *ring* is a stretch
-of cycle tags indexed by cycle modulo its length: entry == cycle means taken, so nothing needs clearing when time jumps.
+Times are int64 cycles. Fixed-size state is one record an SM (`SM`), state whose size depends on the GPU or the kernel
+is a slice of that SM's `heap`, a flat int64 array cut up by the `*_at` offsets of the machine record. A *ring* holds
+cycle tags, one row a cycle modulo `ring`: entry == cycle means taken, so nothing needs clearing when time jumps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ GTO, LRR, OLDEST, TWO_LEVEL = 0, 1, 2, 3
 # What a scheduler's cycle went to; the order of abstim.result.SLOT_REASONS
 ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
 FROM_ALU, FROM_NEAR, FROM_PARAM, FROM_GLOBAL = 0, 1, 2, 3  # low bits of a scoreboard entry, (free cycle << 2) | FROM_*
-RING = 512  # cycles ahead a result can be booked; longer than any latency
 SLOTS = 64  # most warps an SM (Spec.max_warps_per_sm)
 SCHEDULERS = 4  # most an SM
 UNITS = 48  # most execution units an SM, all ports together
@@ -34,7 +33,8 @@ MACHINE = np.dtype(
             "l1d_sets", "l1d_ways", "l1d_hashed",
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles",
             "atomic_cycles", "l1i_miss_cycles",
-            "register_count", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at",
+            "register_count",
+            "ring", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at",
             "heap_words",
         )),
         ("port_width", np.int64, 3),
@@ -149,7 +149,7 @@ class Offsets(NamedTuple):
 def new_state(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Records and heaps of all SMs of a design point at cycle 0: caches empty, nothing resident."""
     sms = np.zeros(int(m["sm_count"]), SM)
-    heaps = np.full((len(sms), int(m["heap_words"])), -1, np.int64)
+    heaps = np.zeros((len(sms), int(m["heap_words"])), np.int64)  # nothing is booked for cycle 0, no line is 0
     sms["ready"], sms["last"], sms["idle_reason"], sms["last_dispatch"] = NEVER, -1, EMPTY, -1
     sms["last_fetched"] = -1
     if m["policy"] == TWO_LEVEL:  # its queues hold every slot, resident or not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit
-from abstim.engine.compiled.layout import MEM, RING, SP
+from abstim.engine.compiled.layout import MEM, SP
 from abstim.engine.compiled.memory import occupancy_of, result_of
 
 
@@ -31,11 +31,11 @@ def read_operands(heap, m, row, operands, w, allocated):
     """Cycle in which the operands are at hand: each bank serves one read a cycle and a write takes precedence."""
     ready = allocated + 1
     for k in range(row.reads_at, row.reads_end):
-        bank = m.bank_at + ((operands[k] + w) & (m.banks - 1)) * RING
+        bank = m.bank_at + ((operands[k] + w) & (m.banks - 1))
         time = allocated + 1
-        while heap[bank + (time & (RING - 1))] == time:
+        while heap[bank + (time & (m.ring - 1)) * m.banks] == time:
             time += 1
-        heap[bank + (time & (RING - 1))] = time
+        heap[bank + (time & (m.ring - 1)) * m.banks] = time
         ready = max(ready, time + 1)
     return ready
 
@@ -46,7 +46,7 @@ def write_back(heap, m, row, operands, w, time):
     for k in range(row.writes_end - row.writes_at):
         number = operands[row.write_banks_at + k]
         if number >= 0:
-            heap[m.bank_at + ((number + w) & (m.banks - 1)) * RING + (time & (RING - 1))] = time
+            heap[m.bank_at + ((number + w) & (m.banks - 1)) + (time & (m.ring - 1)) * m.banks] = time
 
 
 @jit
@@ -55,13 +55,14 @@ def start_on_unit(sm, heap, m, port, earliest, latency, initiation):
     time = earliest
     while True:
         due = time + latency
-        slot = due & (RING - 1)
-        bus = m.bus_at + slot
-        while bus < m.bus_at + m.result_bus * RING and heap[bus] == due:
-            bus += RING
-        if bus < m.bus_at + m.result_bus * RING:
+        slot = due & (m.ring - 1)
+        bus = m.bus_at + slot * m.result_bus
+        last_bus = bus + m.result_bus
+        while bus < last_bus and heap[bus] == due:
+            bus += 1
+        if bus < last_bus:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
-                result = m.results_at + unit * RING + slot
+                result = m.results_at + slot * m.first_unit[3] + unit
                 if sm.unit_free[unit] <= time and heap[result] != due:
                     sm.unit_free[unit] = time + initiation
                     heap[result] = heap[bus] = due
