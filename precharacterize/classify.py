@@ -69,7 +69,7 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
     opcode = instruction.opcode
     if instruction.is_memory:
         return _memory_kind(instruction)
-    if opcode in ("bar", "barrier"):
+    if opcode in ("bar", "barrier") and not {"warp", "arrive"} & set(instruction.modifiers):
         return Kind.BARRIER
     if opcode == "exit" or (opcode == "ret" and in_entry):
         return Kind.EXIT

@@ -1,0 +1,126 @@
+"""Latency tables: classes, issue gaps against what the reference measures, the file on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from abstim.config import load_gpu
+from functional.link import link
+from functional.parser import parse
+from precharacterize import LatencyTable, characterize
+from precharacterize.classify import Kind, kind_of, latency_class
+
+PIPELINE = load_gpu("gtx480").pipeline
+HEAD = """.version 9.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u32 n)
+{
+.reg .pred %p<9>; .reg .b32 %r<40>; .reg .f32 %f<40>; .reg .b64 %rd<40>; .reg .f64 %fd<40>;
+.shared .align 4 .b8 s[256];
+"""
+
+
+def program(body: str):
+    """A kernel around some instructions."""
+    return link(parse(HEAD + body + "\nret;\n}\n"), "k")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("add.s32 %r1, %r2, %r3;", "int_add"),
+        ("sub.f32 %f1, %f2, %f3;", "fp32_add"),
+        ("mad.wide.u32 %rd1, %r2, %r3, %rd4;", "int_mad"),
+        ("fma.rn.f64 %fd1, %fd2, %fd3, %fd4;", "fp64_mad"),
+        ("max.f32 %f1, %f2, %f3;", "fp32_max"),
+        ("rem.s32 %r1, %r2, %r3;", "int_div"),
+        ("div.rn.f32 %f1, %f2, %f3;", "fp32_div"),
+        ("sqrt.rn.f32 %f1, %f2;", "sfu"),
+        ("cvt.f64.f32 %fd1, %f2;", "other"),
+        ("setp.lt.s32 %p1, %r2, %r3;", "other"),
+    ],
+)
+def test_latency_classes(text: str, name: str) -> None:
+    assert latency_class(program(text).instructions[0]) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ld.param.u64 %rd1, [p];", Kind.PARAM_LOAD),
+        ("ld.shared.f32 %f1, [s];", Kind.SHARED_LOAD),
+        ("st.global.f32 [%rd1], %f1;", Kind.GLOBAL_STORE),
+        ("ld.f32 %f1, [%rd1];", Kind.GLOBAL_LOAD),
+        ("atom.shared.add.u32 %r1, [s], 1;", Kind.SHARED_ATOMIC),
+        ("red.global.add.u32 [%rd1], %r1;", Kind.GLOBAL_ATOMIC),
+        ("bar.sync 0;", Kind.BARRIER),
+        ("bar.warp.sync -1;", Kind.ALU),
+        ("membar.gl;", Kind.FENCE),
+    ],
+)
+def test_kinds(text: str, kind: Kind) -> None:
+    assert kind_of(program(text).instructions[0], in_entry=True) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "gap_cycles"),  # "Issue-to-issue on a RAW dependency" of the reference: latency + 6
+    [
+        ("and.b32 %r1, %r2, %r3; and.b32 %r4, %r1, %r1;", 7),
+        ("add.s32 %r1, %r2, %r3; add.s32 %r4, %r1, %r1;", 10),
+        ("fma.rn.f32 %f1, %f2, %f3, %f4; add.f32 %f5, %f1, %f1;", 11),
+        ("max.s32 %r1, %r2, %r3; add.s32 %r4, %r1, %r1;", 19),
+        ("sin.approx.f32 %f1, %f2; add.f32 %f5, %f1, %f1;", 14),
+        ("add.f64 %fd1, %fd2, %fd3; add.f64 %fd4, %fd1, %fd1;", 14),
+        ("div.rn.f32 %f1, %f2, %f3; add.f32 %f5, %f1, %f1;", 45),
+        ("div.s32 %r1, %r2, %r3; add.s32 %r5, %r1, %r1;", 151),
+        ("div.rn.f64 %fd1, %fd2, %fd3; add.f64 %fd5, %fd1, %fd1;", 336),
+        ("ld.shared.u32 %r1, [%r2]; add.s32 %r5, %r1, %r1;", 32),
+        ("ld.global.u32 %r1, [%rd2]; add.s32 %r5, %r1, %r1;", 40),
+        ("ld.param.u32 %r1, [n]; add.s32 %r5, %r1, %r1;", 4),
+        ("mov.u32 %r1, 5; add.s32 %r5, %r1, %r1;", 6),  # latency + 5: nothing is read from the register file
+        ("add.s32 %r1, %r2, %r18; add.s32 %r4, %r1, %r1;", 11),  # 2 and 18 share bank 2
+    ],
+)
+def test_gaps_of_dependent_instructions_equal_the_reference(text: str, gap_cycles: int) -> None:
+    assert characterize(program(text), PIPELINE).gap_cycles[0] == gap_cycles
+
+
+def test_independent_instructions_issue_in_fetch_pairs() -> None:
+    body = "".join(f"add.s32 %r{2 * i + 2}, %r0, %r1;" for i in range(8))
+    assert characterize(program(body), PIPELINE).gap_cycles[:7].tolist() == [1, 2, 1, 2, 1, 2, 1]
+
+
+def test_a_table_is_kept_and_read_back(tmp_path: Path) -> None:
+    code = program("add.s32 %r1, %r2, %r3;")
+    first = characterize(code, PIPELINE, tmp_path)
+    (file,) = tmp_path.iterdir()
+    before = file.stat().st_mtime_ns
+    again = characterize(code, PIPELINE, tmp_path)
+    assert file.stat().st_mtime_ns == before
+    assert again.key == first.key and (again.waits == first.waits).all()
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_a_damaged_table_is_rebuilt_and_said_so(tmp_path: Path, damage: bytes | None) -> None:
+    code = program("add.s32 %r1, %r2, %r3;")
+    first = characterize(code, PIPELINE, tmp_path)
+    (file,) = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content) if damage is None else damage)
+    said: list[str] = []
+    again = characterize(code, PIPELINE, tmp_path, said.append)
+    assert len(said) == 1 and str(file) in said[0] and "rebuilt" in said[0]
+    assert (again.gap_cycles == first.gap_cycles).all()
+    assert LatencyTable.load(file, first.key).key == first.key
+
+
+def test_the_key_depends_on_program_and_pipeline() -> None:
+    one, two = program("add.s32 %r1, %r2, %r3;"), program("add.s32 %r1, %r2, %r4;")
+    other = replace(PIPELINE, shared_cycles=PIPELINE.shared_cycles + 1)
+    keys = {characterize(p, pipeline).key for p in (one, two) for pipeline in (PIPELINE, other)}
+    assert len(keys) == 4
