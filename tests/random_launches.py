@@ -42,7 +42,7 @@ class Launch:
 
 
 def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str) -> LatencyTable:
-    """Random instructions. Basic block 0 holds a barrier, the last one ends with an exit; `mix` says which kinds abound."""
+    """Random instructions; `mix` says which kinds abound. Basic block 0 holds a barrier, the last ends with an exit."""
     stops = np.cumsum(block_lengths)
     starts, count = stops - block_lengths, int(stops[-1])
     kinds = [_kind(rng, mix) for _ in range(count)]
@@ -94,7 +94,7 @@ def _registers(rng: np.random.Generator, most: int) -> list[int]:
 
 
 def trace_of(rng: np.random.Generator, table: LatencyTable, warps: int, blocks: int, phases: int, events: int) -> Trace:
-    """Random streams: `phases` barrier blocks with up to `events` other basic blocks between them; some warps leave early."""
+    """Random streams: `phases` barrier blocks, up to `events` other blocks between them; some warps leave early."""
     streams = [_warp_blocks(rng, len(table.block_start), phases, events) for _ in range(warps * blocks)]
     records = [_warp_records(rng, table, stream) for stream in streams]
     conflicts = [_warp_conflicts(rng, table, stream) for stream in streams]
@@ -145,7 +145,7 @@ def _warp_records(rng: np.random.Generator, table: LatencyTable, stream: list[in
 
 
 def _access_records(rng: np.random.Generator, kind: Kind) -> list[int]:
-    """Line records of one access; now and then of no lane, of shared memory through a generic address, of local memory."""
+    """Line records of one access; now and then of no lane, of shared memory by a generic address, of local memory."""
     choice = rng.random()
     if choice < 0.1:
         return [0]

@@ -21,9 +21,16 @@ EXAMPLES = settings(
 
 
 def ceiling(policy: str) -> Gpu:
-    """A design point at least as large as any random one in every size: all examples then share one compiled program."""
+    """A design point as large as any random one in every size: all examples then share one compiled program."""
     gpu = load_gpu("gtx480")
-    sizes = {"sm_count": 16, "schedulers_per_sm": 4, "sp_units": 4, "sp_port_width": 4, "scheduler": policy}
+    sizes = {
+        "sm_count": 16,
+        "schedulers_per_sm": 4,
+        "sp_units": 4,
+        "sp_port_width": 4,
+        "mem_collectors": 16,
+        "scheduler": policy,
+    }
     return replace(gpu, spec=replace(gpu.spec, **sizes))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import oracle
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import oracle
-from abstim.engine import EngineResult, simulate
 from random_launches import POLICIES, Launch, gpus, launches
+
+from abstim.engine import EngineResult, simulate
 
 EXAMPLES = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 
@@ -73,3 +73,20 @@ def test_parameters_that_cannot_matter_do_not(launch: Launch) -> None:
     if spec.scheduler != "two_level":
         spec = replace(spec, two_level_active_warps=launch.gpu.spec.two_level_active_warps + 3)
     assert_same(one(launch, replace(launch.gpu, spec=spec)), one(launch))
+
+
+@pytest.mark.parametrize("policy", ["lrr", "oldest"])
+@settings(EXAMPLES, max_examples=20)
+@given(launches(("gto",)))
+def test_algorithm_1_lies_between_its_bounds(policy: str, launch: Launch) -> None:
+    """A lone warp takes the sum of its latencies; a block a cycle an instruction at least, all in turn at most."""
+    table, trace = launch.inputs.table, launch.inputs.trace
+    sums = [
+        sum(int(table.gap_cycles[table.block_start[b] : table.block_stop[b]].sum()) for b in trace.blocks[start:stop])
+        for start, stop in zip(trace.block_offsets, trace.block_offsets[1:], strict=False)
+    ]
+    cycles = oracle.algorithm_1(launch.inputs, 1, policy)
+    blocks = np.reshape(sums, (-1, trace.warps_per_block))
+    assert max(blocks.max(1).sum(), trace.warp_instructions.sum()) <= cycles <= blocks.sum()
+    if trace.warps_per_block == 1:
+        assert cycles == blocks.sum()

@@ -1,7 +1,7 @@
 """GATSim, Algorithm 1 ("Kernel timing computation"), line by line.
 
-Abstracted as published: one thread block at a time on an SM, one scheduler, and the pre-characterised issue-to-issue latency
-d_{b,i} alone. FUFree() is always true and no instruction is special: the caller adds what those cover.
+Abstracted as published: one thread block at a time on an SM, one scheduler, and the pre-characterised issue-to-issue
+latency d_{b,i} alone. FUFree() is always true and no instruction is special: the caller adds what those cover.
 """
 
 from __future__ import annotations

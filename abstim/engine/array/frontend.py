@@ -7,11 +7,24 @@ from jax import lax
 from jaxtyping import Array, Bool, Int32
 
 from abstim.engine.array.memory import find
-from abstim.engine.array.state import (
-    EXITING, FLUSH, HELD, MEMORY, MISS, NEVER, RUN, WANT, Launch, Row, State, has, put, take,
-)  # fmt: skip
 from abstim.engine.array.policies import Oldest
 from abstim.engine.array.schedule import port_free_of
+from abstim.engine.array.state import (
+    EXITING,
+    FLUSH,
+    HELD,
+    MEMORY,
+    MISS,
+    NEVER,
+    RUN,
+    WANT,
+    Launch,
+    Row,
+    State,
+    has,
+    put,
+    take,
+)  # fmt: skip
 from abstim.engine.array.warp import look_at, readiness, with_columns
 from abstim.engine.compiled.layout import EMPTY
 

@@ -7,7 +7,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int32
 
 from abstim.engine.array.policies import Oldest
-from abstim.engine.array.state import NEVER, PORT_SHIFT, RUN, WANT, Code, Launch, Row, State, take
+from abstim.engine.array.state import NEVER, PORT_SHIFT, RUN, WANT, Code, Launch, Row, State
 
 
 def blocks_left(s: State, c: Launch) -> Bool[Array, " lane"]:
@@ -23,13 +23,11 @@ def can_run(s: State, c: Launch) -> Bool[Array, " lane"]:
 def dispatch(s: State, c: Launch, policy: Oldest) -> State:
     """Hand out at most one thread block a design point, where it is certain who takes it."""
     waiting = ~can_run(s, c) & blocks_left(s, c)
-    return lax.cond(
-        waiting.any(), lambda s, c, waiting: hand_out(s, c, policy, waiting), lambda s, c, w: s, s, c, waiting
-    )
+    return lax.cond(waiting.any(), lambda s, c, w: hand_out(s, c, policy, w), lambda s, c, w: s, s, c, waiting)
 
 
 def hand_out(s: State, c: Launch, policy: Oldest, waiting: Array) -> State:
-    """Launch in the lane with the earliest dispatch of its point, once no running lane can have an earlier or equal one."""
+    """Launch in the lane with the earliest dispatch of its point, once no running lane can be as early."""
     soonest = jnp.minimum(s.horizon, jnp.maximum(s.clock, s.last_dispatch + 1))
     turn = (c.sm - s.last_taker[c.point] - 1) % c.sm_count[c.point]
     offer = of_points(c, jnp.where(waiting, s.horizon, NEVER)).min(1)

@@ -1,4 +1,4 @@
-"""Memory instructions: what they cost the load/store unit, and one transaction a step through the caches (rules 4 and 5)."""
+"""Memory instructions: cycles on the load/store unit, and one transaction a step through the caches (rules 4, 5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def variant_of(kind: Array, code: Array, m: dict[str, Array]) -> Array:
 
 
 class Demand:
-    """What the issued instructions ask of memory. `fixed`: cycles from start to result of those without transactions."""
+    """What the issued instructions ask of memory. `fixed`: cycles from start to result without transactions."""
 
     def __init__(self, c: Launch, issue: Issue) -> None:
         m, kind = c.machine, issue.code[:, Code.KIND]
@@ -106,7 +106,10 @@ def set_of(m: dict[str, Array], const: Array, line: Array) -> tuple[Array, Array
 
 
 def find(cache: Array, first: Array, ways: Array, way: Array, line: Array) -> tuple[Array, Array, Array]:
-    """(is the line there, its place or that of the least recently used, its fill cycle); `way` is 0, 1, ... to the most ways of any lane."""
+    """(is the line there, its place or that of the least recently used, its fill cycle).
+
+    `way` is 0, 1, ... to the most ways of any lane.
+    """
     way = way[:, None]
     place = jnp.minimum(first + way, cache.shape[0] - 1)
     rows = take(cache, place)  # [way, lane, three]

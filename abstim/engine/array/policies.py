@@ -1,7 +1,7 @@
 """Warp scheduling policies: how a scheduler ranks its warp slots (rule 2). A smaller key goes first.
 
-A policy sees the state, the number of the scheduler whose turn it is in every lane, and returns a key a slot, `NEVER` for a slot that
-has no part in this turn. Keys stay below LIMIT_WARPS.
+A policy sees the state and the number of the scheduler whose turn it is in every lane, and returns a key a slot,
+`NEVER` for a slot that has no part in this turn. Keys stay below LIMIT_WARPS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Launch and design points in the arrays of the engine, sizes rounded up so that many launches share one compiled program."""
+"""Launch and design points as the engine's arrays, sizes rounded up: many launches share one compiled program."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from abstim.config import Gpu
 from abstim.engine.array.policies import POLICIES
-from abstim.engine.array.state import LIMIT_CYCLES, LIMIT_WARPS, NEVER, Access, Code, Launch, Row, State
-from abstim.engine.compiled.layout import EMPTY, RING
+from abstim.engine.array.state import LIMIT_WARPS, NEVER, Access, Code, Launch, Row, State
+from abstim.engine.compiled.layout import EMPTY
 from abstim.engine.inputs import COUNTERS, LaunchInputs
 from abstim.engine.machine import machine_of
 from abstim.result import SLOT_REASONS
@@ -52,8 +51,7 @@ def prepare(inputs: LaunchInputs, points: Sequence[Gpu], blocks_per_sm: Sequence
     trace, table = inputs.trace, inputs.table
     _check(inputs)
     machines = [
-        machine_of(gpu, trace.warps_per_block, blocks, table.register_count)
-        for gpu, blocks in zip(points, blocks_per_sm, strict=True)
+        machine_of(gpu, trace.warps_per_block, blocks, table) for gpu, blocks in zip(points, blocks_per_sm, strict=True)
     ]
     sm_counts = [int(m["sm_count"]) for m in machines]
     sizes = _sizes(machines, table, trace.warps_per_block)
@@ -82,7 +80,6 @@ def _sizes(machines: list[np.void], table: LatencyTable, warps_per_block: int) -
     def most(values) -> int:
         return max(int(np.max(v)) for v in values)
 
-    latency = int(table.latency_cycles.max(initial=1)) + int(table.initiation_cycles.max(initial=1))
     return Sizes(
         lanes=bucket(sum(int(m["sm_count"]) for m in machines), 4),
         points=bucket(len(machines) + 1, 2),
@@ -94,7 +91,7 @@ def _sizes(machines: list[np.void], table: LatencyTable, warps_per_block: int) -
         units=bucket(most(np.diff(m["first_unit"]) for m in machines), 2),
         banks=bucket(most(m["banks"] for m in machines), 16),
         registers=bucket(table.register_count, 16),
-        ring=bucket(2 * latency, RING),
+        ring=bucket(most(m["ring"] for m in machines), 512),
         l1i_lines=bucket(most(m["l1i_sets"] * m["l1i_ways"] for m in machines), 16),
         data_lines=bucket(
             most(m["const_sets"] * m["const_ways"] + m["l1d_sets"] * m["l1d_ways"] for m in machines), 256
@@ -117,12 +114,13 @@ def _state(z: Sizes, machine: dict[str, np.ndarray], reasons: int, policy: str) 
     def full(*shape: int, value: int = 0) -> np.ndarray:
         return np.full((*shape, z.lanes), value, np.int32)
 
-    place = np.arange(z.blocks)[:, None]
+    place, collectors = np.arange(z.blocks)[:, None], np.arange(z.collectors)[:, None]
     slots = np.arange(z.slots, dtype=np.int32)[:, None]
     return State(
         clock=lane, turn=lane.copy(), horizon=lane.copy(), live=lane.copy(), launched=lane.copy(),
         last_sp_start=lane.copy(), response_free=lane.copy(), stamp=lane.copy(), last_exit=lane.copy(),
-        last_dispatch=lane - 1, last_fetched=lane - 1, issued=lane > 0, access=Access(*(lane.copy() for _ in Access._fields)),
+        last_dispatch=lane - 1, last_fetched=lane - 1, issued=lane > 0,
+        access=Access(*(lane.copy() for _ in Access._fields)),
         counters=full(len(COUNTERS)),
         next_block=np.zeros(z.points, np.int32), last_taker=np.full(z.points, -1, np.int32),
         ready=full(z.slots, value=never), look=full(z.slots), status=full(z.slots),
@@ -134,9 +132,9 @@ def _state(z: Sizes, machine: dict[str, np.ndarray], reasons: int, policy: str) 
         last=full(z.schedulers, value=-1), idle_reason=full(z.schedulers, value=EMPTY),
         idle_since=full(z.schedulers), issue_slots=full(reasons, z.schedulers),
         port_position=full(3), port_alloc=full(3, z.port_width), port_start=full(3, z.port_width),
-        collector=np.where(np.arange(z.collectors)[:, None] < machine["collectors"][:, None], 0, never).astype(np.int32),
+        collector=np.where(collectors < machine["collectors"][:, None], 0, never).astype(np.int32),
         unit_free=full(3, z.units), due=np.full((z.ring, z.lanes, 2), -1, np.int32),
-        banks=full(z.banks * RING, value=-1), registers=full(z.slots, z.registers),
+        banks=full(z.banks * z.ring, value=-1), registers=full(z.slots, z.registers),
         l1i=np.full((z.l1i_lines, z.lanes, 3), -1, np.int32), data=np.full((z.data_lines, z.lanes, 3), -1, np.int32),
     )  # fmt: skip
 
@@ -209,7 +207,7 @@ def _padded(values: np.ndarray, least: int = 64) -> np.ndarray:
 
 
 def record_groups(records: np.ndarray) -> np.ndarray:
-    """Of the access that begins with a record: its last record, and its transactions by record, 64 B half and 32 B sector."""
+    """Of the access that begins with a record: its last record, and transactions by record, 64 B half, 32 B sector."""
     if not len(records):
         return np.zeros((0, 4), np.int32)
     sectors = (records >> 1) & 15

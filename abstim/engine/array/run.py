@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import jax
 import numpy as np
@@ -35,13 +36,15 @@ def simulate_points(
         groups.setdefault(gpu.spec.scheduler, []).append(k)
     results: dict[int, EngineResult] = {}
     for policy, members in groups.items():
-        before = len(results)
-        found = _simulate(
-            inputs, policy, [points[k] for k in members], [blocks_per_sm[k] for k in members],
-            lambda done, before=before: progress(before + done),
-        )  # fmt: skip
+        chosen = [points[k] for k in members], [blocks_per_sm[k] for k in members]
+        found = _simulate(inputs, policy, *chosen, partial(_report, progress, len(results)))
         results |= zip(members, found, strict=True)
     return [results[k] for k in range(len(points))]
+
+
+def _report(progress: Callable[[int], None], before: int, done: int) -> None:
+    """Tell `progress` of `done` points of a group that has `before` in front of it."""
+    progress(before + done)
 
 
 def _simulate(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Int32
 
 from abstim.engine.array.policies import Oldest
 from abstim.engine.array.ports import port_free
-from abstim.engine.array.state import FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Launch, State, has, put, take
+from abstim.engine.array.state import FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Launch, State, has, put
 from abstim.engine.compiled.layout import BARRIER_WAIT, EMPTY, ISSUED, MEMORY_WAIT, NOT_READY, UNIT_BUSY
 
 SLOT_BITS = 6
@@ -104,9 +104,9 @@ def book_issue(s: State, scheduler: Array, issues: Array) -> State:
 def end_turns(
     s: State, c: Launch, policy: Oldest, turn: Turn, issues: Array, free: Bool[Array, " lane"]
 ) -> tuple[State, Bool[Array, " lane"]]:
-    """Book `turn` as idle where nobody issued, and the rest where nothing is left to visit; returns (state, is the cycle over).
+    """Book `turn` as idle where nobody issued, and the rest where nothing is left to visit.
 
-    `free`: lanes that are not busy with a memory instruction.
+    `free`: lanes that are not busy with a memory instruction. Returns (state, is the cycle over).
     """
     acted = turn.now & ~issues
     first = s.turn

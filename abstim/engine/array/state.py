@@ -1,8 +1,9 @@
-"""What the array engine computes on. A *lane* is one SM of one design point; every array ends in a lane axis.
+"""What the array engine computes on. A *lane* is one SM of one design point; arrays of lanes have the lane axis last.
 
-Times are int32 cycles below LIMIT_CYCLES. A *ring* is a stretch of cycle tags indexed by cycle modulo its length: entry == cycle
-means taken, so nothing needs clearing when time jumps. What one instruction reads and writes of one warp is one row (`State.warp`), so
-that a step needs one gather and one scatter for it; what a scheduler looks at of all its warps is apart, `[slot, lane]`.
+Times are int32 cycles below LIMIT_CYCLES. A *ring* is a stretch of cycle tags indexed by cycle modulo its length:
+entry == cycle means taken, so nothing needs clearing when time jumps. What an issue reads and writes of one warp is one
+row (`State.warp`), so that a step needs one gather and one scatter for it; what a scheduler looks at of all its warps
+is apart, `[slot, lane]`.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def take(array: Array, index: Array) -> Array:
     return array.at[index, lanes].get(mode="promise_in_bounds")
 
 
-def put(array: Array, index: Array, values: Array, where: Bool[Array, "..."], unique: bool = True) -> Array:
+def put(array: Array, index: Array, values: Array, where: Bool[Array, ...], unique: bool = True) -> Array:
     """`array[index[..., lane], lane] = values` in the lanes, or entries, where `where` holds."""
     lanes = jnp.arange(array.shape[1], dtype=jnp.int32)
     target = jnp.where(where, index, array.shape[0])

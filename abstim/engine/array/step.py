@@ -1,4 +1,4 @@
-"""One step: in every lane that may run, one scheduler's turn, or one transaction of the memory instruction it issued."""
+"""One step: in every lane that may run, one scheduler's turn, or one transaction of the access it has begun."""
 
 from __future__ import annotations
 

@@ -6,11 +6,28 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
+from abstim.engine.array.memory import has_records, is_shared
 from abstim.engine.array.ports import Issue
 from abstim.engine.array.state import (
-    EXITING, FLUSH, HELD, MEMORY, NEVER, PORT_SHIFT, RUN, WANT, Code, Launch, Row, State, flat, has, put, put_flat, take,
+    EXITING,
+    FLUSH,
+    HELD,
+    MEMORY,
+    NEVER,
+    PORT_SHIFT,
+    RUN,
+    WANT,
+    Code,
+    Launch,
+    Row,
+    State,
+    flat,
+    has,
+    put,
+    put_flat,
+    take,
 )  # fmt: skip
-from abstim.engine.compiled.layout import FROM_ALU, FROM_GLOBAL, FROM_NEAR, FROM_PARAM, RING, WHEEL
+from abstim.engine.compiled.layout import FROM_ALU, FROM_GLOBAL, FROM_NEAR, FROM_PARAM, WHEEL
 from abstim.engine.compiled.retire import RETIRE_CYCLES
 from precharacterize.classify import Kind
 
@@ -47,12 +64,12 @@ def complete(s: State, c: Launch, issue: Issue, result: Int32[Array, " lane"]) -
 
 def write_back(s: State, c: Launch, issue: Issue, result: Array) -> State:
     """Book the banks of the results and set the scoreboard: free cycle * 4 + origin of the value."""
-    kind, slot = issue.code[:, Code.KIND], issue.slot
+    kind, slot, ring = issue.code[:, Code.KIND], issue.slot, s.due.shape[0]
     near = jnp.where(kind > Kind.PARAM_LOAD, FROM_NEAR, FROM_ALU)
     origin = jnp.where(kind == Kind.PARAM_LOAD, FROM_PARAM, jnp.where(kind >= Kind.GLOBAL_LOAD, FROM_GLOBAL, near))
     entry = result * 4 + origin
     numbers, registers = c.write_banks[issue.instr].T, c.writes[issue.instr].T
-    bank = ((numbers + slot) & (c.machine["banks"] - 1)) * RING + (result & (RING - 1))
+    bank = ((numbers + slot) & (c.machine["banks"] - 1)) * ring + (result & (ring - 1))
     per_slot = s.registers.shape[1]
     return s._replace(
         banks=put(s.banks, bank, jnp.broadcast_to(result, bank.shape), issue.now & (numbers >= 0), unique=False),
@@ -68,28 +85,17 @@ def next_instruction(c: Launch, issue: Issue) -> tuple[Int32[Array, "lane field"
     event = jnp.where(ends, event + 1, event)
     last = ends & (event >= row[:, Row.EVENT_END])
     bounds = c.bounds[c.blocks[jnp.where(ends & ~last, event, 0)]]
-    records = jnp.where(
-        reads_records(kind), c.groups[jnp.where(reads_records(kind), row[:, Row.RECORD], 0), 0] + 1, row[:, Row.RECORD]
-    )
+    record, moves = row[:, Row.RECORD], has_records(kind)
+    records = jnp.where(moves, c.groups[jnp.where(moves, record, 0), 0] + 1, record)
     changed = {
         Row.PC: jnp.where(ends, bounds[:, 0], pc),
         Row.STOP: jnp.where(ends, bounds[:, 1], row[:, Row.STOP]),
         Row.EVENT: event,
         Row.RECORD: records,
-        Row.CONFLICT: row[:, Row.CONFLICT] + reads_conflicts(kind),
+        Row.CONFLICT: row[:, Row.CONFLICT] + is_shared(kind),
         Row.BUFFERED: row[:, Row.BUFFERED] - 1,
     }
     return with_columns(row, changed), last
-
-
-def reads_conflicts(kind: Array) -> Array:
-    """Shared-memory instructions."""
-    return (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC)
-
-
-def reads_records(kind: Array) -> Array:
-    """Memory instructions with line records."""
-    return (kind >= Kind.PARAM_LOAD) & ~reads_conflicts(kind)
 
 
 def with_columns(row: Array, changed: dict[Row, Array]) -> Array:
@@ -112,7 +118,7 @@ def operands(s: State, c: Launch, slot: Array, instr: Array) -> tuple[Array, Arr
 
 
 def long_wait(s: State, c: Launch, slot: Array, instr: Array) -> Array:
-    """Until when an instruction counts as waiting for a long operation: for ever if it reads what a global access wrote."""
+    """Until when an instruction counts as waiting for a long operation: for ever after a global access."""
     entries = scoreboard(s, slot, c.long_waits[instr].T)
     origin = entries & 3
     until = jnp.where(origin == FROM_GLOBAL, NEVER, jnp.where(origin == FROM_PARAM, entries >> 2, 0))
@@ -161,7 +167,7 @@ def look_at(ready: Array, time: Array) -> Array:
 def release(
     c: Launch, time: Array, block: Array, arrives: Array, status: Array, ready: Array, not_before: Array, look: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """In lanes where a warp of `block` has just reached a barrier or its end: let go if nobody of the block is missing."""
+    """Where a warp of `block` has just reached a barrier or its end: let go if nobody of the block is missing."""
     mine = (c.block_of[:, None] == block) & arrives & has(status, RUN)
     complete = ~(mine & ~has(status, HELD)).any(0)
     freed = mine & complete
