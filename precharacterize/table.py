@@ -22,10 +22,10 @@ class LatencyTable:
 
     `waits` are the scoreboard registers that must be free before issue (sources, destinations, guard), `writes` those
     it reserves; `long_waits` the plain sources alone (what a two-level scheduler looks at). `read_banks`, `write_banks`
-    are the distinct register numbers read from and written to the register file, whose bank is (number + warp) mod banks
-    (docs/timing-rules.md, rule 3). `gap_cycles` is the issue-to-issue distance to the next instruction of the block for
-    a lone warp (GATSim's d_{b,i}), `result_cycles` the distance from issue to the cycle in which a consumer can issue,
-    `access_bytes` the element size of a memory instruction.
+    are the distinct register numbers read from and written to the register file, whose bank is (number + warp) mod
+    banks (docs/timing-rules.md, rule 3). `gap_cycles` is the issue-to-issue distance to the next instruction of the
+    block for a lone warp (GATSim's d_{b,i}), `result_cycles` the distance from issue to the cycle in which a consumer
+    can issue, `access_bytes` the element size of a memory instruction.
     """
 
     unit: Int8[np.ndarray, " instr"]
