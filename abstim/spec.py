@@ -25,9 +25,9 @@ def _whole(low: int, high: int, text: str = "") -> Any:
     return field(metadata={"domain": Domain(int, text, lambda v: low <= v <= high)})
 
 
-def _power_of_two(high: int) -> Any:
-    text = f"a power of two from 1 to {high}"
-    return field(metadata={"domain": Domain(int, text, lambda v: 1 <= v <= high and v & (v - 1) == 0)})
+def _power_of_two(high: int, low: int = 1) -> Any:
+    text = f"a power of two from {low} to {high}"
+    return field(metadata={"domain": Domain(int, text, lambda v: low <= v <= high and v & (v - 1) == 0)})
 
 
 def _choice(*names: str) -> Any:
@@ -100,6 +100,19 @@ class Spec:
     l1d_line_bytes: int = _whole(128, 128, "128: the trace holds 128 B lines")
     l1d_index: str = _choice("hash", "linear")
     shared_banks: int = _whole(32, 32, "32: the trace holds conflicts on 32 banks")
+    l1i_mshrs: int = _whole(1, 8)
+    const_mshrs: int = _whole(1, 8)
+    l1d_mshr_merges: int = _whole(1, 4096)
+
+    flit_bytes: int = _whole(1, 4096)
+    packet_header_bytes: int = _whole(0, 4096)
+    l2_slices_per_channel: int = _whole(1, 64)
+    l2_sets: int = _whole(1, 1 << 16)
+    l2_ways: int = _whole(1, 4096)
+    channel_interleave_bytes: int = _power_of_two(1 << 20, low=128)
+    dram_channels: int = _whole(1, 1024)
+    dram_banks: int = _whole(1, 1024)
+
     coalescing: str = _choice("fermi", "sector")
 
 
@@ -113,6 +126,14 @@ class Params:
     l1_miss_extra_cycles: int = _whole(0, 4096)
     atomic_latency_cycles: int = _whole(0, 4096)
     l1i_miss_extra_cycles: int = _whole(0, 4096)
+    l2_request_cycles: int = _whole(1, 4096)
+    l2_reply_cycles: int = _whole(0, 4096)
+    l2_sector_cycles: float = _number(0, 64)
+    l2_atomic_cycles: float = _number(0, 64)
+    dram_latency_cycles: int = _whole(1, 4096)
+    dram_reply_cycles: int = _whole(0, 4096)
+    dram_activate_cycles: int = _whole(0, 4096)
+    dram_sector_cycles: float = _number(0, 64)
     launch_latency_cycles: int = _whole(0, 1_000_000)
 
 

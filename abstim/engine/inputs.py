@@ -10,7 +10,17 @@ from jaxtyping import Int64
 from functional.trace import Trace
 from precharacterize import LatencyTable
 
-COUNTERS = ("l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses", "l1i_misses")
+COUNTERS = (
+    "l1d_accesses",
+    "l1d_misses",
+    "const_accesses",
+    "const_misses",
+    "l1i_accesses",
+    "l1i_misses",
+    "l2_accesses",
+    "l2_misses",
+    "dram_reads",
+)
 
 
 @dataclass(frozen=True)

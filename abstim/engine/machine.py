@@ -8,19 +8,22 @@ import numpy as np
 
 from abstim.config import Gpu
 from abstim.engine.compiled.layout import (
+    BUCKETS,
     CODE,
     GTO,
     LRR,
     MACHINE,
     MEM,
     OLDEST,
+    RESPONSES,
     SFU,
     SP,
     TWO_LEVEL,
+    UNITS_A_CYCLE_LOG2,
     Offsets,
     Streams,
 )  # fmt: skip
-from functional.trace import Trace
+from functional.trace import LINE_BYTES, Trace
 from precharacterize import LatencyTable
 
 MOST_TRANSACTIONS = 128  # of one warp instruction: 32 lanes, a record each, 4 sectors
@@ -52,12 +55,33 @@ def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: Latenc
         "collectors": (spec.sp_collectors, spec.sfu_collectors, spec.mem_collectors),
         "first_unit": np.cumsum([0, spec.sp_units, spec.sfu_units, spec.lsu_units]),
     }  # fmt: skip
-    for name, value in values.items():
+    for name, value in (values | _memory_values(gpu)).items():
         m[name] = value
     for s in range(spec.schedulers_per_sm):
         m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
     _lay_out_heap(m)
+    _lay_out_far(m)
     return m
+
+
+def _memory_values(gpu: Gpu) -> dict[str, int]:
+    """What lies behind the first-level caches; service times in units of 1 / 64 cycle."""
+    spec, params = gpu.spec, gpu.params
+
+    def units(cycles: float) -> int:
+        return round(cycles * (1 << UNITS_A_CYCLE_LOG2))
+
+    return {
+        "perfect": spec.perfect_memory, "l1i_mshrs": spec.l1i_mshrs, "const_mshrs": spec.const_mshrs,
+        "mshr_merges": spec.l1d_mshr_merges, "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
+        "channels": spec.dram_channels, "slices_per_channel": spec.l2_slices_per_channel,
+        "interleave_log2": (spec.channel_interleave_bytes // LINE_BYTES).bit_length() - 1,
+        "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "dram_banks": spec.dram_banks,
+        "request_cycles": params.l2_request_cycles, "l2_reply_cycles": params.l2_reply_cycles,
+        "dram_cycles": params.dram_latency_cycles, "dram_reply_cycles": params.dram_reply_cycles,
+        "activate_cycles": params.dram_activate_cycles, "l2_sector_units": units(params.l2_sector_cycles),
+        "l2_atomic_units": units(params.l2_atomic_cycles), "dram_sector_units": units(params.dram_sector_cycles),
+    }  # fmt: skip
 
 
 def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
@@ -87,15 +111,35 @@ def _lay_out_heap(m: np.ndarray) -> None:
         "results_at": m["first_unit"][3] * m["ring"],
         "bus_at": m["result_bus"] * m["ring"],
         "bank_at": m["banks"] * m["ring"],
-        "l1i_at": 3 * m["l1i_sets"] * m["l1i_ways"],
-        "const_at": 3 * m["const_sets"] * m["const_ways"],
-        "l1d_at": 3 * m["l1d_sets"] * m["l1d_ways"],
+        "l1i_at": 4 * m["l1i_sets"] * m["l1i_ways"],
+        "const_at": 4 * m["const_sets"] * m["const_ways"],
+        "responses_at": 0 if m["perfect"] else RESPONSES,
+        "l1d_at": 4 * m["l1d_sets"] * m["l1d_ways"],
     }
+    m["heap_words"] = _lay_out(m, sizes)
+
+
+def _lay_out_far(m: np.ndarray) -> None:
+    """The same for what the SMs share: one word if memory is perfect."""
+    slices = m["channels"] * m["slices_per_channel"]
+    m["l2_lines"] = slices * m["l2_sets"] * m["l2_ways"]
+    sizes = {
+        "l2_at": 4 * m["l2_lines"],
+        "slices_at": 2 * BUCKETS * slices,
+        "channels_at": 2 * BUCKETS * m["channels"],
+        "rows_at": m["channels"] * m["dram_banks"],
+        "uses_at": 1,
+    }
+    m["far_words"] = 1 if m["perfect"] else _lay_out(m, sizes)
+
+
+def _lay_out(m: np.ndarray, sizes: dict[str, int]) -> int:
+    """Set each offset after the one before it; returns where the last ends."""
     used = 0
     for name, words in sizes.items():
         m[name] = used
         used += int(words)
-    m["heap_words"] = used
+    return used
 
 
 @lru_cache(maxsize=64)

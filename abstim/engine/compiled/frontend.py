@@ -12,7 +12,7 @@ from abstim.engine.compiled.wheel import schedule
 
 
 @jit
-def make_ready(sm, heap, m, code, operands, w, front_end, time):
+def make_ready(sm, heap, far, m, code, operands, w, front_end, time):
     """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
     row = code[sm.pc[w]]
     ready = max(front_end, sm.not_before[w])
@@ -43,13 +43,13 @@ def want_fetch(sm, w, pc):
 
 
 @jit
-def deliver(sm, heap, m, code, operands, w, time):
+def deliver(sm, heap, far, m, code, operands, w, time):
     """A fetch pair reaches the warp: decoded in the next cycle, issued in the one after."""
     sm.front_end[w] = time + 2
     pc = sm.fetch_pc[w]
     sm.buffered[w] = min(m.fetch_width, m.fetch_line - (pc & (m.fetch_line - 1)))
     if not sm.flush[w]:
-        make_ready(sm, heap, m, code, operands, w, time + 2, time)
+        make_ready(sm, heap, far, m, code, operands, w, time + 2, time)
         return
     sm.ready[w] = time + 2
     if not sm.held & bit(w):
@@ -83,23 +83,25 @@ def returned(sm, time):
 
 
 @jit
-def fetch(sm, heap, m, code, operands, time):
+def fetch(sm, heap, far, m, code, operands, time):
     """The fetch stage of one cycle."""
     back = returned(sm, time) if sm.missing else -1
     if back >= 0:  # takes the whole stage
         sm.missing &= ~bit(back)
-        deliver(sm, heap, m, code, operands, back, time)
+        deliver(sm, heap, far, m, code, operands, back, time)
         return
     fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
     if sm.exiting:
         notice_exits(sm, m, fetched, time)
-    if fetched < 0:
+    if fetched < 0 or sm.fetch_blocked > time:
+        return
+    there = l1i_lookup(sm, heap, far, m, sm.fetch_pc[fetched], time)
+    if there == NEVER:
         return
     sm.last_fetched = fetched
     sm.wanted &= ~bit(fetched)
-    there = l1i_lookup(sm, heap, m, sm.fetch_pc[fetched], time)
     if there <= time:
-        deliver(sm, heap, m, code, operands, fetched, time)
+        deliver(sm, heap, far, m, code, operands, fetched, time)
     else:
         sm.missing |= bit(fetched)
         sm.fetch_back[fetched] = there
@@ -108,9 +110,9 @@ def fetch(sm, heap, m, code, operands, time):
 @jit
 def next_fetch(sm, time):
     """First cycle after `time` in which the fetch stage has something to do."""
-    if sm.wanted:
+    if sm.wanted and sm.fetch_blocked <= time + 1:
         return time + 1
-    following, left = NEVER, sm.missing
+    following, left = sm.fetch_blocked if sm.wanted else NEVER, sm.missing
     while left:
         w = lowest(left)
         left &= left - ONE

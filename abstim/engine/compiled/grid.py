@@ -9,6 +9,8 @@ from abstim.engine.compiled.schedule import take_turn
 from abstim.engine.compiled.sets import bit
 from abstim.engine.compiled.wheel import next_on_wheel, turn_wheel
 
+WINDOW_CYCLES = 16  # SMs that share an L2 run no further apart
+
 
 @jit
 def next_event(sm, m, time, issued):
@@ -32,7 +34,7 @@ def first_turn(m, time):
 
 
 @outlined
-def advance(sm, heap, m, code, streams):
+def advance(sm, heap, far, m, code, streams):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
     time = sm.clock
     while time <= sm.horizon and sm.live > 0:
@@ -42,10 +44,10 @@ def advance(sm, heap, m, code, streams):
         issued = False
         s = first_turn(m, time)
         for _ in range(m.schedulers):
-            issued |= take_turn(sm, heap, m, code, streams, s, time)
+            issued |= take_turn(sm, heap, far, m, code, streams, s, time)
             s = s + 1 if s + 1 < m.schedulers else 0
         if sm.wanted | sm.missing | sm.exiting:
-            fetch(sm, heap, m, code, streams.operands, time)
+            fetch(sm, heap, far, m, code, streams.operands, time)
         time = next_event(sm, m, time, issued)
     sm.clock = time
 
@@ -60,7 +62,7 @@ def next_dispatch(sm, m):
 
 
 @outlined
-def launch_block(sm, heap, m, code, streams, offsets, block, time):
+def launch_block(sm, heap, far, m, code, streams, offsets, block, time):
     """Thread block `block` (a position in the trace) enters the lowest free slot at the end of cycle `time`."""
     slot = 0
     while sm.block_free[slot] > time:
@@ -73,13 +75,13 @@ def launch_block(sm, heap, m, code, streams, offsets, block, time):
         w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
         sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
         sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
-        start_warp(sm, heap, m, code, streams, w)
+        start_warp(sm, heap, far, m, code, streams, w)
     sm.clock = min(sm.clock, time + 1) if sm.live else time + 1
     sm.live += m.warps_per_block
 
 
 @jit
-def start_warp(sm, heap, m, code, streams, w):
+def start_warp(sm, heap, far, m, code, streams, w):
     """The warp in slot `w` starts with an empty instruction buffer."""
     block = streams.blocks[sm.event[w]]
     sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
@@ -90,23 +92,37 @@ def start_warp(sm, heap, m, code, streams, w):
     want_fetch(sm, w, code[sm.pc[w]].pc)
 
 
+@jit
+def advance_to(sms, heaps, far, m, code, streams, first, limit, more):
+    """Run every SM, in cyclic order from `first`, to cycle `limit`, or to where it can take a block if there are more.
+
+    Returns the SM that can take one first and when, and the least clock of those that still run.
+    """
+    taker, taken, clock = 0, NEVER, NEVER
+    for k in range(m.sm_count):
+        n = first + k if first + k < m.sm_count else first + k - m.sm_count
+        sms[n].more_blocks = more
+        sms[n].horizon = min(next_dispatch(sms[n], m), limit) if more else limit
+        advance(sms[n], heaps[n], far, m, code, streams)
+        if sms[n].live > 0:
+            clock = min(clock, sms[n].clock)
+        dispatch = next_dispatch(sms[n], m)
+        if dispatch < taken:
+            taker, taken = n, dispatch
+    return taker, taken, clock
+
+
 @compiled
-def run_grid(sms, heaps, m, code, streams, offsets, block_count):
+def run_grid(sms, heaps, far, m, code, streams, offsets, block_count):
     """Run a launch of `block_count` thread blocks to its end."""
-    last = m.sm_count - 1
-    for block in range(block_count):
-        best, best_time = 0, NEVER
-        for k in range(m.sm_count):
-            n = last + 1 + k if last + 1 + k < m.sm_count else last + 1 + k - m.sm_count
-            sms[n].more_blocks = 1
-            sms[n].horizon = next_dispatch(sms[n], m)
-            advance(sms[n], heaps[n], m, code, streams)
-            dispatch = next_dispatch(sms[n], m)
-            if dispatch < best_time:
-                best, best_time = n, dispatch
-        launch_block(sms[best], heaps[best], m, code, streams, offsets, block, best_time)
-        last = best
-    for n in range(m.sm_count):
-        sms[n].more_blocks = 0
-        sms[n].horizon = NEVER
-        advance(sms[n], heaps[n], m, code, streams)
+    window = NEVER if m.perfect else WINDOW_CYCLES
+    first, block, limit, clock = 0, 0, window, 0
+    while block < block_count or clock < NEVER:
+        taker, taken, clock = advance_to(sms, heaps, far, m, code, streams, first, limit, block < block_count)
+        if block < block_count and taken <= limit:
+            launch_block(sms[taker], heaps[taker], far, m, code, streams, offsets, block, taken)
+            first = taker + 1 if taker + 1 < m.sm_count else 0
+            block += 1
+            clock = 0
+        elif clock < NEVER:
+            limit = max(limit + window, clock)

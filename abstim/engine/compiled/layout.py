@@ -22,6 +22,9 @@ SCHEDULERS = 4  # most an SM
 UNITS = 48  # most execution units an SM, all ports together
 PORT_WIDTH = 16
 COLLECTORS = 64
+MSHRS = 8  # most miss registers of an instruction or constant cache
+BUCKET_CYCLES_LOG2, BUCKETS, UNITS_A_CYCLE_LOG2 = 4, 4096, 6  # of the servers that SMs share
+RESPONSES = 1 << 14  # cycles ahead a response can be booked
 WHEEL = 64  # cycles ahead a warp can be put on the wheel; later ones go round again
 
 MACHINE = np.dtype(
@@ -34,6 +37,11 @@ MACHINE = np.dtype(
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles",
             "atomic_cycles", "l1i_miss_cycles",
             "register_count",
+                "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "flit_bytes", "packet_bytes",
+            "request_cycles", "l2_reply_cycles", "dram_cycles", "dram_reply_cycles", "activate_cycles",
+            "l2_sector_units", "l2_atomic_units", "dram_sector_units", "channels", "slices_per_channel",
+            "interleave_log2", "l2_sets", "l2_ways", "l2_lines", "dram_banks",
+            "responses_at", "l2_at", "slices_at", "channels_at", "rows_at", "uses_at", "far_words",
             "ring", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at",
             "heap_words",
         )),
@@ -65,6 +73,12 @@ SM = np.dtype(
         ("more_blocks", np.int64),
         ("last_sp_start", np.int64),
         ("response_free", np.int64),
+        ("tags_blocked", np.int64),  # L1D tags take no transaction before; so
+        ("const_blocked", np.int64),  # the constant cache,
+        ("fetch_blocked", np.int64),  # and the fetch stage
+        ("inject_free", np.int64),  # the SM's port into the crossbar
+        ("l1i_misses_until", np.int64, MSHRS),  # miss registers: when each is free
+        ("const_misses_until", np.int64, MSHRS),
         ("stamp", np.int64),  # for least-recently-used
         ("last_exit", np.int64),
         ("last_dispatch", np.int64),
@@ -82,7 +96,7 @@ SM = np.dtype(
         ("last_fetched", np.int64),
         *((name, np.int64) for name in (
             "l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses", "l1i_misses",
-            "resident_warp_cycles",
+            "l2_accesses", "l2_misses", "dram_reads", "resident_warp_cycles",
         )),
         # warp slots
         ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.compiled.caches import const_line, l1d_load, l1d_store, respond
+from abstim.engine.compiled.caches import atomic, const_line, l1d_load, l1d_store
 from abstim.engine.compiled.compile import jit
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
@@ -37,7 +37,7 @@ def const_transactions(m, record):
 
 
 @jit
-def occupancy_of(sm, heap, m, code, streams, w, i):
+def occupancy_of(sm, heap, far, m, code, streams, w, i):
     """Cycles instruction `i` of warp `w` keeps the load/store unit, and the end of its records."""
     kind = code[i].kind
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
@@ -59,7 +59,7 @@ def occupancy_of(sm, heap, m, code, streams, w, i):
 
 
 @jit
-def result_of(sm, heap, m, code, streams, w, i, start, end):
+def result_of(sm, heap, far, m, code, streams, w, i, start, end):
     """Cycle in which the access that starts at `start` is complete; moves the warp's cursors past it."""
     kind = code[i].kind
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
@@ -76,12 +76,12 @@ def result_of(sm, heap, m, code, streams, w, i, start, end):
     if (record >> 5) == SHARED_LINE:
         return start + m.shared_cycles + (end - first) - 1
     if kind <= CONST_LOAD:
-        return const_result(sm, heap, m, streams, first, end, start)
-    return global_result(sm, heap, m, code, streams, i, first, end, start)
+        return const_result(sm, heap, far, m, streams, first, end, start)
+    return global_result(sm, heap, far, m, code, streams, i, first, end, start)
 
 
 @jit
-def const_result(sm, heap, m, streams, first, end, start):
+def const_result(sm, heap, far, m, streams, first, end, start):
     """A parameter or constant load: one line a cycle."""
     time, done = start + m.const_cycles, start
     for k in range(end - 1, first - 1, -1):
@@ -91,25 +91,29 @@ def const_result(sm, heap, m, streams, first, end, start):
             if m.const_line_bytes >= 128 and half == 1:
                 break
             if m.const_line_bytes >= 128 or (sectors >> (2 * half)) & 3:
-                done = max(done, const_line(sm, heap, m, line if m.const_line_bytes >= 128 else 2 * line + half, time))
-                time += 1
+                done = max(
+                    done, const_line(sm, heap, far, m, line if m.const_line_bytes >= 128 else 2 * line + half, time)
+                )
+                time = max(time, sm.const_blocked) + 1
     return done
 
 
 @jit
-def global_result(sm, heap, m, code, streams, i, first, end, start):
+def global_result(sm, heap, far, m, code, streams, i, first, end, start):
     """A global, local or generic access: one transaction a cycle through the L1D pipeline, last line first."""
     kind = code[i].kind
     time, done = start + m.l1d_cycles + 1, start
     for k in range(end - 1, first - 1, -1):
         record = np.int64(streams.records[k])
-        line = record >> 5
+        line, sectors = record >> 5, (record >> 1) & 15
         for _ in range(transactions_of(m, record, code[i].access_bytes)):
+            time = max(time, sm.tags_blocked)
             if kind == GLOBAL_ATOMIC:
-                done = max(done, respond(sm, time - m.l1d_cycles - 1 + m.atomic_cycles))
+                done = max(done, atomic(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors))
             elif kind == GLOBAL_LOAD or line >= LOCAL_LINE:
-                done = max(done, l1d_load(sm, heap, m, line, time))
+                done = max(done, l1d_load(sm, heap, far, m, line, time))
             else:
-                done = max(done, l1d_store(sm, heap, m, line, time))
-            time += 1
+                done = max(done, l1d_store(sm, heap, far, m, line, time, sectors))
+            time = max(time, sm.tags_blocked) + 1
+    sm.tags_blocked = time
     return done

@@ -50,7 +50,7 @@ def write_back(heap, m, row, operands, w, time):
 
 
 @jit
-def start_on_unit(sm, heap, m, port, earliest, latency, initiation):
+def start_on_unit(sm, heap, far, m, port, earliest, latency, initiation):
     """First cycle in which a unit of the port is free, its result slot is free and a result bus is free; books them."""
     time = earliest
     while True:
@@ -71,7 +71,7 @@ def start_on_unit(sm, heap, m, port, earliest, latency, initiation):
 
 
 @jit
-def execute(sm, heap, m, code, streams, i, w, time):
+def execute(sm, heap, far, m, code, streams, i, w, time):
     """Send instruction `i` of warp `w`, issued at `time`, down its port; returns when its result can be used."""
     row = code[i]
     port = row.unit
@@ -81,13 +81,15 @@ def execute(sm, heap, m, code, streams, i, w, time):
     dispatched = max(operands, sm.port_start[port, place])
     if port == MEM:
         unit = m.first_unit[MEM]
-        busy, end = occupancy_of(sm, heap, m, code, streams, w, i)
+        busy, end = occupancy_of(sm, heap, far, m, code, streams, w, i)
         start = max(dispatched + 1, sm.unit_free[unit])
         sm.unit_free[unit] = start + busy
-        result = result_of(sm, heap, m, code, streams, w, i, start, end)
+        result = result_of(sm, heap, far, m, code, streams, w, i, start, end)
+        back_pressure = max(sm.tags_blocked - m.l1d_cycles - 1, sm.const_blocked)
+        sm.unit_free[unit] = max(sm.unit_free[unit], back_pressure)
     else:
         earliest = max(dispatched + 1, sm.last_sp_start) if port == SP else dispatched + 1
-        start = start_on_unit(sm, heap, m, port, earliest, row.latency, row.initiation)
+        start = start_on_unit(sm, heap, far, m, port, earliest, row.latency, row.initiation)
         if port == SP:
             sm.last_sp_start = start
         result = start + row.latency + 2

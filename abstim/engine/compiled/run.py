@@ -18,7 +18,8 @@ def simulate_point(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> Engine
     sms, heaps = new_state(machine)
     code, operands = code_of(table)
     streams, offsets = streams_of(trace, table, operands)
-    run_grid(sms, heaps, machine, code, streams, offsets, len(trace.thread_blocks))
+    far = np.zeros(int(machine["far_words"]), np.int64)
+    run_grid(sms, heaps, far, machine, code, streams, offsets, len(trace.thread_blocks))
     return result_of(sms, gpu.spec.schedulers_per_sm, int(gpu.params.launch_latency_cycles))
 
 

@@ -76,11 +76,11 @@ def refuse(sm, m, code, w, time):
 
 
 @jit
-def take_turn(sm, heap, m, code, streams, s, time):
+def take_turn(sm, heap, far, m, code, streams, s, time):
     """One cycle of scheduler `s`; returns True if it issues an instruction."""
     slots = sm.visitable & m.scheduler_slots[s]
     if m.policy == TWO_LEVEL:
-        promote(sm, heap, m, code, streams.operands, s, time)
+        promote(sm, heap, far, m, code, streams.operands, s, time)
         slots &= active_set(sm, m, s)
     while slots:
         w = pick(sm, m, s, slots)
@@ -88,7 +88,7 @@ def take_turn(sm, heap, m, code, streams, s, time):
         if refuse(sm, m, code, w, time):
             continue
         charge(sm, s, time)
-        issue(sm, heap, m, code, streams, w, time)
+        issue(sm, heap, far, m, code, streams, w, time)
         if m.policy == TWO_LEVEL:
             rotate(sm, m, s, w)
         sm.last[s] = w

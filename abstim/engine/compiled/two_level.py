@@ -8,7 +8,7 @@ from abstim.engine.compiled.sets import EMPTY_SET, bit
 
 
 @jit
-def waits_long(sm, heap, m, code, operands, w, time):
+def waits_long(sm, heap, far, m, code, operands, w, time):
     """Does a plain source of the warp's buffered next instruction count as waiting for a long operation?"""
     if sm.buffered[w] == 0 or sm.front_end[w] > time:
         return False
@@ -22,7 +22,7 @@ def waits_long(sm, heap, m, code, operands, w, time):
 
 
 @jit
-def promote(sm, heap, m, code, operands, s, time):
+def promote(sm, heap, far, m, code, operands, s, time):
     """Demote active warps that wait for something long, promote as many from the pending queue."""
     total = sm.count[s]
     active = min(m.active_warps, total)
@@ -30,7 +30,7 @@ def promote(sm, heap, m, code, operands, s, time):
     for k in range(active):
         w = sm.order[s, k]
         waits = sm.held & bit(w) or not sm.running & bit(w) or sm.not_before[w] > time
-        if waits or waits_long(sm, heap, m, code, operands, w, time):
+        if waits or waits_long(sm, heap, far, m, code, operands, w, time):
             sm.order_scratch[demoted] = w
             demoted += 1
         else:

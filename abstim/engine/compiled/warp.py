@@ -39,12 +39,12 @@ def refetch(sm, code, w):
 
 
 @jit
-def follow(sm, heap, m, code, streams, w, i, time):
+def follow(sm, heap, far, m, code, streams, w, i, time):
     """After issuing `i` at `time`: sequential, other lanes after an exit, or a taken branch."""
     sm.buffered[w] -= 1
     sequential = sm.pc[w] == i + 1
     if sequential and sm.buffered[w] > 0:
-        make_ready(sm, heap, m, code, streams.operands, w, time + 1, time)
+        make_ready(sm, heap, far, m, code, streams.operands, w, time + 1, time)
     elif sequential or code[i].kind == EXIT:
         want_fetch(sm, w, code[sm.pc[w]].pc)
     else:
@@ -70,13 +70,13 @@ def origin(kind):
 
 
 @jit
-def issue(sm, heap, m, code, streams, w, time):
+def issue(sm, heap, far, m, code, streams, w, time):
     """Issue the warp's next instruction at `time`."""
     i = sm.pc[w]
     row = code[i]
     kind = row.kind
     sm.visitable &= ~bit(w)
-    result = execute(sm, heap, m, code, streams, i, w, time)
+    result = execute(sm, heap, far, m, code, streams, i, w, time)
     entry = (result << 2) | origin(kind)
     for k in range(row.writes_at, row.writes_end):
         heap[m.registers_at + w * m.register_count + streams.operands[k]] = entry
@@ -90,6 +90,6 @@ def issue(sm, heap, m, code, streams, w, time):
         sm.not_before[w] = sm.drained[w] if kind == FENCE else 0
     if kind == BARRIER:
         sm.held |= bit(w)
-    follow(sm, heap, m, code, streams, w, i, time)
+    follow(sm, heap, far, m, code, streams, w, i, time)
     if kind == BARRIER:
         arrive(sm, m, w, time)

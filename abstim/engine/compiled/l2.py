@@ -1,0 +1,76 @@
+"""L2 slices and DRAM channels, shared by all SMs (docs/timing-rules.md, rule 11).
+
+`far` holds the L2 tags (line + 1, last use, valid sectors, cycle in which the line is there), the servers of slices and
+channels, the open row of every bank, and a use counter.
+"""
+
+from __future__ import annotations
+
+from abstim.engine.compiled.compile import jit
+from abstim.engine.compiled.layout import BUCKETS
+from abstim.engine.compiled.servers import respond, serve
+from abstim.engine.compiled.tags import find, victim
+
+ROW_SHIFT, BANK_SHIFT = 9, 6  # of a channel's line numbers: 64 KiB, 8 KiB; the lowest bank bit is bit 1 (256 B)
+
+
+@jit
+def l2_line(far, m, line):
+    """(slice, channel, line number in the channel, position, is it there) of a line; one not there replaces the least
+    recently used."""
+    block = line >> m.interleave_log2
+    channel, rest = block % m.channels, block // m.channels
+    local = (rest << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
+    part = rest % m.slices_per_channel
+    in_slice = ((rest // m.slices_per_channel) << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
+    number = channel * m.slices_per_channel + part
+    first = m.l2_at + (number * m.l2_sets + in_slice % m.l2_sets) * m.l2_ways
+    k = find(far, first, m.l2_ways, line)
+    if k >= 0:
+        return number, channel, local, k, True
+    return number, channel, local, victim(far, first, m.l2_ways, m.l2_lines), False
+
+
+@jit
+def activate_cycles(far, m, channel, local):
+    """Cycles to open a line's row: 0 if it is open."""
+    bank = ((local >> BANK_SHIFT) << 1) | ((local >> 1) & 1)
+    at = m.rows_at + channel * m.dram_banks + bank % m.dram_banks
+    row = (local >> ROW_SHIFT) + 1
+    if far[at] == row:
+        return 0
+    far[at] = row
+    return m.activate_cycles
+
+
+@jit
+def access(sm, heap, far, m, line, sectors, time, write, units):
+    """Sectors of a line are asked for, or written, at the SM's edge at `time`; returns when the last reply is back."""
+    number, channel, local, k, there = l2_line(far, m, line)
+    far[m.uses_at] += 1
+    far[k + m.l2_lines] = far[m.uses_at]
+    valid, filled = k + 2 * m.l2_lines, k + 3 * m.l2_lines
+    if not there:
+        far[k] = line + 1
+        far[valid] = far[filled] = 0
+    done = time
+    for j in range(4):
+        if not (sectors >> j) & 1:
+            continue
+        sm.l2_accesses += 1
+        served = serve(far, m.slices_at + number * BUCKETS * 2, time + m.request_cycles, units)
+        if not (far[valid] >> j) & 1:
+            sm.l2_misses += 1
+        if write:
+            reply = served + m.l2_reply_cycles
+        elif (far[valid] >> j) & 1:
+            reply = max(served, far[filled]) + m.l2_reply_cycles
+        else:
+            sm.dram_reads += 1
+            ready = served + activate_cycles(far, m, channel, local)
+            read = serve(far, m.channels_at + channel * BUCKETS * 2, ready, m.dram_sector_units) + m.dram_cycles
+            far[filled] = max(far[filled], read)
+            reply = read + m.dram_reply_cycles
+        far[valid] |= 1 << j
+        done = max(done, respond(heap, m, reply))
+    return done
