@@ -88,7 +88,7 @@ def test_help_imports_nothing_slow():
         (("run", "hotspot", "--set", "sm_count=0"), "not a whole number from 1 to 4096"),
         (("run", "hotspot", "--grid", "4"), "--grid: only for a .ptx target"),
         (("run", "hotspot", "--backend", "quantum"), "no back end 'quantum'"),
-        (("run", "hotspot", "--set", "perfect_memory=false"), "not supported yet"),
+        (("run", "hotspot", "--set", "perfect_memory=false", "--backend", "array"), "perfect memory only"),
         (("run", "missing.json"), "missing.json"),
         (("run", "missing.ptx", "--grid", "1", "--block", "1"), "missing.ptx"),
         (("run", "missing.ptx"), "also needs --grid and --block"),

@@ -49,7 +49,7 @@ def test_selection_of_the_shipped_table():
     everything = read_reference(CYCLES)
     chosen, skipped = select(everything, (), (), ())
     assert {e.variant for e in chosen} == set(known_variants())
-    assert skipped == [f"variant {v}: not supported yet" for v in ("GTX480_c", "GTX480_d", "RTX3070")]
+    assert skipped == [f"variant {v}: not supported yet" for v in ("RTX3070",)]
     chosen, skipped = select(everything, ["GTX480_a"], ["table1"], ())
     assert len(chosen) == 15 and not skipped
     with pytest.raises(InputError, match=r"no variant 'GTX480_e'; did you mean GTX480_"):

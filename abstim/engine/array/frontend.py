@@ -78,7 +78,7 @@ def look_up(s: State, c: Launch, pc: Array, fetches: Array) -> tuple[Int32[Array
     s = s._replace(
         l1i=put(s.l1i, place, jnp.stack([line, stamp, there], -1), fetches),
         stamp=stamp,
-        counters=s.counters.at[L1I_ACCESSES:].add(counts),
+        counters=s.counters.at[L1I_ACCESSES : L1I_MISSES + 1].add(counts),
     )
     return jnp.maximum(time, there), s
 
