@@ -1,1 +1,46 @@
-"""How little is enough: which part of a run to simulate, and how to extrapolate from it. Imports none of the others."""
+"""How little is enough: what of a program to simulate, and how to extrapolate. Imports no other package of the house.
+
+Over launches: make a `Profile`, `method.select(profile)`, simulate `selection.units`, `selection.estimate(cycles)`.
+Inside a launch: `method.launch(simulator, ...)` with a `protocol.Simulator`. Both give an `Estimate`.
+"""
+
+from sampling.baselines import FirstInstructions, Full, RandomUnits, Systematic
+from sampling.errors import SamplingError
+from sampling.estimate import Estimate, Part
+from sampling.photon import Photon
+from sampling.pka import Pka, Pkp, Pks, TwoLevel
+from sampling.profile import Profile
+from sampling.protocol import Functional, LaunchShape, Observation, Simulator, WarpProfile
+from sampling.selection import Selection
+from sampling.sieve import Sieve
+from sampling.simpoint import SimPoint
+from sampling.stem import Stem
+from sampling.tbpoint import InterLaunch, IntraLaunch, TBPoint
+
+__all__ = [
+    "Estimate",
+    "FirstInstructions",
+    "Full",
+    "Functional",
+    "InterLaunch",
+    "IntraLaunch",
+    "LaunchShape",
+    "Observation",
+    "Part",
+    "Photon",
+    "Pka",
+    "Pkp",
+    "Pks",
+    "Profile",
+    "RandomUnits",
+    "SamplingError",
+    "Selection",
+    "Sieve",
+    "SimPoint",
+    "Simulator",
+    "Stem",
+    "Systematic",
+    "TBPoint",
+    "TwoLevel",
+    "WarpProfile",
+]

@@ -6,7 +6,7 @@ channels, the open row of every bank, and a use counter.
 
 from __future__ import annotations
 
-from abstim.engine.compiled.compile import jit
+from abstim.engine.compiled.compile import jit, outlined
 from abstim.engine.compiled.layout import BUCKETS
 from abstim.engine.compiled.servers import respond, serve
 from abstim.engine.compiled.tags import find, victim
@@ -43,7 +43,7 @@ def activate_cycles(far, m, channel, local):
     return m.activate_cycles
 
 
-@jit
+@outlined
 def access(sm, heap, far, m, line, sectors, time, write, units):
     """Sectors of a line are asked for, or written, at the SM's edge at `time`; returns when the last reply is back."""
     number, channel, local, k, there = l2_line(far, m, line)

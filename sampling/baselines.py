@@ -1,0 +1,105 @@
+"""What every method is measured against: everything, the first N instructions, a random tenth, every k-th unit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int64
+
+from sampling.estimate import Estimate, around
+from sampling.profile import Profile
+from sampling.selection import Selection
+from sampling.statistics import batch_means, coefficient_of_variation, t_quantile
+
+
+@dataclass(frozen=True)
+class Full:
+    """No sampling: every unit is simulated."""
+
+    name = "full"
+
+    def select(self, profile: Profile) -> Selection:
+        """Every unit."""
+        return _one_stratum(self.name, profile, np.arange(len(profile)))
+
+
+@dataclass(frozen=True)
+class FirstInstructions:
+    """Simulate the first N warp instructions and take their CPI for all (PKA, section 5.1: the first 1 billion).
+
+    The interval assumes that what follows behaves as what came first, which is the method's known flaw.
+    """
+
+    instructions: float = 1e9
+    name = "first instructions"
+
+    def select(self, profile: Profile) -> Selection:
+        """Units from the first until the budget is spent; at least one."""
+        before = np.cumsum(profile.instructions) - profile.instructions
+        return _one_stratum(self.name, profile, np.flatnonzero(before < self.instructions))
+
+    def estimate(self, selection: Selection, cycles: np.ndarray) -> Estimate:
+        """The program's cycles; the error that of a mean over neighbours, independent or correlated."""
+        plain = selection.estimate(list(cycles))
+        done = selection.instructions[selection.units]
+        unseen = 1.0 - selection.detailed_fraction
+        cpi, error, degrees = batch_means(np.asarray(cycles, float) / done)
+        relative = error / cpi * math.sqrt(max(unseen, 0.0)) if cpi else 0.0
+        return around(
+            self.name,
+            plain.total,
+            max(plain.total * relative, plain.standard_error),
+            degrees,
+            basis="model" if unseen > 0 else "exact",
+            detailed_fraction=plain.detailed_fraction,
+            functional_fraction=plain.functional_fraction,
+            parts=plain.parts,
+        )
+
+
+@dataclass(frozen=True)
+class RandomUnits:
+    """A simple random sample of the units (TBPoint, section V-A: 10 % of the sampling units)."""
+
+    fraction: float = 0.1
+    seed: int = 0
+    name = "random"
+
+    def select(self, profile: Profile) -> Selection:
+        """That share of the units, at least two (one has no spread)."""
+        count = min(len(profile), max(2, math.ceil(self.fraction * len(profile))))
+        chosen = np.random.default_rng(self.seed).choice(len(profile), count, replace=False)
+        return _one_stratum(self.name, profile, np.sort(chosen))
+
+
+@dataclass(frozen=True)
+class Systematic:
+    """Every k-th unit from a random start, as SMARTS does (Wunderlich et al., ISCA 2003).
+
+    `needed` is SMARTS' second step: the sample size that the first sample's own variation asks for.
+    """
+
+    fraction: float = 0.1
+    error: float = 0.03
+    seed: int = 0
+    name = "systematic"
+
+    def select(self, profile: Profile, count: int | None = None) -> Selection:
+        """`count` units (default: the fraction), evenly spaced from a random start; at least two."""
+        wanted = math.ceil(self.fraction * len(profile)) if count is None else count
+        period = max(1, len(profile) // max(2, wanted))
+        start = int(np.random.default_rng(self.seed).integers(period))
+        return _one_stratum(self.name, profile, np.arange(start, len(profile), period))
+
+    def needed(self, selection: Selection, cycles: np.ndarray) -> int:
+        """Units for a relative error of `error` at 95 %: n >= (z V / error)^2, V the sample's variation of CPI."""
+        variation = coefficient_of_variation(np.asarray(cycles, float) / selection.instructions[selection.units])
+        return max(2, math.ceil((t_quantile(math.inf) * variation / self.error) ** 2))
+
+
+def _one_stratum(name: str, profile: Profile, units: Int64[np.ndarray, " sample"]) -> Selection:
+    size = np.asarray(profile.instructions, float)
+    strata = np.zeros(len(profile), np.int64)
+    return Selection(method=name, units=units, strata=strata, size=size, instructions=size)

@@ -1,0 +1,113 @@
+"""What every method returns: a total, how sure it is of it, and what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sampling.statistics import CONFIDENCE, t_quantile
+
+# exact: everything was simulated; sampled: the interval follows from the sample's own spread;
+# model: it rests on an assumption of the method (named in its class), because one sample has no spread.
+Basis = Literal["exact", "sampled", "model"]
+_RANK: dict[Basis, int] = {"exact": 0, "sampled": 1, "model": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A piece of the program and how its cycles were found."""
+
+    name: str  # a launch, a region, a range of thread blocks
+    how: str  # "detailed", "warp", "basic block", "kernel", "region", "projection", ...
+    instructions: float  # warp instructions, estimated where they were not executed
+    cycles: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """An estimated total with its 95 % interval `[low, high]`, in the unit of the statistic (cycles by default).
+
+    `detailed_fraction`: share of the warp instructions that was simulated in detail; `functional_fraction`: share that
+    was executed at all, detailed ones included. Both are 1 where a method does not pay.
+    """
+
+    method: str
+    total: float
+    low: float
+    high: float
+    basis: Basis
+    detailed_fraction: float
+    functional_fraction: float = 1.0
+    parts: tuple[Part, ...] = ()
+    confidence: float = CONFIDENCE
+
+    @property
+    def standard_error(self) -> float:
+        """That of a normal distribution with this interval."""
+        return (self.high - self.low) / (2.0 * t_quantile(math.inf, self.confidence))
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half the interval over the total; 0 for a total of zero."""
+        return (self.high - self.low) / (2.0 * self.total) if self.total else 0.0
+
+    def covers(self, true_total: float) -> bool:
+        """Whether the interval holds a total (to rounding)."""
+        slack = 1e-9 * max(abs(true_total), 1.0)
+        return self.low - slack <= true_total <= self.high + slack
+
+    def relative_error(self, true_total: float) -> float:
+        """|estimate - true| / true."""
+        return abs(self.total - true_total) / true_total if true_total else 0.0
+
+
+def around(
+    method: str, total: float, error: float, degrees: float = math.inf, bias: float = 0.0, **fields: object
+) -> Estimate:
+    """An estimate with the symmetric interval `total` +- (t x `error` + `bias`); never below zero."""
+    total, half = float(total), (float(t_quantile(degrees) * error) if error else 0.0) + float(bias)
+    known: dict[str, object] = {"basis": "sampled" if half else "exact"} | fields
+    return Estimate(method=method, total=total, low=max(total - half, 0.0), high=total + half, **known)  # type: ignore[arg-type]
+
+
+def exact(method: str, total: float, parts: tuple[Part, ...] = ()) -> Estimate:
+    """Everything was simulated: the total is the answer and the method did not pay."""
+    return Estimate(
+        method=method, total=total, low=total, high=total, basis="exact", detailed_fraction=1.0, parts=parts
+    )
+
+
+def combine(
+    method: str, estimates: Sequence[Estimate], instructions: Sequence[float], sources: Sequence[object] | None = None
+) -> Estimate:
+    """The sum of estimates, a launch each. `sources`: launches predicted from the same one share their error.
+
+    Errors of one source add up; those of different sources are independent and add in quadrature.
+    """
+    groups: dict[object, float] = {}
+    for place, estimate in enumerate(estimates):
+        source = place if sources is None else sources[place]
+        groups[source] = groups.get(source, 0.0) + estimate.standard_error
+    weight = sum(instructions) or 1.0
+    pairs = list(zip(estimates, instructions, strict=True))
+    return around(
+        method,
+        sum(estimate.total for estimate in estimates),
+        math.sqrt(sum(error**2 for error in groups.values())),
+        basis=worst(estimates),
+        detailed_fraction=sum(e.detailed_fraction * n for e, n in pairs) / weight,
+        functional_fraction=sum(e.functional_fraction * n for e, n in pairs) / weight,
+        parts=tuple(part for estimate in estimates for part in estimate.parts),
+    )
+
+
+def worst(estimates: Sequence[Estimate]) -> Basis:
+    """The weakest basis among estimates; exact if there are none."""
+    return max((e.basis for e in estimates), key=_RANK.__getitem__, default="exact")
+
+
+def renamed(estimate: Estimate, method: str) -> Estimate:
+    """The same estimate under another method's name."""
+    return replace(estimate, method=method)

@@ -1,0 +1,113 @@
+"""The online analysis of 1 % of the warps, and the GPU BBV made of it. Photon, sections 3 (Figure 5) and 4."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from sampling.protocol import Functional, LaunchShape, WarpProfile
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Analysis:
+    """What a functional execution of a few thread blocks tells. No GPU changes it: keep it and reuse it ("offline").
+
+    `gpu_bbv`: one row a warp type, its projected basic-block vector times its share of the warps, largest share first.
+    """
+
+    gpu_bbv: Float64[np.ndarray, "warp_type d"]
+    type_ids: Int64[np.ndarray, " warp_type"]  # in the order of gpu_bbv
+    type_shares: Float64[np.ndarray, " warp_type"]
+    block_shares: Float64[np.ndarray, " basic_block"]  # of the instructions executed
+    instructions: float  # warp instructions of the analysed warps
+    warps: int  # analysed
+    thread_blocks: Int64[np.ndarray, " tb"]  # analysed, ascending
+    request_rates: Float64[np.ndarray, " tb"]  # memory requests a warp instruction of each
+
+    @property
+    def dominant_share(self) -> float:
+        """Share of the most frequent type of warp."""
+        return float(self.type_shares[0])
+
+    def resembles(self, retired: int, dispatched: int, tolerance: float, fewest: int = 8) -> bool:
+        """Whether the thread blocks from `dispatched` on use memory as the last ones before `retired` do.
+
+        Equal warps may find data elsewhere later in the grid; their instructions do not tell, their requests do. Means
+        of analysed blocks, `fewest` at least, are equal if no further apart than the tolerance and two standard errors.
+        """
+        past, future = np.searchsorted(self.thread_blocks, (retired, dispatched))
+        seen, left = self.request_rates[max(past - fewest, 0) : past], self.request_rates[future:]
+        if len(seen) == 0 or len(left) == 0:
+            return True
+        noise = 2.0 * np.hypot(seen.std() / np.sqrt(len(seen)), left.std() / np.sqrt(len(left)))
+        return bool(abs(seen.mean() - left.mean()) <= tolerance * left.mean() + noise)
+
+    def save(self, path: Path) -> None:
+        """Write an `.npz` file."""
+        columns: dict[str, Any] = {name: np.asarray(value) for name, value in vars(self).items()}
+        np.savez(path, **columns)
+
+    @staticmethod
+    def load(path: Path) -> Analysis:
+        """What `save` wrote."""
+        with np.load(path) as kept:
+            scalars = {"instructions": float, "warps": int}
+            return Analysis(**{name: scalars.get(name, np.asarray)(kept[name]) for name in kept.files})  # type: ignore[arg-type]
+
+
+def sample_blocks(shape: LaunchShape, share: float) -> Int64[np.ndarray, " tb"]:
+    """Evenly spaced thread blocks that hold `share` of the warps; at least one. Whole ones, because of barriers."""
+    count = max(1, math.ceil(share * shape.thread_blocks))
+    return np.unique(np.linspace(0, shape.thread_blocks - 1, count).round().astype(np.int64))
+
+
+def analyse(functional: Functional, shape: LaunchShape, share: float = 0.01, dimensions: int = 16) -> Analysis:
+    """Execute `share` of the warps functionally and summarise them."""
+    thread_blocks = sample_blocks(shape, share)
+    return summarise(functional.profile(thread_blocks), functional.block_instructions, dimensions)
+
+
+def summarise(
+    profile: WarpProfile, block_instructions: Int64[np.ndarray, " basic_block"], dimensions: int = 16
+) -> Analysis:
+    """The analysis of warps already executed."""
+    types, first, inverse, members = np.unique(
+        profile.types, return_index=True, return_inverse=True, return_counts=True
+    )
+    inverse = inverse.reshape(-1)
+    weighted = profile.counts * block_instructions
+    instructions = weighted.sum(1)
+    vectors = weighted[first] / np.maximum(instructions[first], 1)[:, None]
+    projection = projection_matrix(vectors.shape[1], dimensions)
+    order = np.lexsort((types, -members))
+    shares = members[order] / members.sum()
+    by_block = (len(profile.thread_blocks), -1)
+    requests = profile.memory_requests.reshape(by_block).sum(1)
+    return Analysis(
+        gpu_bbv=shares[:, None] * (vectors[order] @ projection),
+        type_ids=types[order],
+        type_shares=shares,
+        block_shares=weighted.sum(0) / max(weighted.sum(), 1),
+        instructions=float(instructions.sum()),
+        warps=len(profile.types),
+        thread_blocks=np.asarray(profile.thread_blocks),
+        request_rates=requests / np.maximum(instructions.reshape(by_block).sum(1), 1),
+    )
+
+
+def projection_matrix(blocks: int, dimensions: int) -> Float64[np.ndarray, "basic_block d"]:
+    """The fixed random projection. Row b does not depend on the number of blocks; lengths are kept on average."""
+    rng = np.random.default_rng(20231028)
+    return rng.uniform(-1.0, 1.0, (blocks, dimensions)) * math.sqrt(3.0 / dimensions)
+
+
+def distance(a: Float64[np.ndarray, "m d"], b: Float64[np.ndarray, "n d"]) -> float:
+    """Sum over warp types, by weight, of the Euclidean distance of their vectors; a missing type counts as 0."""
+    rows = max(len(a), len(b))
+    padded = [np.vstack([v, np.zeros((rows - len(v), v.shape[1]))]) for v in (a, b)]
+    return float(np.linalg.norm(padded[0] - padded[1], axis=1).sum())

@@ -1,0 +1,88 @@
+"""Photon: kernel, warp and basic-block sampling together, switching by itself (Liu et al., MICRO 2023, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sampling.estimate import Estimate, Part, combine, exact, renamed
+from sampling.photon.bbv import Analysis, analyse
+from sampling.photon.block import BlockSampling, BlockTimes
+from sampling.photon.kernel import KernelSampling, KnownLaunch
+from sampling.photon.rest import BlockPrediction
+from sampling.photon.run import Run
+from sampling.photon.warp import WarpSampling
+from sampling.protocol import Functional, Simulator
+
+
+@dataclass(eq=False)
+class Photon:
+    """Levels may be switched off by None. A launch in which nothing becomes stable is simulated in full.
+
+    The object remembers the launches it has seen: kernel sampling predicts later ones from them. `analysis_share`: of
+    the warps, executed functionally before anything else.
+    """
+
+    kernel: KernelSampling | None = field(default_factory=KernelSampling)
+    warp: WarpSampling | None = field(default_factory=WarpSampling)
+    block: BlockSampling | None = field(default_factory=BlockSampling)
+    analysis_share: float = 0.01
+    dimensions: int = 16
+    request_tolerance: float = 0.1
+    name = "Photon"
+
+    def program(self, launches: Iterable[tuple[Simulator, Functional]]) -> Estimate:
+        """All launches of a program, in order."""
+        estimates, instructions, sources = [], [], []
+        for number, (simulator, functional) in enumerate(launches):
+            estimate, weight, match = self._launch(simulator, functional, None)
+            estimates.append(estimate)
+            instructions.append(weight)
+            sources.append(("launch", number) if match is None else ("known", match))
+        return combine(self.name, estimates, instructions, sources)
+
+    def launch(self, simulator: Simulator, functional: Functional, analysis: Analysis | None = None) -> Estimate:
+        """One launch. `analysis`: one kept from an earlier run, on whatever GPU; nothing is executed for it then."""
+        return self._launch(simulator, functional, analysis)[0]
+
+    def _launch(
+        self, simulator: Simulator, functional: Functional, analysis: Analysis | None
+    ) -> tuple[Estimate, float, int | None]:
+        """Estimate, instructions, and which known launch it is or was predicted from: those share their error."""
+        shape = simulator.shape
+        known = analysis or analyse(functional, shape, self.analysis_share, self.dimensions)
+        if self.kernel is not None and (match := self.kernel.match(known, shape)) is not None:
+            estimate = self.kernel.predict(known, shape, match)
+            return estimate, sum(part.instructions for part in estimate.parts), match
+        instructions = known.instructions / known.warps * shape.warps
+        executed = 0.0 if analysis is not None else known.warps / shape.warps
+        estimate = renamed(self._inside(simulator, functional, known, instructions, executed), self.name)
+        if self.kernel is not None:
+            self.kernel.remember(KnownLaunch(analysis=known, shape=shape, instructions=instructions, estimate=estimate))
+            return estimate, instructions, len(self.kernel.known) - 1
+        return estimate, instructions, None
+
+    def _inside(
+        self, simulator: Simulator, functional: Functional, analysis: Analysis, instructions: float, executed: float
+    ) -> Estimate:
+        run = Run(simulator)
+        warp = self.warp if self.warp is not None and self.warp.possible(analysis) else None
+        detector = warp.detector() if warp else None
+        times = BlockTimes(self.block, functional) if self.block is not None else None
+        while len(run.remaining):
+            seen = run.step()
+            if warp is not None and detector is not None:
+                warp.watch(detector, seen)
+                if detector.stable and self._may_skip(run, analysis):
+                    return warp.predict(run, detector, instructions, executed)
+            if times is not None:
+                times.watch(seen)
+                if times.ready(analysis) and self._may_skip(run, analysis):
+                    return BlockPrediction(run, times, instructions, executed).finish(warp, detector)
+        total = run.finish()
+        whole = Part(name=run.shape.name, how="detailed", instructions=instructions, cycles=total)
+        return exact(self.name, total, (whole,))
+
+    def _may_skip(self, run: Run, analysis: Analysis) -> bool:
+        retired = max(run.dispatched - run.shape.wave_blocks, 1)
+        return len(run.remaining) > 0 and analysis.resembles(retired, run.dispatched, self.request_tolerance)

@@ -1,0 +1,100 @@
+"""The rest of a launch once basic blocks are stable: executed, predicted, dispatched. Photon, section 4.1, step 3."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from sampling.estimate import Estimate, Part, around
+from sampling.photon.block import BlockTimes
+from sampling.photon.run import Run
+from sampling.photon.stability import Detector
+from sampling.photon.warp import WarpSampling
+from sampling.schedule import dispatch
+from sampling.statistics import batch_means
+
+_FEWEST_BLOCKS = 256  # executed at once
+
+
+class BlockPrediction:
+    """Warps' times are sums of their basic blocks' times; a thread block takes as long as its slowest warp.
+
+    The slowest of several noisy warps is slower than their mean times say. So predicted thread blocks are multiplied
+    with ratios, observed over predicted, drawn from the last wave simulated in detail. The interval holds the errors of
+    the blocks' mean times, of the ratios' mean and its change over two waves, and the spread of the last thread block.
+    """
+
+    def __init__(self, run: Run, times: BlockTimes, instructions: float, executed: float, seed: int = 0) -> None:
+        self.run, self.functional = run, times.functional
+        self.instructions, self.executed = instructions, executed
+        self.cycles, self.errors = times.cycles()
+        self.rng = np.random.default_rng(seed)
+        blocks, observed = run.retired(2 * run.shape.wave_blocks)
+        ratios = observed / self.warp_cycles(blocks).max(1, initial=1.0)
+        self.ratios = ratios[-run.shape.wave_blocks :] if len(ratios) else np.ones(1)
+        self.drift = abs(float(self.ratios.mean()) - float(ratios.mean())) if len(ratios) else 0.0
+        self.mean_cycles = float(observed.mean()) if len(observed) else 0.0
+        self.work = np.zeros(len(self.cycles))  # predicted warp cycles by basic block
+        self.free = run.free_cycles(self._block_cycles(self.warp_cycles(run.seen.resident_blocks)))
+
+    def warp_cycles(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Float64[np.ndarray, "tb warp"]:
+        """Predicted cycles of every warp of some thread blocks, which are executed for it."""
+        if len(thread_blocks) == 0:
+            return np.empty((0, self.run.shape.warps_per_block))
+        counts = self.functional.profile(np.asarray(thread_blocks)).counts
+        return np.maximum(counts @ self.cycles, 1.0).reshape(len(thread_blocks), -1)
+
+    def _block_cycles(self, warps: Float64[np.ndarray, "tb warp"]) -> Float64[np.ndarray, " tb"]:
+        return warps.max(1, initial=0.0) * self.rng.choice(self.ratios, len(warps))
+
+    def finish(self, warp: WarpSampling | None, detector: Detector | None) -> Estimate:
+        """Execute and predict chunk by chunk; hand over once the warp detector is content with predicted warps."""
+        remaining, chunk = self.run.remaining, max(self.run.chunk, _FEWEST_BLOCKS)
+        predicted: list[np.ndarray] = []
+        for start in range(0, len(remaining), chunk):
+            warps = self.warp_cycles(remaining[start : start + chunk])
+            predicted.append(self._block_cycles(warps))
+            starts, self.free = dispatch(self.free, predicted[-1])
+            left = len(remaining) - start - len(warps)
+            if warp is None or detector is None or left == 0:
+                continue
+            scaled = warps * (predicted[-1] / warps.max(1))[:, None]
+            detector.add(np.repeat(starts, warps.shape[1]), (starts[:, None] + scaled).ravel())
+            if detector.stable:
+                return self._hand_over(warp, detector, np.concatenate(predicted), left)
+        return self._estimate(float(self.free.max()), 0.0, len(remaining), "basic block")
+
+    def _hand_over(
+        self, warp: WarpSampling, detector: Detector, predicted: Float64[np.ndarray, " tb"], left: int
+    ) -> Estimate:
+        last = predicted[-max(warp.window // self.run.shape.warps_per_block, 1) :]
+        rest = warp.extrapolate(self.run, last, self.free, left, detector.drift, self.instructions, 0.0)
+        return self._estimate(rest.total, rest.standard_error, len(predicted), "basic block, then warp")
+
+    def _estimate(self, total: float, error: float, executed: int, how: str) -> Estimate:
+        run, now = self.run, self.run.seen.clock_cycles
+        mean, ratio_error, degrees = batch_means(self.ratios)
+        relative = math.hypot(self._block_error(), (ratio_error + self.drift) / mean)
+        last = float(self.ratios.std()) * self.mean_cycles
+        spread = math.sqrt(((total - now) * relative) ** 2 + error**2 + last**2)
+        done = run.dispatched / run.shape.thread_blocks
+        parts = (
+            Part(name=f"thread blocks 0-{run.dispatched - 1}", how="detailed", cycles=now,
+                 instructions=self.instructions * done),
+            Part(name=f"thread blocks {run.dispatched}-{run.shape.thread_blocks - 1}", how=how, cycles=total - now,
+                 instructions=self.instructions * (1 - done)),
+        )  # fmt: skip
+        return around(
+            "basic block", total, spread, degrees, basis="sampled", detailed_fraction=done, parts=parts,
+            functional_fraction=min(done + self.executed + executed / run.shape.thread_blocks, 1.0),
+        )  # fmt: skip
+
+    def _block_error(self) -> float:
+        """Relative error of a warp's time from those of its basic blocks' times."""
+        blocks, _ = self.run.retired(2 * self.run.shape.wave_blocks)
+        if len(blocks) == 0:
+            return 1.0
+        work = self.functional.profile(blocks).counts.sum(0) * self.cycles
+        return float(np.linalg.norm(work * self.errors) / work.sum()) if work.sum() else 0.0

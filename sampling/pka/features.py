@@ -1,0 +1,101 @@
+"""PKA's twelve microarchitecture-agnostic characteristics of a launch (Table 2), from counts or from Nsight's CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float64
+
+from sampling.errors import SamplingError
+from sampling.profile import Profile
+
+# Our name -> Nsight Compute's metric. Counts are sums over a launch; loads and stores count warp instructions, the
+# "coalesced" ones 32-byte sectors; divergence efficiency is thread instructions a warp instruction.
+METRICS = {
+    "coalesced_global_loads": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "coalesced_global_stores": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "coalesced_local_loads": "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
+    "global_loads": "smsp__inst_executed_op_global_ld.sum",
+    "global_stores": "smsp__inst_executed_op_global_st.sum",
+    "local_loads": "smsp__inst_executed_op_local_ld.sum",
+    "shared_loads": "smsp__inst_executed_op_shared_ld.sum",
+    "shared_stores": "smsp__inst_executed_op_shared_st.sum",
+    "global_atomics": "smsp__sass_inst_executed_op_global_atom.sum",
+    "instructions": "smsp__inst_executed.sum",
+    "divergence_efficiency": "smsp__thread_inst_executed_per_inst_executed.ratio",
+    "thread_blocks": "launch__grid_size",
+}
+_TIME = ("gpc__cycles_elapsed.max", "sm__cycles_elapsed.max", "gpu__time_duration.sum")
+
+
+def features(counts: Mapping[str, np.ndarray]) -> Float64[np.ndarray, "launch 12"]:
+    """The matrix from a column a characteristic, by the names of METRICS. Raises SamplingError for a missing one."""
+    missing = [name for name in METRICS if name not in counts]
+    if missing:
+        raise SamplingError(f"PKA needs twelve characteristics of every launch; missing: {', '.join(missing)}")
+    return np.stack([np.asarray(counts[name], float) for name in METRICS], axis=1)
+
+
+def read_nsight_compute(path: Path) -> Profile:
+    """A profile from `ncu --csv`, wide (`--page raw`) or one row a metric. Raises SamplingError for a metric it lacks.
+
+    `cycles` are elapsed cycles, or nanoseconds where only the duration was collected; None without either.
+    """
+    launches = list(_launches(path))
+    if not launches:
+        raise SamplingError(f"{path}: no launches; is it the output of `ncu --csv`?")
+    columns: dict[str, np.ndarray] = {}
+    for name, metric in METRICS.items():
+        columns[name] = _column(launches, metric, path)
+    time = next((metric for metric in _TIME if metric in launches[0]), None)
+    names = [launch.get("Kernel Name", "") for launch in launches]
+    return Profile(
+        instructions=columns["instructions"],
+        kernels=np.unique(names, return_inverse=True)[1].reshape(-1),
+        thread_instructions=columns["instructions"] * columns["divergence_efficiency"],
+        thread_blocks=columns["thread_blocks"].astype(np.int64),
+        threads_per_block=np.array([_volume(launch.get("Block Size", "")) for launch in launches], np.int64),
+        features=features(columns),
+        cycles=None if time is None else _column(launches, time, path),
+    )
+
+
+def _launches(path: Path) -> Iterator[dict[str, str]]:
+    """One dict a launch, whichever way the file is laid out."""
+    rows = list(_rows(path))
+    if not rows or "Metric Name" not in rows[0]:
+        yield from (row for row in rows if row.get("ID", "").strip().isdigit())  # the row of units has no ID
+        return
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        launch = found.setdefault(row["ID"], dict(row))
+        launch[row["Metric Name"]] = row["Metric Value"]
+    yield from found.values()
+
+
+def _rows(path: Path) -> Iterable[dict[str, str]]:
+    """Rows after whatever the profiler printed before the header."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SamplingError(f"{path}: cannot be read ({error})") from None
+    start = next((n for n, line in enumerate(lines) if line.replace('"', "").startswith("ID,")), None)
+    return [] if start is None else csv.DictReader(lines[start:])
+
+
+def _column(launches: list[dict[str, str]], metric: str, path: Path) -> Float64[np.ndarray, " launch"]:
+    try:
+        return np.array([float(launch[metric].replace(",", "")) for launch in launches])
+    except (KeyError, AttributeError):
+        raise SamplingError(f"{path}: no metric {metric}; collect it with `ncu --metrics {metric},...`") from None
+    except ValueError as error:
+        raise SamplingError(f"{path}: {metric}: {error}") from None
+
+
+def _volume(text: str) -> int:
+    """`(16, 16, 1)` -> 256; 0 for anything else."""
+    sides = [side.strip() for side in text.strip().strip("()").split(",")]
+    return int(np.prod([int(side) for side in sides])) if all(side.isdigit() for side in sides) else 0

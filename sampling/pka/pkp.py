@@ -1,0 +1,94 @@
+"""Principal Kernel Projection: stop a launch when its IPC has been stable for a while. PKA, section 3.2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+
+from sampling.estimate import Estimate, Part, around, exact
+from sampling.photon.run import Run
+from sampling.protocol import Simulator
+from sampling.statistics import batch_means
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A launch's cycles, and every other statistic the simulator counts, projected to the whole launch."""
+
+    cycles: Estimate
+    counters: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Pkp:
+    """Rolling window of 3,000 cycles, s = 0.25, and at least a wave of thread blocks finished.
+
+    s bounds the deviation of IPC in the window over its mean there, so that it does not depend on how wide the GPU is.
+    Launches smaller than a wave need not finish one. Cycles left are linear in the thread blocks not yet finished, and
+    so is any statistic that grows with work. Those in flight count with what is left of them: slots are always full, so
+    cycles left = (unfinished blocks x mean time of a block - age of those in flight) / slots. `in_flight = False` takes
+    cycles so far x blocks / finished blocks, which is too long by what is in flight. The interval holds the errors of
+    the mean time and of IPC in the window, and the spread of the last block to finish.
+    """
+
+    window_cycles: int = 3000
+    s: float = 0.25
+    in_flight: bool = True
+    name = "PKP"
+
+    def launch(self, simulator: Simulator, instructions: float | None = None) -> Projection:
+        """One launch. `instructions` of the whole launch, if known, are reported with its parts."""
+        run = Run(simulator)
+        ipc: Float64[np.ndarray, " window"] = np.empty(0)
+        kept = max(2, self.window_cycles // simulator.shape.window_cycles)
+        finished = 0
+        while len(run.remaining):
+            seen = run.step()
+            finished += len(seen.blocks)
+            ipc = np.concatenate([ipc, seen.window_instructions])[-kept:]
+            wave = min(simulator.shape.wave_blocks, simulator.shape.thread_blocks)
+            enough = finished > wave or (simulator.shape.thread_blocks < simulator.shape.wave_blocks and finished > 0)
+            if enough and len(ipc) == kept and self.quasi_stable(ipc):
+                return self._project(run, finished, ipc, instructions)
+        total = run.finish()
+        whole = Part(name=run.shape.name, how="detailed", instructions=instructions or 0.0, cycles=total)
+        return Projection(exact(self.name, total, (whole,)), dict(run.seen.counters))
+
+    def quasi_stable(self, ipc: Float64[np.ndarray, " window"]) -> bool:
+        """Whether the deviation of IPC over the window is below s of its mean."""
+        mean = float(ipc.mean())
+        return mean > 0 and float(ipc.std()) < self.s * mean
+
+    def _project(
+        self, run: Run, finished: int, ipc: Float64[np.ndarray, " window"], instructions: float | None
+    ) -> Projection:
+        now, whole = run.seen.clock_cycles, run.shape.thread_blocks
+        slots = min(run.shape.wave_blocks, whole)
+        cycles = run.retired(max(finished - slots, slots))[1]  # not the first wave, where caches are cold
+        mean, error, degrees = batch_means(cycles)
+        left = self.cycles_left(run, finished, mean)
+        relative = np.hypot(error / mean, float(ipc.std() / ipc.mean()) / np.sqrt(len(ipc)))
+        spread = float(np.hypot(left * relative, cycles.std()))
+        share = run.dispatched / whole
+        known = instructions or 0.0
+        parts = (
+            Part(name=f"thread blocks 0-{run.dispatched - 1}", how="detailed", instructions=known * share, cycles=now),
+            Part(name=f"thread blocks {run.dispatched}-{whole - 1}", how="projection", instructions=known * (1 - share),
+                 cycles=left),
+        )  # fmt: skip
+        estimate = around(
+            self.name, now + left, spread, degrees, basis="sampled", detailed_fraction=share, functional_fraction=share,
+            parts=parts,
+        )  # fmt: skip
+        done = now / (now + left) if self.in_flight else finished / whole
+        return Projection(estimate, {name: value / done for name, value in run.seen.counters.items()})
+
+    def cycles_left(self, run: Run, finished: int, mean_cycles: float) -> float:
+        """Until the launch ends, if thread blocks go on taking their mean time."""
+        now, whole = run.seen.clock_cycles, run.shape.thread_blocks
+        if not self.in_flight:
+            return now * (whole / finished - 1.0)
+        ages = float((now - run.seen.resident_dispatch_cycles).sum())
+        return max((whole - finished) * mean_cycles - ages, 0.0) / min(run.shape.wave_blocks, whole)

@@ -1,0 +1,79 @@
+"""Principal Kernel Selection: PCA, then k-means with as few clusters as the error allows. PKA, section 3.1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from sampling.profile import Profile
+from sampling.selection import Selection, first_of_each, relabel
+
+
+@dataclass(frozen=True)
+class Pks:
+    """K = 1..20, the first whose projection of the profiled cycles is within 5 %; the first launch of each cluster.
+
+    A cluster's cycles are its representative's times its number of launches. Where no K is within the error, the best
+    one is taken. Without profiled cycles the warp instructions stand for them. `variance`: share of it that the kept
+    principal components explain. The interval assumes that the
+    projection is as good on the simulated GPU as on the profiled one (within `error`, or what was reached), and that a
+    representative differs by MODEL_ERROR from what it was there.
+    """
+
+    error: float = 0.05
+    most_clusters: int = 20
+    variance: float = 0.9995
+    seed: int = 0
+    name = "PKS"
+
+    def select(self, profile: Profile) -> Selection:
+        """One launch a cluster. Raises SamplingError if the profile has no features."""
+        reference = np.asarray(profile.instructions if profile.cycles is None else profile.cycles, float)
+        strata = self.sweep(principal(profile.need("features", self.name), self.variance), reference)
+        apart = max(self.error, projection_error(strata, reference))
+        return Selection(
+            method=self.name,
+            units=first_of_each(strata),
+            strata=strata,
+            size=np.ones(len(profile)),
+            instructions=np.asarray(profile.instructions, float),
+            bias=apart / (1.0 - min(apart, 0.9)),  # of the truth; a bias is of the estimate, which may be the smaller
+        )
+
+    def sweep(
+        self, points: Float64[np.ndarray, "launch d"], reference: Float64[np.ndarray, " launch"]
+    ) -> Int64[np.ndarray, " launch"]:
+        """Labels of the smallest K within the error, numbered by first appearance."""
+        from sklearn.cluster import KMeans
+
+        distinct, inverse, weight = np.unique(points.round(9), axis=0, return_inverse=True, return_counts=True)
+        best = (np.inf, np.zeros(len(points), np.int64))
+        for k in range(1, min(self.most_clusters, len(distinct)) + 1):
+            model = KMeans(k, n_init=1, random_state=self.seed).fit(distinct, sample_weight=weight)
+            strata = relabel(model.labels_[inverse.reshape(-1)].astype(np.int64))
+            apart = projection_error(strata, reference)
+            if apart < best[0]:
+                best = (apart, strata)
+            if apart <= self.error:
+                break
+        return best[1]
+
+
+def principal(features: Float64[np.ndarray, "launch f"], variance: float) -> Float64[np.ndarray, "launch d"]:
+    """Standardised features on the principal components that explain this share of their variance."""
+    deviation = features.std(0)
+    standard = (features - features.mean(0)) / np.where(deviation == 0, 1, deviation)
+    _, singular, rows = np.linalg.svd(standard, full_matrices=False)
+    power = singular**2
+    if power.sum() == 0:
+        return np.zeros((len(features), 1))
+    kept = int(np.searchsorted(np.cumsum(power) / power.sum(), variance)) + 1
+    return standard @ rows[:kept].T
+
+
+def projection_error(strata: Int64[np.ndarray, " launch"], reference: Float64[np.ndarray, " launch"]) -> float:
+    """Relative error of the total when every cluster is its first launch times its size."""
+    first = np.unique(strata, return_index=True)[1]
+    return abs(float(np.dot(reference[first], np.bincount(strata)) / reference.sum()) - 1.0)

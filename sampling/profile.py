@@ -1,0 +1,50 @@
+"""What is known of a program's launches (or of any other units of it) before a method selects some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from sampling.errors import SamplingError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Profile:
+    """One row a unit, in chronological order. A unit is a launch, or an interval of one.
+
+    Fields a method does not need may be left out; it raises SamplingError if one it needs is missing. `kernels` names
+    what the unit runs (equal numbers, equal code). `cycles` are those of a profile on some
+    machine, in any unit of time.
+    """
+
+    instructions: Float64[np.ndarray, " unit"]  # warp instructions
+    kernels: Int64[np.ndarray, " unit"] | None = None
+    thread_instructions: Float64[np.ndarray, " unit"] | None = None
+    memory_requests: Float64[np.ndarray, " unit"] | None = None
+    thread_blocks: Int64[np.ndarray, " unit"] | None = None
+    threads_per_block: Int64[np.ndarray, " unit"] | None = None
+    block_size_variation: Float64[np.ndarray, " unit"] | None = None  # CoV of thread instructions over thread blocks
+    features: Float64[np.ndarray, "unit feature"] | None = None  # PKA's twelve
+    basic_blocks: Float64[np.ndarray, "unit basic_block"] | None = None  # executions
+    cycles: Float64[np.ndarray, " unit"] | None = None
+
+    def __post_init__(self) -> None:
+        for name, column in vars(self).items():
+            if column is not None and len(column) != len(self.instructions):
+                raise SamplingError(f"profile: {name} has {len(column)} rows, instructions {len(self.instructions)}")
+        if len(self.instructions) == 0:
+            raise SamplingError("profile: no launches; there is nothing to sample")
+        if not (np.isfinite(self.instructions).all() and (np.asarray(self.instructions) > 0).all()):
+            raise SamplingError("profile: every launch needs a positive number of warp instructions")
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    def need(self, column: str, method: str) -> np.ndarray:
+        """A column. Raises SamplingError where the profile has none."""
+        found = getattr(self, column)
+        if found is None:
+            raise SamplingError(f"{method} needs the profile's {column}; this profile has none")
+        return np.asarray(found)

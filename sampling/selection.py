@@ -1,0 +1,153 @@
+"""Which units to simulate, and what their cycles say of the whole: a stratified ratio estimator for every method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from sampling.errors import SamplingError
+from sampling.estimate import Basis, Estimate, Part, around, worst
+from sampling.statistics import pooled_error
+
+# Relative error of one unit's cycles, where nothing says how far units of its stratum differ in what no feature shows.
+MODEL_ERROR = 0.05
+FEW = 10  # samples of a stratum
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Selection:
+    """Units to simulate. Cycles of a stratum are its `size` times the sample's cycles a `size`.
+
+    `size` is 1 a unit where a method scales by number of units (PKS, STEM), instructions where it scales by CPI
+    (Sieve, TBPoint, SimPoint, random). `spread`: relative deviation of cycles a size in each stratum that the method
+    assumes, used where a stratum has a single sample; None: MODEL_ERROR.
+    """
+
+    method: str
+    units: Int64[np.ndarray, " sample"]  # ascending
+    strata: Int64[np.ndarray, " unit"]  # 0 .. number of strata - 1
+    size: Float64[np.ndarray, " unit"]
+    instructions: Float64[np.ndarray, " unit"]
+    spread: Float64[np.ndarray, " stratum"] | None = None
+    bias: float = 0.0  # relative error of the whole that the method itself admits; widens the interval
+
+    def __post_init__(self) -> None:
+        if not np.array_equal(np.unique(self.strata[self.units]), np.arange(self.strata.max() + 1)):
+            raise SamplingError(f"{self.method}: a stratum has no unit to simulate")
+
+    @property
+    def detailed_fraction(self) -> float:
+        """Share of the instructions in the selected units."""
+        return _share(self.instructions[self.units].sum(), self.instructions.sum())
+
+    @property
+    def multipliers(self) -> Float64[np.ndarray, " sample"]:
+        """What each selected unit's cycles are multiplied with; the sum is the estimate."""
+        whole = np.bincount(self.strata, self.size)
+        mine = self.strata[self.units]
+        sampled = np.bincount(mine, self.size[self.units])
+        return whole[mine] / sampled[mine]
+
+    def estimate(self, measured: Sequence[float] | Sequence[Estimate]) -> Estimate:
+        """The program's cycles from those of the selected units, each a number or itself an estimate."""
+        if len(measured) != len(self.units):
+            raise SamplingError(f"{self.method}: {len(measured)} results for {len(self.units)} selected launches")
+        given = [m for m in measured if isinstance(m, Estimate)]
+        cycles = np.array([m.total if isinstance(m, Estimate) else float(m) for m in measured])
+        detailed = np.array([m.detailed_fraction if isinstance(m, Estimate) else 1.0 for m in measured])
+        inner = np.array([m.standard_error if isinstance(m, Estimate) else 0.0 for m in measured])
+        variances, degrees, basis = self._variances(cycles)
+        total = float(np.dot(self.multipliers, cycles))
+        own = float(np.sum((self.multipliers * inner) ** 2))
+        error, freedom = pooled_error(np.append(variances, own), np.append(degrees, math.inf))
+        sampled = self.instructions[self.units]
+        return around(
+            self.method,
+            total,
+            error,
+            freedom,
+            0.0 if basis == "exact" else self.bias * total,
+            basis=max((basis, worst(given)), key=("exact", "sampled", "model").index),
+            detailed_fraction=_share(np.dot(sampled, detailed), self.instructions.sum()),
+            functional_fraction=self.detailed_fraction,
+            parts=self._parts(cycles),
+        )
+
+    def _parts(self, cycles: Float64[np.ndarray, " sample"]) -> tuple[Part, ...]:
+        instructions = np.bincount(self.strata, self.instructions)
+        scaled = np.bincount(self.strata[self.units], self.multipliers * cycles)
+        members = np.bincount(self.strata)
+        chosen = np.bincount(self.strata[self.units])
+        rows = zip(chosen.tolist(), members.tolist(), instructions.tolist(), scaled.tolist(), strict=True)
+        return tuple(
+            Part(name=f"stratum {h}", how=f"{m} of {n} launches", instructions=i, cycles=c)
+            for h, (m, n, i, c) in enumerate(rows)
+        )
+
+    def _variances(self, cycles: Float64[np.ndarray, " sample"]) -> tuple[np.ndarray, np.ndarray, Basis]:
+        """Variance of every stratum's total, its degrees of freedom, and what they rest on.
+
+        A unit's relative variance is `spread` squared where a stratum has one sample, its own sample's otherwise: the
+        separate ratio estimator (Cochran, Sampling Techniques, section 6.10), residuals divided by 1 - leverage as a
+        jackknife would, because a few large launches decide a ratio. Below FEW samples a stratum may look calm by luck:
+        it takes the variance of all such strata together if that is larger.
+        """
+        mine, size = self.strata[self.units], self.size[self.units]
+        members, chosen = np.bincount(self.strata), np.bincount(mine)
+        whole, sampled = np.bincount(self.strata, self.size), np.bincount(mine, size)
+        ratio = np.bincount(mine, cycles) / sampled
+        unseen, several, free = 1.0 - chosen / members, chosen > 1, chosen - 1.0
+        leverage = np.minimum(size / sampled[mine], 1.0 - 1e-9)
+        residual = (cycles - ratio[mine] * size) / (1.0 - leverage)
+        relative = free * np.bincount(mine, residual**2) / np.maximum(ratio * sampled, 1e-300) ** 2
+        few = np.where(several & (chosen < FEW) & (unseen > 0), free, 0.0)
+        pooled = float(np.dot(few, relative)) / max(few.sum(), 1.0)
+        calm = (few > 0) & (relative < pooled)
+        relative = np.where(several, np.where(calm, pooled, relative), self._spread**2)
+        degrees = np.where(several, np.where(calm, few.sum(), free), math.inf)
+        if bool((unseen == 0).all()):
+            basis: Basis = "exact"
+        else:
+            basis = "sampled" if bool((several | (unseen == 0)).all()) else "model"
+        return unseen / chosen * (whole * ratio) ** 2 * relative, degrees, basis
+
+    @property
+    def _spread(self) -> Float64[np.ndarray, " stratum"]:
+        strata = int(self.strata.max()) + 1
+        return np.full(strata, MODEL_ERROR) if self.spread is None else np.asarray(self.spread, float)
+
+
+def _share(part: float, whole: float) -> float:
+    """Part of a whole; 1 in spite of rounding."""
+    return min(round(float(part / whole), 12), 1.0)
+
+
+def relabel(strata: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " unit"]:
+    """Stratum numbers 0, 1, ... in order of first appearance."""
+    _, first, inverse = np.unique(strata, return_index=True, return_inverse=True)
+    order = np.empty(len(first), np.int64)
+    order[np.argsort(first)] = np.arange(len(first))
+    return order[inverse]
+
+
+def first_of_each(strata: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " stratum"]:
+    """The first unit of every stratum, chronologically."""
+    return np.sort(np.unique(strata, return_index=True)[1])
+
+
+def profiled_spread(
+    cycles: Float64[np.ndarray, " unit"], size: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]
+) -> Float64[np.ndarray, " stratum"]:
+    """Relative deviation of cycles a size in every stratum of a profile: that of launches or of work, the larger one.
+
+    A representative is a launch, whatever its size, but speaks for the work of its stratum.
+    """
+    whole, members = np.bincount(strata, size), np.bincount(strata)
+    ratio = np.bincount(strata, cycles) / whole
+    residual = (cycles / size - ratio[strata]) ** 2
+    by_work, by_launch = np.bincount(strata, size * residual) / whole, np.bincount(strata, residual) / members
+    return np.sqrt(np.maximum(by_work, by_launch)) / np.maximum(ratio, 1e-300)

@@ -1,0 +1,72 @@
+"""Small statistics that several methods share: dispersion, standard errors, quantiles, one-dimensional two-means."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float64, Shaped
+
+CONFIDENCE = 0.95
+
+
+def t_quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
+    """Two-sided quantile of Student's t; of the normal distribution where `degrees` is infinite."""
+    from scipy.special import ndtri, stdtrit
+
+    level = (1.0 + confidence) / 2.0
+    return float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(max(degrees, 1.0), level))
+
+
+def coefficient_of_variation(values: Shaped[np.ndarray, " n"]) -> float:
+    """Population standard deviation over mean; 0 for fewer than two values or a mean of zero."""
+    if len(values) < 2:
+        return 0.0
+    mean = float(np.mean(values))
+    return float(np.std(values)) / abs(mean) if mean else 0.0
+
+
+def batch_means(series: Float64[np.ndarray, " n"], batches: int = 16) -> tuple[float, float, float]:
+    """Mean of a series whose neighbours are correlated: (mean, its standard error, degrees of freedom).
+
+    Means of `batches` consecutive batches are nearly independent where single values are not (Conway 1963), so their
+    spread gives an honest error. Fewer than four values: the error is that of independent values.
+    """
+    count = len(series)
+    if count < 2:
+        return (float(series[0]) if count else 0.0), 0.0, math.inf
+    used = min(batches, count if count < 4 else count // 2)
+    means = np.array([part.mean() for part in np.array_split(np.asarray(series, float), used)])
+    return float(np.mean(series)), float(means.std(ddof=1) / math.sqrt(used)), used - 1.0
+
+
+def least_squares(x: Float64[np.ndarray, " n"], y: Float64[np.ndarray, " n"]) -> tuple[float, float]:
+    """Slope and intercept of the best-fit line (Photon, Equation 1), centred so that large clocks do not cancel."""
+    x_mean, y_mean = float(x.mean()), float(y.mean())
+    spread = float(np.dot(x - x_mean, x - x_mean))
+    slope = float(np.dot(x - x_mean, y - y_mean)) / spread if spread else math.inf
+    return slope, y_mean - slope * x_mean
+
+
+def two_means(values: Float64[np.ndarray, " n"]) -> float:
+    """The cut that minimises the squared error of two one-dimensional clusters, exactly: `values <= cut` is the first.
+
+    Sorting and prefix sums find the best of the n - 1 cuts in O(n log n); no start values, no iterations.
+    """
+    ordered = np.sort(np.asarray(values, float))
+    count = np.arange(1, len(ordered))
+    left = np.cumsum(ordered)[:-1]
+    total = float(ordered.sum())
+    gain = left**2 / count + (total - left) ** 2 / (len(ordered) - count)
+    gain[ordered[1:] == ordered[:-1]] = -math.inf  # equal values stay together
+    return float(ordered[int(np.argmax(gain))])
+
+
+def pooled_error(variances: Float64[np.ndarray, " n"], degrees: Float64[np.ndarray, " n"]) -> tuple[float, float]:
+    """Standard error of a sum of independent estimates and its degrees of freedom (Welch-Satterthwaite)."""
+    total = float(variances.sum())
+    if total <= 0.0:
+        return 0.0, math.inf
+    finite = np.isfinite(degrees) & (variances > 0)
+    spent = float(np.sum(variances[finite] ** 2 / np.maximum(degrees[finite], 1.0)))
+    return math.sqrt(total), (total**2 / spent if spent else math.inf)

@@ -1,0 +1,112 @@
+"""STEM + ROOT: as many launches of each kind as an error bound asks for (Chung et al., MICRO 2025)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from sampling.profile import Profile
+from sampling.selection import Selection, relabel
+from sampling.statistics import CONFIDENCE, t_quantile, two_means
+
+
+@dataclass(frozen=True)
+class Stem:
+    """Sample sizes from the central limit theorem on profiled execution times, in clusters that ROOT finds.
+
+    STEM: the total of N_i launches of mean time mu_i and deviation sigma_i, from m_i random ones, has the variance
+    sum N_i^2 sigma_i^2 / m_i. The m_i that simulate least, sum m_i mu_i, while z standard errors stay below `error` of
+    the total, follow from the Lagrange conditions (`sizes`). ROOT: halve a kernel's launches by two-means of their
+    times as long as that makes the bound cheaper to meet. A kind is one kernel, and with `by_shape`
+    one grid and block of it, which suits programs that repeat few shapes. `ratio`: not in the paper; scale a cluster by
+    its profiled time in place of its number of launches, which is more exact where both machines agree on what is slow.
+    """
+
+    error: float = 0.05
+    confidence: float = CONFIDENCE
+    least: int = 2  # launches a cluster; one has no spread to state an interval with
+    by_shape: bool = False
+    ratio: bool = False
+    seed: int = 0
+    name = "STEM + ROOT"
+
+    def select(self, profile: Profile) -> Selection:
+        """A random sample of every cluster. Raises SamplingError if the profile has no times or kernels."""
+        times = np.asarray(profile.need("cycles", self.name), float)
+        strata = self.root(times, kinds(profile, self.name, self.by_shape))
+        wanted = self.sizes(times, strata)
+        rng = np.random.default_rng(self.seed)
+        order = np.argsort(strata, kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(strata))[:-1])
+        chosen = [rng.choice(part, count, replace=False) for part, count in zip(parts, wanted.tolist(), strict=True)]
+        return Selection(
+            method=self.name,
+            units=np.sort(np.concatenate(chosen)),
+            strata=strata,
+            size=times if self.ratio else np.ones(len(profile)),
+            instructions=np.asarray(profile.instructions, float),
+        )
+
+    def root(self, times: Float64[np.ndarray, " unit"], kind: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " unit"]:
+        """Clusters of all launches, kind by kind."""
+        share = np.bincount(kind, times) / times.sum()
+        error = self.error / math.sqrt(float(np.sum(share**2)))  # of each kind alone, for `error` of all together
+        strata = np.zeros(len(times), np.int64)
+        following = 0
+        order = np.argsort(kind, kind="stable")
+        todo = np.split(order, np.cumsum(np.bincount(kind))[:-1])
+        while todo:
+            rows = todo.pop()
+            first = self._first_half(times[rows], error)
+            if first is None:
+                strata[rows] = following
+                following += 1
+            else:
+                todo += [rows[first], rows[~first]]
+        return relabel(strata)
+
+    def _first_half(self, times: Float64[np.ndarray, " member"], error: float) -> np.ndarray | None:
+        """Which members the first of two clusters has, or None where two cost as much as one."""
+        if len(times) <= self.least or times.max() == times.min():
+            return None
+        first = times <= two_means(times)
+        whole, halves = np.zeros(len(times), np.int64), (~first).astype(np.int64)
+        before = np.dot(self.ideal_sizes(times, whole, error), _means(times, whole))
+        after = np.dot(self.ideal_sizes(times, halves, error), _means(times, halves))
+        return first if after < before else None
+
+    def sizes(
+        self, times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]
+    ) -> Int64[np.ndarray, " stratum"]:
+        """Launches to simulate of every cluster, whole numbers; all of them where more would be needed."""
+        return np.minimum(
+            np.ceil(self.ideal_sizes(times, strata, self.error) - 1e-9).astype(np.int64), np.bincount(strata)
+        )
+
+    def ideal_sizes(
+        self, times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"], error: float
+    ) -> Float64[np.ndarray, " stratum"]:
+        """m_i = (z / (error T))^2 (sum_j N_j s_j sqrt(mu_j)) N_i s_i / sqrt(mu_i), at least `least`."""
+        members = np.bincount(strata)
+        mean = _means(times, strata)
+        deviation = np.sqrt(np.bincount(strata, (times - mean[strata]) ** 2) / members)
+        total = float(times.sum())
+        root = np.sqrt(np.maximum(mean, 1e-300))
+        scale = (t_quantile(math.inf, self.confidence) / (error * total)) ** 2
+        ideal = scale * float(np.sum(members * deviation * root)) * members * deviation / root
+        return np.maximum(ideal, self.least)
+
+
+def _means(times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]) -> Float64[np.ndarray, " stratum"]:
+    return np.bincount(strata, times) / np.bincount(strata)
+
+
+def kinds(profile: Profile, method: str, by_shape: bool) -> Int64[np.ndarray, " unit"]:
+    """A number a kernel, or one for each grid and block size of it."""
+    columns = [profile.need("kernels", method)]
+    if by_shape:
+        columns += [profile.need("thread_blocks", method), profile.need("threads_per_block", method)]
+    return np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)

@@ -1,0 +1,115 @@
+"""Reuse of footprints, warm-up lengths, the correction factor, and warm-up plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sampling import Profile
+from sampling.baselines import Systematic
+from sampling.cold_start import (
+    Blrl,
+    Correction,
+    Mrrl,
+    WarmUp,
+    affected_share,
+    backward_reuse,
+    evenly_used_controllers,
+    footprint,
+    forward_reuse,
+    ipc_difference,
+)
+from sampling.cold_start.latency import histogram, previous_reference
+
+
+def test_reuse_by_hand() -> None:
+    prints = [footprint(np.array(lines)) for lines in ([1, 2, 2, 3, 4], [3, 4, 5], [9])]
+    np.testing.assert_allclose(forward_reuse(prints), [0.5, 0.0, np.nan])
+    np.testing.assert_allclose(backward_reuse(prints), [np.nan, 2 / 3, 0.0])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.integers(0, 30), max_size=30), min_size=2, max_size=6))
+def test_reuse_is_a_share_and_overlaps_agree(lists) -> None:
+    prints = [footprint(np.array(lines, int)) for lines in lists]
+    forward, backward = forward_reuse(prints), backward_reuse(prints)
+    assert ((forward[:-1] >= 0) & (forward[:-1] <= 1)).all() and np.isnan(forward[-1]) and np.isnan(backward[0])
+    for i in range(len(prints) - 1):
+        assert forward[i] * len(prints[i]) == pytest.approx(backward[i + 1] * len(prints[i + 1]))
+
+
+def test_affected_share_is_weighted_by_instructions() -> None:
+    difference = ipc_difference(np.array([100.0, 120.0, 200.0]), np.array([100.0, 100.0, 100.0]))
+    np.testing.assert_allclose(difference, [0, 1 / 6, 0.5])
+    shares = affected_share(difference, np.array([70.0, 20.0, 10.0]))
+    assert shares == pytest.approx({0.05: 0.3, 0.10: 0.3, 0.15: 0.3, 0.20: 0.1})
+
+
+def test_previous_reference() -> None:
+    assert previous_reference(np.array([5, 7, 5, 5, 7])).tolist() == [-1, -1, 0, 2, 1]
+    assert histogram(np.array([0, 5, 15, 25]), 10).tolist() == [0.5, 0.25, 0.25]
+
+
+def test_warm_up_lengths_by_hand() -> None:
+    # pre-sample 0..999 touches line k at instruction k; the sample from 1000 on reuses lines 900..999
+    positions = np.concatenate([np.arange(1000), 1000 + np.arange(100)])
+    addresses = np.concatenate([np.arange(1000), np.arange(900, 1000)])
+    assert Blrl(percentile=1.0, bucket=10).warm_up(positions, addresses, 1000) == 110  # 100 back: bucket 10
+    assert Blrl(percentile=0.5, bucket=10).warm_up(positions, addresses, 1000) == 60
+    assert Mrrl(percentile=1.0, bucket=10).warm_up(positions, addresses, 1000) == 110
+    assert Blrl().warm_up(positions, np.arange(1100), 1000) == 0
+    assert Mrrl().warm_up(positions, np.arange(1100), 1000) == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 9999), st.sampled_from([0.5, 0.9, 0.999, 1.0]))
+def test_warm_up_covers_its_percentile(seed, percentile) -> None:
+    rng = np.random.default_rng(seed)
+    addresses, positions, boundary = rng.integers(60, size=400), np.arange(400), 300
+    length = Blrl(percentile, bucket=8).warm_up(positions, addresses, boundary)
+    previous = previous_reference(addresses)
+    crossing = [p for i, p in enumerate(previous) if i >= boundary and 0 <= p < boundary]
+    assert 0 <= length <= boundary
+    if crossing:
+        assert np.mean(np.array(crossing) >= boundary - length) >= percentile - 1e-9
+
+
+def test_blrl_is_shorter_where_only_the_pre_sample_reaches_far() -> None:
+    """Long reuse inside the pre-sample does not concern the sample: MRRL overestimates (section 2.4.2)."""
+    pre = np.tile(np.arange(450), 2)
+    sample = np.repeat(pre[-5:], 20)
+    addresses, positions = np.concatenate([pre, sample]), np.arange(1000)
+    assert Blrl(bucket=10).warm_up(positions, addresses, 900) < Mrrl(bucket=10).warm_up(positions, addresses, 900)
+
+
+def test_correction_factor() -> None:
+    correction = Correction()
+    assert correction.dram_latency_cycles - correction.l2_latency_cycles == 67
+    delta = correction.saved_cycles(dram_bytes=64 * 128, controllers=8.0, previous_forward_reuse=0.5)
+    assert delta == pytest.approx(64 / 8 * 0.5 * 67)
+    assert correction.apply(10_000, 64 * 128, 8.0, 0.5) == pytest.approx(10_000 - delta)
+    for reuse in (0.25, np.nan):  # OceanFFT, and a first launch
+        assert correction.apply(10_000, 64 * 128, 8.0, reuse) == 10_000
+    assert correction.apply(100, 1e9, 1.0, 1.0) == 50
+
+
+def test_evenly_used_controllers() -> None:
+    reads = np.zeros((16, 4))
+    reads[:8] = 10
+    assert evenly_used_controllers(reads, np.zeros((16, 4))) == pytest.approx(8)
+    assert evenly_used_controllers(np.zeros((4, 2)), np.zeros((4, 2))) == 0
+
+
+def test_warm_up_plans() -> None:
+    assert WarmUp("none").before(9, 3).tolist() == []
+    assert WarmUp("memory", 1).before(9, 3).tolist() == [8]
+    assert WarmUp("memory", 1).before(4, 3).tolist() == []  # the previous sample warmed it
+    assert WarmUp("memory", None).before(9, 3).tolist() == [4, 5, 6, 7, 8]
+    assert WarmUp("perfect").before(3, -1).tolist() == [0, 1, 2]
+    assert [plan.name for plan in (WarmUp("none"), WarmUp(), WarmUp(launches=None), WarmUp("perfect"))] == [
+        "no warm-up", "memory of 1", "memory of all", "perfect warm-up"]  # fmt: skip
+    selection = Systematic().select(Profile(instructions=np.full(100, 1000.0)))
+    costs = [plan.cost(selection, np.full(100, 200.0)) for plan in (WarmUp("none"), WarmUp(), WarmUp(launches=None))]
+    assert costs[0] == 0 and costs[1] == pytest.approx(0.02, abs=0.005) and costs[1] < costs[2] < 0.2

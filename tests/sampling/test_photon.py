@@ -1,0 +1,161 @@
+"""Photon's levels on synthetic launches: what each switches on, what it costs, how far off it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from synthetic import SyntheticLaunch
+
+from sampling import Photon
+from sampling.photon import Analysis, BlockSampling, KernelSampling, WarpSampling, analyse
+from sampling.photon.bbv import distance, sample_blocks
+from sampling.photon.interval import DEFAULT_LATENCY_CYCLES, interval_cycles
+from sampling.photon.stability import Detector, StabilityRule
+from sampling.protocol import BlockCode
+
+IRREGULAR = ((0, 1, 1, 1, 2), (0, 1, 2), (0, 2), (0, 1, 1, 1, 1, 1, 1, 2))
+
+
+def regular(seed: int = 0, **settings) -> SyntheticLaunch:
+    return SyntheticLaunch(seed, **{"thread_blocks": 4000, **settings})
+
+
+def test_paper_parameters_are_the_defaults() -> None:
+    photon = Photon()
+    assert (photon.analysis_share, photon.dimensions) == (0.01, 16)
+    assert photon.warp == WarpSampling(window=1024, delta=0.03, dominance=0.95)
+    assert photon.block == BlockSampling(window=2048, delta=0.03, stable_rate=0.95)
+
+
+def test_detector_wants_a_slope_of_one_and_a_settled_mean() -> None:
+    issue = np.arange(0.0, 400.0)
+    steady, slowing = Detector(StabilityRule(100)), Detector(StabilityRule(100))
+    steady.add(issue, issue + 50)
+    slowing.add(issue, 1.1 * issue + 50)
+    assert steady.stable and steady.slope == pytest.approx(1) and steady.drift == 0
+    assert not slowing.stable and slowing.slope == pytest.approx(1.1)
+    local = Detector(StabilityRule(100))  # flat now, at another level than before
+    local.add(issue, issue + np.where(issue < 300, 50, 80))
+    assert abs(1 - local.slope) < 0.03 and not local.stable
+    few = Detector(StabilityRule(100))
+    few.add(issue[:50], issue[:50])
+    assert not few.stable
+
+
+def test_regular_launch_is_warp_sampled() -> None:
+    launch = regular()
+    estimate = Photon().launch(launch, launch)
+    assert estimate.relative_error(launch.total()) < 0.02
+    assert estimate.detailed_fraction < 0.2 and estimate.functional_fraction < 0.25
+    assert [part.how for part in estimate.parts] == ["detailed", "warp"]
+    assert sum(part.cycles for part in estimate.parts) == pytest.approx(estimate.total)
+
+
+def test_irregular_launch_is_block_sampled() -> None:
+    launch = regular(sequences=IRREGULAR)
+    estimate = Photon().launch(launch, launch)
+    assert estimate.relative_error(launch.total()) < 0.02
+    assert estimate.detailed_fraction < 0.4 and estimate.functional_fraction == 1.0
+    assert estimate.parts[-1].how == "basic block"
+
+
+def test_block_sampling_hands_over_to_warp_sampling() -> None:
+    launch = regular(thread_blocks=12000, noise=0.1)
+    estimate = Photon(warp=WarpSampling(window=4096), block=BlockSampling(window=1024)).launch(launch, launch)
+    assert estimate.parts[-1].how == "basic block, then warp"
+    assert estimate.functional_fraction < 0.9
+    assert estimate.relative_error(launch.total()) < 0.02
+
+
+def test_small_launch_is_simulated_in_full() -> None:
+    launch = regular(thread_blocks=100)
+    state, _ = launch.step(launch.init(), np.arange(100))
+    assert launch.result(state)[1].clock_cycles == pytest.approx(launch.total())
+    estimate = Photon().launch(launch, launch)
+    assert estimate.basis == "exact" and estimate.detailed_fraction == 1.0
+    assert estimate.total == pytest.approx(launch.total())
+
+
+def test_nothing_is_skipped_before_memory_use_changes() -> None:
+    phase = np.where(np.arange(4000) < 1500, 1.0, 4.0)
+    launch = regular(phase=phase)
+    guarded = Photon().launch(launch, launch)
+    careless = Photon(request_tolerance=np.inf).launch(launch, launch)
+    assert guarded.relative_error(launch.total()) < 0.05
+    assert careless.relative_error(launch.total()) > 0.4  # warps of one type, but slower ones later
+
+
+def test_repeated_kernel_is_not_simulated() -> None:
+    launches = [regular(seed, name=f"launch {seed}") for seed in range(6)]
+    estimate = Photon().program([(launch, launch) for launch in launches])
+    true = sum(launch.total() for launch in launches)
+    assert estimate.relative_error(true) < 0.03 and estimate.covers(true)
+    assert estimate.detailed_fraction < 0.05
+    assert sum(part.how.startswith("kernel") for part in estimate.parts) == 5
+
+
+def test_kernel_matching() -> None:
+    photon = Photon()
+    big, other = regular(0), regular(1, sequences=((0, 2, 2, 2),))
+    for launch in (big, other):
+        photon.launch(launch, launch)
+    sampling = photon.kernel
+    assert sampling is not None and len(sampling.known) == 2
+    half = regular(2, thread_blocks=2000)
+    known = analyse(half, half.shape)
+    match = sampling.match(known, half.shape)
+    assert match == 0
+    prediction = sampling.predict(known, half.shape, match)
+    assert prediction.relative_error(half.total()) < 0.05 and prediction.detailed_fraction == 0
+    few = regular(3, thread_blocks=3, cores=15)  # fewer warps than cores: only equal counts match
+    assert sampling.match(analyse(few, few.shape), few.shape) is None
+
+
+def test_gpu_bbv_orders_types_by_weight() -> None:
+    launch = regular(sequences=IRREGULAR, type_shares=(0.1, 0.6, 0.1, 0.2))
+    whole = analyse(launch, launch.shape, share=1.0)
+    assert whole.gpu_bbv.shape == (4, 16) and whole.type_ids[0] == 1
+    assert (np.diff(whole.type_shares) <= 0).all() and whole.type_shares.sum() == pytest.approx(1)
+    sample = analyse(launch, launch.shape, share=0.05)
+    assert np.abs(whole.block_shares - sample.block_shares).max() < 0.05
+    assert distance(whole.gpu_bbv, whole.gpu_bbv) == 0
+    assert distance(whole.gpu_bbv, whole.gpu_bbv[:1]) > 0
+    assert len(sample_blocks(launch.shape, 0.01)) == 40
+
+
+def test_analysis_is_kept_and_reused(tmp_path) -> None:
+    launch = regular()
+    known = analyse(launch, launch.shape)
+    known.save(tmp_path / "analysis.npz")
+    again = Analysis.load(tmp_path / "analysis.npz")
+    np.testing.assert_array_equal(again.gpu_bbv, known.gpu_bbv)
+    online, offline = Photon().launch(launch, launch), Photon().launch(launch, launch, again)
+    assert offline.total == online.total
+    assert offline.functional_fraction < online.functional_fraction
+
+
+def test_interval_model() -> None:
+    chain = BlockCode(classes=np.array([0, 0, 1]), sources=((), (0,), (1,)))
+    free = BlockCode(classes=np.array([0, 0, 1]), sources=((), (), ()))
+    latency = np.array([10.0, np.nan])
+    assert interval_cycles(chain, latency) == 21.0  # 0, 10, 20, then the next block
+    assert interval_cycles(free, latency) == 3.0
+    load_use = BlockCode(classes=np.array([1, 0]), sources=((), (0,)))
+    assert interval_cycles(load_use, latency, np.array([1.0, 400.0])) == 401.0
+    assert interval_cycles(load_use, latency) == DEFAULT_LATENCY_CYCLES + 1
+
+
+def test_rare_blocks_are_modelled() -> None:
+    """A block that no warp simulated in detail runs still gets a time."""
+    launch = regular(sequences=((0, 1, 1, 1, 2), (0, 1, 1, 1, 2, 3)), type_shares=(0.9998, 0.0002),
+                     block_cycles=(40.0, 120.0, 60.0, 20.0), block_instructions=(10, 30, 12, 5))  # fmt: skip
+    estimate = Photon(warp=None).launch(launch, launch)
+    assert estimate.parts[-1].how == "basic block"
+    assert estimate.relative_error(launch.total()) < 0.02
+
+
+def test_levels_can_be_switched_off() -> None:
+    launch = regular()
+    estimate = Photon(kernel=None, warp=None, block=None).launch(launch, launch)
+    assert estimate.detailed_fraction == 1.0
+    assert KernelSampling().match(analyse(launch, launch.shape), launch.shape) is None
