@@ -268,9 +268,9 @@ class Sm:
         block = self._block_of(warp)
         del self.warps[warp.slot]
         self.last_exit = time
+        self.resident_warp_cycles += time - block.start
         if not any(self.warps.get(w.slot) is w for w in block.warps):
             self.slot_free[block.slot] = time
-            self.resident_warp_cycles += self.warps_per_block * (time - block.start)
             del self.blocks[block.slot]
 
     def _block_of(self, warp: Warp) -> Block:

@@ -110,7 +110,8 @@ def remove(s: State, c: Launch, gone: Bool[Array, "slot lane"]) -> State:
     time, any_gone = s.clock, gone.any(0)
     blocks = jnp.arange(len(s.block_live), dtype=jnp.int32)[:, None]
     one_hot = (c.block_of[None] == blocks).astype(jnp.int32)  # [block, slot]
-    left = s.block_live - one_hot @ gone.astype(jnp.int32)
+    leaving = one_hot @ gone.astype(jnp.int32)
+    left = s.block_live - leaving
     empty = (left == 0) & (s.block_live > 0)
     live = s.live - gone.sum(0, dtype=jnp.int32)
     horizon = jnp.minimum(s.horizon, jnp.maximum(time, s.last_dispatch + 1))
@@ -120,7 +121,7 @@ def remove(s: State, c: Launch, gone: Bool[Array, "slot lane"]) -> State:
         last_exit=jnp.where(any_gone, time, s.last_exit),
         block_live=left,
         block_free=jnp.where(empty, time, s.block_free),
-        resident=s.resident + jnp.where(empty, time - s.block_start, 0),
+        resident=s.resident + leaving * (time - s.block_start),
         horizon=jnp.where(empty.any(0), horizon, s.horizon),
         idle_reason=jnp.where(any_gone & (live == 0), EMPTY, s.idle_reason),
     )

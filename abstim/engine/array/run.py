@@ -66,7 +66,7 @@ def _simulate(
                     f"a launch longer than {LIMIT_CYCLES} cycles is too long for the array engine; "
                     "use the compiled one (--backend compiled)"
                 )
-    return _results(jax.device_get(state), points, inputs.trace.warps_per_block)
+    return _results(jax.device_get(state), points)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def persistent_programs() -> Iterator[None]:
             jax.config.update(name, value)
 
 
-def _results(s: State, points: Sequence[Gpu], warps_per_block: int) -> list[EngineResult]:
+def _results(s: State, points: Sequence[Gpu]) -> list[EngineResult]:
     """Read the finished lanes of every design point. Scheduler cycles nobody booked are empty ones."""
     first, found = 0, []
     for gpu in points:
@@ -97,7 +97,7 @@ def _results(s: State, points: Sequence[Gpu], warps_per_block: int) -> list[Engi
         cycles = int(sm_cycles.max())
         slots = s.issue_slots[:, :, lanes].astype(np.int64).sum(1).T
         slots[:, EMPTY] += cycles * gpu.spec.schedulers_per_sm - slots.sum(1)
-        resident = s.resident[:, lanes].astype(np.int64).sum(0) * warps_per_block
+        resident = s.resident[:, lanes].astype(np.int64).sum(0)
         counters = dict(zip(COUNTERS, s.counters[:, lanes].astype(np.int64).sum(1).tolist(), strict=True))
         found.append(EngineResult(cycles, sm_cycles, slots, resident, counters))
     return found

@@ -89,7 +89,7 @@ class State(NamedTuple):
     block_live: Int32[Array, "block lane"]
     block_free: Int32[Array, "block lane"]
     block_start: Int32[Array, "block lane"]
-    resident: Int32[Array, "block lane"]  # cycles in which the slot held a block
+    resident: Int32[Array, "block lane"]  # warp cycles in the slot, of warps that have left
     # schedulers
     last: Int32[Array, "scheduler lane"]
     idle_reason: Int32[Array, "scheduler lane"]

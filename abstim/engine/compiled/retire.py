@@ -52,6 +52,7 @@ def notice(sm, m, w, time):
     block = w // m.warps_per_block
     sm.live -= 1
     sm.last_exit = time
+    sm.resident_warp_cycles += time - sm.block_start[block]
     sm.block_live[block] -= 1
     if sm.block_live[block] == 0:
         free_slot(sm, m, block, time)
@@ -63,7 +64,6 @@ def notice(sm, m, w, time):
 def free_slot(sm, m, block, time):
     """A thread block has left."""
     sm.block_free[block] = time
-    sm.resident_warp_cycles += m.warps_per_block * (time - sm.block_start[block])
     if sm.more_blocks:
         sm.horizon = min(sm.horizon, max(time, sm.last_dispatch + 1))
     k = 0
