@@ -33,6 +33,6 @@ class Executor(Protocol):
 
 def default_executor() -> Executor:
     """The executor that everything uses unless told otherwise."""
-    from functional.numpy_executor import NumpyExecutor
+    from functional.llvm_executor import LlvmExecutor
 
-    return NumpyExecutor()
+    return LlvmExecutor()

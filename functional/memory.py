@@ -147,6 +147,11 @@ class Memory:
         other.const_arena = self.const_arena.copy()
         return other
 
+    def restore(self, earlier: Memory) -> None:
+        """Bring back the global memory of a copy made by `copy`."""
+        for region in self._regions:
+            self.bytes_of(region)[:] = earlier.bytes_of(region)
+
     def _reserve(self, name: str, size_bytes: int, align: int) -> Region:
         if size_bytes < 0:
             raise InputError(f"buffer '{name}' has a negative size, {size_bytes} bytes")

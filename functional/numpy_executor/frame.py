@@ -24,7 +24,7 @@ def pack(lanes: np.ndarray, rows: int) -> np.ndarray:
     """bool, broadcastable to [rows, 32], as uint32 [rows]; lane 0 is bit 0."""
     if lanes.shape != (rows, 32):
         lanes = np.broadcast_to(lanes, (rows, 32))
-    return np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)[:, 0]
+    return np.packbits(np.ascontiguousarray(lanes), axis=1, bitorder="little").view(np.uint32)[:, 0]
 
 
 def unpack(bits: np.ndarray) -> np.ndarray:

@@ -115,7 +115,7 @@ def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] 
     if kept.itemsize < given.itemsize:
         raise Unsupported
     if given.kind == "i":
-        return lambda value: value.astype(f"i{kept.itemsize}")
+        return lambda value: value.view(given).astype(f"i{kept.itemsize}")  # a load yields raw bits
     return lambda value: raw(value).astype(kept)
 
 

@@ -1,0 +1,112 @@
+"""What the code generator wants to know of a program: which registers are equal in all lanes, and which writes have to
+keep the old value of waiting lanes.
+
+Lanes that wait do so at the other paths of a divergent branch or where the branch's paths meet. A write in a basic
+block that can run in between must be blended if one of those places can still read the old value. A register is
+*uniform* if every write of it computes the same value in all lanes and none needs blending: it is kept as one scalar a
+warp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from functional.ir import Address, Immediate, Instruction, Register, Special, Symbol, Vector
+from functional.liveness import live_in
+from functional.program import BasicBlock, Program
+
+# Results depend on the lane even where the sources do not, or are not worth a scalar form
+_PER_LANE = frozenset({"addc", "subc", "madc", "atom", "activemask", "elect", "match", "shfl"})
+_UNIFORM_SPECIALS = frozenset({"%warpid", "%nwarpid", "WARP_SZ", "%smid", "%nsmid", "%gridid"})
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """`uniform`: registers kept as scalars; `blended[b]`: registers whose writes in block b keep waiting lanes' values;
+    `live[b]`: registers live on entry of block b."""
+
+    uniform: frozenset[Register]
+    blended: tuple[frozenset[Register], ...]
+    live: tuple[frozenset[Register], ...]
+
+
+def analyse(program: Program) -> Analysis:
+    """Assume everything uniform, then take away what is not until nothing changes."""
+    live = live_in(program)
+    regions = [_region(program, block) for block in program.blocks]
+    uniform = set(program.registers)
+    while True:
+        blended = _blended(program, live, regions, uniform)
+        kept = uniform - _varying(program, blended, uniform)
+        if kept == uniform:
+            return Analysis(frozenset(uniform), tuple(map(frozenset, blended)), live)
+        uniform = kept
+
+
+def _region(program: Program, block: BasicBlock) -> tuple[frozenset[int], tuple[int, ...]]:
+    """(blocks that may run while lanes that left this block's branch wait, where they wait)."""
+    last = program.instructions[block.stop - 1]
+    if last.opcode not in ("bra", "brx") or len(block.successors) < 2:
+        return frozenset(), ()
+    meeting = block.reconvergence
+    seen: set[int] = set()
+    stack = [s for s in block.successors if s != meeting]
+    while stack:
+        at = stack.pop()
+        if at not in seen:
+            seen.add(at)
+            stack += [s for s in program.blocks[at].successors if s != meeting]
+    waits = block.successors[1:] + (() if meeting is None else (meeting,))
+    return frozenset(seen), waits
+
+
+def _blended(program: Program, live: tuple, regions: list, uniform: set[Register]) -> list[set[Register]]:
+    blended: list[set[Register]] = [set() for _ in program.blocks]
+    for block, (region, waits) in zip(program.blocks, regions, strict=True):
+        last = program.instructions[block.stop - 1]
+        if not region or (last.opcode == "bra" and last.guard and last.guard.register in uniform):
+            continue
+        needed = frozenset[Register]().union(*(live[w] for w in waits))
+        for inside in region:
+            blended[inside] |= needed
+    return blended
+
+
+def _varying(program: Program, blended: list[set[Register]], uniform: set[Register]) -> set[Register]:
+    """Registers of `uniform` with a write that is not."""
+    found: set[Register] = set()
+    for block in program.blocks:
+        for inst in program.instructions[block.start : block.stop]:
+            written = inst.writes()
+            if not written:
+                continue
+            if not is_uniform(inst, uniform):
+                found.update(written)
+            else:
+                found.update(r for r in written if r in blended[block.index])
+    return found & uniform
+
+
+def is_uniform(inst: Instruction, uniform: set[Register] | frozenset[Register]) -> bool:
+    """Does the instruction give one result for all lanes?"""
+    if inst.opcode in _PER_LANE or inst.space == "local" or inst.opcode in ("bar", "barrier", "vote", "redux"):
+        return False
+    if inst.guard is not None and inst.guard.register not in uniform:
+        return False
+    return all(uniform_operand(s, uniform) for s in inst.sources)
+
+
+def uniform_operand(operand: object, uniform: set[Register] | frozenset[Register]) -> bool:
+    """Is an operand equal in all lanes?"""
+    match operand:
+        case Register():
+            return operand in uniform
+        case Immediate() | Symbol():
+            return True
+        case Special(name=name):
+            return name.startswith(("%ctaid", "%nctaid", "%ntid", "%envreg")) or name in _UNIFORM_SPECIALS
+        case Address(base=base):
+            return base is None or uniform_operand(base, uniform)
+        case Vector(elements=elements):
+            return all(e is not None and uniform_operand(e, uniform) for e in elements)
+    return False

@@ -1,0 +1,186 @@
+"""LLVM IR as text: values that are scalars (equal in all lanes of a warp) or vectors of 32 lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LANES = 32
+BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64}
+FLOATING = {"half", "float", "double"}
+INTEGER_OF = {kind: f"i{bits}" for kind, bits in BITS.items()}
+ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }'
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An SSA value or a literal. `kind` is the LLVM type of a lane."""
+
+    name: str
+    kind: str
+    wide: bool
+    literal: bool = False
+
+    @property
+    def type(self) -> str:
+        return vector(self.kind) if self.wide else self.kind
+
+    @property
+    def bits(self) -> int:
+        return BITS[self.kind]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+def vector(kind: str) -> str:
+    """`<32 x kind>`."""
+    return f"<{LANES} x {kind}>"
+
+
+def short(kind: str, wide: bool) -> str:
+    """The type as intrinsics spell it: `v32f32`."""
+    name = {"half": "f16", "float": "f32", "double": "f64"}.get(kind, kind)
+    return f"v{LANES}{name}" if wide else name
+
+
+class Emitter:
+    """Appends instructions to one function."""
+
+    def __init__(self, prefix: str = "v") -> None:
+        self.lines: list[str] = []
+        self.declarations: dict[str, str] = {}  # function -> its declaration
+        self.functions: dict[str, str] = {}  # function -> its definition
+        self._prefix, self._count = prefix, 0
+        self._splats: dict[str, Value] = {}
+
+    def name(self) -> str:
+        self._count += 1
+        return f"%{self._prefix}{self._count}"
+
+    def label(self, text: str) -> None:
+        """Begin a block of the function; splats made in others may not dominate it."""
+        self.lines.append(f"{text}:")
+        self._splats.clear()
+
+    def raw(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def let(self, text: str, kind: str, wide: bool) -> Value:
+        """A new value from the right-hand side `text`."""
+        name = self.name()
+        self.lines.append(f"  {name} = {text}")
+        return Value(name, kind, wide)
+
+    def scalar(self, text: str, kind: str) -> str:
+        """A new scalar; yields its name."""
+        return self.let(text, kind, False).name
+
+    def literal(self, number: int, kind: str) -> Value:
+        bits = BITS[kind]
+        number &= (1 << bits) - 1
+        if kind == "i1":
+            return Value("true" if number else "false", kind, False, True)
+        return Value(str(number - (1 << bits) if number >> (bits - 1) else number), kind, False, True)
+
+    def floating(self, value: float, kind: str) -> Value:
+        """A literal of a floating kind."""
+        import struct
+
+        code = {"half": "e", "float": "f", "double": "d"}[kind]
+        rounded = struct.unpack("<" + code, struct.pack("<" + code, value))[0]
+        if kind == "half":
+            return Value(f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}", kind, False, True)
+        return Value(f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}", kind, False, True)
+
+    def widen(self, v: Value) -> Value:
+        """The value in all lanes."""
+        if v.wide:
+            return v
+        if v.literal:
+            return Value(f"splat ({v.kind} {v.name})", v.kind, True, True)
+        if v.name not in self._splats:
+            one = self.let(f"insertelement {vector(v.kind)} poison, {v.kind} {v.name}, i32 0", v.kind, True)
+            self._splats[v.name] = self.let(
+                f"shufflevector {one}, {vector(v.kind)} poison, <{LANES} x i32> zeroinitializer", v.kind, True
+            )
+        return self._splats[v.name]
+
+    def level(self, *values: Value) -> tuple[Value, ...]:
+        """All wide, or all scalar."""
+        return tuple(self.widen(v) for v in values) if any(v.wide for v in values) else values
+
+    def op(self, name: str, a: Value, b: Value | int | float) -> Value:
+        """A binary instruction; a Python number is a literal of the kind of `a`."""
+        a, b = self.level(a, self.const(b, a.kind))
+        return self.let(f"{name} {a}, {b.name}", a.kind, a.wide)
+
+    def const(self, v: Value | int | float, kind: str) -> Value:
+        if isinstance(v, Value):
+            return v
+        return self.floating(v, kind) if kind in FLOATING else self.literal(int(v), kind)
+
+    def compare(self, predicate: str, a: Value, b: Value | int | float) -> Value:
+        """`icmp` or `fcmp`."""
+        a, b = self.level(a, self.const(b, a.kind))
+        return self.let(f"{'fcmp' if a.kind in FLOATING else 'icmp'} {predicate} {a}, {b.name}", "i1", a.wide)
+
+    def select(self, p: Value, a: Value | int | float, b: Value | int | float, kind: str = "") -> Value:
+        kind = next((v.kind for v in (a, b) if isinstance(v, Value)), kind)
+        p, a, b = self.level(p, self.const(a, kind), self.const(b, kind))
+        return self.let(f"select {p}, {a}, {b}", kind, a.wide)
+
+    def cast(self, name: str, v: Value, kind: str) -> Value:
+        if v.kind == kind:
+            return v
+        to = vector(kind) if v.wide else kind
+        return self.let(f"{name} {v} to {to}", kind, v.wide)
+
+    def raw_bits(self, v: Value) -> Value:
+        """The same bits as an integer."""
+        return self.cast("bitcast", v, INTEGER_OF[v.kind])
+
+    def as_kind(self, v: Value, kind: str) -> Value:
+        """The same bits as another kind of the same width."""
+        return self.cast("bitcast", v, kind)
+
+    def resize(self, v: Value, kind: str, signed: bool) -> Value:
+        """Truncate or extend an integer."""
+        if BITS[kind] == v.bits:
+            return v
+        return self.cast("trunc" if BITS[kind] < v.bits else "sext" if signed else "zext", v, kind)
+
+    def intrinsic(self, name: str, *values: Value, extra: str = "", returns: str = "") -> Value:
+        """`@llvm.name` overloaded on its operands' type; `extra` are literal operands behind."""
+        values = self.level(*values)
+        first = values[0]
+        kind = returns or first.kind
+        suffix = short(first.kind, first.wide)
+        if returns:
+            suffix = f"{short(kind, first.wide)}.{suffix}"
+        types = [v.type for v in values] + [part.split()[0] for part in extra.split(", ") if part]
+        full = f"@llvm.{name}.{suffix}"
+        result = vector(kind) if first.wide else kind
+        self.declarations[full] = f"declare {result} {full}({', '.join(types)})"
+        operands = [str(v) for v in values] + ([extra] if extra else [])
+        return self.let(f"call {result} {full}({', '.join(operands)})", kind, first.wide)
+
+    def field(self, base: str, offset: int) -> str:
+        """The address `base` + `offset` bytes."""
+        return self.scalar(f"getelementptr i8, ptr {base}, i64 {offset}", "ptr") if offset else base
+
+    def load(self, base: str, offset: int, kind: str, wide: bool = False, align: int = 4) -> Value:
+        type_ = vector(kind) if wide else kind
+        return self.let(f"load {type_}, ptr {self.field(base, offset)}, align {align}", kind, wide)
+
+    def store(self, base: str, offset: int, v: Value, align: int = 4) -> None:
+        self.raw(f"store {v}, ptr {self.field(base, offset)}, align {align}")
+
+    def bits_of(self, p: Value) -> str:
+        """A predicate as a lane mask (i32 name)."""
+        if p.wide:
+            return self.scalar(f"bitcast {p} to i32", "i32")
+        return self.scalar(f"sext {p} to i32", "i32")
+
+    def lanes_of(self, mask: str) -> Value:
+        """A lane mask (i32 name) as a predicate vector."""
+        return self.let(f"bitcast i32 {mask} to {vector('i1')}", "i1", True)

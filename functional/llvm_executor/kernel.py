@@ -1,0 +1,147 @@
+"""A program as one LLVM function that runs a warp until it ends, waits, or has to stop: `i32 kernel(context, frame)`.
+
+The function is a switch over basic blocks. A block logs itself, computes, writes the registers that live on into the
+frame, and jumps: directly where the target is known, through the switch behind the reconvergence stack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from functional.ir import Instruction, Symbol
+from functional.llvm_executor import accesses, atomics, conversions, floats, integers, warps
+from functional.llvm_executor import layout as at
+from functional.llvm_executor.analysis import analyse
+from functional.llvm_executor.control import terminate
+from functional.llvm_executor.emit import ATTRIBUTES
+from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit, register_kind
+from functional.numpy_executor.code import lookup
+from functional.numpy_executor.control import ENDS
+from functional.numpy_executor.moves import is_vector_move
+from functional.numpy_executor.operation import FLOATS, PACKED, Unsupported
+from functional.program import BasicBlock, Program
+
+_NO_EFFECT = frozenset(
+    {"membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "griddepcontrol"}
+)
+_LOGGED = {"ld", "ldu", "st", "atom", "red"}
+
+
+@dataclass(frozen=True)
+class Generated:
+    """IR text of a kernel, and what a launch has to know to call it."""
+
+    text: str
+    frame_bytes: int
+    zeroed: tuple[int, ...]  # frame offsets (128 B each) that must be 0 when a warp begins
+    symbols: tuple[Symbol, ...]  # whose addresses the symbol table holds, in order
+
+
+def generate(program: Program) -> Generated:
+    """Raises NotGenerated if the program holds an instruction that only the oracle does."""
+    if any(i.opcode in ("call", "brx") for i in program.instructions):
+        raise NotGenerated
+    unit = Unit(program, analyse(program))
+    e = unit.e
+    cases = " ".join(f"i32 {b.index}, label %B{b.index}" for b in program.blocks)
+    e.label("entry")
+    e.raw("br label %dispatch")
+    e.label("dispatch")
+    current = e.load("%frame", at.BLOCK, "i32").name
+    e.raw(f"switch i32 {current}, label %gone [ {cases} ]")
+    for block in program.blocks:
+        try:
+            _block(unit, block)
+        except Unsupported:
+            raise NotGenerated from None
+    returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
+    for label, code in returns.items():
+        e.label(label)
+        e.raw(f"ret i32 {code}")
+    initial = [*unit.analysis.live[0], *([CONDITION_CODE] if CONDITION_CODE in unit.places else [])]
+    live = sorted((unit.place(r), register_kind(r)) for r in initial)
+    zeroed = tuple(o + 128 * i for o, kind in live for i in range(2 if kind == "i64" else 1))
+    head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
+    text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])
+    return Generated(text, -(-unit.frame_bytes // 64) * 64 + 256, zeroed, tuple(unit.symbols))
+
+
+def _block(unit: Unit, block: BasicBlock) -> None:
+    e, instructions = unit.e, unit.program.instructions[block.start : block.stop]
+    unit.values.clear()
+    unit.written.clear()
+    unit.guard, unit.guarded = None, "0"
+    e.label(f"B{block.index}")
+    logged = [i for i in instructions if i.opcode in _LOGGED]
+    _prologue(unit, block, logged)
+    body = instructions[:-1] if instructions[-1].opcode in ENDS else instructions
+    for inst in body:
+        unit.begin_guard(inst.guard)
+        instruction(unit, inst)
+    unit.guard = None
+    terminate(unit, block, instructions, bool(logged))
+
+
+def _bound(inst: Instruction) -> int:
+    """Most line records of a memory instruction."""
+    from functional.numpy_executor.memory_ops import _access
+
+    if inst.opcode in ("atom", "red") or inst.space in ("global", "const", "param", "generic"):
+        return 32
+    size, count = _access(inst)
+    return 32 * max(1, size * count // 4)
+
+
+def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
+    """Stop if a stream might overflow or the warp's turn is over; log the block and its lanes."""
+    e = unit.e
+    event, last = unit.context("event"), unit.context("event_stop")
+    full = e.compare("uge", event, last)
+    over = e.compare("uge", unit.context("used"), unit.context("turn_stop"))
+    stop = e.op("or", full, over)
+    records = sum(_bound(i) for i in logged if i.space != "shared")
+    conflicts = sum(i.space == "shared" for i in logged)
+    for name, size in (("records", 4 * records), ("conflicts", conflicts)):
+        if size:
+            end = e.op("add", unit.context(name), size)
+            stop = e.op("or", stop, e.compare("ugt", end, unit.context(name + "_stop")))
+    e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
+    e.raw(f"br {stop}, label %stop, label %B{block.index}.go")
+    e.label(f"B{block.index}.go")
+    unit.mask = e.load("%frame", at.MASK, "i32").name
+    blocks, masks = unit.context("blocks", "ptr").name, unit.context("masks", "ptr").name
+    e.raw(f"store i16 {block.index if block.index < 32768 else block.index - 65536}, ptr "
+          f"{e.scalar(f'getelementptr i16, ptr {blocks}, i64 {event.name}', 'ptr')}, align 2")  # fmt: skip
+    e.raw(f"store i32 {unit.mask}, ptr {e.scalar(f'getelementptr i32, ptr {masks}, i64 {event.name}', 'ptr')}, align 4")
+    e.store("%ctx", at.SLOT["event"], e.op("add", event, 1), align=8)
+
+
+def instruction(unit: Unit, inst: Instruction) -> None:
+    """One instruction other than those that end a block."""
+    if inst.opcode in _NO_EFFECT:
+        return
+    if inst.opcode in ("ld", "ldu"):
+        return accesses.load(unit, inst)
+    if inst.opcode == "st":
+        return accesses.store(unit, inst)
+    if inst.opcode in ("atom", "red"):
+        return atomics.atomic(unit, inst)
+    if is_vector_move(inst):
+        return warps.vector_move(unit, inst)
+    operation = lookup(inst)  # refuses what the oracle refuses, and says what the operands are
+    if inst.opcode in warps.TABLE:
+        return warps.TABLE[inst.opcode](unit, inst)
+    table = floats.TABLE if inst.type in FLOATS else {} if inst.type in PACKED else integers.TABLE
+    emit = table.get(inst.opcode) or conversions.TABLE.get(inst.opcode)
+    takes, gives = inst.opcode in ("addc", "subc", "madc"), "cc" in inst.modifiers
+    sources = (*inst.sources, CONDITION_CODE) if takes else inst.sources
+    destinations = (*inst.destinations, CONDITION_CODE) if gives else inst.destinations
+    if emit is None or len(sources) != len(operation.sources) or operation.with_frame:
+        raise NotGenerated
+    pairs = zip(sources, operation.sources, strict=True)
+    values = [unit.get(s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
+    result = emit(unit.e, inst, *values)
+    results = result if isinstance(result, tuple) else (result,)
+    for target, value, type_ in zip(destinations, results, operation.destinations, strict=True):
+        unit.set(target, value, type_)
+    return None

@@ -1,0 +1,42 @@
+"""Where generated code and Python find things in memory: the context of a launch and the frame of a warp.
+
+The context is an int64 array, one slot a name of `CONTEXT`. A frame is a byte array: the fields below, the saved
+entries of the reconvergence stack, then the registers that live across basic blocks.
+"""
+
+from __future__ import annotations
+
+CONTEXT = (
+    "arena",  # host address of global address 0 (that of the arena less GLOBAL_BASE)
+    "starts", "ends", "regions",  # the sorted region table: host addresses of two int64 arrays, and their length
+    "last_start", "last_end",  # the region that was found last
+    "const", "const_limit", "param", "param_limit", "shared", "shared_limit", "local", "local_limit", "local_stride",
+    "local_word",  # (warp of the grid) * words of a thread's local memory
+    "records", "records_stop",  # host addresses: next line record, end of the buffer
+    "conflicts", "conflicts_stop",  # the same for bank passes
+    "event", "event_stop", "blocks", "masks",  # next event and capacity, and host addresses of the two streams
+    "used", "turn_stop", "budget",  # thread instructions: so far, where the running warp must yield, and at most
+    "fault",  # not 0: the launch has to be run again by the oracle
+    "segments", "segment", "segment_stop",  # host address of the segment table, its length and capacity
+    "kernel", "frames", "frame_bytes", "warps", "scratch", "symbols",
+    "thread_blocks", "thread_block", "thread_block_stop", "fresh",  # list of linear ids, position, end, not yet begun
+    "ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z", "ntid_x", "ntid_y", "ntid_z",
+    "nwarpid", "dynamic_smem_size", "total_smem_size", "shared_bytes", "local_base", "local_bytes",
+    "zero", "zeros", "most_events", "counts",  # frame slots to clear: offsets (int64, 128 B each) and their number
+)  # fmt: skip
+SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte offsets
+
+# Fields of a frame, in bytes
+BLOCK, RECONVERGENCE, MASK, DEPTH, STATE, BARRIER, WARP, INITIAL_MASK = range(0, 32, 4)
+WARP_INSTRUCTIONS, THREAD_INSTRUCTIONS, EVENTS = 32, 40, 48
+EXPECTED = 56  # threads the warp's barrier waits for, 0: all
+TID = (64, 192, 320)  # 32 x u32 each
+STACK = 448  # saved entries of {block, reconvergence, mask}, 16 bytes each
+STACK_DEPTH = 128
+SHUFFLE = STACK + 16 * STACK_DEPTH  # one vector of 32 x 64 bits
+REGISTERS = SHUFFLE + 256
+
+RUNNABLE, WAITING, DONE = 0, 1, 2  # STATE
+# What the kernel function returns for a warp, and `run` for a launch
+FINISHED, AT_BARRIER, STOPPED, FAULT, OVER_BUDGET = range(5)
+SEGMENT_WORDS = 4  # {warp of the launch, first event, first record, first conflict}

@@ -1,0 +1,297 @@
+"""Loads and stores on top of runtime_memory: one helper a space and size with fast paths, and the general way."""
+
+from __future__ import annotations
+
+from functional.llvm_executor.runtime_halves import halves
+from functional.llvm_executor.runtime_memory import IOTA, SIZES, SPACES, get, put, record, splat
+from functional.trace import PARAM_WINDOW_LINE
+
+
+def _fault(result: str) -> str:
+    return f"bad:\n{put('fault', '1')}{get('scratch', 'scratch')}{result}"
+
+
+def empty(space: str) -> str:
+    """Call that logs an access without an active lane."""
+    if space == "shared":
+        return "  call void @conflict(ptr %ctx, i8 0)\n"
+    return "  call void @record(ptr %ctx, i32 0)\n"
+
+
+def locate(space: str) -> str:
+    """Host addresses of checked lanes; those of a scratch area after a fault. At least one lane is active."""
+    base, limit = SPACES[space]
+    if limit is None:
+        bounds = "  %inside = call i1 @lanes_in_regions(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size)\n"
+    else:
+        bounds = f"""{
+            get("limit", limit)
+        }  %highs = select <32 x i1> %lanes, <32 x i64> %address, <32 x i64> zeroinitializer
+  %high = call i64 @llvm.vector.reduce.umax.v32i64(<32 x i64> %highs)
+  %room = sub i64 %limit, %size
+  %fits = icmp sge i64 %room, 0
+  %under = icmp ule i64 %high, %room
+  %inside = and i1 %fits, %under
+"""
+    lane = ""
+    place = "%address"
+    if space == "local":
+        lane = get("stride", "local_stride") + splat("st", "i64", "%stride")
+        lane += f"  %own = mul <32 x i64> %st, <{IOTA}>\n  %place = add <32 x i64> %own, %address\n"
+        place = "%place"
+    return f"""
+define <32 x i64> @locate_{space}(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size) #0 {{
+entry:
+  %lanes = bitcast i32 %mask to <32 x i1>
+{bounds}  %low = sub i64 %size, 1
+{splat("lows", "i64", "%low")}  %rest = and <32 x i64> %address, %lows
+  %off = icmp ne <32 x i64> %rest, zeroinitializer
+  %wrong0 = bitcast <32 x i1> %off to i32
+  %wrong = and i32 %wrong0, %mask
+  %aligned = icmp eq i32 %wrong, 0
+  %good = and i1 %aligned, %inside
+  br i1 %good, label %go, label %bad
+go:
+{get("base", base)}{lane}{splat("bases", "i64", "%base")}  %host = add <32 x i64> %bases, {place}
+  ret <32 x i64> %host
+{_fault("")}{splat("safe", "i64", "%scratch")}  ret <32 x i64> %safe
+}}
+"""
+
+
+def check(space: str) -> str:
+    """Record and locate; lanes of an empty mask are at the scratch area."""
+    return f"""
+define <32 x i64> @check_{space}(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size) #0 {{
+entry:
+  %some = icmp ne i32 %mask, 0
+  br i1 %some, label %go, label %none
+go:
+{record(space, "%address", "%size")}  %host = call <32 x i64> @locate_{
+        space
+    }(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size)
+  ret <32 x i64> %host
+none:
+{empty(space)}{get("scratch", "scratch")}{splat("safe", "i64", "%scratch")}  ret <32 x i64> %safe
+}}
+"""
+
+
+def locate_one(space: str) -> str:
+    """Record and locate an address that all lanes share (not local memory)."""
+    base, limit = SPACES[space]
+    if limit is None:
+        bounds = "  %inside = call i1 @in_region(ptr %ctx, i64 %address, i64 %stop)\n"
+    else:
+        bounds = f"""{get("limit", limit)}  %a = icmp ule i64 %stop, %limit
+  %b = icmp ult i64 %address, %stop
+  %inside = and i1 %a, %b
+"""
+    shift = f"  %moved = add i64 %address, {PARAM_WINDOW_LINE * 128 if space == 'param' else 0}\n"
+    record = shift + "  call void @record_one(ptr %ctx, i64 %moved)\n"
+    if space == "shared":
+        record = "  call void @conflict(ptr %ctx, i8 1)\n"
+    return f"""
+define i64 @check_one_{space}(ptr %ctx, i64 %address, i32 %mask, i64 %size) #0 {{
+entry:
+  %some = icmp ne i32 %mask, 0
+  br i1 %some, label %go, label %none
+go:
+{record}  %stop = add i64 %address, %size
+{bounds}  %low = sub i64 %size, 1
+  %rest = and i64 %address, %low
+  %aligned = icmp eq i64 %rest, 0
+  %good = and i1 %aligned, %inside
+  br i1 %good, label %host, label %bad
+host:
+{get("base", base)}  %h = add i64 %base, %address
+  ret i64 %h
+none:
+{empty(space)}{get("nowhere", "scratch")}  ret i64 %nowhere
+{_fault("")}  ret i64 %scratch
+}}
+"""
+
+
+def _act(bits: int, stores: bool) -> tuple[str, str]:
+    """IR that accesses the pointers %gp and returns, and IR that does so with host addresses."""
+    kind = f"<32 x i{bits}>"
+    wide = max(bits, 32)
+    if stores:
+        pointers = "<32 x ptr> align 1 %gp, <32 x i1> %glanes"
+        act = f"""  call void @llvm.masked.scatter.v32i{bits}.v32p0({kind} %value, {pointers})
+  ret void"""
+        slow = f"  call void @scatter_{bits}(<32 x i64> %host, {kind} %value, i32 %mask)\n  ret void"
+    else:
+        narrow = f"  %gt = trunc <32 x i32> %gv to {kind}\n  ret {kind} %gt" if bits < 32 else f"  ret {kind} %gv"
+        word = f"<32 x i{wide}>"
+        operands = f"<32 x ptr> align 1 %gp, <32 x i1> splat (i1 true), {word} poison"
+        act = f"""  %gv = call {word} @llvm.masked.gather.v32i{wide}.v32p0({operands})
+{narrow}"""
+        slow = f"  %v2 = call {kind} @gather_{bits}(<32 x i64> %host, i32 %mask)\n  ret {kind} %v2"
+    return act, slow
+
+
+def _general(space: str, bits: int, stores: bool) -> str:
+    """Any addresses: those of one region by 32-bit offsets, which gather twice as fast; others by host addresses."""
+    base, limit = SPACES[space]
+    size = bits // 8
+    if limit is None:
+        bounds = """  %gstop = add i64 %high, SIZE
+  %one.region = call i1 @in_region(ptr %ctx, i64 %low, i64 %gstop)
+""".replace("SIZE", str(size))
+    else:
+        bounds = get("glimit", limit) + f"""  %gstop = add i64 %high, {size}
+  %one.region = icmp ule i64 %gstop, %glimit
+"""  # fmt: skip
+    act, slow = _act(bits, stores)
+    return f"""  %glanes = bitcast i32 %mask to <32 x i1>
+{splat("gfirst", "i64", "%first")}  %named = select <32 x i1> %glanes, <32 x i64> %address, <32 x i64> %gfirst
+  %low = call i64 @llvm.vector.reduce.umin.v32i64(<32 x i64> %named)
+  %high = call i64 @llvm.vector.reduce.umax.v32i64(<32 x i64> %named)
+{bounds}  %bits.off = and <32 x i64> %named, splat (i64 {size - 1})
+  %off = icmp ne <32 x i64> %bits.off, zeroinitializer
+  %off.lanes = bitcast <32 x i1> %off to i32
+  %straight = icmp eq i32 %off.lanes, 0
+  %span = sub i64 %high, %low
+  %near = icmp ult i64 %span, 2147483647
+  %good0 = and i1 %one.region, %straight
+  %good = and i1 %good0, %near
+  br i1 %good, label %together.go, label %slow
+together.go:
+{record(space, "%named", str(size))}{get("gbase", base)}  %origin.g = add i64 %gbase, %low
+{splat("lows.g", "i64", "%low")}  %distance = sub <32 x i64> %named, %lows.g
+  %distance32 = trunc <32 x i64> %distance to <32 x i32>
+  %gb = inttoptr i64 %origin.g to ptr
+  %gp = getelementptr i8, ptr %gb, <32 x i32> %distance32
+{act}
+slow:
+  %host = call <32 x i64> @check_{space}(ptr %ctx, <32 x i64> %address, i32 %mask, i64 {size})
+{slow}"""
+
+
+def _one(space: str, bits: int, bounds: str, log_one: str) -> str:
+    """A load of one address by all lanes, and the half warps behind it."""
+    base, size, kind = SPACES[space][0], bits // 8, f"<32 x i{bits}>"
+    one_bounds = bounds.replace("%stop", "%onestop")
+    for own in ("%limit", "%inside", "%a ", "%a,", "%b\n", "%b ="):
+        one_bounds = one_bounds.replace(own, "%o." + own[1:])
+    return f"""same:
+{splat("firsts", "i64", "%first")}  %ne2 = icmp ne <32 x i64> %address, %firsts
+  %ne2b = bitcast <32 x i1> %ne2 to i32
+  %apart = and i32 %ne2b, %mask
+  %together = icmp eq i32 %apart, 0
+  br i1 %together, label %one, label %halves
+one:
+  %onestop = add i64 %first, {size}
+{one_bounds}  %r1 = and i64 %first, {size - 1}
+  %al1 = icmp eq i64 %r1, 0
+  %ok1 = and i1 %o.inside, %al1
+  br i1 %ok1, label %one.go, label %general
+one.go:
+{log_one}{get("base1", base)}  %h1 = add i64 %base1, %first
+  %p1 = inttoptr i64 %h1 to ptr
+  %s1 = load i{bits}, ptr %p1, align 1
+{splat("s", f"i{bits}", "%s1")}  ret {kind} %s
+{halves(space, bits)}"""
+
+
+def _bounds(limit: str | None) -> str:
+    """IR of %inside: do bytes %first to %stop - 1 lie in one region, or below the limit of the space?"""
+    if limit is None:
+        return "  %inside = call i1 @in_region(ptr %ctx, i64 %first, i64 %stop)\n"
+    return f"""{get("limit", limit)}  %a = icmp ule i64 %stop, %limit
+  %b = icmp ult i64 %first, %stop
+  %inside = and i1 %a, %b
+"""
+
+
+def _logs(space: str, size: int) -> tuple[str, str]:
+    """IR that logs lanes one behind the other (with or without gaps between the active ones), and a single address."""
+    gaps = record(space, "%address", str(size))
+    if space == "shared" and size == 8:
+        return gaps, "  call void @conflict(ptr %ctx, i8 1)\n"
+    run, one = "  call void @conflict(ptr %ctx, i8 1)\n", "  call void @conflict(ptr %ctx, i8 1)\n"
+    if space != "shared":
+        run = "  call void @record_range(ptr %ctx, i64 %first, i64 %stop)\n"
+        one = "  call void @record_one(ptr %ctx, i64 %first)\n"
+    return f"""  br i1 %run, label %log.run, label %log.gaps
+log.run:
+{run}  br label %logged
+log.gaps:
+{gaps}  br label %logged
+logged:
+""", one  # fmt: skip
+
+
+def access(space: str, bits: int, stores: bool) -> str:
+    """`ld_SPACE_BITS` or `st_SPACE_BITS` (global and shared)."""
+    base, limit = SPACES[space]
+    size, kind = bits // 8, f"<32 x i{bits}>"
+    bounds, (logs, log_one) = _bounds(limit), _logs(space, size)
+    if stores:
+        head = f"define void @st_{space}_{bits}(ptr %ctx, <32 x i64> %address, {kind} %value, i32 %mask) #0 {{"
+        nothing = done = "  ret void"
+        whole = f"""  %lanes = bitcast i32 %mask to <32 x i1>
+  call void @llvm.masked.store.v32i{bits}.p0({kind} %value, ptr align 1 %p, <32 x i1> %lanes)
+"""
+    else:
+        head = f"define {kind} @ld_{space}_{bits}(ptr %ctx, <32 x i64> %address, i32 %mask) #0 {{"
+        nothing, done = f"  ret {kind} zeroinitializer", f"  ret {kind} %v"
+        whole = f"  %v = load {kind}, ptr %p, align 1\n"
+    return f"""
+{head}
+entry:
+  %some = icmp ne i32 %mask, 0
+  br i1 %some, label %go, label %none
+none:
+{empty(space)}{nothing}
+{_contiguous(size, bounds, "general" if stores else "same")}{logs}{get("base", base)}  %h = add i64 %base, %origin
+  %p = inttoptr i64 %h to ptr
+{whole}{done}
+{"" if stores else _one(space, bits, bounds, log_one)}general:
+{_general(space, bits, stores)}
+}}
+"""
+
+
+def _contiguous(size: int, bounds: str, other: str) -> str:
+    """IR that goes on if active lane i names %origin + i * size, all of it valid; else at `other`, or at general."""
+    steps = ", ".join(f"i64 {i * size}" for i in range(32))
+    return f"""go:
+  %f = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
+  %g = call i32 @llvm.ctlz.i32(i32 %mask, i1 true)
+  %l = sub i32 31, %g
+  %first = extractelement <32 x i64> %address, i32 %f
+  %f64 = zext i32 %f to i64
+  %l64 = zext i32 %l to i64
+  %fb = mul i64 %f64, {size}
+  %origin = sub i64 %first, %fb
+{splat("origins", "i64", "%origin")}  %expected = add <32 x i64> %origins, <{steps}>
+  %ne = icmp ne <32 x i64> %address, %expected
+  %neb = bitcast <32 x i1> %ne to i32
+  %wrong = and i32 %neb, %mask
+  %contiguous = icmp eq i32 %wrong, 0
+  br i1 %contiguous, label %line, label %{other}
+line:
+  %l1 = add i64 %l64, 1
+  %lb = mul i64 %l1, {size}
+  %stop = add i64 %origin, %lb
+{bounds}  %r = and i64 %first, {size - 1}
+  %aligned = icmp eq i64 %r, 0
+  %ok = and i1 %inside, %aligned
+  br i1 %ok, label %fast, label %general
+fast:
+  %m0 = lshr i32 %mask, %f
+  %m1 = add i32 %m0, 1
+  %m2 = and i32 %m0, %m1
+  %run = icmp eq i32 %m2, 0
+"""
+
+
+def text() -> str:
+    """All access helpers."""
+    parts = [locate(space) + check(space) for space in SPACES]
+    parts += [locate_one(space) for space in SPACES if space != "local"]
+    parts += [access(s, bits, stores) for s in ("global", "shared") for bits in SIZES for stores in (False, True)]
+    return "".join(parts)

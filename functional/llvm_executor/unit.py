@@ -1,0 +1,211 @@
+"""The code of one kernel while it is generated: operands to values and results to registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from functional.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
+from functional.llvm_executor import layout as at
+from functional.llvm_executor.analysis import Analysis
+from functional.llvm_executor.emit import BITS, Emitter, Value
+from functional.numpy_executor.operands import immediate
+from functional.numpy_executor.slots import CONDITION_CODE, Slots
+from functional.program import Program
+
+KINDS = {
+    **{f"{k}{n}": f"i{n}" for k in "bus" for n in (8, 16, 32, 64)},
+    "f16": "half", "f32": "float", "f64": "double", "f16x2": "i32", "bf16": "i16", "bf16x2": "i32", "tf32": "i32",
+    "pred": "i1",
+}  # fmt: skip
+
+
+class NotGenerated(Exception):
+    """An instruction form that this executor leaves to the oracle."""
+
+
+def kind_of(type_: str) -> str:
+    """LLVM type of a PTX type."""
+    if type_ not in KINDS:
+        raise NotGenerated
+    return KINDS[type_]
+
+
+def register_kind(register: Register) -> str:
+    """How a register is kept: raw bits, predicates as i1."""
+    return "i1" if register.type == "pred" else f"i{8 * TYPE_BYTES[register.type]}"
+
+
+class Unit:
+    """Emitter plus the registers' values inside the current basic block."""
+
+    def __init__(self, program: Program, analysis: Analysis) -> None:
+        self.program, self.analysis = program, analysis
+        self.slots = Slots(program)
+        self.e = Emitter()
+        self.values: dict[Register, Value] = {}
+        self.written: dict[Register, None] = {}
+        self.mask = ""  # i32 name: active lanes of the block
+        self.guard: Value | None = None  # of the running instruction
+        self.guarded = "0"  # i64 name: thread instructions of guarded instructions of the block
+        self.places: dict[Register, int] = {}
+        self.frame_bytes = at.REGISTERS
+        self.symbols: list[Symbol] = []
+        self.meetings = {b.reconvergence for b in program.blocks if b.reconvergence is not None}
+
+    def place(self, register: Register) -> int:
+        """Offset of a register in the frame."""
+        if register not in self.places:
+            kind = register_kind(register)
+            wide = register not in self.analysis.uniform and kind != "i1"
+            size = max(BITS[kind], 8) // 8 * 32 if wide else 8
+            start = -(-self.frame_bytes // 64) * 64 if wide else self.frame_bytes
+            self.places[register], self.frame_bytes = start, start + size
+        return self.places[register]
+
+    def fetch(self, register: Register) -> Value:
+        """The current value of a register as raw bits."""
+        if register not in self.values:
+            self.values[register] = self._from_frame(register)
+        return self.values[register]
+
+    def _from_frame(self, register: Register) -> Value:
+        kind, e = register_kind(register), self.e
+        uniform = register in self.analysis.uniform
+        if kind == "i1":
+            bits = e.load("%frame", self.place(register), "i32").name
+            return e.compare("ne", Value(bits, "i32", False), 0) if uniform else e.lanes_of(bits)
+        return e.load("%frame", self.place(register), kind, not uniform, align=8 if uniform else 4)
+
+    def spill(self, register: Register, blend: bool) -> None:
+        """Write a register back to the frame, in the lanes of the block only if `blend`."""
+        value, e, offset = self.values[register], self.e, self.place(register)
+        uniform = register in self.analysis.uniform
+        if uniform and value.wide:
+            raise NotGenerated  # the analysis and the generator disagree: the oracle is always right
+        if value.kind == "i1":
+            bits = e.bits_of(value)
+            if blend:
+                before = e.load("%frame", offset, "i32").name
+                flipped = e.scalar(f"xor i32 {bits}, {before}", "i32")
+                kept = e.scalar(f"and i32 {flipped}, {self.mask}", "i32")
+                bits = e.scalar(f"xor i32 {kept}, {before}", "i32")
+            e.store("%frame", offset, Value(bits, "i32", False))
+            return
+        if not uniform:
+            value = e.widen(value)
+            if blend:
+                old = e.load("%frame", offset, value.kind, True)
+                value = e.select(e.lanes_of(self.mask), value, old)
+        e.store("%frame", offset, value, align=8 if uniform else 4)
+
+    def get(self, operand: Operand | None, type_: str, negated: bool = False) -> Value:
+        """An operand as a value of a PTX type."""
+        kind, e = kind_of(type_), self.e
+        match operand:
+            case Register():
+                value = self.fetch(operand)
+            case Immediate(value=number):
+                return self._immediate(number, type_)
+            case Special(name=name):
+                value = self.special(name)
+                value = e.resize(value, f"i{BITS[kind]}", False) if kind != "i1" else value
+            case Symbol():
+                value = self.symbol(operand)
+            case _:
+                raise NotGenerated
+        if negated:
+            value = e.op("xor", value, e.literal(-1, value.kind))
+        if (value.kind == "i1") != (kind == "i1") or value.bits < BITS[kind]:
+            raise NotGenerated
+        return e.as_kind(e.resize(value, f"i{BITS[kind]}", False), kind)
+
+    def _immediate(self, number: int | float, type_: str) -> Value:
+        kind = kind_of(type_)
+        array = immediate(number, type_)
+        if kind == "i1":
+            return self.e.literal(int(array[0, 0]), "i1")
+        bits = int(array.view(f"u{array.dtype.itemsize}")[0, 0])
+        value = self.e.literal(bits, f"i{8 * array.dtype.itemsize}")
+        return self.e.as_kind(value, kind)
+
+    def set(self, operand: Operand | None, value: Value, type_: str) -> None:
+        """Write a value of a PTX type to a register, extended if it is wider, where the guard is true."""
+        if operand is None:
+            return
+        if not isinstance(operand, Register):
+            raise NotGenerated
+        kept, e = register_kind(operand), self.e
+        if (kept == "i1") != (value.kind == "i1") or BITS[kept] < value.bits:
+            raise NotGenerated
+        value = e.resize(e.raw_bits(value), kept, type_[0] == "s")
+        if self.guard is not None:
+            value = e.select(self.guard, value, self.fetch(operand))
+        self.values[operand] = value
+        self.written[operand] = None
+
+    def special(self, name: str) -> Value:
+        base, _, axis = name.partition(".")
+        e = self.e
+        if base == "%tid" and axis:
+            return e.load("%frame", at.TID["xyz".index(axis)], "i32", True)
+        if base in ("%ctaid", "%nctaid", "%ntid") and axis:
+            return self.context(f"{base[1:]}_{axis}", "i32")
+        if name in ("%nwarpid", "%dynamic_smem_size", "%total_smem_size"):
+            return self.context(name[1:], "i32")
+        if name == "%warpid":
+            return e.load("%frame", at.WARP, "i32")
+        if name == "%laneid":
+            return _lanes(range(32))
+        if name.startswith("%lanemask_"):
+            return _lanes([_MASKS[name[-2:]](lane) for lane in range(32)])
+        if name in ("WARP_SZ", "%smid", "%nsmid"):
+            return e.literal({"WARP_SZ": 32, "%smid": 0, "%nsmid": 1}[name], "i32")
+        raise NotGenerated
+
+    def context(self, slot: str, kind: str = "i64") -> Value:
+        return self.e.load("%ctx", at.SLOT[slot], kind, align=8)
+
+    def symbol(self, symbol: Symbol) -> Value:
+        """Address of a symbol in its own space: known now, or from the table the launch fills."""
+        slots = self.slots
+        for table in (slots.shared, slots.local, slots.kernel_parameters):
+            if symbol.name in table:
+                return self.e.literal(table[symbol.name] + symbol.offset, "i64")
+        if slots.spaces.get(symbol.name) not in ("global", "const"):
+            raise NotGenerated
+        if symbol not in self.symbols:
+            self.symbols.append(symbol)
+        table_address = self.context("symbols", "ptr")
+        return self.e.load(table_address.name, 8 * self.symbols.index(symbol), "i64", align=8)
+
+    def begin_guard(self, guard: Guard | None) -> None:
+        """Start an instruction: its guard, and the count of the lanes that execute it."""
+        self.guard = None
+        if guard is None:
+            return
+        self.guard = self.get(guard.register, "pred", guard.negated)
+        lanes = self.lanes()
+        count = self.e.intrinsic("ctpop", Value(lanes, "i32", False))
+        wide = self.e.resize(count, "i64", False)
+        self.guarded = self.e.op("add", wide, Value(self.guarded, "i64", False)).name
+
+    def lanes(self) -> str:
+        """Lane mask (i32 name) of the running instruction: active lanes with a true guard."""
+        if self.guard is None:
+            return self.mask
+        return self.e.scalar(f"and i32 {self.mask}, {self.e.bits_of(self.guard)}", "i32")
+
+
+_MASKS: dict[str, Callable[[int], int]] = {
+    "eq": lambda i: 1 << i, "lt": lambda i: (1 << i) - 1, "le": lambda i: (2 << i) - 1,
+    "gt": lambda i: 0xFFFFFFFF & ~((2 << i) - 1), "ge": lambda i: 0xFFFFFFFF & ~((1 << i) - 1),
+}  # fmt: skip
+
+
+def _lanes(numbers: object) -> Value:
+    """A constant vector of u32."""
+    signed = [n - (1 << 32) if n >> 31 else n for n in numbers]  # type: ignore[attr-defined]
+    return Value("<" + ", ".join(f"i32 {n}" for n in signed) + ">", "i32", True, True)
+
+
+__all__ = ["CONDITION_CODE", "KINDS", "NotGenerated", "Unit", "kind_of", "register_kind"]

@@ -1,0 +1,93 @@
+"""The LLVM executor gives exactly the memory and the trace of the NumPy executor: the suite, and random kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import ptx_kernels
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_kernels import IN_WORDS, OUT_WORDS, KernelText
+
+import functional.suite as suite
+from functional.errors import ExecutionError
+from functional.launch import Launch, Pointer, make_launch
+from functional.link import link
+from functional.llvm_executor import LlvmExecutor
+from functional.memory import Memory
+from functional.numpy_executor import NumpyExecutor
+from functional.trace import Trace
+
+LLVM, NUMPY = LlvmExecutor(), NumpyExecutor()
+FAST = ("hotspot", "bfs", "reduction", "histogram_atomics", "micro_local_spill", "micro_barrier", "matmul_tiled")
+
+
+def assert_equal(launch: Launch, memory: Memory, thread_blocks: Sequence[int] | None = None) -> Trace:
+    """Run a launch with both executors; `memory` is left as both left it."""
+    other = memory.copy()
+    trace, expected = LLVM.run(launch, other, thread_blocks), NUMPY.run(launch, memory, thread_blocks)
+    for field in dataclasses.fields(Trace):
+        got, want = getattr(trace, field.name), getattr(expected, field.name)
+        assert np.array_equal(got, want) and np.asarray(got).dtype == np.asarray(want).dtype, field.name
+    assert np.array_equal(other.arena, memory.arena)
+    return trace
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in suite.names()])
+def test_suite(name: str) -> None:
+    case = suite.case(name)
+    memory = case.memory.copy()
+    for launch in case.launches:
+        assert_equal(launch, memory)
+
+
+def random_launch(seed: int, size: int, grid: int, block: tuple[int, int]) -> tuple[Launch, Memory]:
+    threads = block[0] * block[1]
+    module = ptx_kernels.module(KernelText(seed, size, threads).text)
+    memory = Memory(module.variables)
+    rng = np.random.default_rng(seed)
+    memory.allocate("a", 4 * IN_WORDS, rng.integers(0, 1 << 32, IN_WORDS, np.uint32))
+    memory.allocate("o", 4 * OUT_WORDS * threads * grid)
+    memory.allocate("h", 64)
+    arguments = [Pointer("a"), Pointer("o"), Pointer("h"), seed % 9]
+    return make_launch(link(module, "k"), grid, block, arguments, memory), memory
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 1 << 32), size=st.integers(1, 60), grid=st.integers(1, 3),
+    block=st.sampled_from([(32, 1), (8, 1), (70, 1), (64, 1), (16, 3), (5, 9), (128, 1)]),
+)  # fmt: skip
+def test_random_kernels(seed: int, size: int, grid: int, block: tuple[int, int]) -> None:
+    launch, memory = random_launch(seed, size, grid, block)
+    assert LLVM.supports(launch.program)
+    assert_equal(launch, memory)
+
+
+def test_thread_blocks_on_demand() -> None:
+    case = suite.case("hotspot")
+    trace = assert_equal(case.launches[0], case.memory.copy(), [7, 3, 3, 11])
+    assert trace.thread_blocks.tolist() == [7, 3, 3, 11]
+
+
+def test_what_is_not_generated_runs_all_the_same() -> None:
+    text = ptx_kernels.entry("mov.u32 %r1, %clock; st.global.u32 [%rd0], %r1;")
+    module = ptx_kernels.module(text)
+    memory = Memory(module.variables)
+    memory.allocate("out", 4)
+    launch = make_launch(link(module, "k"), 1, 32, [Pointer("out")], memory)
+    assert not LLVM.supports(launch.program)
+    assert_equal(launch, memory)
+
+
+def test_an_endless_loop_ends() -> None:
+    text = ptx_kernels.entry("LOOP: bra.uni LOOP;")
+    module = ptx_kernels.module(text)
+    memory = Memory(module.variables)
+    memory.allocate("out", 4)
+    launch = make_launch(link(module, "k"), 1, 32, [Pointer("out")], memory)
+    with pytest.raises(ExecutionError, match=r"kernel.ptx:\d+: the launch exceeds its budget of 10000000 thread"):
+        LLVM.run(launch, memory, instruction_budget=10_000_000)
