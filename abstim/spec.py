@@ -79,7 +79,7 @@ class Spec:
 
     sp_units: int = _whole(1, 16)
     sfu_units: int = _whole(1, 16)
-    lsu_units: int = _whole(1, 16)
+    lsu_units: int = _whole(1, 1, "1: an SM has one load/store unit in this model")
     sp_port_width: int = _whole(1, 16)
     sfu_port_width: int = _whole(1, 16)
     mem_port_width: int = _whole(1, 16)
