@@ -92,33 +92,27 @@ def start_warp(sm, heap, far, m, code, streams, w):
     want_fetch(sm, w, code[sm.pc[w]].pc)
 
 
-@jit
-def advance_to(sms, heaps, far, m, code, streams, first, limit, more):
-    """Run every SM, in cyclic order from `first`, to cycle `limit`, or to where it can take a block if there are more.
-
-    Returns the SM that can take one first and when, and the least clock of those that still run.
-    """
-    taker, taken, clock = 0, NEVER, NEVER
-    for k in range(m.sm_count):
-        n = first + k if first + k < m.sm_count else first + k - m.sm_count
-        sms[n].more_blocks = more
-        sms[n].horizon = min(next_dispatch(sms[n], m), limit) if more else limit
-        advance(sms[n], heaps[n], far, m, code, streams)
-        if sms[n].live > 0:
-            clock = min(clock, sms[n].clock)
-        dispatch = next_dispatch(sms[n], m)
-        if dispatch < taken:
-            taker, taken = n, dispatch
-    return taker, taken, clock
-
-
 @compiled
 def run_grid(sms, heaps, far, m, code, streams, offsets, block_count):
-    """Run a launch of `block_count` thread blocks to its end."""
+    """Run a launch of `block_count` thread blocks to its end.
+
+    Each round takes every SM, in cyclic order from the one after the last that took a block, to cycle `limit`, or to
+    where it can take a block if there are more. (One function: each level of calls compiles all below it once more.)
+    """
     window = NEVER if m.perfect else WINDOW_CYCLES
     first, block, limit, clock = 0, 0, window, 0
     while block < block_count or clock < NEVER:
-        taker, taken, clock = advance_to(sms, heaps, far, m, code, streams, first, limit, block < block_count)
+        taker, taken, clock = 0, NEVER, NEVER
+        for k in range(m.sm_count):
+            n = first + k if first + k < m.sm_count else first + k - m.sm_count
+            sms[n].more_blocks = block < block_count
+            sms[n].horizon = min(next_dispatch(sms[n], m), limit) if block < block_count else limit
+            advance(sms[n], heaps[n], far, m, code, streams)
+            if sms[n].live > 0:
+                clock = min(clock, sms[n].clock)
+            dispatch = next_dispatch(sms[n], m)
+            if dispatch < taken:
+                taker, taken = n, dispatch
         if block < block_count and taken <= limit:
             launch_block(sms[taker], heaps[taker], far, m, code, streams, offsets, block, taken)
             first = taker + 1 if taker + 1 < m.sm_count else 0
