@@ -103,6 +103,7 @@ class Spec:
     l1i_mshrs: int = _whole(1, 8)
     const_mshrs: int = _whole(1, 8)
     l1d_mshr_merges: int = _whole(1, 4096)
+    l1d_miss_queue: int = _whole(1, 4096)
 
     flit_bytes: int = _whole(1, 4096)
     packet_header_bytes: int = _whole(0, 4096)

@@ -1,6 +1,6 @@
 """The dynamic trace: what the timing engine needs to know of an execution, and nothing else.
 
-Columnar and append-only, one entry a warp (not a thread); DESIGN.md "Trace". A warp's streams are slices of
+Columnar and append-only, one entry a warp (not a thread); A warp's streams are slices of
 three flat arrays, cut by offset arrays of `warps + 1` entries. Warps are in thread-block order, then warp order.
 """
 

@@ -9,7 +9,7 @@ from functional.ir import Address, Instruction, Register, registers_of
 
 
 def number_of(register: Register) -> int:
-    """The number in a register's name (`%rd5` -> 5), which picks its bank (MODEL.md, correction 2)."""
+    """The number in a register's name (`%rd5` -> 5), which picks its bank (docs/timing-rules.md, rule 3)."""
     digits = re.search(r"(\d+)\D*$", register.name)
     return int(digits.group(1)) if digits else 0
 

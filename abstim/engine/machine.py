@@ -73,7 +73,8 @@ def _memory_values(gpu: Gpu) -> dict[str, int]:
 
     return {
         "perfect": spec.perfect_memory, "l1i_mshrs": spec.l1i_mshrs, "const_mshrs": spec.const_mshrs,
-        "mshr_merges": spec.l1d_mshr_merges, "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
+        "mshr_merges": spec.l1d_mshr_merges, "miss_queue": spec.l1d_miss_queue,
+        "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
         "channels": spec.dram_channels, "slices_per_channel": spec.l2_slices_per_channel,
         "interleave_log2": (spec.channel_interleave_bytes // LINE_BYTES).bit_length() - 1,
         "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "dram_banks": spec.dram_banks,

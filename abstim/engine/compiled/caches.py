@@ -128,8 +128,10 @@ def l1d_store(sm, heap, far, m, line, time, sectors):
         return respond_in_order(sm, time + m.miss_cycles)
     sectors = segment(sectors)
     size = 32 * ((sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3))
-    sent = max(time + 1, sm.inject_free) + (size + m.packet_bytes + m.flit_bytes - 1) // m.flit_bytes
+    flits = (size + m.packet_bytes + m.flit_bytes - 1) // m.flit_bytes
+    sent = max(time + 1, sm.inject_free) + flits
     sm.inject_free = sent
+    sm.tags_blocked = max(sm.tags_blocked, sent - m.miss_queue * flits)  # no room for another in the miss queue
     return access(sm, heap, far, m, line, sectors, sent, True, m.l2_sector_units)
 
 

@@ -37,7 +37,7 @@ MACHINE = np.dtype(
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles",
             "atomic_cycles", "l1i_miss_cycles",
             "register_count",
-                "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "flit_bytes", "packet_bytes",
+                "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "miss_queue", "flit_bytes", "packet_bytes",
             "request_cycles", "l2_reply_cycles", "dram_cycles", "dram_reply_cycles", "activate_cycles",
             "l2_sector_units", "l2_atomic_units", "dram_sector_units", "channels", "slices_per_channel",
             "interleave_log2", "l2_sets", "l2_ways", "l2_lines", "dram_banks",

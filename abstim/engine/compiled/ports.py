@@ -1,4 +1,4 @@
-"""From issue to result: operand collectors, register banks, execution units, result buses (MODEL.md rules 2 to 4)."""
+"""From issue to result: operand collectors, register banks, units, result buses (docs/timing-rules.md, rules 3, 4)."""
 
 from __future__ import annotations
 
