@@ -39,6 +39,16 @@ def _number(low: float, high: float) -> Any:
     return field(metadata={"domain": Domain(float, text, lambda v: low <= v <= high)})
 
 
+def _sizes() -> Any:
+    """Sizes in KiB, ascending, separated by commas; empty: none."""
+
+    def accepts(text: str) -> bool:
+        parts = text.split(",") if text else []
+        return all(p.isdecimal() for p in parts) and [int(p) for p in parts] == sorted({int(p) for p in parts})
+
+    return field(metadata={"domain": Domain(str, "sizes in KiB like 0,8,16, ascending, or empty", accepts)})
+
+
 def _flag() -> Any:
     return field(metadata={"domain": Domain(bool, "true or false", lambda v: True)})
 
@@ -51,7 +61,8 @@ INSTRUCTION_CLASSES = (
     *("sfu", "tensor", "other"),
 )
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
-UNIT = Domain(str, "one of sp, sfu", lambda v: v in ("sp", "sfu"))
+ALUS = ("sp", "sfu", "int", "dp", "tensor")
+UNIT = Domain(str, "one of " + ", ".join(ALUS), lambda v: v in ALUS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,21 +85,34 @@ class Spec:
     schedulers_per_sm: int = _whole(1, 4)
     scheduler: str = _choice("gto", "lrr", "oldest", "two_level")
     two_level_active_warps: int = _whole(1, 64)
+    sub_cores: bool = _flag()
+    issues_per_turn: int = _whole(1, 2)
+    fetches_per_cycle: int = _whole(1, 16)
     instructions_per_fetch: int = _whole(1, 8)
     instruction_bytes: int = _power_of_two(16)
 
     sp_units: int = _whole(1, 16)
     sfu_units: int = _whole(1, 16)
+    int_units: int = _whole(0, 16)
+    dp_units: int = _whole(0, 16)
+    tensor_units: int = _whole(0, 16)
     lsu_units: int = _whole(1, 1, "1: an SM has one load/store unit in this model")
     sp_port_width: int = _whole(1, 16)
     sfu_port_width: int = _whole(1, 16)
     mem_port_width: int = _whole(1, 16)
+    int_port_width: int = _whole(1, 16)
+    dp_port_width: int = _whole(1, 16)
+    tensor_port_width: int = _whole(1, 16)
     sp_collectors: int = _whole(1, 64)
     sfu_collectors: int = _whole(1, 64)
     mem_collectors: int = _whole(1, 64)
+    shared_collectors: int = _whole(0, 64)
     result_bus_width: int = _whole(1, 16)
     register_banks: int = _power_of_two(64)
+    register_file_ports: int = _power_of_two(4)
 
+    perfect_instruction_cache: bool = _flag()
+    perfect_constant_cache: bool = _flag()
     l1i_sets: int = _power_of_two(4096)
     l1i_ways: int = _whole(1, 4096)
     l1i_line_bytes: int = _power_of_two(1024)
@@ -98,7 +122,16 @@ class Spec:
     l1d_sets: int = _power_of_two(4096)
     l1d_ways: int = _whole(1, 4096)
     l1d_line_bytes: int = _whole(128, 128, "128: the trace holds 128 B lines")
-    l1d_index: str = _choice("hash", "linear")
+    l1d_index: str = _choice("linear", "hash", "ipoly")
+    l1d_sectored: bool = _flag()
+    l1d_banks: int = _power_of_two(4)
+    l1d_bypass: bool = _flag()
+    l1d_write: str = _choice("local_back", "evict", "through", "back")
+    l1d_write_allocate: bool = _flag()
+    l1d_allocate: str = _choice("miss", "fill")
+    l1d_replacement: str = _choice("lru", "fifo")
+    unified_l1d_bytes: int = _whole(0, 1 << 24)
+    shared_options_kib: str = _sizes()
     shared_banks: int = _whole(32, 32, "32: the trace holds conflicts on 32 banks")
     l1i_mshrs: int = _whole(1, 8)
     const_mshrs: int = _whole(1, 8)
@@ -110,9 +143,13 @@ class Spec:
     l2_slices_per_channel: int = _whole(1, 64)
     l2_sets: int = _whole(1, 1 << 16)
     l2_ways: int = _whole(1, 4096)
+    l2_index: str = _choice("linear", "ipoly")
+    l2_slice_index: str = _choice("linear", "ipoly")
+    slice_interleave_bytes: int = _power_of_two(1 << 20, low=128)
     channel_interleave_bytes: int = _power_of_two(1 << 20, low=128)
     dram_channels: int = _whole(1, 1024)
     dram_banks: int = _whole(1, 1024)
+    dram_row_bytes: int = _power_of_two(1 << 20, low=1024)
 
     coalescing: str = _choice("fermi", "sector")
 
@@ -151,8 +188,28 @@ def check_together(spec: Spec, where: str) -> None:
     """Raises InputError for values that are each in range and contradict each other."""
     for port in ("sp", "sfu", "mem"):
         collectors, width = getattr(spec, f"{port}_collectors"), getattr(spec, f"{port}_port_width")
-        if collectors < width:
+        if collectors < width and not spec.shared_collectors:
             raise InputError(f"{where}: {port}_collectors = {collectors} is below {port}_port_width = {width}")
+    _check_sub_cores(spec, where)
+    if spec.shared_options_kib and spec.unified_l1d_bytes <= 0:
+        raise InputError(f"{where}: shared_options_kib needs unified_l1d_bytes, the size of both together")
+    if spec.l1d_banks > 1 and not spec.l1d_sectored:
+        raise InputError(f"{where}: l1d_banks = {spec.l1d_banks} needs l1d_sectored = true: a bank serves one sector")
+    if spec.l2_index == "ipoly" and spec.l2_sets & (spec.l2_sets - 1) or spec.l2_sets > 4096:
+        raise InputError(f"{where}: l2_index = ipoly needs l2_sets to be a power of two up to 4096")
+
+
+def _check_sub_cores(spec: Spec, where: str) -> None:
+    if (spec.int_units or spec.dp_units or spec.tensor_units) and not spec.shared_collectors:
+        raise InputError(f"{where}: int, dp and tensor units need shared_collectors")
+    if not spec.sub_cores:
+        return
+    for key in ("sp_units", "sfu_units", "int_units", "dp_units", "tensor_units", "shared_collectors", "register_banks"):
+        if getattr(spec, key) % spec.schedulers_per_sm:
+            raise InputError(
+                f"{where}: sub_cores share out {key} = {getattr(spec, key)} evenly among schedulers_per_sm = "
+                f"{spec.schedulers_per_sm}; choose a multiple"
+            )
 
 
 def _domains(cls: type) -> dict[str, Domain]:

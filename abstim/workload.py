@@ -35,11 +35,12 @@ class Workload:
         """What the engine needs of a launch; characterises its program on first use of a pipeline."""
         from abstim.engine import LaunchInputs
 
-        program = self.case.launches[launch].program
+        launched = self.case.launches[launch]
+        program = launched.program
         key = (program.name, gpu.pipeline)
         if key not in self._tables:
             self._tables[key] = latency_table(program, gpu)
-        return LaunchInputs(self._tables[key], self.execution.traces[launch])
+        return LaunchInputs(self._tables[key], self.execution.traces[launch], launched.shared_bytes)
 
 
 def execute(

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
-UNITS = ("sp", "sfu", "mem")
+UNITS = ("sp", "sfu", "mem", "int", "dp", "tensor")
 
 
 @dataclass(frozen=True, slots=True)

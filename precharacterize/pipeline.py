@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functional.program import BasicBlock, Program
 from precharacterize.classify import Kind
-from precharacterize.parameters import PipelineParameters
+from precharacterize.parameters import UNITS, PipelineParameters
 from precharacterize.table import LatencyTable
 
 ALLOCATE_CYCLES = 1  # issue -> operand collector
@@ -40,7 +40,7 @@ def block_gaps_cycles(
 ) -> list[int]:
     """Issue-to-issue gap after each instruction of a block; the last one's is to the fall-through instruction."""
     free: dict[int, int] = {}  # scoreboard register -> cycle
-    unit_free = [0, 0, 0]
+    unit_free = [0] * len(UNITS)
     issues = []
     time = 0
     slots = fetched(program.pcs[block.start], pipeline)

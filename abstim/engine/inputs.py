@@ -20,6 +20,7 @@ COUNTERS = (
     "l2_accesses",
     "l2_misses",
     "dram_reads",
+    "dram_writes",
 )
 
 
@@ -29,6 +30,7 @@ class LaunchInputs:
 
     table: LatencyTable
     trace: Trace
+    shared_bytes: int = 0  # static and dynamic, a thread block
 
 
 @dataclass(frozen=True)

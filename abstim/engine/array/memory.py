@@ -101,7 +101,7 @@ def set_of(m: dict[str, Array], const: Array, line: Array) -> tuple[Array, Array
     """(first line of the set in `State.data`, ways): the constant cache is linear, L1D linear or hashed."""
     sets, ways = jnp.where(const, m["const_sets"], m["l1d_sets"]), jnp.where(const, m["const_ways"], m["l1d_ways"])
     upper = ((line >> 6) & 7) | (((line >> 10) & 1) << 3) | (((line >> 12) & 1) << 4)
-    index = jnp.where(~const & (m["l1d_hashed"] != 0), line ^ upper, line) & (sets - 1)
+    index = jnp.where(~const & (m["l1d_index"] == 1), line ^ upper, line) & (sets - 1)
     return jnp.where(const, 0, m["const_sets"] * m["const_ways"]) + index * ways, ways
 
 

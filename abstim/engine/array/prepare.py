@@ -88,7 +88,7 @@ def _sizes(machines: list[np.void], table: LatencyTable, warps_per_block: int) -
         schedulers=bucket(most(m["schedulers"] for m in machines)),
         port_width=bucket(most(m["port_width"] for m in machines), 2),
         collectors=bucket(most(m["collectors"] for m in machines), 8),
-        units=bucket(most(np.diff(m["first_unit"]) for m in machines), 2),
+        units=bucket(most(np.diff(m["first_unit"][:4]) for m in machines), 2),
         banks=bucket(most(m["banks"] for m in machines), 16),
         registers=bucket(table.register_count, 16),
         ring=bucket(most(m["ring"] for m in machines), 512),
@@ -105,7 +105,7 @@ def _machine(machines: list[np.void], point: np.ndarray) -> dict[str, np.ndarray
     rows = table[np.minimum(point, len(machines) - 1)]
     names = set(table.dtype.names or ()) - {"first_unit", "policy", "heap_words"}
     found = {name: rows[name].T.astype(np.int32) for name in names if not name.endswith("_at")}
-    return found | {"units": np.diff(rows["first_unit"], axis=1).T.astype(np.int32)}
+    return found | {"units": np.diff(rows["first_unit"][:, :4], axis=1).T.astype(np.int32)}
 
 
 def _state(z: Sizes, machine: dict[str, np.ndarray], reasons: int, policy: str) -> State:

@@ -43,17 +43,17 @@ def want_fetch(sm, w, pc):
 
 
 @jit
-def deliver(sm, heap, far, m, code, operands, w, time):
-    """A fetch pair reaches the warp: decoded in the next cycle, issued in the one after."""
-    sm.front_end[w] = time + 2
+def deliver(sm, heap, far, m, code, operands, w, time, ready):
+    """A fetch pair reaches the warp, which can issue from it from cycle `ready` on."""
+    sm.front_end[w] = ready
     pc = sm.fetch_pc[w]
     sm.buffered[w] = min(m.fetch_width, m.fetch_line - (pc & (m.fetch_line - 1)))
     if not sm.flush[w]:
-        make_ready(sm, heap, far, m, code, operands, w, time + 2, time)
+        make_ready(sm, heap, far, m, code, operands, w, ready, time)
         return
-    sm.ready[w] = time + 2
+    sm.ready[w] = ready
     if not sm.held & bit(w):
-        schedule(sm, w, time + 2, time)
+        schedule(sm, w, ready, time)
 
 
 @jit
@@ -83,25 +83,25 @@ def returned(sm, time):
 
 
 @jit
-def fetch(sm, heap, far, m, code, operands, time):
-    """The fetch stage of one cycle."""
+def fetch(sm, heap, far, m, code, operands, time, ready):
+    """One fetch; what it brings is decoded by the next one, and can issue in cycle `ready`."""
     back = returned(sm, time) if sm.missing else -1
     if back >= 0:  # takes the whole stage
         sm.missing &= ~bit(back)
-        deliver(sm, heap, far, m, code, operands, back, time)
+        deliver(sm, heap, far, m, code, operands, back, time, ready)
         return
     fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
     if sm.exiting:
         notice_exits(sm, m, fetched, time)
     if fetched < 0 or sm.fetch_blocked > time:
         return
-    there = l1i_lookup(sm, heap, far, m, sm.fetch_pc[fetched], time)
+    there = time if m.perfect_l1i else l1i_lookup(sm, heap, far, m, sm.fetch_pc[fetched], time)
     if there == NEVER:
         return
     sm.last_fetched = fetched
     sm.wanted &= ~bit(fetched)
     if there <= time:
-        deliver(sm, heap, far, m, code, operands, fetched, time)
+        deliver(sm, heap, far, m, code, operands, fetched, time, ready)
     else:
         sm.missing |= bit(fetched)
         sm.fetch_back[fetched] = there

@@ -46,8 +46,10 @@ def advance(sm, heap, far, m, code, streams):
         for _ in range(m.schedulers):
             issued |= take_turn(sm, heap, far, m, code, streams, s, time)
             s = s + 1 if s + 1 < m.schedulers else 0
-        if sm.wanted | sm.missing | sm.exiting:
-            fetch(sm, heap, far, m, code, streams.operands, time)
+        for k in range(m.fetches):
+            if sm.wanted | sm.missing | sm.exiting:  # all but the last fetch are decoded in the same cycle
+                ready = time + 1 if k + 1 < m.fetches else time + 2
+                fetch(sm, heap, far, m, code, streams.operands, time, ready)
         time = next_event(sm, m, time, issued)
     sm.clock = time
 

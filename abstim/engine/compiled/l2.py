@@ -1,6 +1,6 @@
 """L2 slices and DRAM channels, shared by all SMs (docs/timing-rules.md, rule 11).
 
-`far` holds the L2 tags (line + 1, last use, valid sectors, cycle in which the line is there), the servers of slices and
+`far` holds the L2 tags (line + 1, last use, valid sectors, cycle in which the line is there, dirty sectors), the servers of slices and
 channels, the open row of every bank, and a use counter.
 """
 
@@ -11,20 +11,44 @@ from abstim.engine.compiled.layout import BUCKETS
 from abstim.engine.compiled.servers import respond, serve
 from abstim.engine.compiled.tags import find, victim
 
-ROW_SHIFT, BANK_SHIFT = 9, 6  # of a channel's line numbers: 64 KiB, 8 KiB; the lowest bank bit is bit 1 (256 B)
+
+
+@jit
+def hashed(index, above, residues):
+    """An index with the bits above it folded in."""
+    k = 0
+    while above:
+        if above & 1:
+            index ^= residues[k]
+        above >>= 1
+        k += 1
+    return index
+
+
+@jit
+def slice_of(m, line):
+    """(slice, channel, line number in the channel, line number in the slice) of a line."""
+    block = line >> m.interleave_log2
+    channel, rest = block % m.channels, block // m.channels
+    local = (rest << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
+    upper, part = (local >> m.slice_log2) // m.slices_per_channel, (local >> m.slice_log2) % m.slices_per_channel
+    number = channel * m.slices_per_channel + part
+    if m.slice_hash_log2:
+        above = line >> (m.interleave_log2 + m.slice_hash_log2)
+        number = hashed(number, above, m.slice_residues) % (m.channels * m.slices_per_channel)
+        channel = number // m.slices_per_channel
+    return number, channel, local, (upper << m.slice_log2) | (local & ((1 << m.slice_log2) - 1))
 
 
 @jit
 def l2_line(far, m, line):
     """(slice, channel, line number in the channel, position, is it there) of a line; one not there replaces the least
     recently used."""
-    block = line >> m.interleave_log2
-    channel, rest = block % m.channels, block // m.channels
-    local = (rest << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
-    part = rest % m.slices_per_channel
-    in_slice = ((rest // m.slices_per_channel) << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
-    number = channel * m.slices_per_channel + part
-    first = m.l2_at + (number * m.l2_sets + in_slice % m.l2_sets) * m.l2_ways
+    number, channel, local, in_slice = slice_of(m, line)
+    index = in_slice % m.l2_sets
+    if m.l2_hash_log2:
+        index = hashed(index, in_slice >> m.l2_hash_log2, m.l2_residues)
+    first = m.l2_at + (number * m.l2_sets + index) * m.l2_ways
     k = find(far, first, m.l2_ways, line)
     if k >= 0:
         return number, channel, local, k, True
@@ -34,13 +58,25 @@ def l2_line(far, m, line):
 @jit
 def activate_cycles(far, m, channel, local):
     """Cycles to open a line's row: 0 if it is open."""
-    bank = ((local >> BANK_SHIFT) << 1) | ((local >> 1) & 1)
+    bank = ((local >> m.bank_log2) << 1) | ((local >> m.slice_log2) & 1)
     at = m.rows_at + channel * m.dram_banks + bank % m.dram_banks
-    row = (local >> ROW_SHIFT) + 1
+    row = (local >> m.row_log2) + 1
     if far[at] == row:
         return 0
     far[at] = row
     return m.activate_cycles
+
+
+@jit
+def write_out(far, m, k, channel, time):
+    """The dirty sectors of the line at `k`, which leaves L2, go to DRAM; returns how many there are."""
+    dirty, count = k + 4 * m.l2_lines, 0
+    for j in range(4):
+        if (far[dirty] >> j) & 1:
+            count += 1
+            serve(far, m.channels_at + channel * BUCKETS * 2, time, m.dram_sector_units)
+    far[dirty] = 0
+    return count
 
 
 @outlined
@@ -51,6 +87,8 @@ def access(sm, heap, far, m, line, sectors, time, write, units):
     far[k + m.l2_lines] = far[m.uses_at]
     valid, filled = k + 2 * m.l2_lines, k + 3 * m.l2_lines
     if not there:
+        if far[k + 4 * m.l2_lines]:
+            sm.dram_writes += write_out(far, m, k, channel, time + m.request_cycles)
         far[k] = line + 1
         far[valid] = far[filled] = 0
     done = time
@@ -62,6 +100,7 @@ def access(sm, heap, far, m, line, sectors, time, write, units):
         if not (far[valid] >> j) & 1:
             sm.l2_misses += 1
         if write:
+            far[k + 4 * m.l2_lines] |= 1 << j
             reply = served + m.l2_reply_cycles
         elif (far[valid] >> j) & 1:
             reply = max(served, far[filled]) + m.l2_reply_cycles

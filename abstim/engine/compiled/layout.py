@@ -12,43 +12,56 @@ from typing import NamedTuple
 import numpy as np
 
 NEVER = 1 << 60
-SP, SFU, MEM = 0, 1, 2
+SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
+KINDS = 6  # of execution units
 GTO, LRR, OLDEST, TWO_LEVEL = 0, 1, 2, 3
 # What a scheduler's cycle went to; the order of abstim.result.SLOT_REASONS
 ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
 FROM_ALU, FROM_NEAR, FROM_PARAM, FROM_GLOBAL = 0, 1, 2, 3  # low bits of a scoreboard entry, (free cycle << 2) | FROM_*
 SLOTS = 64  # most warps an SM (Spec.max_warps_per_sm)
 SCHEDULERS = 4  # most an SM
-UNITS = 48  # most execution units an SM, all ports together
+PORTS = KINDS * SCHEDULERS  # most: with sub-cores each scheduler has its own
+UNITS = 96  # most execution units an SM, all ports together
 PORT_WIDTH = 16
 COLLECTORS = 64
 MSHRS = 8  # most miss registers of an instruction or constant cache
 BUCKET_CYCLES_LOG2, BUCKETS, UNITS_A_CYCLE_LOG2 = 4, 4096, 6  # of the servers that SMs share
 RESPONSES = 1 << 14  # cycles ahead a response can be booked
+RESIDUES = 32  # bits of a line number above an index that a hash looks at
+HINTS = 256  # where a line was found last, by its low bits
+LINE_WORDS = 9  # of an L1D line; tags.py
 WHEEL = 64  # cycles ahead a warp can be put on the wheel; later ones go round again
 
 MACHINE = np.dtype(
     [
         *((name, np.int64) for name in (
             "sm_count", "schedulers", "policy", "active_warps", "warp_slots", "warps_per_block", "blocks_per_sm",
-            "result_bus", "banks", "fetch_width", "fetch_line", "fetch_line_log2",
+            "sub_cores", "issues_a_turn", "register_steps", "shared_collectors",
+            "result_bus", "banks", "fetch_width", "fetch_line", "fetch_line_log2", "fetches",
+            "perfect_l1i", "perfect_const",
             "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes",
-            "l1d_sets", "l1d_ways", "l1d_hashed",
+            "l1d_sets", "l1d_ways", "l1d_index", "l1d_lines", "l1d_sectored", "l1d_banks", "l1d_bypassed",
+            "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles",
             "atomic_cycles", "l1i_miss_cycles",
             "register_count",
-                "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "miss_queue", "flit_bytes", "packet_bytes",
+            "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "miss_queue", "flit_bytes", "packet_bytes",
             "request_cycles", "l2_reply_cycles", "dram_cycles", "dram_reply_cycles", "activate_cycles",
             "l2_sector_units", "l2_atomic_units", "dram_sector_units", "channels", "slices_per_channel",
-            "interleave_log2", "l2_sets", "l2_ways", "l2_lines", "dram_banks",
+            "interleave_log2", "slice_log2", "slice_hash_log2", "l2_sets", "l2_ways", "l2_lines", "l2_hash_log2",
+            "dram_banks", "row_log2", "bank_log2",
             "responses_at", "l2_at", "slices_at", "channels_at", "rows_at", "uses_at", "far_words",
-            "ring", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at",
-            "heap_words",
+            "ring", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at", "hints_at",
+            "cache_words", "heap_words",
         )),
-        ("port_width", np.int64, 3),
-        ("collectors", np.int64, 3),
+        ("port_width", np.int64, KINDS),
+        ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
         ("scheduler_slots", np.uint64, SCHEDULERS),  # sets of warp slots
-        ("first_unit", np.int64, 4),  # units of port p: first_unit[p] .. first_unit[p + 1] - 1
+        ("scheduler_of", np.int64, SLOTS),
+        ("first_unit", np.int64, PORTS + 1),  # units of port p: first_unit[p] .. first_unit[p + 1] - 1
+        ("slice_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
+        ("l2_residues", np.int64, RESIDUES),
+        ("l1d_residues", np.int64, RESIDUES),
     ],
     align=True,
 )  # fmt: skip
@@ -71,7 +84,6 @@ SM = np.dtype(
         ("port_wait", np.int64),  # earliest cycle in which a port that was refused this cycle is free
         ("horizon", np.int64),  # run no further: a thread block may come in then
         ("more_blocks", np.int64),
-        ("last_sp_start", np.int64),
         ("response_free", np.int64),
         ("tags_blocked", np.int64),  # L1D tags take no transaction before; so
         ("const_blocked", np.int64),  # the constant cache,
@@ -96,7 +108,7 @@ SM = np.dtype(
         ("last_fetched", np.int64),
         *((name, np.int64) for name in (
             "l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses", "l1i_misses",
-            "l2_accesses", "l2_misses", "dram_reads", "resident_warp_cycles",
+            "l2_accesses", "l2_misses", "dram_reads", "dram_writes", "resident_warp_cycles",
         )),
         # warp slots
         ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp
@@ -112,6 +124,7 @@ SM = np.dtype(
         ("record", np.int64, SLOTS),
         ("conflict", np.int64, SLOTS),
         ("buffered", np.int64, SLOTS),  # instructions left in the buffer
+        ("warp", np.int64, SLOTS),  # position in the trace
         ("flush", np.int64, SLOTS),  # the instruction buffer holds the wrong path
         ("wrong", np.int64, SLOTS),  # and begins with this instruction
         # thread block slots
@@ -131,10 +144,12 @@ SM = np.dtype(
         ("idle_since", np.int64, SCHEDULERS),
         ("slots", np.int64, 6),  # issue slots by reason
         # ports and units
-        ("port_position", np.int64, 3),  # allocations so far
-        ("port_alloc", np.int64, (3, PORT_WIDTH)),  # latest allocation cycles
-        ("port_start", np.int64, (3, PORT_WIDTH)),  # latest unit starts
-        ("collector", np.int64, (3, COLLECTORS)),  # release cycles
+        ("port_position", np.int64, PORTS),  # allocations so far
+        ("port_alloc", np.int64, (PORTS, PORT_WIDTH)),  # latest allocation cycles
+        ("port_start", np.int64, (PORTS, PORT_WIDTH)),  # latest unit starts
+        ("last_start", np.int64, PORTS),  # the latest of them
+        ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
+        ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
         ("unit_free", np.int64, UNITS),
     ],
     align=True,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.compiled.caches import atomic, const_line, l1d_load, l1d_store
+from abstim.engine.compiled.caches import const_line
 from abstim.engine.compiled.compile import jit
+from abstim.engine.compiled.l1d import beyond, l1d_load, l1d_store
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -17,14 +18,36 @@ LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 
 @jit
-def transactions_of(m, record, access_bytes):
-    """Transactions one line record makes (REFERENCE.md "Coalescing")."""
-    sectors = (record >> 1) & 15
-    if m.sector_coalescing or access_bytes == 1:  # 32 B segments
-        return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
-    if access_bytes == 2:  # 64 B segments
-        return int((sectors & 3) != 0) + int((sectors & 12) != 0)
-    return 1
+def transaction_bytes(m, access_bytes):
+    """Bytes of the segments that a warp's lanes are gathered into (REFERENCE.md "Coalescing")."""
+    if m.sector_coalescing or access_bytes == 1:
+        return 32
+    return 64 if access_bytes == 2 else 128
+
+
+@jit
+def next_transaction(left, size):
+    """The sectors, of those left of a line record, that the next transaction of `size` bytes touches, last ones first."""
+    if size == 128:
+        return left
+    if size == 64:
+        return left & 12 if left & 12 else left
+    sector = 8
+    while not left & sector:
+        sector >>= 1
+    return sector
+
+
+@jit
+def next_cycle(m, busy, sectors):
+    """(cycles until L1D takes the next transaction, set of its banks taken in that cycle).
+
+    A bank holds every `l1d_banks`-th sector and takes one transaction a cycle.
+    """
+    if m.l1d_banks == 1:
+        return 1, 0
+    bank = sectors if m.l1d_banks == 4 else (1 if sectors & 5 else 2)
+    return (1, bank) if busy & bank else (0, busy | bank)
 
 
 @jit
@@ -44,18 +67,31 @@ def occupancy_of(sm, heap, far, m, code, streams, w, i):
         return max(1, np.int64(streams.conflicts[sm.conflict[w]])), sm.record[w]
     if kind < PARAM_LOAD:
         return 1, sm.record[w]
-    end, count = sm.record[w], 0
-    while True:
-        record = np.int64(streams.records[end])
+    end = sm.record[w]
+    while streams.records[end] & 1:
         end += 1
-        if (record >> 1) & 15:
-            count += (
-                const_transactions(m, record)
-                if kind <= CONST_LOAD
-                else transactions_of(m, record, code[i].access_bytes)
-            )
-        if not record & 1:
-            return max(1, count), end
+    return max(1, pipe_cycles(m, code, streams, i, sm.record[w], end + 1)), end + 1
+
+
+@jit
+def pipe_cycles(m, code, streams, i, first, end):
+    """Cycles in which the transactions of the records `first` .. `end` - 1 enter the pipe."""
+    if code[i].kind <= CONST_LOAD:
+        if m.perfect_const:
+            return 1
+        count = 0
+        for k in range(first, end):
+            count += const_transactions(m, np.int64(streams.records[k]))
+        return count
+    count, busy, size = 0, -1, transaction_bytes(m, code[i].access_bytes)
+    for k in range(end - 1, first - 1, -1):
+        left = (np.int64(streams.records[k]) >> 1) & 15
+        while left:
+            sectors = next_transaction(left, size)
+            left &= ~sectors
+            later, busy = next_cycle(m, busy, sectors)
+            count += later
+    return count
 
 
 @jit
@@ -84,6 +120,8 @@ def result_of(sm, heap, far, m, code, streams, w, i, start, end):
 def const_result(sm, heap, far, m, streams, first, end, start):
     """A parameter or constant load: one line a cycle."""
     time, done = start + m.const_cycles, start
+    if m.perfect_const:
+        return time
     for k in range(end - 1, first - 1, -1):
         record = np.int64(streams.records[k])
         sectors, line = (record >> 1) & 15, record >> 5
@@ -101,19 +139,31 @@ def const_result(sm, heap, far, m, streams, first, end, start):
 @jit
 def global_result(sm, heap, far, m, code, streams, i, first, end, start):
     """A global, local or generic access: one transaction a cycle through the L1D pipeline, last line first."""
-    kind = code[i].kind
-    time, done = start + m.l1d_cycles + 1, start
+    kind, size = code[i].kind, transaction_bytes(m, code[i].access_bytes)
+    time, done, busy = start + m.l1d_cycles, start, -1
     for k in range(end - 1, first - 1, -1):
         record = np.int64(streams.records[k])
-        line, sectors = record >> 5, (record >> 1) & 15
-        for _ in range(transactions_of(m, record, code[i].access_bytes)):
-            time = max(time, sm.tags_blocked)
-            if kind == GLOBAL_ATOMIC:
-                done = max(done, atomic(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors))
-            elif kind == GLOBAL_LOAD or line >= LOCAL_LINE:
-                done = max(done, l1d_load(sm, heap, far, m, line, time))
-            else:
-                done = max(done, l1d_store(sm, heap, far, m, line, time, sectors))
-            time = max(time, sm.tags_blocked) + 1
-    sm.tags_blocked = time
+        line, left = record >> 5, (record >> 1) & 15
+        while left:
+            sectors = next_transaction(left, size)
+            left &= ~sectors
+            later, busy = next_cycle(m, busy, sectors)
+            time = max(time + later, sm.tags_blocked)
+            done = max(done, transaction(sm, heap, far, m, kind, line, time, sectors))
+    sm.tags_blocked = max(sm.tags_blocked, time + 1)
     return done
+
+
+@jit
+def transaction(sm, heap, far, m, kind, line, time, sectors):
+    """Result cycle of one transaction that would meet the L1D tags at `time`."""
+    if kind == GLOBAL_ATOMIC:
+        return beyond(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors, False, m.l2_atomic_units)
+    if line >= LOCAL_LINE:
+        return l1d_load(sm, heap, far, m, line, time, sectors)
+    if m.l1d_bypassed:
+        write = kind == GLOBAL_STORE
+        return beyond(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors, write, m.l2_sector_units)
+    if kind == GLOBAL_LOAD:
+        return l1d_load(sm, heap, far, m, line, time, sectors)
+    return l1d_store(sm, heap, far, m, line, time, sectors)

@@ -14,7 +14,7 @@ from abstim.engine.machine import code_of, machine_of, streams_of
 def simulate_point(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> EngineResult:
     """Cycles of a launch on one design point. Releases the interpreter lock while it runs."""
     trace, table = inputs.trace, inputs.table
-    machine = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table)
+    machine = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table, inputs.shared_bytes)
     sms, heaps = new_state(machine)
     code, operands = code_of(table)
     streams, offsets = streams_of(trace, table, operands)

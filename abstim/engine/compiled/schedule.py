@@ -14,7 +14,7 @@ from abstim.engine.compiled.layout import (
     TWO_LEVEL,
     UNIT_BUSY,
 )  # fmt: skip
-from abstim.engine.compiled.ports import port_free
+from abstim.engine.compiled.ports import port_free, port_of
 from abstim.engine.compiled.sets import bit, first_after, lowest, span
 from abstim.engine.compiled.two_level import active_set, first_active, promote, rotate
 from abstim.engine.compiled.warp import issue, refetch
@@ -70,9 +70,27 @@ def refuse(sm, m, code, w, time):
         sm.visitable &= ~bit(w)
         refetch(sm, code, w)
         return True
-    free = port_free(sm, m, code[sm.pc[w]].unit)
+    free = port_free(sm, port_of(m, code[sm.pc[w]].unit, w))
     sm.port_wait = min(sm.port_wait, free) if free > time else sm.port_wait
     return free > time
+
+
+@jit
+def issues_again(sm, heap, m, code, operands, w, first, time):
+    """Can the warp that has just issued to a unit of kind `first` issue its next instruction in the same cycle?
+
+    It must be in the buffer, go to another kind of unit, and wait for nothing.
+    """
+    if sm.buffered[w] == 0 or sm.flush[w] or sm.held & bit(w) or not sm.running & bit(w) or sm.not_before[w] > time:
+        return False
+    row = code[sm.pc[w]]
+    if row.unit == first or port_free(sm, port_of(m, row.unit, w)) > time:
+        return False
+    registers = m.registers_at + w * m.register_count
+    for k in range(row.waits_at, row.waits_end):
+        if heap[registers + operands[k]] >> 2 > time:
+            return False
+    return True
 
 
 @jit
@@ -88,7 +106,10 @@ def take_turn(sm, heap, far, m, code, streams, s, time):
         if refuse(sm, m, code, w, time):
             continue
         charge(sm, s, time)
+        first = code[sm.pc[w]].unit
         issue(sm, heap, far, m, code, streams, w, time)
+        if m.issues_a_turn > 1 and issues_again(sm, heap, m, code, streams.operands, w, first, time):
+            issue(sm, heap, far, m, code, streams, w, time)
         if m.policy == TWO_LEVEL:
             rotate(sm, m, s, w)
         sm.last[s] = w
