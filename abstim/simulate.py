@@ -16,6 +16,7 @@ from abstim.config import Gpu, load_gpu
 from abstim.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.result import SLOT_REASONS, LaunchResult, RunResult
+from abstim.spec import Spec
 from abstim.target import open_target
 from abstim.workload import Workload, execute
 from functional.case import Case
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BACKENDS = ("compiled", "array")  # of the engine; both give the same cycles
+FLUSHES = ("all", "l1", "l1d", "none")  # caches invalidated before each launch; abstim.engine.caches
 
 
 def run(
@@ -40,6 +42,7 @@ def run(
     executor: Executor | None = None,
     instruction_budget: int | None = None,
     backend: str = BACKENDS[0],
+    flush: str = FLUSHES[0],
     progress: Progress = silent,
 ) -> RunResult:
     """Every launch of a target on one GPU.
@@ -49,17 +52,36 @@ def run(
     """
     points = [_gpu(gpu, overrides)]
     return run_many(
-        target, points, executor=executor, instruction_budget=instruction_budget, backend=backend, progress=progress
-    )[0]
+        target, points, executor=executor, instruction_budget=instruction_budget, backend=backend, flush=flush,
+        progress=progress,
+    )[0]  # fmt: skip
 
 
-def check_engine(gpus: Sequence[Gpu], backend: str) -> None:
-    """Raises InputError for a name that is no back end of the engine, and for a GPU it has no rules for."""
+def check_engine(gpus: Sequence[Gpu], backend: str, flush: str = FLUSHES[0]) -> None:
+    """Raises InputError for a back end or a way to flush that is not there, and for a GPU the back end cannot do."""
     if backend not in BACKENDS:
         raise InputError(f"no back end {backend!r}; there are {', '.join(BACKENDS)}")
+    if flush not in FLUSHES:
+        raise InputError(f"caches cannot be flushed {flush!r}; there are {', '.join(FLUSHES)}")
+    if backend == "compiled":
+        return
+    if flush != FLUSHES[0]:
+        raise InputError("the array back end starts each launch with empty caches; use --backend compiled")
     for gpu in gpus:
-        if backend == "array" and not gpu.spec.perfect_memory:
-            raise InputError(f"{gpu.name}: the array back end knows perfect memory only; use --backend compiled")
+        what = "perfect memory" if not gpu.spec.perfect_memory else _beyond_array(gpu.spec)
+        if what:
+            raise InputError(f"{gpu.name}: the array back end knows {what} only; use --backend compiled")
+
+
+def _beyond_array(spec: Spec) -> str:
+    """What the array back end has instead of something the GPU has."""
+    if spec.sub_cores or spec.shared_collectors or spec.register_file_ports > 1 or spec.issues_per_turn > 1:
+        return "SMs without sub-cores"
+    if spec.l1d_sectored or spec.l1d_bypass or spec.l1d_write != "local_back" or spec.l1d_replacement != "lru":
+        return "an L1D like the GTX 480's"
+    if spec.perfect_instruction_cache or spec.perfect_constant_cache or spec.fetches_per_cycle > 1:
+        return "a front end like the GTX 480's"
+    return "" if spec.l1d_index != "ipoly" else "linear and hashed L1D indices"
 
 
 def run_many(
@@ -69,10 +91,11 @@ def run_many(
     executor: Executor | None = None,
     instruction_budget: int | None = None,
     backend: str = BACKENDS[0],
+    flush: str = FLUSHES[0],
     progress: Progress = silent,
 ) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each."""
-    check_engine(gpus, backend)
+    check_engine(gpus, backend, flush)
     started = perf_counter()
     case = open_target(target)
     parse_seconds = perf_counter() - started
@@ -81,7 +104,7 @@ def run_many(
         occupancies(case, registers, gpu)  # a block over a limit is refused before minutes of execution
     workload = execute(case, executor, instruction_budget, progress)
     workload.wall_seconds["parse"] = parse_seconds
-    return time(workload, gpus, backend, progress)
+    return time(workload, gpus, backend, flush, progress)
 
 
 def _gpu(gpu: str | Gpu, overrides: Sequence[str]) -> Gpu:
@@ -112,7 +135,11 @@ def occupancies(case: Case, registers: Sequence[Registers], gpu: Gpu) -> list[Oc
 
 
 def time(
-    workload: Workload, gpus: Sequence[Gpu], backend: str = BACKENDS[0], progress: Progress = silent
+    workload: Workload,
+    gpus: Sequence[Gpu],
+    backend: str = BACKENDS[0],
+    flush: str = FLUSHES[0],
+    progress: Progress = silent,
 ) -> list[RunResult]:
     """Time every launch of a workload on every GPU. Raises InputError for a block that an SM cannot hold."""
     wall = {"parse": 0.0, "characterize": 0.0, "execute": 0.0} | workload.wall_seconds
@@ -122,7 +149,7 @@ def time(
             workload.inputs(number, gpu)
     wall["characterize"] = perf_counter() - started
     started = perf_counter()
-    timed = engine_results(workload, gpus, backend, progress)
+    timed = engine_results(workload, gpus, backend, flush, progress)
     wall["time"] = perf_counter() - started
     registers, outputs = registers_of(workload.case), list(workload.execution.outputs) or None
     found = []
@@ -139,27 +166,36 @@ def time(
 
 
 def engine_results(
-    workload: Workload, gpus: Sequence[Gpu], backend: str = BACKENDS[0], progress: Progress = silent
+    workload: Workload,
+    gpus: Sequence[Gpu],
+    backend: str = BACKENDS[0],
+    flush: str = FLUSHES[0],
+    progress: Progress = silent,
 ) -> list[list[EngineResult]]:
     """The engine's own results, `[launch][gpu]`. GPUs that share a latency table go to the engine in one call."""
-    from abstim.engine import simulate
+    from abstim.engine import Caches, simulate
 
     registers = registers_of(workload.case)
     limits = [occupancies(workload.case, registers, gpu) for gpu in gpus]
-    groups = _by_pipeline(gpus)
+    groups, caches = _by_pipeline(gpus), [Caches() for _ in gpus]
 
     def one(number: int) -> list[EngineResult]:
         results: dict[int, EngineResult] = {}
+        for k in range(len(gpus)):
+            caches[k].flush(flush)
         for same in groups:
             inputs = workload.inputs(number, gpus[same[0]])
             blocks = [limits[k][number].blocks_per_sm for k in same]
-            results |= zip(same, simulate(inputs, [gpus[k] for k in same], blocks, backend=backend), strict=True)
+            kept = [caches[k] for k in same] if flush != FLUSHES[0] else None
+            points = [gpus[k] for k in same]
+            results |= zip(same, simulate(inputs, points, blocks, backend=backend, caches=kept), strict=True)
         return [results[k] for k in range(len(gpus))]
 
     count = len(workload.case.launches)
     report = partial(progress, f"time {workload.case.name}")
-    # Launches share no state and the compiled engine releases the interpreter, so one design point can fill the CPUs.
-    return in_parallel(one, count, 1 if backend == "array" or len(gpus) > 1 else os.cpu_count() or 1, report)
+    # Flushed, launches share no state, and the compiled engine releases the interpreter: one point can fill the CPUs.
+    alone = backend == "array" or len(gpus) > 1 or flush != FLUSHES[0]
+    return in_parallel(one, count, 1 if alone else os.cpu_count() or 1, report)
 
 
 def in_parallel(work: Callable[[int], T], count: int, threads: int, report: Callable[[int, int], None]) -> list[T]:

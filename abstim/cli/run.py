@@ -44,6 +44,9 @@ def run(
             help="Thread instructions after which a launch counts as endless; else 2^18 a thread.",
         ),
     ] = None,
+    flush: Annotated[
+        str, typer.Option(metavar="all|l1|l1d|none", help="Caches invalidated before each launch: all, the SMs' own, L1D, none.")
+    ] = "all",
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
     backend: Backend = "compiled",
     as_json: Json = False,
@@ -72,7 +75,7 @@ def run(
         resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     with progress(quiet=as_json) as report:
-        results = run_many(case, gpus, instruction_budget=instruction_budget, backend=backend, progress=report)
+        results = run_many(case, gpus, instruction_budget=instruction_budget, backend=backend, flush=flush, progress=report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else {"runs": [r.to_json() for r in results]})
     elif len(results) == 1:

@@ -1,6 +1,7 @@
 """The timing engine: a launch's trace and latency table in, cycles out, on any number of design points."""
 
+from abstim.engine.caches import Caches
 from abstim.engine.inputs import EngineResult, LaunchInputs
 from abstim.engine.simulate import simulate
 
-__all__ = ["EngineResult", "LaunchInputs", "simulate"]
+__all__ = ["Caches", "EngineResult", "LaunchInputs", "simulate"]

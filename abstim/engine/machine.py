@@ -214,6 +214,16 @@ def _lay_out_far(m: np.ndarray) -> None:
     m["far_words"] = 1 if m["perfect"] else _lay_out(m, sizes)
 
 
+def lay_out_record(m: np.ndarray, thread_blocks: int, windows: int, window_cycles: int) -> int:
+    """Room, behind what the SMs share, for a launch's record: three words a thread block (SM, dispatch, retirement),
+    two a warp (first issue, retirement), one a window of `window_cycles` (a power of two). Returns the words in all."""
+    m["blocks_at"] = m["far_words"]
+    m["warps_at"] = m["blocks_at"] + 3 * thread_blocks
+    m["windows_at"] = m["warps_at"] + 2 * thread_blocks * m["warps_per_block"]
+    m["windows"], m["window_log2"] = windows, _log2(window_cycles)
+    return int(m["windows_at"]) + windows
+
+
 def _lay_out(m: np.ndarray, sizes: dict[str, int]) -> int:
     """Set each offset after the one before it; returns where the last ends."""
     used = 0
@@ -242,7 +252,9 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     return code, np.array(operands, np.int16)
 
 
-def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray) -> tuple[Streams, Offsets]:
-    """The trace and the program's blocks as the engine reads them."""
-    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands)
+def streams_of(
+    trace: Trace, table: LatencyTable, operands: np.ndarray, log: np.ndarray
+) -> tuple[Streams, Offsets]:
+    """The trace and the program's blocks as the engine reads them, and the log it writes."""
+    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands, log)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

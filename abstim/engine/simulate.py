@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from abstim.config import Gpu
 from abstim.engine.inputs import EngineResult, LaunchInputs
+
+if TYPE_CHECKING:
+    from abstim.engine.caches import Caches
 
 
 def simulate(
@@ -15,6 +19,7 @@ def simulate(
     points: Sequence[Gpu],
     blocks_per_sm: Sequence[int],
     backend: str = "compiled",
+    caches: Sequence[Caches] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[EngineResult]:
     """Time a launch on every design point; `blocks_per_sm[k]` is the occupancy of `points[k]`.
@@ -26,10 +31,10 @@ def simulate(
         from abstim.engine.array import simulate_points
 
         return simulate_points(inputs, points, blocks_per_sm, progress)
-    from abstim.engine.compiled.run import simulate_point
+    from abstim.engine.point import simulate_point
 
     def one(k: int) -> EngineResult:
-        return simulate_point(inputs, points[k], blocks_per_sm[k])
+        return simulate_point(inputs, points[k], blocks_per_sm[k], caches[k] if caches else None)
 
     if len(points) == 1:
         return [one(0)]

@@ -57,7 +57,7 @@ def deliver(sm, heap, far, m, code, operands, w, time, ready):
 
 
 @jit
-def notice_exits(sm, m, fetched, time):
+def notice_exits(sm, far, m, fetched, time):
     """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
     n = m.warp_slots
     reach = (fetched - sm.last_fetched - 1) % n if fetched >= 0 else n
@@ -67,7 +67,7 @@ def notice_exits(sm, m, fetched, time):
         left &= left - ONE
         if sm.drained[w] <= time and (w - sm.last_fetched - 1) % n < reach:
             sm.exiting &= ~bit(w)
-            notice(sm, m, w, time)
+            notice(sm, far, m, w, time)
 
 
 @jit
@@ -92,7 +92,7 @@ def fetch(sm, heap, far, m, code, operands, time, ready):
         return
     fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
     if sm.exiting:
-        notice_exits(sm, m, fetched, time)
+        notice_exits(sm, far, m, fetched, time)
     if fetched < 0 or sm.fetch_blocked > time:
         return
     there = time if m.perfect_l1i else l1i_lookup(sm, heap, far, m, sm.fetch_pc[fetched], time)

@@ -34,7 +34,7 @@ def first_turn(m, time):
 
 
 @outlined
-def advance(sm, heap, far, m, code, streams):
+def advance(sm, heap, far, m, code, streams, grid):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
     time = sm.clock
     while time <= sm.horizon and sm.live > 0:
@@ -44,7 +44,7 @@ def advance(sm, heap, far, m, code, streams):
         issued = False
         s = first_turn(m, time)
         for _ in range(m.schedulers):
-            issued |= take_turn(sm, heap, far, m, code, streams, s, time)
+            issued |= take_turn(sm, heap, far, m, code, streams, grid, s, time)
             s = s + 1 if s + 1 < m.schedulers else 0
         for k in range(m.fetches):
             if sm.wanted | sm.missing | sm.exiting:  # all but the last fetch are decoded in the same cycle
@@ -71,10 +71,12 @@ def launch_block(sm, heap, far, m, code, streams, offsets, block, time):
         slot += 1
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
     sm.block_live[slot], sm.block_running[slot], sm.block_waiting[slot] = m.warps_per_block, m.warps_per_block, 0
-    sm.block_order[sm.resident] = slot
+    sm.block_order[sm.resident], sm.block_position[slot] = slot, block
+    far[m.blocks_at + 3 * block], far[m.blocks_at + 3 * block + 1] = sm.number, time
     sm.resident += 1
     for k in range(m.warps_per_block):
         w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
+        sm.warp[w] = warp
         sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
         sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
         start_warp(sm, heap, far, m, code, streams, w)
@@ -91,34 +93,39 @@ def start_warp(sm, heap, far, m, code, streams, w):
         heap[m.registers_at + w * m.register_count + r] = 0
     sm.flush[w], sm.drained[w], sm.not_before[w] = 0, 0, 0
     sm.running |= bit(w)
+    sm.fresh |= bit(w)
     want_fetch(sm, w, code[sm.pc[w]].pc)
 
 
 @compiled
-def run_grid(sms, heaps, far, m, code, streams, offsets, block_count):
-    """Run a launch of `block_count` thread blocks to its end.
+def run_grid(sms, heaps, far, m, code, streams, offsets, grid, order, drain):
+    """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch.
 
     Each round takes every SM, in cyclic order from the one after the last that took a block, to cycle `limit`, or to
     where it can take a block if there are more. (One function: each level of calls compiles all below it once more.)
     """
     window = NEVER if m.perfect else WINDOW_CYCLES
-    first, block, limit, clock = 0, 0, window, 0
-    while block < block_count or clock < NEVER:
+    if grid.limit == 0:
+        grid.limit = window
+    position, count, clock = 0, len(order), 0
+    while position < count or (drain and clock < NEVER):
         taker, taken, clock = 0, NEVER, NEVER
+        more = position < count or not drain
         for k in range(m.sm_count):
-            n = first + k if first + k < m.sm_count else first + k - m.sm_count
-            sms[n].more_blocks = block < block_count
-            sms[n].horizon = min(next_dispatch(sms[n], m), limit) if block < block_count else limit
-            advance(sms[n], heaps[n], far, m, code, streams)
+            n = grid.first + k if grid.first + k < m.sm_count else grid.first + k - m.sm_count
+            sms[n].more_blocks = more
+            sms[n].horizon = min(next_dispatch(sms[n], m), grid.limit) if more else grid.limit
+            advance(sms[n], heaps[n], far, m, code, streams, grid)
             if sms[n].live > 0:
                 clock = min(clock, sms[n].clock)
             dispatch = next_dispatch(sms[n], m)
             if dispatch < taken:
                 taker, taken = n, dispatch
-        if block < block_count and taken <= limit:
-            launch_block(sms[taker], heaps[taker], far, m, code, streams, offsets, block, taken)
-            first = taker + 1 if taker + 1 < m.sm_count else 0
-            block += 1
+        if position < count and taken <= grid.limit:
+            launch_block(sms[taker], heaps[taker], far, m, code, streams, offsets, order[position], taken)
+            grid.first = taker + 1 if taker + 1 < m.sm_count else 0
+            grid.clock = taken
+            position += 1
             clock = 0
         elif clock < NEVER:
-            limit = max(limit + window, clock)
+            grid.limit = max(grid.limit + window, clock)

@@ -50,7 +50,8 @@ MACHINE = np.dtype(
             "l2_sector_units", "l2_atomic_units", "dram_sector_units", "channels", "slices_per_channel",
             "interleave_log2", "slice_log2", "slice_hash_log2", "l2_sets", "l2_ways", "l2_lines", "l2_hash_log2",
             "dram_banks", "row_log2", "bank_log2",
-            "responses_at", "l2_at", "slices_at", "channels_at", "rows_at", "uses_at", "far_words",
+            "responses_at", "l2_at", "slices_at", "channels_at", "rows_at", "uses_at",
+            "blocks_at", "warps_at", "windows_at", "windows", "window_log2", "far_words",
             "ring", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at", "hints_at",
             "cache_words", "heap_words",
         )),
@@ -77,9 +78,14 @@ CODE = np.dtype(
     align=True,
 )  # fmt: skip
 
+# What a launch goes on with after a pause
+GRID = np.dtype([(name, np.int64) for name in ("first", "limit", "clock", "logged")], align=True)
+LOG_COLUMNS = ("cycle", "result_cycle", "sm", "slot", "warp", "instruction")  # of one issue
+
 SM = np.dtype(
     [
         # the SM as a whole
+        ("number", np.int64),
         ("clock", np.int64),
         ("port_wait", np.int64),  # earliest cycle in which a port that was refused this cycle is free
         ("horizon", np.int64),  # run no further: a thread block may come in then
@@ -102,6 +108,7 @@ SM = np.dtype(
         ("memory", np.uint64),  # `ready` waits for memory
         ("wanted", np.uint64),  # buffer empty
         ("missing", np.uint64),  # waiting for an instruction line
+        ("fresh", np.uint64),  # nothing issued yet
         ("exiting", np.uint64),  # last instruction issued, not yet noticed as gone
         ("wheel", np.uint64, WHEEL),  # by cycle mod WHEEL: `ready` comes then
         ("wheel_used", np.uint64),  # places of the wheel that are not empty
@@ -133,6 +140,7 @@ SM = np.dtype(
         ("block_waiting", np.int64, SLOTS),
         ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
         ("block_start", np.int64, SLOTS),
+        ("block_position", np.int64, SLOTS),  # in the trace
         # schedulers
         ("block_order", np.int64, SLOTS),  # resident blocks, oldest first
         ("resident", np.int64),
@@ -165,6 +173,7 @@ class Streams(NamedTuple):
     block_start: np.ndarray
     block_stop: np.ndarray
     operands: np.ndarray  # registers of all instructions, cut by CODE's `*_at` and `*_end`
+    log: np.ndarray  # LOG_COLUMNS, an issue a row, as long as there are rows
 
 
 class Offsets(NamedTuple):
@@ -180,7 +189,7 @@ def new_state(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     sms = np.zeros(int(m["sm_count"]), SM)
     heaps = np.zeros((len(sms), int(m["heap_words"])), np.int64)  # nothing is booked for cycle 0, no line is 0
     sms["ready"], sms["last"], sms["idle_reason"], sms["last_dispatch"] = NEVER, -1, EMPTY, -1
-    sms["last_fetched"] = -1
+    sms["last_fetched"], sms["number"] = -1, np.arange(len(sms))
     if m["policy"] == TWO_LEVEL:  # its queues hold every slot, resident or not
         for s in range(int(m["schedulers"])):
             supervised = np.arange(s, int(m["warp_slots"]), int(m["schedulers"]))

@@ -47,14 +47,16 @@ def leave(sm, m, w, time):
 
 
 @jit
-def notice(sm, m, w, time):
+def notice(sm, far, m, w, time):
     """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
     block = w // m.warps_per_block
     sm.live -= 1
+    far[m.warps_at + 2 * sm.warp[w] + 1] = time
     sm.last_exit = time
     sm.resident_warp_cycles += time - sm.block_start[block]
     sm.block_live[block] -= 1
     if sm.block_live[block] == 0:
+        far[m.blocks_at + 3 * sm.block_position[block] + 2] = time
         free_slot(sm, m, block, time)
     if sm.live == 0:
         sm.idle_reason[:] = EMPTY

@@ -94,7 +94,7 @@ def issues_again(sm, heap, m, code, operands, w, first, time):
 
 
 @jit
-def take_turn(sm, heap, far, m, code, streams, s, time):
+def take_turn(sm, heap, far, m, code, streams, grid, s, time):
     """One cycle of scheduler `s`; returns True if it issues an instruction."""
     slots = sm.visitable & m.scheduler_slots[s]
     if m.policy == TWO_LEVEL:
@@ -107,9 +107,9 @@ def take_turn(sm, heap, far, m, code, streams, s, time):
             continue
         charge(sm, s, time)
         first = code[sm.pc[w]].unit
-        issue(sm, heap, far, m, code, streams, w, time)
+        issue(sm, heap, far, m, code, streams, grid, w, time)
         if m.issues_a_turn > 1 and issues_again(sm, heap, m, code, streams.operands, w, first, time):
-            issue(sm, heap, far, m, code, streams, w, time)
+            issue(sm, heap, far, m, code, streams, grid, w, time)
         if m.policy == TWO_LEVEL:
             rotate(sm, m, s, w)
         sm.last[s] = w

@@ -70,13 +70,28 @@ def origin(kind):
 
 
 @jit
-def issue(sm, heap, far, m, code, streams, w, time):
+def record(sm, far, m, streams, grid, w, i, time, result):
+    """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
+    if sm.fresh & bit(w):
+        sm.fresh &= ~bit(w)
+        far[m.warps_at + 2 * sm.warp[w]] = time
+    if m.windows:
+        far[m.windows_at + min(time >> m.window_log2, m.windows - 1)] += 1
+    if grid.logged < len(streams.log):
+        row = streams.log[grid.logged]
+        row[0], row[1], row[2], row[3], row[4], row[5] = time, result, sm.number, w, sm.warp[w], i
+        grid.logged += 1
+
+
+@jit
+def issue(sm, heap, far, m, code, streams, grid, w, time):
     """Issue the warp's next instruction at `time`."""
     i = sm.pc[w]
     row = code[i]
     kind = row.kind
     sm.visitable &= ~bit(w)
     result = execute(sm, heap, far, m, code, streams, i, w, time)
+    record(sm, far, m, streams, grid, w, i, time, result)
     entry = (result << 2) | origin(kind)
     for k in range(row.writes_at, row.writes_end):
         heap[m.registers_at + w * m.register_count + streams.operands[k]] = entry
