@@ -143,6 +143,7 @@ class Spec:
     l2_slices_per_channel: int = _whole(1, 64)
     l2_sets: int = _whole(1, 1 << 16)
     l2_ways: int = _whole(1, 4096)
+    l2_mshr_merges: int = _whole(1, 255)
     l2_index: str = _choice("linear", "ipoly")
     l2_slice_index: str = _choice("linear", "ipoly")
     slice_interleave_bytes: int = _power_of_two(1 << 20, low=128)

@@ -49,5 +49,5 @@ class Caches:
         sectors[sectors != NEVER] = 0
         if not m["perfect"]:
             self.far = far[: int(m["far_words"])].copy()
-            self.far[int(m["l2_at"] + 3 * m["l2_lines"]) : int(m["l2_at"] + 4 * m["l2_lines"])] = 0
+            self.far[int(m["l2_at"] + 4 * m["l2_lines"]) : int(m["slices_at"])] = 0
             self.far[int(m["slices_at"]) : int(m["rows_at"])] = 0

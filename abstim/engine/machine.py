@@ -135,7 +135,7 @@ def _memory_values(gpu: Gpu) -> dict[str, Any]:
         "slice_log2": _log2(spec.slice_interleave_bytes // LINE_BYTES),
         "slice_hash_log2": slice_hash, "slice_residues": residues(slice_hash),
         "l2_hash_log2": l2_hash, "l2_residues": residues(l2_hash),
-        "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "dram_banks": spec.dram_banks,
+        "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "l2_merges": spec.l2_mshr_merges, "dram_banks": spec.dram_banks,
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES), "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
         "request_cycles": params.l2_request_cycles, "l2_reply_cycles": params.l2_reply_cycles,
         "dram_cycles": params.dram_latency_cycles, "dram_reply_cycles": params.dram_reply_cycles,
@@ -205,7 +205,7 @@ def _lay_out_far(m: np.ndarray) -> None:
     slices = m["channels"] * m["slices_per_channel"]
     m["l2_lines"] = slices * m["l2_sets"] * m["l2_ways"]
     sizes = {
-        "l2_at": 5 * m["l2_lines"],
+        "l2_at": LINE_WORDS * m["l2_lines"],
         "slices_at": 2 * BUCKETS * slices,
         "channels_at": 2 * BUCKETS * m["channels"],
         "rows_at": m["channels"] * m["dram_banks"],

@@ -1,6 +1,7 @@
 """L2 slices and DRAM channels, shared by all SMs (docs/timing-rules.md, rule 11).
 
-`far` holds the L2 tags (line + 1, last use, valid sectors, cycle in which the line is there, dirty sectors), the servers of slices and
+`far` holds the L2 tags (line + 1, last use, valid sectors, dirty sectors, reads that wait for a sector, a byte each, and the
+cycle in which each of the four sectors is there), the servers of slices and
 channels, the open row of every bank, and a use counter.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit, outlined
 from abstim.engine.compiled.layout import BUCKETS
-from abstim.engine.compiled.servers import respond, serve
+from abstim.engine.compiled.servers import block, respond, serve
 from abstim.engine.compiled.tags import find, victim
 
 
@@ -70,7 +71,7 @@ def activate_cycles(far, m, channel, local):
 @jit
 def write_out(far, m, k, channel, time):
     """The dirty sectors of the line at `k`, which leaves L2, go to DRAM; returns how many there are."""
-    dirty, count = k + 4 * m.l2_lines, 0
+    dirty, count = k + 3 * m.l2_lines, 0
     for j in range(4):
         if (far[dirty] >> j) & 1:
             count += 1
@@ -79,37 +80,64 @@ def write_out(far, m, k, channel, time):
     return count
 
 
+@jit
+def on_its_way(far, m, k, j, number, served):
+    """A read of sector `j`, which is valid but may not have arrived: cycle in which it is answered.
+
+    So many reads can wait for one sector; one more blocks the slice until the sector is there.
+    """
+    filled = far[k + (5 + j) * m.l2_lines]
+    if filled <= served:
+        return served
+    merged = k + 4 * m.l2_lines
+    if (far[merged] >> (8 * j)) & 255 >= m.l2_merges:
+        block(far, m.slices_at + number * BUCKETS * 2, served, filled)
+    else:
+        far[merged] += 1 << (8 * j)
+    return filled
+
+
+@jit
+def read_sector(far, m, k, j, channel, local, served):
+    """Sector `j` of the line at `k` is asked of DRAM; returns when it is there."""
+    ready = served + activate_cycles(far, m, channel, local)
+    filled = serve(far, m.channels_at + channel * BUCKETS * 2, ready, m.dram_sector_units) + m.dram_cycles
+    far[k + (5 + j) * m.l2_lines] = filled
+    far[k + 4 * m.l2_lines] = (far[k + 4 * m.l2_lines] & ~(255 << (8 * j))) | (1 << (8 * j))
+    return filled
+
+
 @outlined
 def access(sm, heap, far, m, line, sectors, time, write, units):
     """Sectors of a line are asked for, or written, at the SM's edge at `time`; returns when the last reply is back."""
     number, channel, local, k, there = l2_line(far, m, line)
     far[m.uses_at] += 1
     far[k + m.l2_lines] = far[m.uses_at]
-    valid, filled = k + 2 * m.l2_lines, k + 3 * m.l2_lines
+    valid, dirty = k + 2 * m.l2_lines, k + 3 * m.l2_lines
     if not there:
-        if far[k + 4 * m.l2_lines]:
+        if far[dirty]:
             sm.dram_writes += write_out(far, m, k, channel, time + m.request_cycles)
         far[k] = line + 1
-        far[valid] = far[filled] = 0
+        far[valid] = 0
     done = time
     for j in range(4):
         if not (sectors >> j) & 1:
             continue
         sm.l2_accesses += 1
         served = serve(far, m.slices_at + number * BUCKETS * 2, time + m.request_cycles, units)
-        if not (far[valid] >> j) & 1:
+        present = (far[valid] >> j) & 1
+        if not present:
             sm.l2_misses += 1
         if write:
-            far[k + 4 * m.l2_lines] |= 1 << j
+            far[dirty] |= 1 << j
+            if not present:
+                far[k + (5 + j) * m.l2_lines] = 0
             reply = served + m.l2_reply_cycles
-        elif (far[valid] >> j) & 1:
-            reply = max(served, far[filled]) + m.l2_reply_cycles
+        elif present:
+            reply = on_its_way(far, m, k, j, number, served) + m.l2_reply_cycles
         else:
             sm.dram_reads += 1
-            ready = served + activate_cycles(far, m, channel, local)
-            read = serve(far, m.channels_at + channel * BUCKETS * 2, ready, m.dram_sector_units) + m.dram_cycles
-            far[filled] = max(far[filled], read)
-            reply = read + m.dram_reply_cycles
+            reply = read_sector(far, m, k, j, channel, local, served) + m.dram_reply_cycles
         far[valid] |= 1 << j
         done = max(done, respond(heap, m, reply))
     return done

@@ -29,7 +29,7 @@ BUCKET_CYCLES_LOG2, BUCKETS, UNITS_A_CYCLE_LOG2 = 4, 4096, 6  # of the servers t
 RESPONSES = 1 << 14  # cycles ahead a response can be booked
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
 HINTS = 256  # where a line was found last, by its low bits
-LINE_WORDS = 9  # of an L1D line; tags.py
+LINE_WORDS = 9  # of an L1D line (tags.py) and of an L2 line (l2.py)
 WHEEL = 64  # cycles ahead a warp can be put on the wheel; later ones go round again
 
 MACHINE = np.dtype(
@@ -48,7 +48,7 @@ MACHINE = np.dtype(
             "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "miss_queue", "flit_bytes", "packet_bytes",
             "request_cycles", "l2_reply_cycles", "dram_cycles", "dram_reply_cycles", "activate_cycles",
             "l2_sector_units", "l2_atomic_units", "dram_sector_units", "channels", "slices_per_channel",
-            "interleave_log2", "slice_log2", "slice_hash_log2", "l2_sets", "l2_ways", "l2_lines", "l2_hash_log2",
+            "interleave_log2", "slice_log2", "slice_hash_log2", "l2_sets", "l2_ways", "l2_merges", "l2_lines", "l2_hash_log2",
             "dram_banks", "row_log2", "bank_log2",
             "responses_at", "l2_at", "slices_at", "channels_at", "rows_at", "uses_at",
             "blocks_at", "warps_at", "windows_at", "windows", "window_log2", "far_words",

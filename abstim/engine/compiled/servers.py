@@ -38,6 +38,16 @@ def serve(far, at, time, units):
 
 
 @jit
+def block(far, at, time, until):
+    """Nothing more is served from `time` to `until`."""
+    for b in range(time >> BUCKET_CYCLES_LOG2, until >> BUCKET_CYCLES_LOG2):
+        far[bucket_at(far, at, b) + 1] = CAPACITY
+    last = bucket_at(far, at, until >> BUCKET_CYCLES_LOG2)
+    gone = (until & ((1 << BUCKET_CYCLES_LOG2) - 1)) << UNITS_A_CYCLE_LOG2
+    far[last + 1] = max(far[last + 1], gone)
+
+
+@jit
 def respond_in_order(sm, time):
     """A response enters the SM's one-a-cycle FIFO at `time`, after those before it; returns when it comes out."""
     out = max(time, sm.response_free)
