@@ -41,16 +41,35 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                write(file)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        _replace(path, write)
     except OSError as error:
         note(f"cache: cannot write {path}: {error.strerror}")
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that a user asked for, whole or not at all. Raises InputError if it cannot be written."""
+    try:
+        _replace(path, lambda file: file.write(data))
+        path.chmod(0o666 & ~_umask())  # a temporary file is the owner's alone
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)  # there is no way to ask without setting
+    os.umask(mask)
+    return mask
+
+
+def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def mark_used(path: Path) -> None:

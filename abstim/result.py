@@ -54,6 +54,7 @@ class RunResult:
     launches: list[LaunchResult]
     wall_seconds: dict[str, float]
     outputs: list[OutputCheck] | None = None  # None: not checked, or nothing to check against
+    gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
     totals: dict[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,4 +65,4 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        return asdict(self)
+        return {"kind": "run"} | asdict(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -160,7 +161,14 @@ def time(
             for number, results in enumerate(timed)
         ]
         found.append(
-            RunResult(target=workload.case.name, gpu=gpu.name, launches=launches, wall_seconds=wall, outputs=outputs)
+            RunResult(
+                target=workload.case.name,
+                gpu=gpu.name,
+                launches=launches,
+                wall_seconds=wall,
+                outputs=outputs,
+                gpu_values=asdict(gpu.spec) | asdict(gpu.params),
+            )
         )
     return found
 

@@ -79,6 +79,7 @@ class Validation:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         return {
+            "kind": "validate",
             "benchmarks": [asdict(c) | {"error": c.error} for c in self.comparisons],
             "summaries": [asdict(s) for s in self.summaries()],
             "skipped": self.skipped,
@@ -203,6 +204,8 @@ def plot(validation: Validation, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    # text as text and nothing random or dated: the same validation gives the same small file
+    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "abstim"})
     figure, axes = pyplot.subplots(figsize=(6.5, 6))
     for variant in dict.fromkeys(c.variant for c in validation.comparisons):
         points = [(c.measured_cycles, c.predicted_cycles) for c in validation.comparisons if c.variant == variant]
@@ -215,7 +218,7 @@ def plot(validation: Validation, path: Path) -> None:
     axes.legend()
     axes.set_aspect("equal")
     try:
-        figure.savefig(path, bbox_inches="tight")
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot write the plot: {error}") from None
     finally:

@@ -66,7 +66,9 @@ def run_ptx(capsys, ptx, *more):
     return call(capsys, "run", ptx, *arguments, *more)
 
 
-@pytest.mark.parametrize("command", [(), ("run",), ("characterize",), ("gpus",), ("suite",), ("validate",), ("bench",)])
+@pytest.mark.parametrize(
+    "command", [(), ("run",), ("characterize",), ("gpus",), ("suite",), ("validate",), ("bench",), ("report",)]
+)
 def test_help_is_narrow_and_has_an_example(capsys, command):
     code, out, _ = call(capsys, *command, "--help")
     assert code == 0 and "Usage" in out
@@ -75,7 +77,8 @@ def test_help_is_narrow_and_has_an_example(capsys, command):
 
 
 def test_help_imports_nothing_slow():
-    code = "import sys, abstim.cli.app; print([m for m in ('numpy', 'jax', 'numba', 'pandas') if m in sys.modules])"
+    slow = "('numpy', 'jax', 'numba', 'pandas', 'bokeh')"
+    code = f"import sys, abstim.cli.app; print([m for m in {slow} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
@@ -99,6 +102,10 @@ def test_help_imports_nothing_slow():
         (("bench", "hotspot", "--stage", "sleep"), "no stage 'sleep'"),
         (("bench", "hotspot", "--points", "0"), "points = 0"),
         (("validate", "--reference", "missing.csv"), "missing.csv: No such file"),
+        (("report", "missing.json"), "missing.json: No such file"),
+        (("report",), "RESULT"),
+        (("bench", "hotspot", "--compare", "missing.json"), "missing.json: No such file"),
+        (("bench", "hotspot", "--reference", "missing.csv"), "missing.csv: No such file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, message):
@@ -149,6 +156,7 @@ def test_run_json_is_the_contract(capsys, ptx):
     code, out, err = run_ptx(capsys, ptx, "--json")
     result = json.loads(out)
     assert (code, err, out.count("\n")) == (0, "", 1)
+    assert result["kind"] == "run" and result["gpu_values"]["sm_count"] == 15
     assert set(result["wall_seconds"]) == {"parse", "characterize", "execute", "time"}
     (launch,) = result["launches"]
     assert (launch["kernel"], launch["launch"], launch["blocks_per_sm"]) == ("add_one", 0, 1)
@@ -170,6 +178,7 @@ def test_run_prints_a_table_and_a_comparison(capsys, ptx):
     assert code == 0 and "gtx480_1sched" in out and "1.00x" in out
     code, out, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480", "--json")
     assert [run["gpu"] for run in json.loads(out)["runs"]] == ["gtx480_1sched", "gtx480"]
+    assert json.loads(out)["kind"] == "runs"
 
 
 def test_second_run_is_from_the_cache_and_a_damaged_one_is_made_again(capsys, ptx, tmp_path):

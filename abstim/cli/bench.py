@@ -1,23 +1,45 @@
-"""`abstim bench`: how fast abstim itself is, by stage."""
+"""`abstim bench`: how fast abstim itself is, by stage, beside the reference and beside an earlier result."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from abstim.cli.options import Backend, GpuName, Json, Overrides
+
+if TYPE_CHECKING:
+    from abstim.bench import BenchResult
+    from abstim.bench.compare import Verdict
+
+_REFERENCE, _COMPARE = "Beside the reference", "Beside an earlier result"
 
 
 def bench(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Suite benchmarks; without any, the whole group.")
     ] = None,
-    group: Annotated[str, typer.Option(help="Group to measure if no name is given: table1, apps or micro.")] = "table1",
+    group: Annotated[str, typer.Option(help="Measured if no name is given: table1, apps, micro or all.")] = "table1",
     stage: Annotated[
         list[str] | None, typer.Option(help="Only this stage: parse, characterize, execute, time; repeatable.")
     ] = None,
     points: Annotated[int, typer.Option(help="Design points to time in one call.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Go over all benchmarks so often; 5 or more show the noise.")] = 1,
+    reference: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Measured cycles with reference_cpu_s.", rich_help_panel=_REFERENCE),
+    ] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this variant; repeatable; else GTX480_a to _d.", rich_help_panel=_REFERENCE),
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JSON", help="What `--json` printed earlier; says faster, slower or same.", rich_help_panel=_COMPARE
+        ),
+    ] = None,
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
     backend: Backend = "compiled",
@@ -27,33 +49,88 @@ def bench(
 
     Represented instructions are those a result stands for; stepped ones are those the engine really walked.
 
-    Examples: `abstim bench hotspot`, `abstim bench --stage time --points 64`
+    Examples:
+
+    `abstim bench hotspot`
+
+    `abstim bench --stage time --points 64`
+
+    `abstim bench --rounds 5 --reference tests/data/cycles.csv --json > now.json`
+
+    `abstim bench --rounds 5 --compare before.json`
     """
     from abstim import bench as library
+    from abstim.bench import against
+    from abstim.bench import compare as comparison
     from abstim.cli.tables import print_json, progress
     from abstim.config import load_gpu
     from functional import suite
 
-    chosen = names or suite.names(group)
+    chosen = names or suite.names(None if group == "all" else group)
+    old = comparison.read_old(compare) if compare else None
+    beside = against.read(reference, variant or (), chosen) if reference else None
     with progress(quiet=as_json) as report:
-        found = library.bench(chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, backend, report)
+        found = library.bench(
+            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, backend, rounds, beside, report
+        )
+    json = found.to_json()
+    verdicts = comparison.compare(old, json) if old else []
+    changed = comparison.differences(old, json) if old else []
     if as_json:
-        print_json(found.to_json())
-    else:
-        _print(found)
+        print_json(json | ({"compare": [v.to_json() for v in verdicts], "differences": changed} if old else {}))
+        return
+    _print_rates(found)
+    _print_against(found)
+    _print_verdicts(verdicts, changed)
 
 
-def _print(found) -> None:
+def _print_rates(found: BenchResult) -> None:
+    from abstim.bench import FIGURES
     from abstim.cli.tables import duration, print_table, quantity
 
     rows = [
-        (name, stage, duration(r.first_seconds), duration(r.seconds), r.thread_mips, r.warp_mips, r.stepped_warp_mips)
+        (name, stage, duration(r.first_seconds), duration(r.seconds), *map(quantity, r.mips.values()))
         for name, stages in found.rates.items()
         for stage, r in stages.items()
     ]
-    stages = dict.fromkeys(stage for stages in found.rates.values() for stage in stages)
-    figures = ("thread_mips", "warp_mips", "stepped_warp_mips")
-    rows += [("geometric mean", s, "", "", *(quantity(found.geomean(s, figure)) for figure in figures)) for s in stages]
-    title = f"{found.gpu}, {found.points} design point{'s' if found.points > 1 else ''}, {found.cpus} CPUs"
-    columns = ("benchmark", "stage", "first", "best", "thread MIPS", "warp MIPS", "stepped warp MIPS")
-    print_table(f"{title} (MIPS: represented)", columns, rows, left=2)
+    rows += [("geometric mean", s, "", "", *(quantity(found.geomean(s, f)) for f in FIGURES)) for s in found.stages()]
+    title = f"{found.gpu}, {found.points} design point{'s' if found.points > 1 else ''}, {found.machine['cpus']} CPUs"
+    columns = ("benchmark", "stage", "first", "median", "thread", "warp", "stepped thr.", "stepped warp")
+    print_table(f"{title}; MIPS, represented and stepped", columns, rows, left=2)
+
+
+def _print_against(found: BenchResult) -> None:
+    from abstim.bench.rate import geomean
+    from abstim.cli.tables import duration, print_table, quantity
+
+    if not found.against:
+        return
+    rows = [
+        (a.benchmark, a.variant, f"{a.error:+.2%}", duration(a.reference_seconds), duration(a.seconds),
+         f"{quantity(a.speedup)}x", a.thread_mips)
+        for a in found.against
+    ]  # fmt: skip
+    for variant in dict.fromkeys(a.variant for a in found.against):
+        own = [a for a in found.against if a.variant == variant]
+        error = sum(abs(a.error) for a in own) / len(own)
+        speed, mips = geomean([a.speedup for a in own]), geomean([a.thread_mips for a in own])
+        rows.append(("mean of all", variant, f"{error:.2%}", "", "", f"{quantity(speed)}x", mips or 0.0))
+    columns = ("benchmark", "variant", "error", "reference", "abstim", "speed-up", "thread MIPS")
+    print_table("Beside the reference (abstim: execute and time)", columns, rows, left=2)
+
+
+def _print_verdicts(verdicts: list[Verdict], changed: list[str]) -> None:
+    from abstim.cache import note
+    from abstim.cli.tables import print_table
+
+    if not verdicts:
+        return
+    rows = [
+        (v.stage, v.verdict, v.benchmarks, f"{v.speed:.3f}x", "-" if v.low is None else f"{v.low:.3f} to {v.high:.3f}",
+         f"{v.old_rounds}, ±{v.old_mad:.1%}", f"{v.new_rounds}, ±{v.new_mad:.1%}")
+        for v in verdicts
+    ]  # fmt: skip
+    columns = ("stage", "verdict", "benchmarks", "speed", "95 % interval", "old rounds, MAD", "new rounds, MAD")
+    print_table("Beside the earlier result", columns, rows, left=2)
+    for line in changed:
+        note(f"not the same: {line}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,12 +77,16 @@ def run(
     with progress(quiet=as_json) as report:
         results = run_many(case, gpus, instruction_budget=instruction_budget, backend=backend, flush=flush, progress=report)
     if as_json:
-        print_json(results[0].to_json() if len(results) == 1 else {"runs": [r.to_json() for r in results]})
+        print_json(results[0].to_json() if len(results) == 1 else _runs(results))
     elif len(results) == 1:
         _print_run(results[0])
     else:
         _print_comparison(results)
     _report_outputs(results[0], check)
+
+
+def _runs(results: list[RunResult]) -> dict[str, Any]:
+    return {"kind": "runs", "runs": [result.to_json() for result in results]}
 
 
 def _print_run(result: RunResult) -> None:

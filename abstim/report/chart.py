@@ -1,0 +1,126 @@
+"""What a page is made of: sections of charts, each with a sentence and a table that say it without the picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# Okabe and Ito's colours, told apart with any colour vision; they are legible on white and on near-black.
+COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999", "#8b6508")
+SLOT_COLORS = {
+    "issued": "#009e73",
+    "unit_busy": "#e69f00",
+    "memory": "#d55e00",
+    "no_ready_warp": "#56b4e9",
+    "barrier": "#cc79a7",
+    "empty": "#999999",
+}
+HEIGHT_PX = 340
+
+
+@dataclass(frozen=True)
+class Table:
+    """The numbers behind a chart; cells are text or numbers."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a chart shows if this is chosen: the renderers named `value`, under these axes."""
+
+    value: str
+    x_label: str
+    y_label: str
+    x_factors: Sequence[str] = ()  # of a categorical axis; empty leaves the axis as it is
+    y_factors: Sequence[str] = ()
+
+    @property
+    def axes(self) -> str:
+        """JSON for the page's script."""
+        names = ("x_label", "y_label", "x_factors", "y_factors")
+        return json.dumps({name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A Bokeh figure, and what to tell somebody who does not see it."""
+
+    title: str
+    summary: str
+    figure: Any
+    table: Table
+    options: Sequence[Option] = ()  # the first is shown at the beginning
+    choice: str = ""  # what is chosen among them
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: one result on one GPU, one sweep of one target."""
+
+    title: str
+    facts: Sequence[tuple[str, str]] = ()
+    charts: Sequence[Chart] = ()
+    notes: Sequence[str] = ()
+    parts: Sequence[Section] = field(default_factory=tuple)
+
+
+def figure(x: str, y: str, tooltips: Sequence[tuple[str, str]] | None = None, **options: Any) -> Any:
+    """An empty Bokeh figure in the page's style: as wide as the page, transparent, axes labelled."""
+    from bokeh.models import HoverTool
+    from bokeh.plotting import figure as bokeh_figure
+
+    found = bokeh_figure(
+        height=HEIGHT_PX, sizing_mode="stretch_width", tools="pan,box_zoom,wheel_zoom,reset", toolbar_location="right",
+        x_axis_label=x, y_axis_label=y, background_fill_color=None, border_fill_color=None, outline_line_color=None,
+        **options,
+    )  # fmt: skip
+    found.toolbar.logo, found.toolbar.active_scroll = None, None  # type: ignore[assignment]
+    if tooltips is not None:
+        found.add_tools(HoverTool(tooltips=list(tooltips)))
+    return found
+
+
+def stacked_bars(
+    x: str, y: str, categories: Sequence[str], parts: Mapping[str, Sequence[float]], colors: dict[str, str], unit: str
+) -> Any:
+    """Bars, one a category, each a stack of `parts` (name -> value a category)."""
+    from bokeh.models import ColumnDataSource, FactorRange
+
+    names = {part: part.replace("_", " ") for part in parts}
+    data: dict[str, Any] = {"category": list(categories)} | {names[p]: list(v) for p, v in parts.items()}
+    tooltips = [(x, "@category"), ("part", "$name"), (unit, "@$name{0,0.[0000]}")]
+    found = figure(x, y, tooltips, x_range=FactorRange(*categories))
+    found.vbar_stack(
+        list(names.values()), x="category", width=0.8, source=ColumnDataSource(data),
+        color=[colors[part] for part in parts], legend_label=list(names.values()), line_color=None,
+    )  # fmt: skip
+    found.y_range.start = 0
+    if len(categories) > 24:
+        found.xaxis.major_label_text_font_size = "0px"  # the hover and the table name them
+    elif sum(map(len, categories)) > 60:
+        found.xaxis.major_label_orientation = 0.9
+    return legend_outside(found)
+
+
+def legend_outside(found: Any) -> Any:
+    """Move a figure's legend below its plot, where it hides no data; a click on an entry hides its part."""
+    if found.legend:
+        legend = found.legend[0]
+        legend.orientation, legend.click_policy, legend.ncols = "horizontal", "hide", 6
+        legend.background_fill_color, legend.border_line_color = None, None
+        found.add_layout(legend, "below")
+    return found
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """The names, numbered where they repeat: a category axis needs them different."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found

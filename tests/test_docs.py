@@ -1,0 +1,141 @@
+"""The documentation does what it says: every fenced example is run, in the order of its page.
+
+The words after a fence say what to do: `sh` run, `sh slow` run in slow tests, `sh setup` nothing, `sh nvcc` and
+`sh clang` run if there is such a compiler, `sh planned` must not work yet (when it does, the word goes); `python` run;
+`LANGUAGE FILE` write.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from abstim.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "docs/tutorial.md", "docs/python-api.md", "docs/extending.md")
+LANGUAGES = {"sh", "python", "text", "cuda", "ptx", "toml", "json"}
+
+
+class Example(NamedTuple):
+    language: str
+    mark: str  # the second word after the fence
+    text: str
+    line: int
+
+
+def examples(page):
+    text = (ROOT / page).read_text()
+    for found in re.finditer(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", text, re.M | re.S):
+        yield Example(found[1], found[2] or "", found[3], text[: found.start()].count("\n") + 1)
+
+
+def commands(example):
+    """(arguments, file that stdout goes to) of every `abstim` line; `&&` separates commands."""
+    for line in example.text.splitlines():
+        words = shlex.split(line, comments=True)
+        assert words[0] == "abstim", line
+        target = words[words.index(">") + 1] if ">" in words else None
+        yield words[1 : words.index(">") if target else None], target
+
+
+def run(words):
+    """(exit code, stdout, stderr) of the command."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+        main(list(words))
+    return end.value.code, out.getvalue(), err.getvalue()
+
+
+def run_commands(example, folder):
+    for words, target in commands(example):
+        code, out, err = run(words)
+        assert code == 0 and "Traceback" not in err, (example, err)
+        if target:
+            (folder / target).write_text(out)
+        else:
+            assert out and max(map(len, out.splitlines())) <= 100, words
+
+
+def compile_kernel(example, folder):
+    if shutil.which(example.text.split()[0]):
+        subprocess.run(["bash", "-c", example.text], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A place to run a page in: the files it writes, and the tables it names."""
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    monkeypatch.setattr("abstim.bench.stages.MIN_SECONDS", 0.01)
+    return tmp_path
+
+
+def relax_ptx(folder):
+    (source,) = [e.text for e in examples("docs/tutorial.md") if e.mark == "relax.ptx"]
+    (folder / "relax.ptx").write_text(source)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_run(page, folder, capsys):
+    names = {"__name__": "example"}
+    relax_ptx(folder)
+    for example in examples(page):
+        if example.language == "python":
+            exec(compile(example.text, f"{page}:{example.line}", "exec"), names)
+        elif example.mark in ("nvcc", "clang"):
+            compile_kernel(example, folder)
+        elif example.language == "sh" and not example.mark:
+            run_commands(example, folder)
+        elif example.language not in ("sh", "text"):
+            (folder / example.mark).write_text(example.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_slow_examples_run(page, folder):
+    for example in examples(page):
+        if example.mark == "slow":
+            run_commands(example, folder)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_planned_examples_do_not_work_yet(page, folder):
+    for example in examples(page):
+        if example.mark == "planned":
+            code, _, _ = run(next(commands(example))[0])
+            assert code == 2, f"{page}:{example.line} works now: take `planned` away"
+
+
+def pages():
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda p: p.name)
+def test_fences_are_known_and_links_lead_somewhere(path):
+    text = path.read_text()
+    for found in re.finditer(r"^```(\w*)", text, re.M):
+        assert found[1] in {*LANGUAGES, ""}, found[0]
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert target.startswith("https://") or (path.parent / target).exists(), target
+    plain = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)]*#[^)]+)\)", plain):
+        page, _, anchor = target.partition("#")
+        other = (path.parent / page).read_text() if page else text
+        headings = re.findall(r"^#+ (.*)$", other, re.M)
+        assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_in_the_index(page):
+    index = (ROOT / "docs" / "README.md").read_text()
+    assert page == "README.md" or f"({Path(page).name})" in index
