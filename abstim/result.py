@@ -33,6 +33,8 @@ class LaunchResult:
     issue_slots: dict[str, int]  # scheduler cycles by reason, all SMs together
     issue_slots_per_sm: dict[str, list[int]]
     caches: dict[str, int]
+    memory: dict[str, float]  # hit rates, traffic, use of capacity: abstim.limits.memory_use
+    limit: str  # what kept it from being faster: abstim.limits.limit_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from abstim.config import Gpu, load_gpu
+from abstim.limits import limit_of, memory_use
 from abstim.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.result import SLOT_REASONS, LaunchResult, RunResult
@@ -235,7 +236,8 @@ def _launch_result(
     cycles = result.cycles
     threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
     active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
-    slots = result.issue_slots
+    slots = dict(zip(SLOT_REASONS, result.issue_slots.sum(0).tolist(), strict=True))
+    memory = memory_use(result.counters, cycles, spec, gpu.params)
     return LaunchResult(
         kernel=launch.program.name,
         launch=number,
@@ -254,7 +256,9 @@ def _launch_result(
         registers_per_thread=registers.count,
         registers_source=registers.source,
         shared_bytes=launch.shared_bytes,
-        issue_slots=dict(zip(SLOT_REASONS, slots.sum(0).tolist(), strict=True)),
-        issue_slots_per_sm=dict(zip(SLOT_REASONS, slots.T.tolist(), strict=True)),
+        issue_slots=slots,
+        issue_slots_per_sm=dict(zip(SLOT_REASONS, result.issue_slots.T.tolist(), strict=True)),
         caches={name: int(value) for name, value in result.counters.items()},
+        memory=memory,
+        limit=limit_of(slots, memory),
     )

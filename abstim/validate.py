@@ -14,6 +14,9 @@ from abstim.progress import Progress, silent
 from functional.errors import InputError
 
 COLUMNS = ("benchmark", "launch", "variant", "cycles")
+MISSES = ("l1d_misses", "l2_misses")
+# What the column `flush` says, and which caches the run invalidates before each launch: GPGPU-Sim drops L1D even then.
+FLUSHES = {"all": "all", "none": "l1d"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Measured:
     variant: str
     group: str
     cycles: dict[int, int]
+    misses: dict[str, int]  # of the launches together, by counter; those the table has columns for
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Comparison:
     launches: int
     predicted_cycles: int
     measured_cycles: int
+    predicted_misses: dict[str, int] = field(default_factory=dict)  # by counter
+    measured_misses: dict[str, int] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -78,10 +84,15 @@ class Validation:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
+        from abstim.relative import median_miss_errors, relative_accuracy
+
+        misses, relative = median_miss_errors(self.comparisons), relative_accuracy(self.comparisons)
         return {
             "kind": "validate",
             "benchmarks": [asdict(c) | {"error": c.error} for c in self.comparisons],
             "summaries": [asdict(s) for s in self.summaries()],
+            "miss_errors": {n: {"median": e, "benchmarks": k} for n, (e, k) in misses.items()},
+            "relative": asdict(relative) if relative else None,
             "skipped": self.skipped,
         }
 
@@ -98,22 +109,25 @@ def _summary(variant: str, group: str, comparisons: Sequence[Comparison]) -> Sum
     return Summary(variant, group, len(comparisons), mean, median, largest, worst, correlation)
 
 
-def read_reference(path: Path) -> list[Measured]:
+def read_reference(path: Path, flush: str = "all") -> list[Measured]:
     """A table of measured cycles, in its own order.
 
-    Optional columns: `group`, and `flush`, of which only `all` (caches invalidated before each launch) is read. Raises
-    InputError for a missing file or column, or a number that is none.
+    Optional columns: `group`; `flush`, of which the rows `all` (every cache invalidated before each launch) or `none`
+    are read; MISSES. Raises InputError for a missing file or column, or a number that is none.
     """
     found: dict[tuple[str, str], Measured] = {}
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            for row in _rows(path, csv.DictReader(file)):
+            for row in _rows(path, csv.DictReader(file), flush):
                 key = (row["benchmark"], row["variant"])
-                entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}))
+                entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
                 launch, cycles = (_positive(path, row, column) for column in ("launch", "cycles"))
                 if launch in entry.cycles:
                     raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
                 entry.cycles[launch] = cycles
+                for name in MISSES:
+                    if row.get(name):
+                        entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (csv.Error, UnicodeDecodeError) as error:
@@ -121,12 +135,12 @@ def read_reference(path: Path) -> list[Measured]:
     return list(found.values())
 
 
-def _rows(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str, str]]:
+def _rows(path: Path, reader: csv.DictReader[str], flush: str) -> Iterator[dict[str, str]]:
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
     if missing:
         raise InputError(f"{path}: no column {', '.join(missing)}; a table of cycles has {', '.join(COLUMNS)}")
     for row in reader:
-        if row.get("flush") in (None, "", "all"):
+        if (row.get("flush") or "all") == flush:
             yield row | {"_line": str(reader.line_num)}
 
 
@@ -163,23 +177,27 @@ def select(
     return [e for e in chosen if e.variant in known], [f"variant {v}: not supported yet" for v in unknown]
 
 
-def validate(table: Sequence[Measured], backend: str = "compiled", progress: Progress = silent) -> Validation:
+def validate(
+    table: Sequence[Measured], backend: str = "compiled", progress: Progress = silent, flush: str = "all"
+) -> Validation:
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
-    A benchmark that cannot run is skipped and named. Variants must be known (`select`).
+    `flush` is the table's: a key of FLUSHES. A benchmark that cannot run is skipped and named. Variants must be known (`select`).
     """
     from abstim.simulate import check_engine, time
     from abstim.target import open_target
     from abstim.workload import execute
 
     gpus, comparisons, skipped = known_variants(), [], []
-    check_engine(list(gpus.values()), backend)
+    check_engine([gpus[entry.variant] for entry in table], backend, FLUSHES[flush])
     names = list(dict.fromkeys(entry.benchmark for entry in table))
     for number, name in enumerate(names):
         progress(f"validate {name}", number, len(names))
         entries = [entry for entry in table if entry.benchmark == name]
         try:
-            results = time(execute(open_target(name)), [gpus[e.variant] for e in entries], backend)
+            results = time(
+                execute(open_target(name)), [gpus[e.variant] for e in entries], backend, FLUSHES[flush]
+            )
             comparisons += [_compare(e, r) for e, r in zip(entries, results, strict=True)]
         except InputError as error:
             skipped.append(f"{name}: {error}")
@@ -194,7 +212,10 @@ def _compare(entry: Measured, result: Any) -> Comparison:
         raise InputError(f"the table has launch {beyond[0]}, the benchmark only {len(cycles)} launches")
     predicted = sum(cycles[launch] for launch in entry.cycles)
     measured = sum(entry.cycles.values())
-    return Comparison(entry.benchmark, entry.group, entry.variant, len(entry.cycles), predicted, measured)
+    missed = {name: sum(result.launches[k].caches[name] for k in entry.cycles) for name in entry.misses}
+    return Comparison(
+        entry.benchmark, entry.group, entry.variant, len(entry.cycles), predicted, measured, missed, entry.misses
+    )
 
 
 def plot(validation: Validation, path: Path) -> None:

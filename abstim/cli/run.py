@@ -109,6 +109,7 @@ def _print_run(result: RunResult) -> None:
     columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
     print_table(f"{result.target} on {result.gpu}", columns, rows, left=1)
     _print_slots(result)
+    _print_memory(result)
     print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
     print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
@@ -127,6 +128,28 @@ def _print_slots(result: RunResult) -> None:
     total = max(1, sum(slots.values()))
     names = [reason.replace("_", " ") for reason in SLOT_REASONS]
     print_table("Issue slots", names, [[f"{count / total:.1%}" for count in slots.values()]], left=0)
+
+
+def _print_memory(result: RunResult) -> None:
+    from abstim.cli.tables import print_table
+
+    def rate(launch, cache: str) -> str:
+        found = launch.memory.get(f"{cache}_hit_rate")
+        return "-" if found is None else f"{found:.1%}"
+
+    rows = [
+        (
+            launch.launch,
+            *(rate(launch, cache) for cache in ("l1d", "const", "l1i", "l2")),
+            f"{launch.memory['l2_bytes'] / 1024:,.0f} KiB",
+            f"{(launch.memory['dram_read_bytes'] + launch.memory['dram_write_bytes']) / 1024:,.0f} KiB",
+            f"{launch.memory['dram_use']:.0%}",
+            launch.limit,
+        )
+        for launch in result.launches
+    ]
+    columns = ("launch", "L1D hits", "const", "L1I", "L2 hits", "to L2", "to DRAM", "DRAM use", "limited by")
+    print_table("Memory", columns, rows, left=1)
 
 
 def _print_comparison(results: list[RunResult]) -> None:

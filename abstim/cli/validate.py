@@ -21,6 +21,9 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Also draw predicted against measured cycles (.svg, .png, .pdf)."),
     ] = None,
+    flush: Annotated[
+        str, typer.Option(metavar="all|none", help="Which rows of the table: caches invalidated before launches, or kept.")
+    ] = "all",
     backend: Backend = "compiled",
     as_json: Json = False,
 ) -> None:
@@ -34,11 +37,14 @@ def validate(
     from abstim import validate as library
     from abstim.cache import note
     from abstim.cli.tables import print_json, progress
+    from functional.errors import InputError
 
-    table = library.read_reference(reference)
+    if flush not in library.FLUSHES:
+        raise InputError(f"--flush {flush!r} is not one of {', '.join(library.FLUSHES)}")
+    table = library.read_reference(reference, flush)
     chosen, skipped = library.select(table, variant or (), group or (), benchmark or ())
     with progress(quiet=as_json) as report:
-        found = library.validate(chosen, backend, report)
+        found = library.validate(chosen, backend, report, flush)
     found.skipped[:0] = skipped
     if plot is not None:
         library.plot(found, plot)
@@ -72,3 +78,17 @@ def _print(found) -> None:
     ]
     heads = ("variant", "group", "worst", "benchmarks", "mean", "median", "max", "correlation")
     print_table("Absolute errors", heads, summaries, left=3)
+    _print_relative(found)
+
+
+def _print_relative(found) -> None:
+    from abstim.relative import median_miss_errors, relative_accuracy
+
+    for name, (error, count) in median_miss_errors(found.comparisons).items():
+        print(f"{name.replace('_', ' ')}: median error {error:.2%} of {count} benchmarks")
+    relative = relative_accuracy(found.comparisons)
+    if relative:
+        print(
+            f"Speed-ups between {relative.variants} variants ({relative.speed_ups}): Kendall's tau {relative.pooled:.3f}; "
+            f"mean of the pairs {relative.mean:.3f},\nleast {relative.least:.3f} ({' to '.join(relative.least_pair)})"
+        )

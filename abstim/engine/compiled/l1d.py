@@ -161,7 +161,7 @@ def l1d_store(sm, heap, far, m, line, time, sectors):
     """Acknowledgement of one global store transaction that meets the tags at `time`."""
     k = l1d_find(heap, m, line)
     sm.l1d_accesses += 1
-    if k < 0:
+    if k < 0 or absent(heap, m, k, sectors):
         sm.l1d_misses += 1
     if m.l1d_write < WRITE_THROUGH:  # a hit evicts, a miss does not allocate
         if k >= 0:
