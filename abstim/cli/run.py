@@ -17,7 +17,10 @@ _PTX = "A .ptx target"
 def run(
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="A suite benchmark (`abstim suite`), a launches.json, or a .ptx file."),
+        typer.Argument(
+            metavar="TARGET",
+            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx file, or an Accel-Sim trace directory.",
+        ),
     ],
     gpu: GpuNames = ["gtx480"],  # noqa: B006  typer copies it
     overrides: Overrides = None,
