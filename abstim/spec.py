@@ -196,7 +196,7 @@ def check_together(spec: Spec, where: str) -> None:
         raise InputError(f"{where}: shared_options_kib needs unified_l1d_bytes, the size of both together")
     if spec.l1d_banks > 1 and not spec.l1d_sectored:
         raise InputError(f"{where}: l1d_banks = {spec.l1d_banks} needs l1d_sectored = true: a bank serves one sector")
-    if spec.l2_index == "ipoly" and spec.l2_sets & (spec.l2_sets - 1) or spec.l2_sets > 4096:
+    if (spec.l2_index == "ipoly" and spec.l2_sets & (spec.l2_sets - 1)) or spec.l2_sets > 4096:
         raise InputError(f"{where}: l2_index = ipoly needs l2_sets to be a power of two up to 4096")
 
 
@@ -205,7 +205,15 @@ def _check_sub_cores(spec: Spec, where: str) -> None:
         raise InputError(f"{where}: int, dp and tensor units need shared_collectors")
     if not spec.sub_cores:
         return
-    for key in ("sp_units", "sfu_units", "int_units", "dp_units", "tensor_units", "shared_collectors", "register_banks"):
+    for key in (
+        "sp_units",
+        "sfu_units",
+        "int_units",
+        "dp_units",
+        "tensor_units",
+        "shared_collectors",
+        "register_banks",
+    ):
         if getattr(spec, key) % spec.schedulers_per_sm:
             raise InputError(
                 f"{where}: sub_cores share out {key} = {getattr(spec, key)} evenly among schedulers_per_sm = "

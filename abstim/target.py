@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_target(target: Target) -> Case:
-    """A Case as it is (or made by a function), a suite benchmark by name, or a launches.json by path."""
+    """A Case as it is (or made by a function), a benchmark by name, a launches.json or an Accel-Sim trace by path."""
     if not isinstance(target, str):
         return target() if callable(target) else target
     if target.endswith(".json"):
@@ -31,10 +31,20 @@ def open_target(target: Target) -> Case:
         )
     from functional import suite
 
+    if Path(target).exists() and _is_trace(target):
+        from abstim.sass import trace_case
+
+        return trace_case(target)
     if not suite.is_name(target):
         near = nearest(target, suite.names()) or "; `abstim suite` lists the benchmarks"
-        raise InputError(f"{target!r} is no suite benchmark, launches.json or .ptx file{near}")
+        raise InputError(f"{target!r} is no suite benchmark, launches.json, .ptx file or trace directory{near}")
     return suite.case(target)
+
+
+def _is_trace(target: str) -> bool:
+    from functional.accelsim import is_trace  # only for what is there: importing it takes a while
+
+    return is_trace(target)
 
 
 def resolve(

@@ -182,7 +182,8 @@ def validate(
 ) -> Validation:
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
-    `flush` is the table's: a key of FLUSHES. A benchmark that cannot run is skipped and named. Variants must be known (`select`).
+    `flush` is the table's: a key of FLUSHES. A benchmark that cannot run is skipped and named. Variants must be known
+    (`select`).
     """
     from abstim.simulate import check_engine, time
     from abstim.target import open_target
@@ -195,9 +196,7 @@ def validate(
         progress(f"validate {name}", number, len(names))
         entries = [entry for entry in table if entry.benchmark == name]
         try:
-            results = time(
-                execute(open_target(name)), [gpus[e.variant] for e in entries], backend, FLUSHES[flush]
-            )
+            results = time(execute(open_target(name)), [gpus[e.variant] for e in entries], backend, FLUSHES[flush])
             comparisons += [_compare(e, r) for e, r in zip(entries, results, strict=True)]
         except InputError as error:
             skipped.append(f"{name}: {error}")

@@ -29,7 +29,7 @@ class Workload:
     execution: Execution
     wall_seconds: dict[str, float]
     from_cache: bool
-    _tables: dict[tuple[str, PipelineParameters], LatencyTable] = field(default_factory=dict, repr=False)
+    _tables: dict[tuple[str, str, PipelineParameters], LatencyTable] = field(default_factory=dict, repr=False)
 
     def inputs(self, launch: int, gpu: Gpu) -> LaunchInputs:
         """What the engine needs of a launch; characterises its program on first use of a pipeline."""
@@ -37,7 +37,7 @@ class Workload:
 
         launched = self.case.launches[launch]
         program = launched.program
-        key = (program.name, gpu.pipeline)
+        key = (program.digest, program.name, gpu.pipeline)
         if key not in self._tables:
             self._tables[key] = latency_table(program, gpu)
         return LaunchInputs(self._tables[key], self.execution.traces[launch], launched.shared_bytes)
@@ -53,6 +53,8 @@ def execute(
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
     """
+    if case.traces:
+        return Workload(case, Execution(case.traces, ()), {"execute": 0.0}, True)
     started = perf_counter()
     key = trace_cache.execution_key(case, type(executor).__name__)
     execution = trace_cache.load(key)

@@ -11,6 +11,7 @@ from functional.ir import Module
 from functional.launch import Launch
 from functional.memory import Memory
 from functional.resources import Registers, registers_per_thread
+from functional.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,12 @@ class Case:
     dtypes: dict[str, np.dtype] = field(default_factory=dict)  # of the buffers, where known
     group: str = ""
     resources: Mapping[str, int] = field(default_factory=dict)  # kernel -> registers a thread, from resources.json
+    traces: tuple[Trace, ...] = ()  # one a launch, recorded elsewhere: nothing is executed then
 
     def registers(self, launch: Launch) -> Registers:
         """Registers a thread of a launched kernel, and where the number is from."""
+        if self.module.target == "sass":
+            return Registers(self.resources[launch.program.name], "trace header")
         return registers_per_thread(launch.program, self.module.target, self.resources)
 
     def compare(self, memory: Memory) -> list[Mismatch]:

@@ -106,6 +106,13 @@ class Instruction:
         """Does it access a memory space (`ld st atom red ldu tex suld sust cp ldmatrix`)?"""
         return self.opcode in MEMORY_OPCODES
 
+    @property
+    def access_bytes(self) -> int:
+        """Bytes each lane of a memory instruction accesses, the elements of a vector together."""
+        operands = (*self.destinations, *self.sources)
+        elements = max((len(o.elements) for o in operands if isinstance(o, Vector)), default=1)
+        return elements * TYPE_BYTES.get(self.type, 4)
+
     def reads(self) -> tuple[Register, ...]:
         """Registers read, address bases and vector elements included, the guard not."""
         operands = [*self.sources, *(d for d in self.destinations if isinstance(d, Address))]

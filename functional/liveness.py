@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from functional.ir import Instruction, Register
 from functional.program import Program
@@ -22,6 +23,17 @@ def live_in(program: Program) -> tuple[frozenset[Register], ...]:
     numbers = {register: n for n, register in enumerate(program.registers)}
     masks = _live_masks(program, numbers)
     return tuple(frozenset(register for register, n in numbers.items() if mask >> n & 1) for mask in masks)
+
+
+def live_behind(program: Program) -> Iterator[tuple[int, int]]:
+    """(instruction, bit set of the registers live behind it), numbered as in `program.registers`; in no order."""
+    numbers = {register: n for n, register in enumerate(program.registers)}
+    masks = _live_masks(program, numbers)
+    for block in program.blocks:
+        live = _union(masks, block.successors)
+        for index in range(block.stop - 1, block.start - 1, -1):
+            yield index, live
+            live = _before(program.instructions[index], live, numbers)
 
 
 def estimate_registers(program: Program) -> int:

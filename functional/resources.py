@@ -18,7 +18,7 @@ _PTXAS_SECONDS = 60
 
 @dataclass(frozen=True)
 class Registers:
-    """`count` 32-bit registers a thread; `source` is "resources.json", "ptxas" or "liveness estimate"."""
+    """`count` 32-bit registers a thread; `source`: "resources.json", "ptxas", "trace header" or "liveness estimate"."""
 
     count: int
     source: str

@@ -17,7 +17,10 @@ _PTX = "A .ptx target"
 def run(
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="A suite benchmark (`abstim suite`), a launches.json, or a .ptx file."),
+        typer.Argument(
+            metavar="TARGET",
+            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx file, or an Accel-Sim trace directory.",
+        ),
     ],
     gpu: GpuNames = ["gtx480"],  # noqa: B006  typer copies it
     overrides: Overrides = None,
@@ -45,7 +48,10 @@ def run(
         ),
     ] = None,
     flush: Annotated[
-        str, typer.Option(metavar="all|l1|l1d|none", help="Caches invalidated before each launch: all, the SMs' own, L1D, none.")
+        str,
+        typer.Option(
+            metavar="all|l1|l1d|none", help="Caches invalidated before each launch: all, the SMs' own, L1D, none."
+        ),
     ] = "all",
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
     backend: Backend = "compiled",
@@ -75,7 +81,9 @@ def run(
         resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     with progress(quiet=as_json) as report:
-        results = run_many(case, gpus, instruction_budget=instruction_budget, backend=backend, flush=flush, progress=report)
+        results = run_many(
+            case, gpus, instruction_budget=instruction_budget, backend=backend, flush=flush, progress=report
+        )
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else _runs(results))
     elif len(results) == 1:

@@ -22,7 +22,8 @@ def validate(
         typer.Option(metavar="FILE", help="Also draw predicted against measured cycles (.svg, .png, .pdf)."),
     ] = None,
     flush: Annotated[
-        str, typer.Option(metavar="all|none", help="Which rows of the table: caches invalidated before launches, or kept.")
+        str,
+        typer.Option(metavar="all|none", help="Which rows of the table: caches invalidated before launches, or kept."),
     ] = "all",
     backend: Backend = "compiled",
     as_json: Json = False,
@@ -89,6 +90,7 @@ def _print_relative(found) -> None:
     relative = relative_accuracy(found.comparisons)
     if relative:
         print(
-            f"Speed-ups between {relative.variants} variants ({relative.speed_ups}): Kendall's tau {relative.pooled:.3f}; "
-            f"mean of the pairs {relative.mean:.3f},\nleast {relative.least:.3f} ({' to '.join(relative.least_pair)})"
+            f"Speed-ups between {relative.variants} variants ({relative.speed_ups}): "
+            f"Kendall's tau {relative.pooled:.3f}; mean of the pairs {relative.mean:.3f},\n"
+            f"least {relative.least:.3f} ({' to '.join(relative.least_pair)})"
         )

@@ -135,8 +135,9 @@ def _memory_values(gpu: Gpu) -> dict[str, Any]:
         "slice_log2": _log2(spec.slice_interleave_bytes // LINE_BYTES),
         "slice_hash_log2": slice_hash, "slice_residues": residues(slice_hash),
         "l2_hash_log2": l2_hash, "l2_residues": residues(l2_hash),
-        "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "l2_merges": spec.l2_mshr_merges, "dram_banks": spec.dram_banks,
-        "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES), "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
+        "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "l2_merges": spec.l2_mshr_merges,
+        "dram_banks": spec.dram_banks, "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
+        "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
         "request_cycles": params.l2_request_cycles, "l2_reply_cycles": params.l2_reply_cycles,
         "dram_cycles": params.dram_latency_cycles, "dram_reply_cycles": params.dram_reply_cycles,
         "activate_cycles": params.dram_activate_cycles, "l2_sector_units": units(params.l2_sector_cycles),
@@ -252,9 +253,7 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     return code, np.array(operands, np.int16)
 
 
-def streams_of(
-    trace: Trace, table: LatencyTable, operands: np.ndarray, log: np.ndarray
-) -> tuple[Streams, Offsets]:
+def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray, log: np.ndarray) -> tuple[Streams, Offsets]:
     """The trace and the program's blocks as the engine reads them, and the log it writes."""
     streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands, log)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

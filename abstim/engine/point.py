@@ -6,13 +6,11 @@ import numpy as np
 
 from abstim.config import Gpu
 from abstim.engine.caches import Caches
-from abstim.engine.launch import Launch
 from abstim.engine.inputs import EngineResult, LaunchInputs
+from abstim.engine.launch import Launch
 
 
-def simulate_point(
-    inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches | None = None
-) -> EngineResult:
+def simulate_point(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches | None = None) -> EngineResult:
     """Cycles of a launch on one design point, which finds `caches` as they were left (None: empty) and leaves them as
     they are after it. Releases the interpreter lock while it runs."""
     launch = Launch(inputs, gpu, blocks_per_sm, caches=caches)

@@ -80,7 +80,7 @@ def atomic_step(slots: Slots, inst: Instruction) -> Step:
                 old[chosen] = _in_turn(words, at[chosen], values, update)
         if returns:
             write(frame, raw(old))
-        _record(frame, space, size, parts)
+        record_atomic(frame, space, size, parts)
 
     return step
 
@@ -141,7 +141,7 @@ def _scan(words: np.ndarray, at: np.ndarray, values: np.ndarray, update: Update,
     return old
 
 
-def _record(frame: Frame, space: str, size: int, parts: list[Lanes]) -> None:
+def record_atomic(frame: Frame, space: str, size: int, parts: list[Lanes]) -> None:
     if space == "shared" or len(parts) != 1 or parts[0].space.name != "global":
         record(frame, space == "shared", size, parts)
         return

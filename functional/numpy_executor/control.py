@@ -38,6 +38,7 @@ def _lanes(frame: Frame, guard: Getter | None) -> np.ndarray:
         return frame.bits
     lanes = frame.bits & pack(guard(frame), frame.count)
     frame.machine.guarded[frame.index] += np.bitwise_count(lanes)
+    frame.machine.log.lanes(frame.index, lanes)
     return lanes
 
 

@@ -75,8 +75,9 @@ class Frame:
     def set_guard(self, guard: Callable[[Frame], np.ndarray]) -> np.ndarray:
         """Begin a guarded instruction; it is a thread instruction for each active lane with a true guard."""
         self.guard = lanes = guard(self)
-        active = self.active(lanes)
-        self.machine.guarded[self.index] += np.asarray(active).sum(axis=1)
+        active = np.asarray(self.active(lanes))
+        self.machine.guarded[self.index] += active.sum(axis=1)
+        self.machine.log.lanes(self.index, active)
         return lanes
 
 

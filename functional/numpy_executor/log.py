@@ -28,6 +28,12 @@ class Log:
         """Bank passes of one shared-memory instruction, one a row."""
         self._conflicts.append((rows, passes))
 
+    def lanes(self, rows: np.ndarray, lanes: np.ndarray) -> None:
+        """Lanes with a true guard of one instruction, bool [row, 32] or bits [row]. Forgotten: no trace needs them."""
+
+    def addresses(self, rows: np.ndarray, addresses: np.ndarray) -> None:
+        """Lane addresses of one memory instruction, within its space. Forgotten: no trace needs them."""
+
     def block_streams(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(block ids, masks, events a warp), warp after warp."""
         order, counts = self._order([rows for rows, _, _ in self._blocks])

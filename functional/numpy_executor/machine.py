@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from functional.errors import ExecutionError
@@ -30,7 +32,9 @@ class Bytes:
 class Machine:
     """Warps of `thread_blocks` (linear ids) of a launch, all on the same `memory`. Rows are warps in block order."""
 
-    def __init__(self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray) -> None:
+    def __init__(
+        self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log
+    ) -> None:
         self.code, self.launch, self.memory = code, launch, memory
         self.thread_blocks = thread_blocks
         self.warps_per_block = launch.warps_per_block
@@ -39,7 +43,7 @@ class Machine:
         self.block_of_row = self.all_rows // self.warps_per_block
         self.stack = Stack(self._initial_masks(), 0)
         self.barriers = Barriers(self.block_of_row, len(thread_blocks), self.stack)
-        self.log = Log(self.warps)
+        self.log = log(self.warps)
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
         self.issued = 0  # warp instructions so far: %clock
         self.registers = [np.zeros((1, 1), dtype) for dtype in code.slot_dtypes]

@@ -90,6 +90,7 @@ def split(
     frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, guard: np.ndarray | None
 ) -> Iterator[Lanes]:
     """The parts of an access, none for lanes that are not active."""
+    frame.machine.log.addresses(frame.index, addresses)
     active = frame.active(guard)
     some = None if guard is None or active is None else rows_with_a_lane(active)  # without a guard all rows have one
     if some is not None and not some.any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from functional.memory import Memory
 from functional.numpy_executor.code import Code
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.gather import gather
+from functional.numpy_executor.log import Log
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.stack import DONE, WAITING
 from functional.program import Program
@@ -29,10 +30,11 @@ class NumpyExecutor:
     """Executes a launch with array operations over warps. Decoded programs are kept.
 
     `chunk_warps` bounds the warps run together; programs without data races give the same result for any value.
+    `log` makes what a chunk of so many warps logs to: something that keeps more than a trace needs, for instance.
     """
 
-    def __init__(self, chunk_warps: int = _CHUNK_WARPS) -> None:
-        self.chunk_warps = chunk_warps
+    def __init__(self, chunk_warps: int = _CHUNK_WARPS, log: Callable[[int], Log] = Log) -> None:
+        self.chunk_warps, self.log = chunk_warps, log
         self._codes: dict[tuple[str, str, str], Code] = {}
 
     def run(
@@ -50,7 +52,7 @@ class NumpyExecutor:
         budget = instruction_budget
         with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
             for first in range(0, len(blocks), per_chunk):
-                machine = Machine(code, launch, memory, blocks[first : first + per_chunk])
+                machine = Machine(code, launch, memory, blocks[first : first + per_chunk], self.log)
                 budget -= run_chunk(machine, budget)
                 machines.append(machine.finish())
         return gather(blocks, launch.warps_per_block, machines)

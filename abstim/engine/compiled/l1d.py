@@ -1,4 +1,4 @@
-"""L1D of one SM: loads, stores by write policy, and atomics, which pass it by (docs/timing-rules.md, rules 5 and 11)."""
+"""L1D of one SM: loads, stores by write policy, atomics, which pass it by (docs/timing-rules.md, rules 5 and 11)."""
 
 from __future__ import annotations
 

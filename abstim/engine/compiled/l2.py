@@ -1,8 +1,8 @@
 """L2 slices and DRAM channels, shared by all SMs (docs/timing-rules.md, rule 11).
 
-`far` holds the L2 tags (line + 1, last use, valid sectors, dirty sectors, reads that wait for a sector, a byte each, and the
-cycle in which each of the four sectors is there), the servers of slices and
-channels, the open row of every bank, and a use counter.
+`far` holds the L2 tags (line + 1, last use, valid sectors, dirty sectors, reads that wait for a sector, a byte each, and
+the cycle in which each of the four sectors is there), the servers of slices and channels, the open row of every bank,
+and a use counter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from abstim.engine.compiled.compile import jit, outlined
 from abstim.engine.compiled.layout import BUCKETS
 from abstim.engine.compiled.servers import block, respond, serve
 from abstim.engine.compiled.tags import find, victim
-
 
 
 @jit

@@ -27,7 +27,7 @@ def transaction_bytes(m, access_bytes):
 
 @jit
 def next_transaction(left, size):
-    """The sectors, of those left of a line record, that the next transaction of `size` bytes touches, last ones first."""
+    """The sectors, of those left of a line record, that the next transaction of `size` bytes touches."""
     if size == 128:
         return left
     if size == 64:

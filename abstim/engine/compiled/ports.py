@@ -113,7 +113,9 @@ def execute(sm, heap, far, m, code, streams, i, w, time):
         back_pressure = max(sm.tags_blocked - m.l1d_cycles - 1, sm.const_blocked)
         sm.unit_free[unit] = max(sm.unit_free[unit], back_pressure)
     else:
-        start = start_on_unit(sm, heap, far, m, port, max(dispatched + 1, sm.last_start[port]), row.latency, row.initiation)
+        start = start_on_unit(
+            sm, heap, far, m, port, max(dispatched + 1, sm.last_start[port]), row.latency, row.initiation
+        )
         sm.last_start[port] = start
         result = start + row.latency + 2
     write_back(heap, m, row, streams.operands, w, result)

@@ -87,10 +87,10 @@ def issues_again(sm, heap, m, code, operands, w, first, time):
     if row.unit == first or port_free(sm, port_of(m, row.unit, w)) > time:
         return False
     registers = m.registers_at + w * m.register_count
+    free = 0
     for k in range(row.waits_at, row.waits_end):
-        if heap[registers + operands[k]] >> 2 > time:
-            return False
-    return True
+        free = max(free, heap[registers + operands[k]] >> 2)
+    return free <= time
 
 
 @jit

@@ -1,0 +1,159 @@
+"""PTX that writes down what it does: the same kernels, with stores of the words of `words.py` in between.
+
+`TABLE` is a global variable that points to two 64-bit addresses a thread: where its words go, and where they must end.
+A thread keeps the first in a register, moves it on at every block, stores only while it is not past the end, and puts
+it back before it calls, returns or exits: with an empty table entry the run merely counts words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from functional.errors import InputError, PtxError
+from functional.ir import TYPE_BYTES, Instruction, Module, Register
+from functional.native.words import What, Word, base_of, words_of
+from functional.program import BasicBlock, Program
+
+TABLE = "abstim_table"
+WINDOWS = "abstim_windows"  # kernel that says where shared, local and constant memory lie
+WORD_BYTES, ENTRY_BYTES = 8, 16
+_COORDINATES = ("ctaid.z", "ctaid.y", "ctaid.x", "tid.z", "tid.y", "tid.x")
+_SLOT, _AT, _END, _VALUE = (f"%abstim_d{n}" for n in range(4))
+_LABEL = re.compile(r"\s*[\w$%.]+\s*:(?!:)\s*\S")
+
+
+def instrument(module: Module, programs: Iterable[Program]) -> str:
+    """The text of a module with `programs` instrumented.
+
+    Raises InputError if the file is not there any more as it was parsed, PtxError for an instruction that cannot be
+    traced and for code that is not laid out one instruction a line.
+    """
+    lines = _text(module).split("\n")
+    before: dict[int, list[str]] = {}
+    done: set[str] = set()  # several kernels may call one function
+    for program in programs:
+        functions = set(program.function_of) - done
+        for name in functions:
+            brace = next(
+                n for n in range(module.kernels[name].line - 1, len(lines)) if lines[n].lstrip().startswith("{")
+            )
+            before.setdefault(brace + 1, []).extend(_prologue())
+        _instrument(program, functions, lines, before)
+        done |= functions
+    size = next((n for n, line in enumerate(lines) if line.startswith(".address_size")), None)
+    if size is None or module.address_size != 64:
+        raise InputError(f"{module.path}: needs .address_size 64")
+    found = []
+    for number, line in enumerate(lines):
+        found += [*before.get(number, []), line]
+        if number == size:
+            found.append(f".visible .global .align 8 .u64 {TABLE};")
+    return "\n".join([*found, _windows(module)])
+
+
+def constants_of(module: Module) -> list[str]:
+    """Names of the constant variables, in the order in which WINDOWS writes their addresses."""
+    return [v.name for v in module.variables if v.space == "const"]
+
+
+def _text(module: Module) -> str:
+    try:
+        data = Path(module.path).read_bytes()
+    except OSError as error:
+        raise InputError(f"{module.path}: {error.strerror}") from None
+    if hashlib.sha256(data).hexdigest() != module.digest:
+        raise InputError(f"{module.path}: has changed since it was read")
+    return data.decode()
+
+
+def _instrument(program: Program, functions: set[str], lines: list[str], before: dict[int, list[str]]) -> None:
+    """Add what stands in front of each line (from 0) of some functions of a program."""
+    used: set[int] = set()
+    for block in program.blocks:
+        words = words_of(program, block)
+        if program.function_of[block.start] not in functions:
+            continue
+        for instruction in program.instructions[block.start : block.stop]:
+            added = _begin(program, block, len(words) + 1) if instruction.index == block.start else []
+            for word in words:
+                if word.instruction is instruction:
+                    added += _store(word, len(words) + 1)
+            if instruction.opcode in ("call", "ret", "exit", "trap"):
+                added.append(f"st.global.u64 [{_SLOT}], {_AT};")
+            if added and (instruction.line in used or _LABEL.match(lines[instruction.line - 1])):
+                raise PtxError(program.path, instruction.line, "needs a line of its own to be instrumented")
+            used.add(instruction.line)
+            before.setdefault(instruction.line - 1, []).extend(added)
+
+
+def _prologue() -> list[str]:
+    """Registers; the number of the thread in the grid; its entry of the table."""
+    lines = [".reg .pred %abstim_p;", ".reg .b32 %abstim_r<3>;", ".reg .b64 %abstim_d<6>;", "mov.u64 %abstim_d4, 0;"]
+    for coordinate in _COORDINATES:
+        lines += [
+            f"mov.u32 %abstim_r1, %n{coordinate};",
+            "cvt.u64.u32 %abstim_d5, %abstim_r1;",
+            f"mov.u32 %abstim_r2, %{coordinate};",
+            f"cvt.u64.u32 {_VALUE}, %abstim_r2;",
+            f"mad.lo.s64 %abstim_d4, %abstim_d4, %abstim_d5, {_VALUE};",
+        ]
+    return [
+        *lines,
+        f"ld.global.u64 {_SLOT}, [{TABLE}];",
+        f"mad.lo.s64 {_SLOT}, %abstim_d4, {ENTRY_BYTES}, {_SLOT};",
+        f"ld.global.u64 {_AT}, [{_SLOT}];",
+        f"ld.global.u64 {_END}, [{_SLOT}+8];",
+    ]
+
+
+def _begin(program: Program, block: BasicBlock, words: int) -> list[str]:
+    called = block.start > 0 and program.instructions[block.start - 1].callee is not None
+    return [
+        *([f"ld.global.u64 {_AT}, [{_SLOT}];"] if called else []),  # moved on by the function
+        f"add.s64 {_AT}, {_AT}, {words * WORD_BYTES};",
+        f"setp.le.u64 %abstim_p, {_AT}, {_END};",
+        f"mov.u64 {_VALUE}, {program.pcs[block.start]};",
+        f"@%abstim_p st.global.u64 [{_AT}+{-words * WORD_BYTES}], {_VALUE};",
+    ]
+
+
+def _store(word: Word, words: int) -> list[str]:
+    offset = (word.place - words) * WORD_BYTES
+    return [_value(word), f"@%abstim_p st.global.u64 [{_AT}+{offset}], {_VALUE};"]
+
+
+def _value(word: Word) -> str:
+    """The instruction that puts the value of a word into `_VALUE`."""
+    instruction = word.instruction
+    if word.what is What.GUARD:
+        assert instruction.guard is not None
+        true, false = (0, 1) if instruction.guard.negated else (1, 0)
+        return f"selp.u64 {_VALUE}, {true}, {false}, {_printed(instruction.guard.register)};"
+    register = base_of(instruction) if word.what is What.ADDRESS else _index(instruction)
+    assert isinstance(register, Register)
+    if TYPE_BYTES[register.type] == 4:
+        return f"cvt.u64.u32 {_VALUE}, {_printed(register)};"
+    return f"mov.b64 {_VALUE}, {_printed(register)};"
+
+
+def _printed(register: Register) -> str:
+    """A register's name as the text has it: without the function in front and the mark of a nested scope behind."""
+    return register.name.rpartition(":")[2].partition("'")[0]
+
+
+def _index(instruction: Instruction) -> object:
+    return instruction.sources[0]
+
+
+def _windows(module: Module) -> str:
+    """A kernel that writes where the generic windows of shared, local and constant memory begin, and each constant."""
+    lines = [".reg .b64 %abstim_d<3>;", f"ld.global.u64 %abstim_d0, [{TABLE}];"]
+    values = [f"cvta.{space}.u64 %abstim_d2, %abstim_d1;" for space in ("shared", "local", "const")]
+    values += [f"mov.u64 %abstim_d2, {name};" for name in constants_of(module)]
+    lines.append("mov.u64 %abstim_d1, 0;")
+    for n, value in enumerate(values):
+        lines += [value, f"st.global.u64 [%abstim_d0+{n * WORD_BYTES}], %abstim_d2;"]
+    return f".visible .entry {WINDOWS}()\n{{\n" + "\n".join([*lines, "ret;"]) + "\n}\n"
