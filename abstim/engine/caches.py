@@ -42,10 +42,10 @@ class Caches:
         self.heaps, self.stamps = heaps[:, : int(m["cache_words"])].copy(), sms["stamp"].copy()
         for at, lines in (("l1i_at", m["l1i_sets"] * m["l1i_ways"]), ("const_at", m["const_sets"] * m["const_ways"])):
             self.heaps[:, int(m[at] + 2 * lines) : int(m[at] + 3 * lines)] = 0
-        at, lines = int(m["l1d_at"]), int(m["l1d_lines"])
-        self.l1d = (at, int(m["cache_words"]))
-        self.heaps[:, at + 2 * lines : at + 4 * lines] = 0
-        sectors = self.heaps[:, at + 5 * lines : at + LINE_WORDS * lines]
+        first, l1d_lines = int(m["l1d_at"]), int(m["l1d_lines"])
+        self.l1d = (first, int(m["cache_words"]))
+        self.heaps[:, first + 2 * l1d_lines : first + 4 * l1d_lines] = 0
+        sectors = self.heaps[:, first + 5 * l1d_lines : first + LINE_WORDS * l1d_lines]
         sectors[sectors != NEVER] = 0
         if not m["perfect"]:
             self.far = far[: int(m["far_words"])].copy()

@@ -1,4 +1,4 @@
-"""Instruction and constant cache of one SM (docs/timing-rules.md, rules 5, 6 and 11), and what lies behind all caches of
+"""Instruction and constant cache of an SM (docs/timing-rules.md, rules 5, 6 and 11), and what lies behind all caches of
 the first level: perfect memory, which answers a miss after a fixed time, or the L2."""
 
 from __future__ import annotations

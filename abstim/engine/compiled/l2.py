@@ -1,6 +1,6 @@
 """L2 slices and DRAM channels, shared by all SMs (docs/timing-rules.md, rule 11).
 
-`far` holds the L2 tags (line + 1, last use, valid sectors, dirty sectors, reads that wait for a sector, a byte each, and
+`far` holds the L2 tags (line + 1, last use, valid sectors, dirty sectors, reads waiting for a sector, a byte each, and
 the cycle in which each of the four sectors is there), the servers of slices and channels, the open row of every bank,
 and a use counter.
 """
