@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import log
 from pathlib import Path
@@ -162,28 +162,47 @@ def select(
     return [e for e in chosen if e.variant in known], [f"variant {v}: not supported yet" for v in unknown]
 
 
-def validate(table: Sequence[Measured], backend: str = "compiled", progress: Progress = silent) -> Validation:
+def validate(
+    table: Sequence[Measured], backend: str = "compiled", progress: Progress = silent, model: str = "engine"
+) -> Validation:
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
-    A benchmark that cannot run is skipped and named. Variants must be known (`select`).
+    `model`: engine (on a `backend`), or analytic. A benchmark that cannot run is skipped and named. Variants must be
+    known (`select`).
     """
-    from abstim.simulate import check_engine, time
+    from abstim.simulate import check_engine
     from abstim.target import open_target
     from abstim.workload import execute
 
     gpus, comparisons, skipped = known_variants(), [], []
     check_engine(list(gpus.values()), backend)
+    time = timing(model, backend)
     names = list(dict.fromkeys(entry.benchmark for entry in table))
     for number, name in enumerate(names):
         progress(f"validate {name}", number, len(names))
         entries = [entry for entry in table if entry.benchmark == name]
         try:
-            results = time(execute(open_target(name)), [gpus[e.variant] for e in entries], backend)
+            results = time(execute(open_target(name)), [gpus[e.variant] for e in entries])
             comparisons += [_compare(e, r) for e, r in zip(entries, results, strict=True)]
         except InputError as error:
             skipped.append(f"{name}: {error}")
     progress("validate", len(names), len(names))
     return Validation(comparisons, skipped)
+
+
+def timing(model: str, backend: str) -> Callable[[Any, Sequence[Gpu]], list[Any]]:
+    """The function that times a workload on GPUs. Raises InputError for a model that does not exist."""
+    if model == "analytic":
+        from abstim.analytic.run import time as analytic_time
+
+        return analytic_time
+    if model != "engine":
+        raise InputError(f"no model {model!r}; there are engine, analytic")
+    from functools import partial
+
+    from abstim.simulate import time
+
+    return partial(time, backend=backend)
 
 
 def _compare(entry: Measured, result: Any) -> Comparison:

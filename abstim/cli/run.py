@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import Backend, GpuNames, Json, Overrides
+from abstim.cli.options import Backend, GpuNames, Json, Model, Overrides
 
 if TYPE_CHECKING:
     from abstim.result import RunResult
@@ -46,6 +46,7 @@ def run(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
     backend: Backend = "compiled",
+    model: Model = "engine",
     as_json: Json = False,
 ) -> None:
     """Say how long a target takes on a GPU: cycles, seconds, IPC, occupancy, issue slots by reason.
@@ -58,13 +59,14 @@ def run(
 
     `abstim run hotspot --gpu gtx480_1sched --gpu gtx480`
 
+    `abstim run hotspot --model analytic --set perfect_memory=false`
+
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
     from functools import partial
 
     from abstim.cli.tables import print_json, progress
     from abstim.config import load_gpu
-    from abstim.simulate import run_many
     from abstim.target import resolve
 
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
@@ -72,7 +74,7 @@ def run(
         resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     with progress(quiet=as_json) as report:
-        results = run_many(case, gpus, instruction_budget=instruction_budget, backend=backend, progress=report)
+        results = _predict(model, backend, case, gpus, instruction_budget, report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else {"runs": [r.to_json() for r in results]})
     elif len(results) == 1:
@@ -80,6 +82,20 @@ def run(
     else:
         _print_comparison(results)
     _report_outputs(results[0], check)
+
+
+def _predict(model: str, backend: str, case, gpus, instruction_budget: int | None, report) -> list[RunResult]:
+    from functional.errors import InputError
+
+    if model == "analytic":
+        from abstim.analytic import run_many
+
+        return run_many(case, gpus, report, instruction_budget=instruction_budget)
+    if model != "engine":
+        raise InputError(f"no model {model!r}; there are engine, analytic")
+    from abstim.simulate import run_many as run_engine
+
+    return run_engine(case, gpus, instruction_budget=instruction_budget, backend=backend, progress=report)
 
 
 def _print_run(result: RunResult) -> None:
@@ -101,7 +117,10 @@ def _print_run(result: RunResult) -> None:
     ]
     columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
     print_table(f"{result.target} on {result.gpu}", columns, rows, left=1)
-    _print_slots(result)
+    if first.issue_slots:
+        _print_slots(result)
+    else:
+        _print_bounds(result)
     print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
     print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
@@ -120,6 +139,20 @@ def _print_slots(result: RunResult) -> None:
     total = max(1, sum(slots.values()))
     names = [reason.replace("_", " ") for reason in SLOT_REASONS]
     print_table("Issue slots", names, [[f"{count / total:.1%}" for count in slots.values()]], left=0)
+
+
+def _print_bounds(result: RunResult) -> None:
+    """Of the analytic model: what limits each launch, hit rates, traffic."""
+    from abstim.cli.tables import print_table
+
+    columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", "DRAM bytes")
+    print_table("Limits", columns, [_bound_row(launch) for launch in result.launches], left=2)
+
+
+def _bound_row(launch):
+    rates = ["-" if rate is None else f"{rate:.1%}" for rate in (launch.l1d_hit_rate, launch.l2_hit_rate)]
+    second = sorted(launch.bounds_cycles.values())[-2] / max(1.0, launch.bounds_cycles[launch.bound])
+    return (_name(launch), launch.bound, f"{second:.0%}", *rates, launch.dram_bytes)
 
 
 def _print_comparison(results: list[RunResult]) -> None:
