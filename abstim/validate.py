@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import log
 from pathlib import Path
@@ -178,30 +178,52 @@ def select(
 
 
 def validate(
-    table: Sequence[Measured], backend: str = "compiled", progress: Progress = silent, flush: str = "all"
+    table: Sequence[Measured],
+    backend: str = "compiled",
+    progress: Progress = silent,
+    model: str = "engine",
+    flush: str = "all",
 ) -> Validation:
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
-    `flush` is the table's: a key of FLUSHES. A benchmark that cannot run is skipped and named. Variants must be known
-    (`select`).
+    `model`: engine (on a `backend`), or analytic; `flush` is the table's, a key of FLUSHES (the engine's alone). A
+    benchmark that cannot run is skipped and named. Variants must be known (`select`).
     """
-    from abstim.simulate import check_engine, time
+    from abstim.simulate import check_engine
     from abstim.target import open_target
     from abstim.workload import execute
 
     gpus, comparisons, skipped = known_variants(), [], []
     check_engine([gpus[entry.variant] for entry in table], backend, FLUSHES[flush])
+    time = timing(model, backend, FLUSHES[flush])
     names = list(dict.fromkeys(entry.benchmark for entry in table))
     for number, name in enumerate(names):
         progress(f"validate {name}", number, len(names))
         entries = [entry for entry in table if entry.benchmark == name]
         try:
-            results = time(execute(open_target(name)), [gpus[e.variant] for e in entries], backend, FLUSHES[flush])
+            results = time(execute(open_target(name)), [gpus[e.variant] for e in entries])
             comparisons += [_compare(e, r) for e, r in zip(entries, results, strict=True)]
         except InputError as error:
             skipped.append(f"{name}: {error}")
     progress("validate", len(names), len(names))
     return Validation(comparisons, skipped)
+
+
+def timing(model: str, backend: str, flush: str) -> Callable[[Any, Sequence[Gpu]], list[Any]]:
+    """The function that times a workload on GPUs. Raises InputError for a model that does not exist."""
+    if model == "analytic":
+        if flush != "all":
+            raise InputError("the analytic model starts each launch with empty caches; use --model engine")
+        from abstim.analytic.run import time as analytic_time
+
+        return analytic_time
+    if model != "engine":
+        raise InputError(f"no model {model!r}; there are engine, analytic")
+    from functools import partial
+
+    from abstim.simulate import time
+
+    return partial(time, backend=backend, flush=flush)
 
 
 def _compare(entry: Measured, result: Any) -> Comparison:

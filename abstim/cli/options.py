@@ -23,3 +23,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Backend = Annotated[
     str, typer.Option(metavar="compiled|array", help="Which form of the timing engine; both give the same cycles.")
 ]
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="engine|analytic",
+        help="Replay every instruction (engine), or estimate from hit-rate curves and bounds (analytic).",
+    ),
+]

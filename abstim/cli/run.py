@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import Backend, GpuNames, Json, Overrides
+from abstim.cli.options import Backend, GpuNames, Json, Model, Overrides
 
 if TYPE_CHECKING:
     from abstim.result import RunResult
@@ -55,6 +55,7 @@ def run(
     ] = "all",
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
     backend: Backend = "compiled",
+    model: Model = "engine",
     as_json: Json = False,
 ) -> None:
     """Say how long a target takes on a GPU: cycles, seconds, IPC, occupancy, issue slots by reason.
@@ -67,13 +68,14 @@ def run(
 
     `abstim run hotspot --gpu gtx480_1sched --gpu gtx480`
 
+    `abstim run hotspot --model analytic --set perfect_memory=false`
+
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
     from functools import partial
 
     from abstim.cli.tables import print_json, progress
     from abstim.config import load_gpu
-    from abstim.simulate import run_many
     from abstim.target import resolve
 
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
@@ -81,9 +83,7 @@ def run(
         resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     with progress(quiet=as_json) as report:
-        results = run_many(
-            case, gpus, instruction_budget=instruction_budget, backend=backend, flush=flush, progress=report
-        )
+        results = _predict(model, backend, flush, case, gpus, instruction_budget, report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else _runs(results))
     elif len(results) == 1:
@@ -95,6 +95,24 @@ def run(
 
 def _runs(results: list[RunResult]) -> dict[str, Any]:
     return {"kind": "runs", "runs": [result.to_json() for result in results]}
+
+
+def _predict(
+    model: str, backend: str, flush: str, case, gpus, instruction_budget: int | None, report
+) -> list[RunResult]:
+    from functional.errors import InputError
+
+    if model == "analytic":
+        if flush != "all":
+            raise InputError("the analytic model starts each launch with empty caches; use --model engine")
+        from abstim.analytic import run_many
+
+        return run_many(case, gpus, report, instruction_budget=instruction_budget)
+    if model != "engine":
+        raise InputError(f"no model {model!r}; there are engine, analytic")
+    from abstim.simulate import run_many as run_engine
+
+    return run_engine(case, gpus, instruction_budget=instruction_budget, backend=backend, flush=flush, progress=report)
 
 
 def _print_run(result: RunResult) -> None:
@@ -116,8 +134,11 @@ def _print_run(result: RunResult) -> None:
     ]
     columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
     print_table(f"{result.target} on {result.gpu}", columns, rows, left=1)
-    _print_slots(result)
-    _print_memory(result)
+    if first.issue_slots:
+        _print_slots(result)
+        _print_memory(result)
+    else:
+        _print_bounds(result)
     print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
     print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
@@ -138,17 +159,18 @@ def _print_slots(result: RunResult) -> None:
     print_table("Issue slots", names, [[f"{count / total:.1%}" for count in slots.values()]], left=0)
 
 
+def _rate(launch, cache: str) -> str:
+    found = launch.memory.get(f"{cache}_hit_rate")
+    return "-" if found is None else f"{found:.1%}"
+
+
 def _print_memory(result: RunResult) -> None:
     from abstim.cli.tables import print_table
-
-    def rate(launch, cache: str) -> str:
-        found = launch.memory.get(f"{cache}_hit_rate")
-        return "-" if found is None else f"{found:.1%}"
 
     rows = [
         (
             launch.launch,
-            *(rate(launch, cache) for cache in ("l1d", "const", "l1i", "l2")),
+            *(_rate(launch, cache) for cache in ("l1d", "const", "l1i", "l2")),
             f"{launch.memory['l2_bytes'] / 1024:,.0f} KiB",
             f"{(launch.memory['dram_read_bytes'] + launch.memory['dram_write_bytes']) / 1024:,.0f} KiB",
             f"{launch.memory['dram_use']:.0%}",
@@ -158,6 +180,20 @@ def _print_memory(result: RunResult) -> None:
     ]
     columns = ("launch", "L1D hits", "const", "L1I", "L2 hits", "to L2", "to DRAM", "DRAM use", "limited by")
     print_table("Memory", columns, rows, left=1)
+
+
+def _print_bounds(result: RunResult) -> None:
+    """Of the analytic model: what limits each launch, hit rates, traffic."""
+    from abstim.cli.tables import print_table
+
+    columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", "DRAM bytes")
+    print_table("Limits", columns, [_bound_row(launch) for launch in result.launches], left=2)
+
+
+def _bound_row(launch):
+    second = sorted(launch.bounds_cycles.values())[-2] / max(1.0, launch.bounds_cycles[launch.limit])
+    rates = [_rate(launch, cache) for cache in ("l1d", "l2")]
+    return (_name(launch), launch.limit, f"{second:.0%}", *rates, launch.memory["dram_read_bytes"])
 
 
 def _print_comparison(results: list[RunResult]) -> None:

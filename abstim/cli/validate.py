@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from abstim.cli.options import Backend, Json
+from abstim.cli.options import Backend, Json, Model
 
 
 def validate(
     reference: Annotated[
-        Path, typer.Option(metavar="CSV", help="Measured cycles; columns: benchmark, launch, variant, cycles.")
-    ],
+        Path | None, typer.Option(metavar="CSV", help="Measured cycles; columns: benchmark, launch, variant, cycles.")
+    ] = None,
     variant: Annotated[list[str] | None, typer.Option(help="Only this variant; repeatable.")] = None,
     group: Annotated[list[str] | None, typer.Option(help="Only this group; repeatable.")] = None,
     benchmark: Annotated[list[str] | None, typer.Option(help="Only this benchmark; repeatable.")] = None,
@@ -26,6 +26,11 @@ def validate(
         typer.Option(metavar="all|none", help="Which rows of the table: caches invalidated before launches, or kept."),
     ] = "all",
     backend: Backend = "compiled",
+    model: Model = "engine",
+    points: Annotated[
+        int,
+        typer.Option(min=0, help="Instead of a reference: the analytic model against the engine on random GPUs."),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Compare predicted with measured cycles: the error of every benchmark, mean, median, maximum, correlation.
@@ -33,19 +38,28 @@ def validate(
     A benchmark's error is that of its cycles summed over the launches in the table. Variants are GPUs with overrides,
     listed in `configs/validation/variants.toml`; others are skipped, and said so.
 
-    Example: `abstim validate --reference tests/data/cycles.csv --variant GTX480_a --group table1`
+    Examples:
+
+    `abstim validate --reference tests/data/cycles.csv --variant GTX480_a --group table1`
+
+    `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
     """
+    if points:
+        _rank(benchmark or [], points, as_json)
+        return
     from abstim import validate as library
     from abstim.cache import note
     from abstim.cli.tables import print_json, progress
     from functional.errors import InputError
 
+    if reference is None:
+        raise InputError("validate needs --reference CSV, or --points COUNT with --benchmark")
     if flush not in library.FLUSHES:
         raise InputError(f"--flush {flush!r} is not one of {', '.join(library.FLUSHES)}")
     table = library.read_reference(reference, flush)
     chosen, skipped = library.select(table, variant or (), group or (), benchmark or ())
     with progress(quiet=as_json) as report:
-        found = library.validate(chosen, backend, report, flush)
+        found = library.validate(chosen, backend, report, model, flush)
     found.skipped[:0] = skipped
     if plot is not None:
         library.plot(found, plot)
@@ -55,6 +69,35 @@ def validate(
     for line in found.skipped:
         note(f"skipped: {line}")
     _print(found)
+
+
+def _rank(benchmarks: list[str], points: int, as_json: bool) -> None:
+    from abstim.analytic.compare import pooled, rank_random
+    from abstim.cli.tables import print_json, print_table, progress
+    from functional.errors import InputError
+
+    if not benchmarks:
+        raise InputError("--points needs at least one --benchmark")
+    with progress(quiet=as_json) as report:
+        found = rank_random(benchmarks, points, progress=report)
+    if as_json:
+        print_json({"rankings": [r.to_json() for r in found], "pooled_correlation": pooled(found)})
+        return
+    rows = [
+        (
+            r.target,
+            r.points,
+            f"{r.correlation:.4f}",
+            f"{r.mean_error:.1%}",
+            f"{r.median_ratio:.3f}",
+            f"{1e6 * r.point_seconds:.1f} us",
+            f"{1e3 * r.engine_point_seconds:.1f} ms",
+        )
+        for r in found
+    ]
+    heads = ("benchmark", "points", "rank correlation", "mean error", "median ratio", "a point", "engine")
+    print_table("Analytic model against the engine, on random GPUs", heads, rows)
+    print(f"Rank correlation of all together: {pooled(found):.4f}")
 
 
 def _print(found) -> None:

@@ -1,0 +1,15 @@
+"""The analytic path: a launch summarised once, then cycles of a design point from a smooth function, in microseconds.
+
+summary = summarize(launch, table, trace, registers_per_thread, gpu)
+prediction = predict(summary, points_of(gpus))            # `analytic_cycles` for one point, inside jit, vmap or grad
+"""
+
+from abstim.analytic.model import BOUNDS, Prediction, analytic_cycles, predict
+from abstim.analytic.point import Point, points_of
+from abstim.analytic.run import predict_points, run_many, summaries
+from abstim.analytic.summary import Summary, summarize
+
+__all__ = [
+    "BOUNDS", "Point", "Prediction", "Summary", "analytic_cycles", "points_of", "predict", "predict_points", "run_many",
+    "summaries", "summarize",
+]  # fmt: skip

@@ -1,0 +1,204 @@
+"""Cycles of a launch on a design point, as one JAX function of a `Summary` and a `Point`.
+
+time = launch latency + cold start + p-norm(waves of warps that hide each other's stalls, every resource's own time)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float
+
+from abstim.analytic.interpolate import miss_ratios
+from abstim.analytic.markov import ipc_one_issue
+from abstim.analytic.point import Point
+from abstim.analytic.summary import Summary
+from abstim.spec import ALUS
+
+SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one
+QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error
+SECTORS_A_LINE, SECTOR_BYTES, WARP_THREADS = 4, 32, 32
+BOUNDS = (
+    "latency", "SP units", "SFU", "INT units", "DP units", "tensor units", "load/store unit", "fetch", "result bus",
+    "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
+)  # fmt: skip
+
+
+class Prediction(NamedTuple):
+    """A launch on a design point and where its cycles come from; floats, or arrays with one leading axis."""
+
+    cycles: Float[Array, "*point"]
+    bounds_cycles: Float[Array, "*point bound"]  # each resource alone, in the order of BOUNDS
+    cold_cycles: Float[Array, "*point"]
+    resident_blocks: Float[Array, "*point"]
+    l1d_misses: Float[Array, "*point"]
+    l2_sectors: Float[Array, "*point"]  # asked for or written
+    dram_sectors: Float[Array, "*point"]  # read
+
+
+def predict_one(summary: Summary, point: Point) -> Prediction:
+    """One launch on one design point."""
+    s, p = summary, point
+    resident, an_sm = resident_blocks(s, p)
+    (l1, l1_wait), (l2, l2_wait) = miss_ratios(s, p, resident)
+    latency = latencies(p, l1_wait, l2_wait)
+    alone, longest = (s.path @ latency).max(), (s.longest_path @ latency).max()
+    cold = jnp.maximum(0, (s.cold_path @ latency).max() - (s.warm_path @ latency).max())
+    uneven = busiest(s, p, resident / an_sm)
+    share = uneven * an_sm / s.thread_blocks
+    misses, sectors, read = l1 * s.work.lines, *traffic(s, l1, l2)
+    far = [
+        *memory_cycles(s, p, share, misses, sectors, read),
+        in_flight_cycles(p, misses * share, l2 / jnp.maximum(1e-9, l1)),
+    ]
+    queue = QUEUE * jnp.stack(far).max() * resident / an_sm
+    waves = jnp.maximum(longest, uneven * waves_cycles(s, p, alone + queue, resident, an_sm))
+    bounds = jnp.stack([waves, *unit_cycles(s, p, share), *far])
+    cycles = p.launch_latency_cycles + cold + p_norm(bounds)
+    return Prediction(cycles, bounds, cold, resident, misses + s.work.stores, sectors, read)
+
+
+def analytic_cycles(summary: Summary, point: Point) -> Float[Array, ""]:
+    """Cycles of one launch on one design point; differentiable by every float of the point."""
+    return predict_one(summary, point).cycles
+
+
+@jax.jit
+def predict(summary: Summary, points: Point) -> Prediction:
+    """One launch on `n` design points (`points_of`); every field of the result has `n` rows."""
+    return jax.vmap(predict_one, in_axes=(None, 0))(summary, points)
+
+
+def p_norm(bounds: Float[Array, " bound"]) -> Float[Array, ""]:
+    """A smooth maximum, never below the largest."""
+    largest = jax.lax.stop_gradient(bounds.max())
+    return largest * ((bounds / largest) ** SHARPNESS).sum() ** (1 / SHARPNESS)
+
+
+def whole(x: Array, rounding) -> Array:
+    """`rounding(x)` with the derivative of x: steps in SM count or occupancy keep a slope."""
+    return x + jax.lax.stop_gradient(rounding(x) - x)
+
+
+def resident_blocks(summary: Summary, point: Point) -> tuple[Array, Array]:
+    """Thread blocks an SM holds (abstim/occupancy.py), and blocks the busiest SM gets."""
+    s, p = summary, point
+    granularity = p.register_allocation_granularity
+    registers = granularity * jnp.ceil(s.registers_per_thread / granularity) * WARP_THREADS * s.warps_per_block
+    limits = jnp.stack([
+        p.max_threads_per_sm / (WARP_THREADS * s.warps_per_block),
+        p.max_warps_per_sm / s.warps_per_block,
+        p.max_blocks_per_sm,
+        p.registers_per_sm / jnp.maximum(1, registers),
+        p.shared_bytes_per_sm / jnp.maximum(1, s.shared_bytes),
+    ])  # fmt: skip
+    an_sm = whole(s.thread_blocks / p.sm_count, lambda x: jnp.ceil(x - 1e-4))
+    fitting = jnp.maximum(1, whole(limits.min(), lambda x: jnp.floor(x + 1e-4)))
+    return jnp.minimum(fitting, an_sm), an_sm
+
+
+def busiest(summary: Summary, point: Point, first: Array) -> Array:
+    """Work of the busiest SM over that of as many mean blocks. Only the `first` part of its blocks, those handed out at
+    the start, is dealt out blindly; the others go where there is room."""
+    counts = np.arange(1, len(summary.imbalance) + 1)
+    return 1 + first * (jnp.interp(point.sm_count, counts, summary.imbalance) - 1)
+
+
+def miss_cycles(point: Point) -> tuple[Array, Array]:
+    """What an L1D miss costs that L2 has, and what it costs more if not (docs/timing-rules.md, rule 11)."""
+    p = point
+    l2 = p.l2_request_cycles + p.l2_sector_cycles + p.l2_reply_cycles + SECTORS_A_LINE
+    dram = p.dram_latency_cycles + p.dram_reply_cycles - p.l2_reply_cycles + p.dram_activate_cycles
+    return l2, dram + SECTORS_A_LINE * p.dram_sector_cycles
+
+
+def latencies(point: Point, l1_wait: Array, l2_wait: Array) -> Float[Array, " latency"]:
+    """In the order of nodes.LATENCIES. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not."""
+    p, real = point, 1 - point.perfect_memory
+    l2, dram = miss_cycles(p)
+    miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
+    beyond = [
+        p.shared_latency_cycles,
+        p.const_latency_cycles,
+        p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram,
+        p.l1d_latency_cycles + miss,
+        p.perfect_memory * p.atomic_latency_cycles + real * l2,
+        (1 - p.perfect_instruction_cache) * (p.perfect_memory * p.l1i_miss_extra_cycles + real * (l2 + dram)),
+        p.const_latency_cycles + (1 - p.perfect_constant_cache) * (miss + real * dram),
+        jnp.ones_like(p.shared_latency_cycles),
+    ]
+    return jnp.concatenate([p.latency_cycles, jnp.stack(beyond)])
+
+
+def waves_cycles(summary: Summary, point: Point, alone: Array, resident: Array, an_sm: Array) -> Array:
+    """The busiest SM's time if only latencies and issue slots count: full waves of blocks, then a partial one.
+
+    A warp takes `alone` cycles by itself; the more of them there are, the more of its stalls the others hide.
+    """
+    s, schedulers = summary, point.schedulers_per_sm
+    instructions = s.work.instructions / (s.thread_blocks * s.warps_per_block)
+    stalled = jnp.maximum(1e-3, alone / instructions - 1)  # cycles an instruction: p M
+
+    def wave(blocks: Array) -> Array:
+        warps = blocks * s.warps_per_block
+        return warps * instructions / (schedulers * ipc_one_issue(stalled, warps / schedulers))
+
+    full = jax.lax.stop_gradient(jnp.ceil(an_sm / resident - 1e-4) - 1)
+    return full * wave(resident) + wave(an_sm - full * resident)
+
+
+def unit_cycles(summary: Summary, point: Point, share: Array) -> list[Array]:
+    """The busiest SM's units, each working without a pause; `share`: the part of the launch it does."""
+    w, p = summary.work, point
+    issued = w.by_class * share
+    return [
+        *(alu_cycles(p, unit, issued * p.on_unit[k]) for k, unit in enumerate(ALUS)),
+        share * jnp.maximum(w.access_cycles / p.lsu_units, w.accesses / p.mem_port_width),
+        share * w.fetches / p.fetches_per_cycle,
+        issued.sum() / p.result_bus_width,
+    ]
+
+
+def alu_cycles(point: Point, unit: str, issued: Float[Array, " instruction_class"]) -> Array:
+    """What the units of one kind need for the instructions of an SM; none, if the SM has no such units."""
+    units, width = getattr(point, f"{unit}_units"), getattr(point, f"{unit}_port_width")
+    return jnp.maximum((issued * point.initiation_cycles).sum() / jnp.maximum(units, 1), issued.sum() / width)
+
+
+def traffic(summary: Summary, l1: Array, l2: Array) -> tuple[Array, Array]:
+    """Sectors L2 is asked for or given, and sectors read from DRAM; `l1`, `l2`: miss ratios of line accesses."""
+    w = summary.work
+    return l1 * w.lines * SECTORS_A_LINE + w.store_sectors + w.atomics, l2 * w.lines * SECTORS_A_LINE
+
+
+def memory_cycles(
+    summary: Summary, point: Point, share: Array, misses: Array, sectors: Array, read: Array
+) -> list[Array]:
+    """What the busiest SM's port, the L2 slices and the DRAM channels need for the traffic."""
+    w, p, real = summary.work, point, 1 - point.perfect_memory
+    answers = p.perfect_memory * (misses + w.stores + w.atomics) + real * sectors
+    sent = w.store_sectors * SECTOR_BYTES + w.stores * p.packet_header_bytes
+    served = (sectors - w.atomics) * p.l2_sector_cycles + w.atomics * p.l2_atomic_cycles
+    return [
+        share * answers,
+        real * share * sent / p.flit_bytes,
+        real * served / (p.dram_channels * p.l2_slices_per_channel),
+        real * read * p.dram_sector_cycles / p.dram_channels,
+        real * w.hottest_atomics * p.l2_atomic_cycles,
+    ]
+
+
+def in_flight_cycles(point: Point, misses: Array, beyond: Array) -> Array:
+    """What L1D needs for its misses: one whose set is full of lines on their way blocks the tags.
+
+    Lines drawn at random fill a set of `ways` after as many draws as it takes for `ways` + 1 people to share a birthday
+    (Klamkin and Newman, 1967); so many are in flight. `beyond`: the share of misses that L2 has not.
+    """
+    p, people = point, point.l1d_ways + 1
+    drawn = jnp.exp(gammaln(1 + 1 / people) + gammaln(people + 1) / people) * p.l1d_sets ** (p.l1d_ways / people)
+    l2, dram = miss_cycles(p)
+    return (1 - p.perfect_memory) * misses * (l2 + beyond * dram) / jnp.minimum(drawn, p.l1d_sets * p.l1d_ways)

@@ -1,0 +1,170 @@
+"""Reuse distances: how many distinct lines an SM, or all of them, touched since the last use of a line.
+
+One pass over the accesses of a launch gives the hit rate of every LRU cache (Mattson et al., 1970). The order of
+accesses is that of thread blocks handed out breadth first, their resident warps taking turns, an instruction each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from jaxtyping import Int64
+
+from abstim.analytic.compile import compiled
+from abstim.analytic.nodes import NOTHING, UPDATE, WRITE
+
+NEVER = 1 << 40  # the distance of a line not touched before, or dropped since
+BINS_AN_OCTAVE = 4
+DISTANCE_BINS = 22 * BINS_AN_OCTAVE  # the last one: NEVER
+
+
+class Distances(NamedTuple):
+    """Of every record: distinct lines touched since its line was last, in its SM and in all of them together.
+
+    `*_wait` is the same for who waits: a line asked for by another warp in the same turn is still on its way, so that
+    its distance counts. NEVER: not touched before; -1: nothing is read.
+    """
+
+    l1: Int64[np.ndarray, " record"]
+    l1_wait: Int64[np.ndarray, " record"]
+    l2: Int64[np.ndarray, " record"]
+    l2_wait: Int64[np.ndarray, " record"]
+
+
+@numba.njit
+def move(tree, at, by):
+    """Fenwick tree: add `by` at position `at`."""
+    at += 1
+    while at < len(tree):
+        tree[at] += by
+        at += at & -at
+
+
+@numba.njit
+def up_to(tree, at):
+    """Fenwick tree: sum over positions 0 .. `at`."""
+    total, at = 0, at + 1
+    while at > 0:
+        total += tree[at]
+        at -= at & -at
+    return total
+
+
+@numba.njit
+def take_turn(records, actions, first, stop, order, turn, base, number):
+    """Append the records of a warp's next instruction, from `first` on; returns (cursor, length of the order)."""
+    while first < stop and actions[first] == NOTHING:
+        first += 1
+    while first < stop:
+        if actions[first] != NOTHING:
+            order[base], turn[base] = first, number
+            base += 1
+        first += 1
+        if not records[first - 1] & 1:
+            break
+    return first, base
+
+
+@numba.njit
+def order_of_sm(records, actions, first_record, sm, sm_count, resident, warps, order, turn):
+    """Records of one SM in the order in which its warps take turns; returns how many."""
+    thread_blocks = (len(first_record) - 1) // warps
+    cursors = first_record[:-1].copy()
+    slots = np.full(resident, -1)
+    following, base, number = sm, 0, 0
+    while True:
+        busy = False
+        for s in range(resident):
+            if slots[s] < 0 and following < thread_blocks:
+                slots[s], following = following, following + sm_count
+            if slots[s] < 0:
+                continue
+            busy, more = True, False
+            for w in range(slots[s] * warps, (slots[s] + 1) * warps):
+                stop = first_record[w + 1]
+                cursors[w], base = take_turn(records, actions, cursors[w], stop, order, turn, base, number)
+                more |= cursors[w] < stop
+            if not more:
+                slots[s] = -1
+        number += 1
+        if not busy:
+            return base
+
+
+@numba.njit
+def distances_along(order, turn, ids, actions, last, last_turn, chain, first_level, near, wait):
+    """Distances of the records in `order`. `last`, `last_turn`, `chain`: one a line; `last` is -1 before and after.
+
+    The first level drops a line that is written and does not see atomics; the second keeps what passes.
+    """
+    tree = np.zeros(len(order) + 2, np.int32)
+    live = 0
+    for t in range(len(order)):
+        r = order[t]
+        line, action = ids[r], actions[r]
+        if first_level and action == UPDATE:
+            continue
+        before = last[line]
+        distance = live - up_to(tree, before) if before >= 0 else NEVER
+        chained = max(distance, chain[line]) if before >= 0 and last_turn[line] == turn[t] else distance
+        if action != WRITE:
+            near[r], wait[r] = distance, chained
+        if before >= 0:
+            move(tree, before, -1)
+            live -= 1
+            last[line] = -1
+        if action != WRITE or not first_level:
+            move(tree, t, 1)
+            live += 1
+            last[line], last_turn[line], chain[line] = t, turn[t], chained if action != WRITE else 0
+    for t in range(len(order)):
+        last[ids[order[t]]] = -1
+
+
+@compiled
+def distances(records, actions, first_record, ids, lines, warps, sm_count, resident):
+    """`Distances` of all records as the rows of one array, for `resident` thread blocks on each of `sm_count` SMs."""
+    found = np.full((4, len(records)), -1)
+    order, turn = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64)
+    last, last_turn, chain = np.full(lines, -1), np.full(lines, -1), np.zeros(lines, np.int64)
+    base, ends = 0, np.zeros(sm_count + 1, np.int64)
+    for sm in range(sm_count):
+        used = order_of_sm(records, actions, first_record, sm, sm_count, resident, warps, order[base:], turn[base:])
+        own = slice(base, base + used)
+        distances_along(order[own], turn[own], ids, actions, last, last_turn, chain, True, found[0], found[1])
+        base += used
+        ends[sm + 1] = base
+    mixed = np.argsort(turn[:base], kind="mergesort")
+    order, turn = order[:base][mixed], turn[:base][mixed]
+    distances_along(order, turn, ids, actions, last, last_turn, chain, False, found[2], found[3])
+    return found
+
+
+@numba.njit
+def bin_of(distance):
+    """Bin of a distance: a quarter octave each."""
+    if distance >= NEVER:
+        return DISTANCE_BINS - 1
+    return min(DISTANCE_BINS - 2, int(np.round(np.log2(1.0 + distance) * BINS_AN_OCTAVE)))
+
+
+@compiled
+def histogram(l1, l2):
+    """How many accesses have each pair of distances, in L1D and in L2; pairs below 0 count for nothing."""
+    found = np.zeros((DISTANCE_BINS, DISTANCE_BINS))
+    for k in range(len(l1)):
+        if l1[k] >= 0 and l2[k] >= 0:
+            found[bin_of(l1[k]), bin_of(l2[k])] += 1
+    return found
+
+
+@compiled
+def largest_in(values, ranges):
+    """The largest value in each half-open range."""
+    found = np.full(len(ranges), -1)
+    for k in range(len(ranges)):
+        for r in range(ranges[k, 0], ranges[k, 1]):
+            found[k] = max(found[k], values[r])
+    return found

@@ -1,0 +1,241 @@
+"""Everything the analytic model needs of a launch, as a handful of small arrays of fixed shape."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from abstim.analytic.curves import miss_curves
+from abstim.analytic.nodes import (
+    ATOMIC,
+    CODE,
+    CONST,
+    CONST_MISS,
+    FETCH_MISS,
+    LATENCIES,
+    LOAD,
+    LOOK_UP,
+    NOTHING,
+    ONE,
+    SHARED,
+    STORE,
+    UPDATE,
+    WRITE,
+    streams_of,
+)
+from abstim.analytic.reuse import distances, histogram, largest_in
+from abstim.analytic.walk import walk_blocks
+from abstim.config import Gpu
+from abstim.spec import INSTRUCTION_CLASSES
+from functional.launch import Launch
+from functional.trace import Trace
+from precharacterize import LatencyTable
+from precharacterize.classify import Kind, latency_class
+
+SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and thread blocks an SM
+RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken
+MOST_SMS = 128  # for which the imbalance between SMs is looked at
+MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
+LONG_CYCLES = 400.0  # of a load and a miss in the second of the two walks
+
+
+class Work(NamedTuple):
+    """What a launch asks of the units, all thread blocks together."""
+
+    instructions: float  # warp instructions
+    by_class: Float[np.ndarray, " instruction_class"]  # of them, those on arithmetic units
+    fetches: float
+    accesses: float  # instructions on the load/store unit
+    access_cycles: float  # it is busy
+    lookups: float  # transactions that look up L1D
+    lines: float  # the same, an instruction's transactions on one line counted once
+    stores: float  # transactions
+    store_sectors: float
+    atomics: float
+    hottest_atomics: float  # on one line
+
+
+class Summary(NamedTuple):
+    """One launch. Paths are counts of LATENCIES: rows are those longest with short and with long loads."""
+
+    work: Work
+    thread_blocks: float
+    warps_per_block: float
+    registers_per_thread: float
+    shared_bytes: float
+    path: Float[np.ndarray, "walk latency"]  # of a thread block's longest warp, mean over blocks
+    longest_path: Float[np.ndarray, "walk latency"]  # of the longest thread block
+    cold_path: Float[np.ndarray, "walk latency"]  # of the first thread block, first use of a line a miss
+    warm_path: Float[np.ndarray, "walk latency"]  # the same without
+    imbalance: Float[np.ndarray, " sm_count"]  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
+    # Miss ratios: of L1D, and of L1D and L2 both; first of line accesses, then of critical batches of loads
+    l1_misses: Float[np.ndarray, "who sm resident ways size"]
+    l2_misses: Float[np.ndarray, "who sm resident l1_size ways size"]
+
+
+def summarize(launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, gpu: Gpu) -> Summary:
+    """Look at a launch once. Of `gpu` it takes what belongs to the trace's reading: coalescing, fetch width, L1I line,
+    and the latencies at which the longest paths are searched. Deterministic."""
+    blocks = _sampled_blocks(trace)
+    scale = len(trace.thread_blocks) / blocks
+    walker = _Walker(launch, table, trace, gpu)
+    short, long = walker.latencies(0.0), walker.latencies(LONG_CYCLES)
+    near, far = walker.walk(0, blocks, short, cold=False), walker.walk(0, blocks, long, cold=False)
+    l1_misses, l2_misses = _miss_curves(trace, blocks, far)
+    longest = [w.paths[w.longest] for w in (near, far)]
+    first = [[walker.walk(0, 1, lat, cold).paths[0] for lat in (short, long)] for cold in (True, False)]
+    return Summary(
+        work=_work(trace, far, scale),
+        thread_blocks=float(len(trace.thread_blocks)),
+        warps_per_block=float(trace.warps_per_block),
+        registers_per_thread=float(registers_per_thread),
+        shared_bytes=float(launch.shared_bytes),
+        path=np.stack([w.paths.mean(0) for w in (near, far)]),
+        longest_path=np.stack(longest),
+        cold_path=np.stack(first[0]),
+        warm_path=np.stack(first[1]),
+        imbalance=_imbalance(trace),
+        l1_misses=l1_misses,
+        l2_misses=l2_misses,
+    )
+
+
+def _sampled_blocks(trace: Trace) -> int:
+    """How many thread blocks, from the first on, have at most MOST_INSTRUCTIONS; at least one."""
+    a_block = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
+    return max(1, int((np.cumsum(a_block) <= MOST_INSTRUCTIONS).sum()))
+
+
+class _Walked(NamedTuple):
+    paths: np.ndarray
+    longest: int
+    batches: np.ndarray
+    actions: np.ndarray
+    transactions: np.ndarray
+    by_class: np.ndarray
+    totals: np.ndarray
+
+
+class _Walker:
+    """The arguments of `walk_blocks`, made once."""
+
+    def __init__(self, launch: Launch, table: LatencyTable, trace: Trace, gpu: Gpu) -> None:
+        self.trace, self.table, self.gpu = trace, table, gpu
+        self.base = base_latencies(gpu)
+        pipeline = gpu.pipeline
+        fetch = (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
+        self.streams = streams_of(trace, table, fetch, gpu.spec.coalescing == "sector")
+        self.code = _code(launch, table, self.base)
+
+    def latencies(self, beyond_cycles: float) -> np.ndarray:
+        """Those of the GPU, what misses that many cycles longer."""
+        latency = self.base.copy()
+        latency[[LOAD, STORE, ATOMIC, FETCH_MISS, CONST_MISS]] += beyond_cycles
+        return latency
+
+    def walk(self, first: int, stop: int, latency: np.ndarray, cold: bool) -> _Walked:
+        trace, table = self.trace, self.table
+        warps = trace.warps_per_block
+        own = slice(first * warps, stop * warps)
+        most = int(trace.warp_instructions[own].max())
+        records = np.zeros((2, len(trace.records)), np.uint8)
+        paths = np.zeros((stop - first, len(LATENCIES)))
+        room = int(trace.record_offsets[stop * warps] - trace.record_offsets[first * warps]) + 1
+        batches = np.zeros((room, 2), np.int64)
+        by_class, totals = np.zeros(len(INSTRUCTION_CLASSES)), np.zeros(3)
+        longest, found = walk_blocks(
+            self.code, table.waits, table.writes, table.register_count, self.streams, first, stop, warps, latency, cold,
+            most, (records[0], records[1]), paths, batches, (by_class, totals),
+        )  # fmt: skip
+        return _Walked(paths, longest - first, batches[:found], records[0], records[1], by_class, totals)
+
+
+def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
+    """Of a GPU whose first-level caches always hit, in the order of LATENCIES."""
+    latency = np.zeros(len(LATENCIES))
+    latency[: len(INSTRUCTION_CLASSES)] = [gpu.pipeline.operation(name).latency_cycles for name in INSTRUCTION_CLASSES]
+    params = gpu.params
+    latency[SHARED], latency[CONST], latency[ATOMIC] = (
+        params.shared_latency_cycles, params.const_latency_cycles, params.atomic_latency_cycles,
+    )  # fmt: skip
+    latency[[LOAD, STORE]], latency[CONST_MISS], latency[ONE] = params.l1d_latency_cycles, latency[CONST], 1.0
+    return latency
+
+
+def _code(launch: Launch, table: LatencyTable, latency: np.ndarray) -> np.ndarray:
+    code = np.zeros(len(table.unit), CODE)
+    kinds = table.kind.tolist()
+    pairs = zip(launch.program.instructions, kinds, strict=True)
+    code["latency"] = [_latency_of(latency_class(instruction), kind) for instruction, kind in pairs]
+    code["fixed"] = table.result_cycles - latency[code["latency"]]
+    code["kind"], code["pc"], code["bytes"] = table.kind, table.pcs, table.access_bytes
+    return code
+
+
+def _latency_of(name: str, kind: int) -> int:
+    """Position in LATENCIES of an instruction whose accesses all hit."""
+    if kind >= Kind.GLOBAL_LOAD:
+        return LOAD
+    if kind >= Kind.SHARED_LOAD:
+        return SHARED
+    if kind >= Kind.PARAM_LOAD:
+        return CONST
+    return INSTRUCTION_CLASSES.index(name if name in INSTRUCTION_CLASSES else "other")
+
+
+def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
+    actions, transactions = walked.actions, walked.transactions.astype(np.int64)
+    sectors = (trace.records >> 1) & 15
+    segments = np.where((sectors & 3 != 0) & (sectors & 12 != 0), 15, sectors)
+    store_sectors = np.bitwise_count(segments)[actions == WRITE].sum()
+    fetches, accesses, cycles = walked.totals * scale
+    return Work(
+        instructions=float(trace.warp_instructions.sum()),
+        by_class=walked.by_class * scale,
+        fetches=fetches,
+        accesses=accesses,
+        access_cycles=cycles,
+        lookups=transactions[actions == LOOK_UP].sum() * scale,
+        lines=(actions == LOOK_UP).sum() * scale,
+        stores=transactions[actions == WRITE].sum() * scale,
+        store_sectors=store_sectors * scale,
+        atomics=transactions[actions == UPDATE].sum() * scale,
+        hottest_atomics=_most_frequent(trace.records[actions == UPDATE] >> 5) * scale,
+    )
+
+
+def _imbalance(trace: Trace) -> Float[np.ndarray, " sm_count"]:
+    """With thread blocks dealt out in turn, as they are as long as every SM has room."""
+    a_block = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
+    numbers = np.arange(len(a_block))
+    busiest = [np.bincount(numbers % count, a_block).max() for count in range(1, MOST_SMS + 1)]
+    share = np.ceil(len(a_block) / np.arange(1, MOST_SMS + 1)) * a_block.mean()
+    return np.array(busiest) / share
+
+
+def _most_frequent(lines: np.ndarray) -> int:
+    return int(np.unique(lines, return_counts=True)[1].max(initial=0))
+
+
+def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> tuple[np.ndarray, np.ndarray]:
+    stop = trace.record_offsets[blocks * trace.warps_per_block]
+    records, actions = trace.records[:stop], walked.actions[:stop]
+    first_record = trace.record_offsets[: blocks * trace.warps_per_block + 1]
+    used = actions != NOTHING
+    ids = np.zeros(len(records), np.int64)
+    lines, ids[used] = np.unique(records[used] >> 5, return_inverse=True)
+
+    def curves(sm_count: int, resident: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        l1, l1_wait, l2, l2_wait = distances(
+            records, actions, first_record, ids, len(lines) + 1, trace.warps_per_block, sm_count, resident
+        )
+        waits = (largest_in(l1_wait, walked.batches), largest_in(l2_wait, walked.batches))
+        return [miss_curves(histogram(*pair)) for pair in ((l1, l2), waits)]
+
+    most = max(1, min(64 // trace.warps_per_block, -(-blocks // SM_NODES[0])))
+    found = [[curves(s, b) for b in RESIDENT_NODES if b <= most or b == 1] for s in SM_NODES]
+    padded = [row + [row[-1]] * (len(RESIDENT_NODES) - len(row)) for row in found]
+    levels = [np.array([[[who[level] for who in node] for node in row] for row in padded]) for level in (0, 1)]
+    return np.moveaxis(levels[0], 2, 0), np.moveaxis(levels[1], 2, 0)

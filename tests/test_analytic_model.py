@@ -1,0 +1,139 @@
+"""The analytic model: traffic and times against the engine, slopes, determinism, and the order of design points."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, run_many, summaries
+from abstim.analytic.compare import pooled, rank_random
+from abstim.analytic.space import random_points
+from abstim.config import load_gpu
+from abstim.simulate import run
+from abstim.target import open_target
+from abstim.workload import execute
+from functional.errors import InputError
+
+REAL = load_gpu("gtx480", ["perfect_memory=false"])
+
+
+@pytest.fixture(scope="module")
+def hotspot():
+    return summaries(execute(open_target("hotspot")), load_gpu("gtx480"))[0]
+
+
+@pytest.fixture(scope="module")
+def slopes(hotspot):
+    """Of the GTX 480 with real memory, then of 31 random points."""
+    slope = jax.jit(jax.vmap(jax.grad(analytic_cycles, argnums=1), in_axes=(None, 0)))
+    return slope(hotspot, points_of([REAL, *random_points(31, seed=5)]))
+
+
+@pytest.mark.parametrize("memory", ["true", "false"])
+@pytest.mark.parametrize("name", ["pathfinder", "nn_euclid", "transpose"])
+def test_near_the_engine(name, memory):
+    overrides = [f"perfect_memory={memory}"]
+    engine, analytic = run(name, "gtx480", overrides), run_many(name, [load_gpu("gtx480", overrides)])[0]
+    assert analytic.totals["cycles"] == pytest.approx(engine.totals["cycles"], rel=0.2)
+    for exact, estimated in zip(engine.launches, analytic.launches, strict=True):
+        assert estimated.caches["l1d_accesses"] == exact.caches["l1d_accesses"]
+        assert estimated.caches["l1d_misses"] == pytest.approx(exact.caches["l1d_misses"], rel=0.15, abs=20)
+        if memory == "false":
+            assert estimated.caches["dram_reads"] == pytest.approx(exact.caches["dram_reads"], rel=0.15, abs=200)
+        assert (estimated.blocks_per_sm, estimated.occupancy_limiter) == (exact.blocks_per_sm, exact.occupancy_limiter)
+        assert estimated.limit in BOUNDS
+
+
+def test_a_lone_warp_takes_the_engines_time():
+    """Of the chase's launches those that are one warp's dependent loads, but for a short start."""
+    large = load_gpu("gtx480", ["l1d_sets=1024"])  # without conflicts, which the model takes for random
+    engine, analytic = run("micro_pointer_chase", large), run_many("micro_pointer_chase", [large])[0]
+    for exact, estimated in zip(engine.launches[:6], analytic.launches[:6], strict=True):
+        assert estimated.cycles == pytest.approx(exact.cycles, rel=0.005)
+
+
+def test_the_first_blocks_of_a_long_launch_stand_for_all(hotspot, monkeypatch):
+    monkeypatch.setattr("abstim.analytic.summary.MOST_INSTRUCTIONS", 40_000)
+    part = summaries(execute(open_target("hotspot")), load_gpu("gtx480"))[0]
+    assert part.work.lines != hotspot.work.lines
+    assert part.work.lines == pytest.approx(hotspot.work.lines, rel=0.1)
+    points = points_of([REAL] * 32)
+    expected = predict_points(hotspot, points).cycles[0]
+    assert predict_points(part, points).cycles[0] == pytest.approx(expected, rel=0.1)
+
+
+def test_bound_of_a_kernel_that_has_one():
+    assert run_many("micro_sfu", [load_gpu("gtx480")])[0].launches[-1].limit == "SFU"
+    narrow = load_gpu("gtx480", ["perfect_memory=false", "dram_channels=1", "dram_sector_cycles=6"])
+    assert run_many("micro_stream_copy", [narrow])[0].launches[-1].limit == "DRAM"
+
+
+SLOWER = {
+    "l2_request_cycles": 40.0, "dram_latency_cycles": 40.0, "dram_sector_cycles": 2.0, "l1d_latency_cycles": 20.0,
+    "sm_count": -5.0, "schedulers_per_sm": -0.5, "dram_channels": -3.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", SLOWER)
+def test_slope_is_the_difference_and_has_the_right_sign(hotspot, slopes, key):
+    value, slope = float(getattr(points_of([REAL]), key)[0]), float(getattr(slopes, key)[0])
+    steps = np.array([0, SLOWER[key], -0.02 * value, 0.02 * value] * 8, np.float32)
+    points = points_of([REAL] * 32)
+    cycles = predict_points(hotspot, points._replace(**{key: value + steps})).cycles
+    assert cycles[1] > cycles[0] and slope * SLOWER[key] > 0
+    if key not in ("sm_count", "schedulers_per_sm"):  # steps: the slope is that of the line through them
+        assert slope == pytest.approx((cycles[3] - cycles[2]) / (0.04 * value), rel=0.1, abs=0.02)
+
+
+def test_every_slope_is_finite(slopes):
+    assert all(np.isfinite(np.asarray(column)).all() for column in slopes)
+    assert np.asarray(slopes.l1d_sets).any() and np.asarray(slopes.l2_sets).any()
+
+
+def test_larger_caches_miss_less(hotspot):
+    sizes = [load_gpu("gtx480", ["perfect_memory=false", f"l2_sets={2 ** (k // 4)}"]) for k in range(32)]
+    sectors = predict_points(hotspot, points_of(sizes)).dram_sectors
+    assert (np.diff(sectors) <= 1e-3).all() and sectors[-1] < sectors[0]
+
+
+def test_a_point_does_not_depend_on_those_beside_it(hotspot):
+    points = points_of(random_points(32, seed=1))
+    forward = predict_points(hotspot, points).cycles
+    backward = predict_points(hotspot, Point(*(column[::-1] for column in points))).cycles
+    some = predict_points(hotspot, Point(*(column[:20] for column in points))).cycles
+    assert (forward == backward[::-1]).all() and (some == forward[:20]).all() and some.shape == (20,)
+
+
+def test_summaries_are_the_same_each_time(hotspot):
+    again = summaries(execute(open_target("hotspot")), load_gpu("gtx480"))[0]
+    pairs = zip(jax.tree.leaves(hotspot), jax.tree.leaves(again), strict=True)
+    assert all((np.asarray(a) == np.asarray(b)).all() for a, b in pairs)
+
+
+def test_a_block_that_does_not_fit_is_refused():
+    with pytest.raises(InputError, match="does not fit"):
+        run_many("hotspot", [load_gpu("gtx480", ["max_threads_per_sm=128"])])
+
+
+def test_order_of_design_points_is_the_engines():
+    found = rank_random(["pathfinder"], 32)
+    assert found[0].correlation == pooled(found) > 0.9
+    assert found[0].mean_error < 0.25
+
+
+@pytest.mark.slow
+def test_order_of_many_design_points_is_the_engines():
+    found = rank_random(["hotspot", "pathfinder", "matmul_tiled", "srad", "transpose"], 100, seed=1)
+    assert min(r.correlation for r in found) > 0.94 and pooled(found) > 0.96
+    assert max(r.point_seconds for r in found) < 0.005
+
+
+@pytest.mark.slow
+def test_every_benchmark_has_a_prediction():
+    from functional import suite
+
+    gpus = [load_gpu("gtx480", [f"perfect_memory={memory}"]) for memory in ("true", "false")]
+    for name in suite.names():
+        for result in run_many(name, gpus):
+            assert all(np.isfinite(launch.cycles) and launch.cycles > 0 for launch in result.launches), name
