@@ -55,7 +55,7 @@ def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: Latenc
         "collectors": (spec.sp_collectors, spec.sfu_collectors, spec.mem_collectors),
         "first_unit": np.cumsum([0, spec.sp_units, spec.sfu_units, spec.lsu_units]),
     }  # fmt: skip
-    for name, value in (values | _memory_values(gpu)).items():
+    for name, value in (values | memory_values(gpu)).items():
         m[name] = value
     for s in range(spec.schedulers_per_sm):
         m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
@@ -64,7 +64,7 @@ def machine_of(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: Latenc
     return m
 
 
-def _memory_values(gpu: Gpu) -> dict[str, int]:
+def memory_values(gpu: Gpu) -> dict[str, int]:
     """What lies behind the first-level caches; service times in units of 1 / 64 cycle."""
     spec, params = gpu.spec, gpu.params
 
