@@ -10,13 +10,13 @@ sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from abstim.spec import INSTRUCTION_CLASSES, SECTIONS, Params, Spec, check, check_together
+from abstim.spec import INSTRUCTION_CLASSES, SECTIONS, Domain, Params, Spec, check, check_together
 from functional.errors import InputError
 from precharacterize.parameters import Operation, PipelineParameters
 
@@ -87,6 +87,29 @@ def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
     return _build(label, title, settings, labels)
 
 
+def domains() -> dict[str, Domain]:
+    """What every key of `--set` accepts: "sm_count", "latency_cycles.int_add", ..."""
+    return {_full_key(s, k): domain for s, found in SECTIONS.items() for k, domain in found.items()}
+
+
+def full_key(key: str) -> str:
+    """The key as `domains` has it; `spec.sm_count` is `sm_count`. Raises InputError, with the nearest, if unknown."""
+    section, _, name = key.rpartition(".")
+    full = _full_key(section, name) if section in SECTIONS else key
+    if full not in domains():
+        raise InputError(f"unknown key {full!r}{nearest(full, domains())}")
+    return full
+
+
+def changed(gpu: Gpu, values: Mapping[str, Any], name: str) -> Gpu:
+    """A GPU with some values replaced: keys and values as `domains` has them.
+
+    Raises InputError for values that are each in range and contradict each other.
+    """
+    settings = gpu.settings | {key: Setting(value, "varied") for key, value in values.items()}
+    return _build(name, gpu.title, settings, gpu.labels)
+
+
 def _path_of(name: str, beside: Path | None = None) -> Path:
     if name in gpu_names():
         return config_dir() / f"{name}.toml"
@@ -151,16 +174,14 @@ def _parse_override(override: str) -> tuple[str, Any]:
     key, equals, text = (part.strip() for part in override.partition("="))
     if not equals or not key or not text:
         raise InputError(f"--set {override}: write it as key=value")
-    section, _, name = key.rpartition(".")
-    known = {_full_key(s, k): domain for s, domains in SECTIONS.items() for k, domain in domains.items()}
-    if section in SECTIONS:
-        key = _full_key(section, name)
-    if key not in known:
-        raise InputError(f"--set {override}: unknown key {key!r}{nearest(key, known)}")
-    return key, check(key, known[key], _parse_value(text), f"--set {override}")
+    try:
+        key = full_key(key)
+    except InputError as error:
+        raise InputError(f"--set {override}: {error}") from None
+    return key, check(key, domains()[key], parse_value(text), f"--set {override}")
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """A TOML value; a bare word is a string."""
     try:
         return tomllib.loads(f"x = {text}")["x"]

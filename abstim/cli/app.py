@@ -8,6 +8,7 @@ import typer
 
 from abstim.cli.bench import bench
 from abstim.cli.characterize import characterize
+from abstim.cli.explore import explore
 from abstim.cli.export_trace import export_trace
 from abstim.cli.gpus import gpus
 from abstim.cli.import_config import import_config
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
-for command in (run, characterize, gpus, suite, validate, bench, report, import_config, export_trace):
+for command in (run, characterize, gpus, suite, validate, bench, explore, report, import_config, export_trace):
     app.command()(command)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from abstim.config import Gpu
 from abstim.engine.caches import Caches
 from abstim.engine.compiled.grid import run_grid
-from abstim.engine.compiled.layout import EMPTY, GRID, LOG_COLUMNS, new_state
+from abstim.engine.compiled.layout import EMPTY, GRID, new_state
 from abstim.engine.inputs import COUNTERS, EngineResult, LaunchInputs
 from abstim.engine.machine import code_of, lay_out_record, machine_of, streams_of
 
@@ -48,14 +48,13 @@ class Launch:
         """Hand out thread blocks (positions in the trace) in this order, as slots free; with `drain` run to the end,
         else to the dispatch of the last one. Returns a row of LOG_COLUMNS an issue, the first `log_rows` of them."""
         code, operands = code_of(self.inputs.table)
-        log = np.empty((log_rows, len(LOG_COLUMNS)), np.int64)
-        streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands, log)
+        streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands, log_rows)
         self.grid["logged"] = 0
         run_grid(
             self.sms, self.heaps, self.far, self.machine, code, streams, offsets, self.grid[0],
             np.ascontiguousarray(positions, np.int64), drain,
         )  # fmt: skip
-        return log[: int(self.grid["logged"][0])]
+        return streams.log[: int(self.grid["logged"][0])]
 
     @property
     def clock_cycles(self) -> int:

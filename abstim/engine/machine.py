@@ -15,6 +15,7 @@ from abstim.engine.compiled.layout import (
     HINTS,
     KINDS,
     LINE_WORDS,
+    LOG_COLUMNS,
     LRR,
     MACHINE,
     MEM,
@@ -75,7 +76,7 @@ def machine_of(
         "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": table.register_count,
         "ring": ring_cycles(gpu, table),
     }  # fmt: skip
-    for name, value in (values | _memory_values(gpu)).items():
+    for name, value in (values | memory_values(gpu)).items():
         m[name] = value
     for s in range(spec.schedulers_per_sm):
         m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
@@ -116,7 +117,7 @@ def _lay_out_ports(m: np.ndarray, gpu: Gpu) -> None:
     m["first_unit"][1:] = np.cumsum(units)
 
 
-def _memory_values(gpu: Gpu) -> dict[str, Any]:
+def memory_values(gpu: Gpu) -> dict[str, Any]:
     """What lies behind the first-level caches; service times in units of 1 / 64 cycle."""
     spec, params = gpu.spec, gpu.params
 
@@ -253,7 +254,8 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     return code, np.array(operands, np.int16)
 
 
-def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray, log: np.ndarray) -> tuple[Streams, Offsets]:
-    """The trace and the program's blocks as the engine reads them, and the log it writes."""
+def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray, log_rows: int = 0) -> tuple[Streams, Offsets]:
+    """The trace and the program's blocks as the engine reads them, and room for the log it writes."""
+    log = np.empty((log_rows, len(LOG_COLUMNS)), np.int64)
     streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands, log)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

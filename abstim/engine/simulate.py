@@ -21,6 +21,7 @@ def simulate(
     backend: str = "compiled",
     caches: Sequence[Caches] | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    threads: int | None = None,
 ) -> list[EngineResult]:
     """Time a launch on every design point; `blocks_per_sm[k]` is the occupancy of `points[k]`.
 
@@ -36,10 +37,10 @@ def simulate(
     def one(k: int) -> EngineResult:
         return simulate_point(inputs, points[k], blocks_per_sm[k], caches[k] if caches else None)
 
-    if len(points) == 1:
-        return [one(0)]
+    if len(points) == 1 or threads == 1:
+        return [one(k) for k in range(len(points))]
     results = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         for result in pool.map(one, range(len(points))):
             results.append(result)
             progress(len(results))

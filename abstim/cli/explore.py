@@ -1,0 +1,203 @@
+"""`abstim explore`: targets on many design points of a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abstim.cli.options import Backend, GpuName, Json, Overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from abstim.explore import Exploration
+
+_WHICH, _HOW = "Which points", "How"
+
+
+def explore(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...", help="Suite benchmarks (`abstim suite`) or launches.json files; means are geometric."
+        ),
+    ],
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="A key of `--set`, or l2_kib, dram_gbps, ..., and its values: `8,16,32`, `8:144:8` (first:last:step), "
+            "`512:8192:log2`, `0.5:2:7#` (seven numbers); repeatable.",
+            rich_help_panel=_WHICH,
+        ),
+    ],
+    gpu: GpuName = "gtx480",
+    overrides: Overrides = None,
+    define: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=EXPRESSION",
+            help="A column of your own, such as a cost: `area=sm_count*(4+l1d_kib/16)`; repeatable.",
+            rich_help_panel=_WHICH,
+        ),
+    ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPRESSION", help="Only points that keep it: `area < 200`; repeatable.", rich_help_panel=_WHICH
+        ),
+    ] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="grid|random|latin|multi-fidelity",
+            help="All points, a sample, a Latin hypercube, or those that an analytic screen finds on the front.",
+            rich_help_panel=_WHICH,
+        ),
+    ] = "grid",
+    points: Annotated[
+        int | None,
+        typer.Option(metavar="COUNT", help="Points to time, with any strategy but grid.", rich_help_panel=_WHICH),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Of random and latin.", rich_help_panel=_WHICH)] = 0,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="What to minimise: `time`, `area`, `time*area`, ...; several give a Pareto front. Else the time.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The whole table: .parquet, .csv or .json.")
+    ] = None,
+    top: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Rows to print.")] = 10,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            metavar="tcp://HOST:PORT", help="Time on the workers of this dask scheduler.", rich_help_panel=_HOW
+        ),
+    ] = "",
+    backend: Backend = "compiled",
+    as_json: Json = False,
+) -> None:
+    """Time targets on many design points of a GPU: best points, Pareto front, what matters how much.
+
+    A point the targets cannot run on is a row with the reason. Results are kept as they come: killed or interrupted,
+    the same command goes on where it was. The guide is `docs/explore.md`.
+
+    Examples:
+
+    `abstim explore hotspot --vary sm_count=8:64:8 --vary schedulers_per_sm=1,2,4 -o results.parquet`
+
+    `abstim explore hotspot nn_euclid --vary sm_count=8:64:8 --vary l1d_kib=8:64:log2 --define
+    "area=sm_count*(4+l1d_kib/16)" --objective area --objective time`
+    """
+    from abstim.cli.tables import print_json, progress
+    from abstim.config import load_gpu
+    from abstim.explore import explore as run
+    from abstim.explore import sweep_of
+    from abstim.explore.result import check_format
+
+    if output is not None:
+        check_format(output)
+    how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "backend": backend, "cluster": cluster}
+    base = load_gpu(gpu, overrides or ())
+    sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
+    with progress(quiet=as_json) as report:
+        found = run(targets, sweep, progress=report)
+    if output is not None:
+        found.save(output)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print(found, top, output)
+
+
+def _print(found: Exploration, top: int, output: Path | None) -> None:
+    from abstim.cache import note
+
+    if found.timed.any():
+        _print_points(found, top)
+        _print_sensitivity(found)
+    failed = [reason for reason in found.reasons if reason]
+    for reason in dict.fromkeys(failed[:1]):
+        note(f"abstim: {len(failed)} of {len(found.reasons)} points could not be timed; the first: {reason}")
+    _print_work(found)
+    if output is not None:
+        print(f"Table: {output}")
+
+
+def _print_points(found: Exploration, top: int) -> None:
+    """The front if there are several objectives, else the best points."""
+    from abstim.cli.tables import print_table
+
+    best = found.best()
+    several = len(found.objectives) > 1
+    rows = _spread(best, top) if several else best[:top]
+    texts = ", ".join(objective.text for objective in found.objectives)
+    columns = _shown_columns(found)
+    cells = list(zip(*([values[k] for k in rows] for values in columns.values()), strict=True))
+    print_table("Pareto front" if several else "Best points", list(columns), cells, left=0)
+    print(
+        f"{len(rows):,} of {len(best):,} points " + ("on the front" if several else "ordered") + f" by {texts}", end=""
+    )
+    print(" (of equal ones the first)" if several or len(best) < found.timed.sum() else "")
+    if found.candidates > len(found.points):
+        print(f"{len(found.points):,} points timed of {found.candidates:,} screened")
+
+
+def _spread(rows: Any, top: int) -> Any:
+    """At most `top` rows in even spacing, the first and the last among them."""
+    last = len(rows) - 1
+    return rows if last < top else [rows[round(k * last / max(1, top - 1))] for k in range(top)]
+
+
+def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
+    """Varied keys, defined names, and the time; keys that derived ones stand for are in the file only."""
+    from abstim.cli.tables import duration
+
+    table = found.table()
+    names = [axis.key for axis in found.points.space.axes] + list(found.points.space.defines)
+    shown: dict[str, Sequence[Any]] = {name: table[name] for name in names}
+    shown |= {o.text: table[o.text] for o in found.objectives if o.text in table}
+    shown["cycles"] = table["cycles"]
+    shown["time"] = ["-" if value is None else duration(value) for value in table["seconds"]]
+    return shown
+
+
+def _print_sensitivity(found: Exploration) -> None:
+    from abstim.cli.tables import print_table, quantity
+
+    rows = [
+        (one.key, _percent(one.elasticity), f"{one.swing:.2f}x", quantity(one.best).lower())
+        for one in sorted(found.sensitivity, key=lambda one: -one.swing)
+    ]
+    if rows:
+        columns = ("key", "time for +1 % of it", "worst / best value", "best")
+        print_table("What matters", columns, rows)
+    flat = [one.key for one in found.sensitivity if one.swing == 1]
+    if flat:
+        print(f"No effect: {', '.join(flat)}", end="")
+        beyond = any(key.startswith(("l2_", "dram_")) for key in flat)
+        print("; L2 and DRAM need --set perfect_memory=false" if beyond and _is_perfect(found) else "")
+
+
+def _percent(elasticity: float | None) -> str:
+    return "-" if elasticity is None else f"{round(elasticity, 2) + 0.0:+.2f} %"  # no minus before a zero
+
+
+def _is_perfect(found: Exploration) -> bool:
+    gpu = found.points.space.gpu
+    return gpu.spec.perfect_memory and "perfect_memory" not in found.points.columns
+
+
+def _print_work(found: Exploration) -> None:
+    from abstim.cli.tables import duration, quantity
+
+    work = found.work
+    print(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
+    rates = (work.represented_thread_instructions, work.stepped_thread_instructions)
+    represented, stepped = (quantity(count / max(work.seconds, 1e-9) / 1e6) for count in rates)
+    print(f"This took {duration(work.seconds)}; M thread instructions/s: {represented} represented, {stepped} stepped")

@@ -1,0 +1,45 @@
+"""The analytic model as a screen: columns of varied keys go straight into its arrays, no `Gpu` is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from abstim.config import Gpu
+from abstim.explore.screen import Screen
+from abstim.spec import INSTRUCTION_CLASSES
+from abstim.workload import Workload
+
+_BY_CLASS = {"latency_cycles": "latency_cycles", "initiation_cycles": "initiation_cycles", "unit": "on_sfu"}
+
+
+def analytic_screen(workloads: Sequence[Workload], gpu: Gpu) -> Screen:
+    """A screen of the targets around a GPU. Keys it does not know (policies, banks, ...) change nothing in it."""
+    from abstim.analytic import points_of, predict_points, summaries
+
+    base = points_of([gpu])
+    launches = [summaries(workload, gpu) for workload in workloads]
+
+    def screen(columns: Mapping[str, np.ndarray]) -> Float[np.ndarray, "point target"]:
+        points = _points(base, columns)
+        cycles = [sum(np.asarray(predict_points(s, points).cycles, float) for s in found) for found in launches]
+        return np.stack(cycles, 1)
+
+    return screen
+
+
+def _points(base: Any, columns: Mapping[str, np.ndarray]) -> Any:
+    """As many points as the columns have rows: the base with the columns put in."""
+    count = len(next(iter(columns.values())))
+    arrays = {name: np.repeat(column, count, 0) for name, column in base._asdict().items()}
+    for key, values in columns.items():
+        section, _, name = key.rpartition(".")
+        if section:
+            numbers = values == "sfu" if section == "unit" else values
+            arrays[_BY_CLASS[section]][:, INSTRUCTION_CLASSES.index(name)] = numbers
+        elif key in arrays:
+            arrays[key] = values.astype(np.float32)
+    return type(base)(**arrays)

@@ -1,0 +1,345 @@
+"""Sweeps as a whole: tables, failures, files, and what a killed process or a killed worker leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import abstim
+from abstim.config import load_gpu
+from abstim.explore import explore, sweep_of
+from abstim.explore.jobs import Planner
+from abstim.explore.result import FORMATS, check_format
+from abstim.explore.store import Store, store_path
+from functional.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+GPU = load_gpu("gtx480")
+COMMAND = [sys.executable, "-c", "from abstim.cli import main; main()", "explore"]
+
+
+@pytest.fixture
+def own_store(monkeypatch, tmp_path):
+    """Results kept apart from those of other tests; everything else stays where it is."""
+    monkeypatch.setattr("abstim.explore.store.store_path", lambda: tmp_path / "store.sqlite")
+    return tmp_path / "store.sqlite"
+
+
+def swept(*vary, targets=("nn_euclid",), progress=lambda *_: None, screen=None, **how):
+    return explore(list(targets), sweep_of(GPU, vary, **how), progress=progress, screen=screen)
+
+
+def test_the_table_has_what_run_says(own_store):
+    found = swept("sm_count=4,15", "scheduler=gto,lrr", targets=("nn_euclid", "relu"))
+    table = found.table()
+    for k in range(4):
+        overrides = [f"sm_count={table['sm_count'][k]}", f"scheduler={table['scheduler'][k]}"]
+        expected = {name: abstim.run(name, "gtx480", overrides).totals for name in ("nn_euclid", "relu")}
+        for name, totals in expected.items():
+            assert table[f"cycles_{name}"][k] == totals["cycles"]
+            assert table[f"seconds_{name}"][k] == pytest.approx(totals["seconds"], rel=1e-12)
+        product = expected["nn_euclid"]["seconds"] * expected["relu"]["seconds"]
+        assert table["seconds"][k] == pytest.approx(product**0.5, rel=1e-12)
+
+
+def test_everything_is_timed_once(own_store):
+    first = swept("sm_count=4:12:4", "l2_kib=384:768:log2")
+    assert (first.work.points, first.work.jobs, first.work.known) == (6, 3, 0)
+    assert first.work.represented_thread_instructions == 2 * first.work.stepped_thread_instructions
+    again = swept("sm_count=12,4,20", "schedulers_per_sm=2")
+    assert (again.work.jobs, again.work.known) == (3, 2)
+    assert again.cycles[0] == first.cycles[-1]
+
+
+def test_a_point_that_fails_is_a_row_with_the_reason(own_store):
+    """64 threads fit any block of nn_euclid's; sp_collectors below the port's width contradict it."""
+    found = swept("max_threads_per_sm=128,1536", "sp_collectors=1,6", targets=("nn_euclid",))
+    table = found.table()
+    assert [bool(reason) for reason in table["error"]] == [True, True, True, False]
+    assert table["cycles"][:3] == [None] * 3 and table["cycles"][3] > 0
+    assert "sp_collectors = 1 is below" in table["error"][2]
+    assert "does not fit" in table["error"][1] and "max_threads_per_sm = 128" in table["error"][1]
+
+
+def test_a_target_that_fails_leaves_the_others_alone(own_store):
+    table = swept("shared_kib=1,48", targets=("nn_euclid", "backprop_layerforward")).table()
+    assert table["cycles_nn_euclid"][0] > 0 and table["cycles_backprop_layerforward"][0] is None
+    assert table["seconds"][0] is None and "shared memory" in table["error"][0]
+    assert table["error"][1] == ""
+
+
+def test_if_no_point_can_be_timed_that_is_a_table_too(own_store):
+    found = swept("max_threads_per_sm=32,64")
+    assert not found.timed.any() and found.sensitivity == []
+    assert found.to_json()["pareto"] == []
+
+
+def test_front_and_objectives(own_store):
+    found = swept("sm_count=4:16:4", "schedulers_per_sm=1,2", define=["area=sm_count*(2+schedulers_per_sm)"],
+                  objective=["area", "time"])  # fmt: skip
+    values, rows = found.objective_values(), found.pareto()
+    assert (np.diff(values[rows, 0]) > 0).all() and (np.diff(values[rows, 1]) < 0).all()
+    assert [k for k, on in enumerate(found.table()["pareto"]) if on] == sorted(rows)
+    assert found.table()["area"] == [a * (2 + b) for a in (4, 8, 12, 16) for b in (1, 2)]
+
+
+def test_an_objective_of_its_own_is_a_column(own_store):
+    table = swept("sm_count=4,8", "max_threads_per_sm=128,1536", objective=["time * sm_count"]).table()
+    assert table["time * sm_count"][0] is None
+    assert table["time * sm_count"][1] == pytest.approx(table["seconds"][1] * 4)
+
+
+def test_an_objective_that_means_nothing_is_refused_before_the_work():
+    with pytest.raises(InputError, match=r"did you mean sm_count|unknown name"):
+        swept("sm_count=4,8", objective=["sm_cnt"])
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_files_hold_the_table(own_store, tmp_path, suffix):
+    found = swept("max_threads_per_sm=128,1536", "scheduler=gto,lrr")
+    path = tmp_path / f"out{suffix}"
+    found.save(path)
+    once = path.read_bytes()
+    found.save(path)
+    assert path.read_bytes() == once
+    assert read(path)["cycles"] == found.table()["cycles"]
+    assert list(read(path)) == list(found.table())
+
+
+def read(path: Path) -> dict:
+    if path.suffix == ".json":
+        rows = json.loads(path.read_text())
+        return {name: [row[name] for row in rows] for name in rows[0]}
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return parquet.read_table(path).to_pydict()
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    return {name: [int(r[name]) if r[name].isdigit() else r[name] or None for r in rows] for name in rows[0]}
+
+
+def test_an_ending_nobody_can_write_is_refused(tmp_path):
+    for path in (tmp_path / "a.txt", tmp_path / "none" / "a.csv"):
+        with pytest.raises(InputError):
+            check_format(path)
+
+
+def test_a_file_that_cannot_be_written_is_said_and_the_old_one_kept(own_store, tmp_path):
+    found = swept("sm_count=4,8")
+    (tmp_path / "out.csv").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        found.save(tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".out")] == []
+
+
+def test_multi_fidelity_times_what_the_screen_finds(own_store):
+    asked = []
+
+    def maker(workloads, gpu):
+        def screen(columns):
+            asked.append(len(columns["sm_count"]))
+            return np.full((asked[-1], 1), 1e5) / columns["sm_count"][:, None]
+
+        return screen
+
+    found = swept("sm_count=1:64:1", "l2_kib=384:768:log2", strategy="multi-fidelity", count=12, screen=maker,
+                  objective=["sm_count", "time"])  # fmt: skip
+    assert asked == [128] and found.candidates == 128 and len(found.points) == 12
+    assert found.table()["screened_seconds"][0] > 0
+    full = swept("sm_count=1:64:1", "l2_kib=384:768:log2")
+    assert (full.cycles[found.points.positions] == found.cycles).all()
+
+
+def test_a_damaged_store_costs_time_only(own_store, capsys):
+    before = swept("sm_count=4,8").cycles
+    own_store.write_bytes(b"not a database" * 100)
+    assert (swept("sm_count=4,8").cycles == before).all()
+    assert "damaged" in capsys.readouterr().err
+    assert swept("sm_count=4,8").work.known == 0  # deleted, and begun again
+    assert swept("sm_count=4,8").work.known == 2
+
+
+def test_a_store_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("abstim.explore.store.store_path", lambda: tmp_path / "file" / "store.sqlite")
+    assert (swept("sm_count=4,8").cycles > 0).all()
+    assert "cannot keep results" in capsys.readouterr().err
+
+
+def test_a_batch_is_kept_whole_or_not_at_all(own_store):
+    with Store() as store:
+        store.add([(b"a", 1), (b"b", 2)])
+
+        def breaks():
+            yield b"c", 3
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            store.add(breaks())
+        assert store.known([b"a", b"b", b"c"]) == {b"a": 1, b"b": 2}
+
+
+def sweep_command(folder: Path, points: int) -> list[str]:
+    return [*COMMAND, "nn_euclid", "relu", "--vary", f"sm_count=4:{3 + points}:1", "--vary", "scheduler=gto,lrr",
+            "--define", "area=sm_count*4", "--objective", "area", "--objective", "time",
+            "-o", str(folder / "out.csv")]  # fmt: skip
+
+
+def with_cache(folder: Path) -> dict[str, str]:
+    """The caches of the tests, the store excepted."""
+    cache = folder / "cache"
+    cache.mkdir(parents=True)
+    for kind in ("engine", "grammar", "jax", "objects", "tables", "traces"):
+        (Path(os.environ["ABSTIM_CACHE"]) / kind).mkdir(parents=True, exist_ok=True)
+        (cache / kind).symlink_to(Path(os.environ["ABSTIM_CACHE"]) / kind)
+    return os.environ | {"ABSTIM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+
+
+def kept(folder: Path) -> int:
+    path = folder / "cache" / "explore" / store_path().name
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+            return database.execute("SELECT count(*) FROM results").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def killed_and_resumed(folder: Path, points: int, kills: int) -> tuple[bytes, list[int]]:
+    """The table after `kills` kills, each after some more results have come, and how many were kept each time."""
+    environment, command, found = with_cache(folder), sweep_command(folder, points), [0]
+    generator = np.random.default_rng(kills)
+    for _ in range(kills):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while kept(folder) <= found[-1] and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        found.append(kept(folder))
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    return (folder / "out.csv").read_bytes(), found
+
+
+def test_killed_and_run_again_gives_the_same_table(own_store, tmp_path):
+    swept("sm_count=4", targets=("nn_euclid", "relu"))  # everything but the sweep is cached
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    command, environment = sweep_command(tmp_path / "one", points=80), with_cache(tmp_path / "one")
+    undisturbed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    table, found = killed_and_resumed(tmp_path / "two", points=80, kills=2)
+    assert table == (tmp_path / "one" / "out.csv").read_bytes()
+    assert all(before < after for before, after in pairwise(found))  # nothing kept is ever lost
+    assert found[-1] < kept(tmp_path / "two") == kept(tmp_path / "one")
+
+
+TWO_DEVICES = """
+import jax, json, sys
+from abstim.config import load_gpu
+from abstim.explore import explore, local, sweep_of
+used, time_chunk = set(), local.time_chunk
+def watched(*arguments):
+    used.update(str(device) for device in jax.numpy.zeros(1).devices())
+    return time_chunk(*arguments)
+local.time_chunk = watched
+sweep = sweep_of(load_gpu("gtx480"), ["sm_count=2,3,4,5"], backend="array")
+print(json.dumps([explore(["nn_euclid"], sweep).cycles.tolist(), sorted(used)]))
+"""
+
+
+@pytest.mark.slow
+def test_array_back_end_uses_every_device(own_store, tmp_path):
+    """Two devices, made of this CPU; the same cycles as the compiled engine's."""
+    expected = swept("sm_count=2,3,4,5").cycles.tolist()
+    environment = with_cache(tmp_path) | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", TWO_DEVICES], env=environment, capture_output=True, timeout=600)
+    cycles, used = json.loads(done.stdout)
+    assert cycles == expected
+    assert len(used) == 2
+
+
+@pytest.fixture
+def cluster(own_store):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_not_missed(cluster, tmp_path):
+    """One of four workers is killed (not asked to go) while the sweep runs on them."""
+    vary = ("sm_count=4:60:1", "scheduler=gto,lrr")
+    pids = [worker.pid for worker in cluster.workers.values()]
+    killed = []
+
+    def kill_one(what, done, total):
+        if done and not killed:
+            killed.append(pids[1])
+            os.kill(pids[1], signal.SIGKILL)
+
+    found = swept(*vary, cluster=cluster.scheduler_address, progress=kill_one)
+    assert killed and found.work.known == 0
+    alone = explore(["nn_euclid"], sweep_of(GPU, vary))
+    assert found.table() == alone.table()
+
+
+def test_a_cluster_nobody_answers_at_is_said_in_one_line(own_store, monkeypatch):
+    monkeypatch.setattr("abstim.explore.cluster.CONNECT_SECONDS", 0.2)
+    with pytest.raises(InputError, match="no scheduler answers"):
+        swept("sm_count=4", cluster="tcp://127.0.0.1:9")
+
+
+def test_a_worker_of_another_version_is_refused(monkeypatch):
+    from abstim.explore import cluster
+    from abstim.workload import execute
+
+    planner = Planner([execute(abstim.target.open_target("nn_euclid"))])
+    job = next(planner.jobs(0, GPU))
+    arguments = (planner.inputs(job), [job.gpu], [job.blocks_per_sm], "compiled")
+    assert cluster.on_worker(cluster.engine_digest(), *arguments)[0] > 0
+    with pytest.raises(InputError, match="another version"):
+        cluster.on_worker("other", *arguments)
+
+
+def test_the_command_prints_points_front_and_what_matters(own_store, capsys):
+    from abstim.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["explore", "nn_euclid", "--vary", "sm_count=4,8", "--vary", "l2_kib=384,768", "--set", "sp_units=1"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert (
+        "2 of 2 points ordered by seconds (of equal ones the first)" in out
+        and "No effect: l2_kib" in out
+        and "perfect_memory=false" in out
+    )
+    assert max(map(len, out.splitlines())) <= 100
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "explore",
+                "nn_euclid",
+                "--vary",
+                "sm_count=4,8",
+                "--objective",
+                "sm_count",
+                "--objective",
+                "time",
+                "--json",
+            ]
+        )
+    found = json.loads(capsys.readouterr().out)
+    assert found["pareto"] == [0, 1] and found["rows"][1]["sm_count"] == 8
+    assert found["sensitivity"][0]["key"] == "sm_count" and found["work"]["points"] == 2
