@@ -1,4 +1,4 @@
-"""What a target names: a suite benchmark, a launches.json, or one launch of a .ptx file given as text."""
+"""What a target names: a suite benchmark, a launches.json, a trace store, or one launch of a .ptx file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_target(target: Target) -> Case:
-    """A Case as it is (or made by a function), a benchmark by name, a launches.json or an Accel-Sim trace by path."""
+    """A Case as it is (or made by a function), a benchmark by name, or a launches.json, store or trace by path."""
     if not isinstance(target, str):
         return target() if callable(target) else target
     if target.endswith(".json"):
@@ -30,11 +30,14 @@ def open_target(target: Target) -> Case:
             f"{target}: a .ptx file needs a kernel, a grid, a block and arguments; see `abstim run --help`"
         )
     from functional import suite
+    from functional.store import open_store
 
     if Path(target).exists() and _is_trace(target):
         from abstim.sass import trace_case
 
         return trace_case(target)
+    if Path(target).is_dir() and not suite.is_name(target):
+        return open_store(target)
     if not suite.is_name(target):
         near = nearest(target, suite.names()) or "; `abstim suite` lists the benchmarks"
         raise InputError(f"{target!r} is no suite benchmark, launches.json, .ptx file or trace directory{near}")

@@ -1,7 +1,7 @@
 """Executions on disk: the traces of every launch of a target and the verdict on its outputs, one file a target.
 
-A file is a SHA-256 of the rest, then an .npz in which the launches' streams lie end to end. The folder is capped; the
-file longest unused goes first.
+A file is one of frames, like those of a trace store: a frame a launch, then one with the outputs. The folder is capped;
+the file longest unused goes first.
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from abstim.cache import cache_dir, evict, mark_used, note, trace_cache_bytes, write_atomic
 from abstim.result import OutputCheck
 from functional.case import Case
+from functional.store.coding import decode, encode
+from functional.store.frames import FrameWriter, read_frames
 from functional.trace import Trace
-
-_STREAMS = tuple(f.name for f in fields(Trace) if f.name != "warps_per_block")
 
 
 @dataclass(frozen=True)
@@ -88,32 +85,15 @@ def _path(key: str) -> Path:
 
 
 def _encode(execution: Execution) -> bytes:
-    traces = execution.traces
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(t, name) for t in traces] or [np.zeros(0, np.int64)]) for name in _STREAMS
-    }
-    arrays["sizes"] = np.array([[len(getattr(t, name)) for name in _STREAMS] for t in traces], np.int64)
-    arrays["warps_per_block"] = np.array([t.warps_per_block for t in traces], np.int64)
-    arrays["outputs"] = np.frombuffer(json.dumps([asdict(o) for o in execution.outputs]).encode(), np.uint8)
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    payload = buffer.getvalue()
-    return hashlib.sha256(payload).digest() + payload
+    frames = FrameWriter(buffer)
+    for trace in execution.traces:
+        frames.write(encode(trace))
+    frames.write(json.dumps([asdict(o) for o in execution.outputs]).encode())
+    frames.finish()
+    return buffer.getvalue()
 
 
 def _decode(content: bytes) -> Execution:
-    payload = memoryview(content)[32:]
-    if hashlib.sha256(payload).digest() != content[:32]:
-        raise ValueError("checksum differs")
-    with np.load(io.BytesIO(payload), allow_pickle=False) as data:
-        arrays = {name: data[name] for name in data.files}
-    ends = arrays["sizes"].cumsum(0)
-    traces = [
-        Trace(
-            warps_per_block=int(warps),
-            **{name: arrays[name][end - size : end] for name, size, end in zip(_STREAMS, row, last, strict=True)},
-        )
-        for warps, row, last in zip(arrays["warps_per_block"], arrays["sizes"], ends, strict=True)
-    ]
-    outputs = json.loads(arrays["outputs"].tobytes())
-    return Execution(tuple(traces), tuple(OutputCheck(**o) for o in outputs))
+    *traces, outputs = read_frames(io.BytesIO(content))
+    return Execution(tuple(map(decode, traces)), tuple(OutputCheck(**o) for o in json.loads(outputs)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -12,12 +14,17 @@ from abstim.progress import Progress, silent
 from abstim.result import OutputCheck
 from abstim.trace_cache import Execution
 from functional.case import Case
+from functional.errors import InputError
+from functional.store import StoredCase, StoreWriter
 
 if TYPE_CHECKING:
     from abstim.engine import LaunchInputs
     from functional.executor import Executor
     from functional.launch import Launch
+    from functional.memory import Memory
     from functional.program import Program
+    from functional.store.manifest import Manifest
+    from functional.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters
 
 
@@ -49,13 +56,15 @@ def execute(
     instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> Workload:
-    """Run every launch of a case, or take what an earlier process kept of it.
+    """Run every launch of a case, or take what an earlier process kept of it, in a trace store or in the cache.
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
     """
     if case.traces:
         return Workload(case, Execution(case.traces, ()), {"execute": 0.0}, True)
     started = perf_counter()
+    if isinstance(case, StoredCase):
+        return Workload(case, _stored(case, progress), {"execute": perf_counter() - started}, from_cache=True)
     key = trace_cache.execution_key(case, type(executor).__name__)
     execution = trace_cache.load(key)
     from_cache = execution is not None
@@ -76,12 +85,61 @@ def execute_case(
     case: Case, executor: Executor, instruction_budget: int | None = None, progress: Progress = silent
 ) -> Execution:
     """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
+    _check_executable(case)
     memory, traces = case.memory.copy(), []
     for number, launch in enumerate(case.launches):
         progress(f"execute {case.name}", number, len(case.launches))
         traces.append(executor.run(launch, memory, instruction_budget=instruction_budget or default_budget(launch)))
+    return Execution(tuple(traces), _checked_outputs(case, memory))
+
+
+def write_store(
+    case: Case,
+    folder: Path,
+    executor: Executor,
+    instruction_budget: int | None = None,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> Manifest:
+    """Run every launch of a case and write its trace to a store in `folder`, a chunk at a time.
+
+    Raises InputError if the folder cannot be used (see `StoreWriter`) and for whatever executing raises.
+    """
+    _check_executable(case)
+    writer, memory = StoreWriter(folder, case.module, overwrite), case.memory.copy()
+    done, total = 0, sum(launch.thread_blocks for launch in case.launches)
+
+    def reported(chunks: Iterator[Trace]) -> Iterator[Trace]:
+        nonlocal done
+        for trace in chunks:
+            yield trace
+            done += len(trace.thread_blocks)
+            progress(f"trace {case.name}", done, total)
+
+    for launch in case.launches:
+        budget = instruction_budget or default_budget(launch)
+        chunks = executor.stream(launch, memory, instruction_budget=budget)
+        writer.launch(launch, case.registers(launch), reported(chunks))
+    return writer.finish(case.name, [asdict(check) for check in _checked_outputs(case, memory)])
+
+
+def _stored(case: StoredCase, progress: Progress) -> Execution:
+    """What a trace store holds."""
+    traces = []
+    for number in range(len(case.launches)):
+        progress(f"read {case.name}", number, len(case.launches))
+        traces.append(case.trace(number))
+    return Execution(tuple(traces), tuple(OutputCheck(**output) for output in case.manifest.outputs))
+
+
+def _check_executable(case: Case) -> None:
+    if isinstance(case, StoredCase):
+        raise InputError(f"{case.folder}: a trace store holds no data to execute on; name what it was made from")
+
+
+def _checked_outputs(case: Case, memory: Memory) -> tuple[OutputCheck, ...]:
     wrong = {m.buffer: m for m in case.compare(memory)}
-    outputs = tuple(
+    return tuple(
         OutputCheck(
             buffer=name,
             elements=expected.values.size,
@@ -90,7 +148,6 @@ def execute_case(
         )
         for name, expected in case.expected.items()
     )
-    return Execution(tuple(traces), outputs)
 
 
 def latency_table(program: Program, gpu: Gpu) -> LatencyTable:

@@ -75,23 +75,29 @@ class Case:
 def compare(name: str, got: np.ndarray, expected: Expected) -> Mismatch | None:
     """How a buffer differs from what is expected, or None."""
     values = expected.values.reshape(-1)
-    if values.dtype.kind == "f":
-        error = _relative_error(got, values, expected.rtol, expected.atol)
-        wrong = error > 1
-    else:
-        wrong = got != values
-        error = np.where(wrong, np.inf, 0.0)
+    floating = values.dtype.kind == "f"
+    wrong = ~_close(got, values, expected) if floating else got != values
     if not wrong.any():
         return None
     first = int(np.argmax(wrong))
-    worst = float(error.max(initial=0.0))
+    worst = _worst_error(got[wrong], values[wrong], expected) if floating else np.inf
     return Mismatch(name, int(wrong.sum()), values.size, first, got[first].item(), values[first].item(), worst)
 
 
-def _relative_error(got: np.ndarray, values: np.ndarray, rtol: float, atol: float) -> np.ndarray:
-    """Error of each element as a fraction of its tolerance; NaN and infinities never match."""
-    expected, found = values.astype(np.float64), got.astype(np.float64)
+def _close(got: np.ndarray, values: np.ndarray, expected: Expected) -> np.ndarray:
+    """Is each element within its tolerance? NaN and infinities never are."""
     with np.errstate(all="ignore"):
-        error = np.abs(found - expected)
-        fraction = np.where(error == 0, 0.0, error / (atol + rtol * np.abs(expected)))
-    return np.nan_to_num(fraction, nan=np.inf, posinf=np.inf)
+        error = np.subtract(got, values, dtype=np.float64)
+        np.abs(error, out=error)
+        tolerance = np.abs(values, dtype=np.float64)
+        tolerance *= expected.rtol
+        tolerance += expected.atol
+        return (error <= tolerance) & (error < np.inf)
+
+
+def _worst_error(got: np.ndarray, values: np.ndarray, expected: Expected) -> float:
+    """The largest error of wrong elements as a fraction of its tolerance."""
+    wanted = values.astype(np.float64)
+    with np.errstate(all="ignore"):
+        fraction = np.abs(got - wanted) / (expected.atol + expected.rtol * np.abs(wanted))
+    return float(np.nan_to_num(fraction, nan=np.inf, posinf=np.inf).max())

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Protocol
+
+import numpy as np
+from jaxtyping import Int64
 
 from functional.launch import Launch
 from functional.memory import Memory
 from functional.trace import Trace
 
 DEFAULT_INSTRUCTION_BUDGET = 1 << 34  # thread instructions a launch
+ThreadBlocks = Sequence[int] | Int64[np.ndarray, " tb"]  # linear ids, x fastest
+CHUNK_BYTES = 1 << 22  # of trace in a chunk of a stream, about
 
 
 class Executor(Protocol):
@@ -19,20 +25,39 @@ class Executor(Protocol):
         self,
         launch: Launch,
         memory: Memory,
-        thread_blocks: Sequence[int] | None = None,
+        thread_blocks: ThreadBlocks | None = None,
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
     ) -> Trace:
-        """Execute `thread_blocks` (linear ids, all if None) of a launch on `memory`, which changes.
+        """Execute `thread_blocks` (linear ids in any order, all if None) of a launch on `memory`, which changes.
 
+        If some are left out, memory afterwards holds only the writes of those that ran, and a block that reads what
+        another one writes finds what the blocks before it in the list have left.
         Raises PtxError for an instruction that is not supported, before anything runs, and ExecutionError for an access
         out of bounds or misaligned, a deadlock at a barrier, a trap, or more thread instructions than
         `instruction_budget`.
         """
         ...
 
+    def stream(
+        self,
+        launch: Launch,
+        memory: Memory,
+        thread_blocks: ThreadBlocks | None = None,
+        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> Iterator[Trace]:
+        """What `run` does, as traces of successive thread blocks: their concatenation is the trace that `run` gives.
 
+        A trace ends with the thread block that makes its streams `chunk_bytes` long, and no more than some of them are
+        held at a time. `memory` belongs to the stream until it is exhausted or closed: blocks run ahead of what has
+        been handed out. So an error may come before the traces of blocks that ran well.
+        """
+        ...
+
+
+@cache
 def default_executor() -> Executor:
-    """The executor that everything uses unless told otherwise."""
+    """The executor that everything uses unless told otherwise. One a process: it keeps machine code and buffers."""
     from functional.llvm_executor import LlvmExecutor
 
     return LlvmExecutor()

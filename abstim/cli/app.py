@@ -15,6 +15,7 @@ from abstim.cli.import_config import import_config
 from abstim.cli.report import report
 from abstim.cli.run import run
 from abstim.cli.suite import suite
+from abstim.cli.trace import trace
 from abstim.cli.validate import validate
 
 app = typer.Typer(
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
-for command in (run, characterize, gpus, suite, validate, bench, explore, report, import_config, export_trace):
+for command in (run, trace, characterize, gpus, suite, validate, bench, explore, report, import_config, export_trace):
     app.command()(command)
 
 
@@ -47,4 +48,5 @@ def abstim(
     Runs a kernel's PTX, times it on an abstract model of the GPU, and prints cycles.
 
     Caches are kept in `ABSTIM_CACHE` (default: `~/.cache/abstim`), at most `ABSTIM_TRACE_CACHE_BYTES` of traces.
+    `ABSTIM_THREADS` threads execute a large kernel (default: the CPUs).
     """

@@ -19,6 +19,30 @@ Overrides = Annotated[
         "--set", metavar="KEY=VALUE", help="Change a value of the GPU (keys: `abstim gpus gtx480`); repeatable."
     ),
 ]
+_PTX = "A .ptx target"
+Kernel = Annotated[str, typer.Option(help="Entry to launch, if there are several.", rich_help_panel=_PTX)]
+Grid = Annotated[str, typer.Option(help="Thread blocks: `64`, `64x64`, `8x8x8`.", rich_help_panel=_PTX)]
+Block = Annotated[str, typer.Option(help="Threads a block, likewise.", rich_help_panel=_PTX)]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ARG",
+        help="One argument, in order: `5`, `0.5`, `u32:7`, `npy:data.npy`, `buf:f32:1024` (zeros), "
+        "`buf:f32:1024:random`; repeatable.",
+        rich_help_panel=_PTX,
+    ),
+]
+DynamicShared = Annotated[
+    int, typer.Option(metavar="BYTES", help="Dynamic shared memory a block.", rich_help_panel=_PTX)
+]
+InstructionBudget = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="COUNT",
+        help="Thread instructions after which a launch counts as endless; else 2^18 a thread.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Backend = Annotated[
     str, typer.Option(metavar="compiled|array", help="Which form of the timing engine; both give the same cycles.")

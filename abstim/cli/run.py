@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import Backend, GpuNames, Json, Model, Overrides
+from abstim.cli.options import (
+    Arguments,
+    Backend,
+    Block,
+    DynamicShared,
+    GpuNames,
+    Grid,
+    InstructionBudget,
+    Json,
+    Kernel,
+    Model,
+    Overrides,
+)
 
 if TYPE_CHECKING:
     from abstim.result import RunResult
-
-_PTX = "A .ptx target"
 
 
 def run(
@@ -19,34 +29,18 @@ def run(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx file, or an Accel-Sim trace directory.",
+            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx file, a folder of `abstim trace`, "
+            "or an Accel-Sim trace directory.",
         ),
     ],
     gpu: GpuNames = ["gtx480"],  # noqa: B006  typer copies it
     overrides: Overrides = None,
-    kernel: Annotated[str, typer.Option(help="Entry to launch, if there are several.", rich_help_panel=_PTX)] = "",
-    grid: Annotated[str, typer.Option(help="Thread blocks: `64`, `64x64`, `8x8x8`.", rich_help_panel=_PTX)] = "",
-    block: Annotated[str, typer.Option(help="Threads a block, likewise.", rich_help_panel=_PTX)] = "",
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ARG",
-            help="One argument, in order: `5`, `0.5`, `u32:7`, `npy:data.npy`, `buf:f32:1024` (zeros), "
-            "`buf:f32:1024:random`; repeatable.",
-            rich_help_panel=_PTX,
-        ),
-    ] = None,
-    dynamic_shared: Annotated[
-        int, typer.Option(metavar="BYTES", help="Dynamic shared memory a block.", rich_help_panel=_PTX)
-    ] = 0,
-    instruction_budget: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="COUNT",
-            help="Thread instructions after which a launch counts as endless; else 2^18 a thread.",
-        ),
-    ] = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
+    instruction_budget: InstructionBudget = None,
     flush: Annotated[
         str,
         typer.Option(

@@ -1,40 +1,44 @@
-"""The LLVM executor: sets a launch up, lets the machine code run it, and hands to the oracle whatever goes wrong."""
+"""The LLVM executor: lets machine code run a launch, on several threads where that changes nothing, and hands to the
+oracle whatever goes wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from threading import Lock
 
-import numpy as np
-
-from functional.executor import DEFAULT_INSTRUCTION_BUDGET
+from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
-from functional.llvm_executor import layout as at
-from functional.llvm_executor.compile import Compiled, call, load
-from functional.llvm_executor.streams import Buffers, Streams
+from functional.llvm_executor.attempts import Conflict, Job, Pool, default_threads, parallel, serial
+from functional.llvm_executor.compile import Compiled, load
+from functional.llvm_executor.machine import Abandoned, Snapshot, Worker
+from functional.llvm_executor.races import Shadow, independent
 from functional.llvm_executor.unit import NotGenerated
-from functional.memory import GLOBAL_BASE, Memory
+from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.numpy_executor.run import _checked_blocks
-from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.run import checked_blocks
 from functional.program import Program
-from functional.trace import Trace
+from functional.trace import Trace, concatenate, rechunk
 
-_PAD = 512  # bytes around every storage: vector loads reach beyond the lanes that are active
-_CACHED_PROGRAMS = 64
-_LEAST_TURNS, _TURN_SHIFT = 1 << 16, 10  # as the oracle: basic blocks a warp may run
+_CACHED_PROGRAMS, _KNOWN_LAUNCHES = 64, 4096
 
 
 class LlvmExecutor:
     """Executes a launch as machine code, a warp at a time. Programs it does not know go to the NumPy executor.
 
-    Not for use by two threads at once: launches share trace buffers and frames.
+    `threads`: how many run chunks of thread blocks at the same time (default: `default_threads`). Memory and trace are
+    those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
         self.oracle = NumpyExecutor()
-        self._buffers = Buffers()
+        self.threads = default_threads() if threads is None else threads
         self._programs: dict[tuple[str, str, str], tuple[Program, Compiled | None]] = {}
+        # Launches, by program and shape, for which several threads do not pay: too short, or in conflict
+        self._one_thread: set[tuple[object, ...]] = set()
+        self._lock = Lock()
+        self._workers, self._snapshots, self._shadows = Pool(Worker), Pool(Snapshot), Pool(Shadow)
 
     def supports(self, program: Program) -> bool:
         """Does this executor run the program itself? If not, the NumPy executor does, with the same result."""
@@ -43,140 +47,97 @@ class LlvmExecutor:
     def compiled(self, program: Program) -> Compiled | None:
         """Machine code of a program, made on first use; None if it holds an instruction that is not generated."""
         key = (program.path, program.digest, program.name)
-        known = self._programs.get(key)
-        if known is None or known[0] is not program:
-            while len(self._programs) >= _CACHED_PROGRAMS:
-                self._programs.pop(next(iter(self._programs)))
-            try:
-                known = program, load(program)
-            except NotGenerated:
-                known = program, None
-            self._programs[key] = known
+        with self._lock:
+            known = self._programs.get(key)
+            if known is None or known[0] is not program:
+                while len(self._programs) >= _CACHED_PROGRAMS:
+                    self._programs.pop(next(iter(self._programs)))
+                try:
+                    known = program, load(program)
+                except NotGenerated:
+                    known = program, None
+                self._programs[key] = known
         return known[1]
 
     def run(
         self,
         launch: Launch,
         memory: Memory,
-        thread_blocks: Sequence[int] | None = None,
+        thread_blocks: ThreadBlocks | None = None,
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
     ) -> Trace:
         """See `functional.executor.Executor`."""
-        compiled = self.compiled(launch.program)
+        compiled, blocks = self.compiled(launch.program), checked_blocks(launch, thread_blocks)
         if compiled is None:
-            return self.oracle.run(launch, memory, thread_blocks, instruction_budget)
-        blocks = _checked_blocks(launch, thread_blocks)
-        before = memory.copy() if compiled.writes else None
-        machine = Machine(compiled, launch, memory, blocks, instruction_budget, self._buffers)
-        code = machine.run()
-        machine.streams.keep(self._buffers)
-        if code == at.FINISHED:
-            return machine.streams.trace(blocks, launch.warps_per_block)
-        if before is not None:  # a fault, or over budget perhaps because blocks wait for later ones: the oracle decides
-            memory.restore(before)
-        return self.oracle.run(launch, memory, thread_blocks, instruction_budget)
+            return self.oracle.run(launch, memory, blocks, instruction_budget)
+        with ExitStack() as leases:
+            job = Job(compiled, launch, memory, blocks, instruction_budget, None, self._workers, leases)
+            return concatenate(list(self._chunks(job)), launch.warps_per_block)
+
+    def stream(
+        self,
+        launch: Launch,
+        memory: Memory,
+        thread_blocks: ThreadBlocks | None = None,
+        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> Iterator[Trace]:
+        """See `functional.executor.Executor`."""
+        compiled, blocks = self.compiled(launch.program), checked_blocks(launch, thread_blocks)
+        if compiled is None:
+            yield from self.oracle.stream(launch, memory, blocks, instruction_budget, chunk_bytes)
+            return
+        with ExitStack() as leases:
+            job = Job(compiled, launch, memory, blocks, instruction_budget, chunk_bytes, self._workers, leases)
+            with closing(self._chunks(job)) as chunks:
+                yield from rechunk(chunks, chunk_bytes)
+
+    def _chunks(self, job: Job) -> Generator[Trace]:
+        """Run a job in the first way that comes to its end."""
+        with self._snapshots.one() as before:
+            if job.compiled.writes:
+                before.take(job.memory, self.threads)
+            ways = [self._parallel, serial, self._by_oracle]
+            while not job.finished:
+                try:
+                    yield from ways.pop(0)(job)
+                except Abandoned:
+                    if job.compiled.writes:
+                        before.restore(job.memory)
+                    if not job.done:  # the first chunk runs alone, in any way but the last
+                        ways = [self._by_oracle]
+                    _replay(job)
+
+    def _parallel(self, job: Job) -> Iterator[Trace]:
+        program = job.launch.program
+        key = (program.digest, program.name, job.launch.grid, job.launch.block)
+        if self.threads == 1 or len(job.blocks) == 1 or key in self._one_thread:
+            return
+        if len(self._one_thread) >= _KNOWN_LAUNCHES:
+            self._one_thread.clear()
+        if not independent(program):
+            self._one_thread.add(key)
+            return
+        try:
+            yield from parallel(job, self.threads, self._shadows)
+        except Conflict:
+            self._one_thread.add(key)
+            raise
+        if not job.finished:
+            self._one_thread.add(key)
+
+    def _by_oracle(self, job: Job) -> Iterator[Trace]:
+        """After a fault, or over budget, perhaps because blocks wait for later ones."""
+        left = job.blocks[job.done :]
+        job.done = len(job.blocks)
+        return self.oracle.chunks(job.launch, job.memory, left, job.budget, job.used)
 
 
-class Storage(NamedTuple):
-    """Zeroed bytes with room around them; `address` is that of the first, a multiple of 64."""
-
-    data: np.ndarray
-    address: int
-
-    @classmethod
-    def of(cls, size_bytes: int) -> Storage:
-        data = np.zeros(size_bytes + 2 * _PAD + 64, np.uint8)
-        start = -(-(data.ctypes.data + _PAD) // 64) * 64 - data.ctypes.data
-        return cls(data, data.ctypes.data + start)
-
-    def view(self, size_bytes: int) -> np.ndarray:
-        start = self.address - self.data.ctypes.data
-        return self.data[start : start + size_bytes]
-
-
-class Machine:
-    """One launch: its context, its storages and its streams."""
-
-    def __init__(
-        self, compiled: Compiled, launch: Launch, memory: Memory, blocks: np.ndarray, budget: int, buffers: Buffers
-    ) -> None:
-        self.compiled, self.launch, self.blocks = compiled, launch, np.ascontiguousarray(blocks)
-        self.context = np.zeros(len(at.CONTEXT), np.int64)
-        self.kept: list[object] = []  # arrays whose addresses the context holds
-        slots = compiled.slots
-        self._storages(memory, slots)
-        self._geometry()
-        frames = compiled.frames.get(launch.block)
-        if frames is None:
-            frames = compiled.frames[launch.block] = self._frames()
-        self._set(frames=frames.address, frame_bytes=compiled.generated.frame_bytes)
-        generated = compiled.generated
-        addresses = np.array([slots.address_of(s, memory) for s in generated.symbols], np.uint64)
-        self._set(
-            budget=budget, most_events=max(_LEAST_TURNS, budget >> _TURN_SHIFT), kernel=compiled.address, fresh=1,
-            thread_blocks=self.blocks.ctypes.data, thread_block_stop=len(blocks),
-            zero=self._address(np.array(generated.zeroed, np.int64)), zeros=len(generated.zeroed),
-            symbols=self._address(addresses),
-        )  # fmt: skip
-        largest = 256 * max(b.stop - b.start for b in launch.program.blocks)
-        self.streams = Streams(self.context, len(blocks) * launch.warps_per_block, largest, buffers)
-
-    def _set(self, **values: int) -> None:
-        for name, value in values.items():
-            self.context[at.SLOT[name] // 8] = value
-
-    def _address(self, array: np.ndarray) -> int:
-        self.kept.append(array)
-        return array.ctypes.data
-
-    def _storages(self, memory: Memory, slots: Slots) -> None:
-        """Constant, parameter, shared, local and scratch memory, in one allocation."""
-        launch = self.launch
-        stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16
-        contents = (memory.const_arena, np.frombuffer(launch.parameters, np.uint8))
-        sizes = [len(c) for c in contents] + [launch.shared_bytes, 32 * stride * launch.warps_per_block, 64]
-        steps = [-(-size // 64) * 64 + _PAD for size in sizes]
-        pool = Storage.of(sum(steps))
-        self.kept.append(pool)
-        begins = [sum(steps[:i]) for i in range(len(steps))]
-        for data, begin in zip(contents, begins, strict=False):
-            pool.view(sum(steps))[begin : begin + len(data)] = data
-        const, param, shared, local, scratch = (pool.address + begin for begin in begins)
-        starts, ends = memory.ranges()
-        self._set(
-            arena=self._address(memory.arena) - GLOBAL_BASE, starts=starts.ctypes.data, ends=ends.ctypes.data,
-            regions=len(starts), const=const, const_limit=sizes[0], param=param, param_limit=sizes[1], shared=shared,
-            shared_limit=sizes[2], shared_bytes=sizes[2], local_limit=slots.local_bytes, local_stride=stride,
-            local_base=local, local_bytes=32 * stride, scratch=scratch,
-        )  # fmt: skip
-
-    def _geometry(self) -> None:
-        launch = self.launch
-        for axis, blocks, threads in zip("xyz", launch.grid, launch.block, strict=True):
-            self._set(**{f"nctaid_{axis}": blocks, f"ntid_{axis}": threads})
-        self._set(
-            warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
-            dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
-        )  # fmt: skip
-
-    def _frames(self) -> Storage:
-        """A frame a warp of a thread block, used again by every block and every launch of this shape."""
-        launch, size = self.launch, self.compiled.generated.frame_bytes
-        warps = launch.warps_per_block
-        storage = Storage.of(warps * size)
-        frames = storage.view(warps * size).reshape(warps, size)
-        thread = np.arange(32 * warps, dtype=np.uint32).reshape(warps, 32)
-        x, y, _ = launch.block
-        for offset, tid in zip(at.TID, (thread % x, thread // x % y, thread // (x * y)), strict=True):
-            frames[:, offset : offset + 128] = np.ascontiguousarray(tid, np.uint32).view(np.uint8)
-        lanes = np.clip(launch.threads_per_block - 32 * np.arange(warps), 0, 32)
-        masks = ((1 << lanes.astype(np.int64)) - 1).astype(np.uint32)
-        frames[:, at.WARP : at.WARP + 4] = np.arange(warps, dtype=np.uint32)[:, None].view(np.uint8)
-        frames[:, at.INITIAL_MASK : at.INITIAL_MASK + 4] = masks[:, None].view(np.uint8)
-        return storage
-
-    def run(self) -> int:
-        """Run to the end, with room made in the streams as they fill. Yields a code of layout.py."""
-        while (code := call("run", self.context.ctypes.data)) == at.STOPPED:
-            self.streams.grow()
-        return code
+def _replay(job: Job) -> None:
+    """Run what has been handed out once more, for what it writes, on other machines: the old ones are in disorder."""
+    with ExitStack() as leases:
+        done = job.blocks[: job.done]
+        again = replace(job, blocks=done, chunk_bytes=CHUNK_BYTES, leases=leases, done=0, used=0, machines=[])
+        for _ in serial(again):
+            pass
+    job.used, job.machines = again.used, []

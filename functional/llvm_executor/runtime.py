@@ -9,6 +9,7 @@ from functional.llvm_executor import (
     runtime_atomics,
     runtime_gather,
     runtime_memory,
+    runtime_races,
     runtime_records,
     runtime_schedule,
     runtime_stack,
@@ -103,6 +104,7 @@ def text() -> str:
         _INTRINSICS, _declared(), runtime_records.RECORDS, runtime_memory.REGIONS, runtime_gather.text(),
         runtime_access.text(),
         runtime_atomics.ATOMICS, runtime_stack.STACK, runtime_schedule.text(), _COLLECT,
+        runtime_races.RACES,
         *(_math(name) for name in _MATH), ATTRIBUTES, "",
     ]  # fmt: skip
     return "\n".join(parts)

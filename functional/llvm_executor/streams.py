@@ -9,11 +9,11 @@ import numpy as np
 
 from functional.llvm_executor.compile import call
 from functional.llvm_executor.layout import CONTEXT, SEGMENT_WORDS
-from functional.trace import Trace
+from functional.trace import STREAMS, Trace
 
 _AT = {name: position for position, name in enumerate(CONTEXT)}
 _FIRST = 1 << 16  # entries of a new buffer
-_MOST_KEPT_BYTES = 1 << 28
+MOST_KEPT_BYTES = 1 << 28  # of anything that outlives a launch
 _LEAST_ROOM = 1 << 14  # more than any basic block writes
 
 
@@ -31,20 +31,32 @@ class Buffers:
 
 
 class Streams(Buffers):
-    """Buffers of one launch; `context` is its int64 context, in which their addresses and cursors stand."""
+    """Buffers of one launch; `context` is its int64 context, in which their addresses and cursors stand.
 
-    def __init__(self, context: np.ndarray, rows: int, largest_block: int, buffers: Buffers) -> None:
+    `append`: traces are views of the buffers, valid as long as nobody else writes to those, and each chunk comes behind
+    the one before. Else they are copies, and a chunk starts over.
+    """
+
+    def __init__(self, context: np.ndarray, largest_block: int, buffers: Buffers, append: bool) -> None:
         self.__dict__.update(vars(buffers))
-        self.context, self.room = context, max(_LEAST_ROOM, largest_block)
+        self.context, self.room, self.append = context, max(_LEAST_ROOM, largest_block), append
+        self._first = (0, 0, 0)  # event, record and conflict of the chunk
+        self._set(event=0, records=self.records.ctypes.data, conflicts=self.conflicts.ctypes.data)
+
+    def begin(self, rows: int) -> None:
+        """A chunk of `rows` warps is to come."""
         self.counts = np.zeros((rows, 2), np.int64)
-        self._set(event=0, segment=0, records=self.records.ctypes.data, conflicts=self.conflicts.ctypes.data)
+        if self.append:
+            self._first = self._used()[:3]
+        else:
+            self._set(event=0, records=self.records.ctypes.data, conflicts=self.conflicts.ctypes.data)
+        self._set(segment=0)
         self._point()
         self.grow()
 
     def keep(self, buffers: Buffers) -> None:
-        """Hand grown buffers back for the next launch, unless they are too large to hold on to."""
-        if self.nbytes <= _MOST_KEPT_BYTES:
-            vars(buffers).update({name: getattr(self, name) for name in vars(buffers)})
+        """Hand grown buffers back for the next launch."""
+        vars(buffers).update({name: getattr(self, name) for name in vars(buffers)})
 
     def _set(self, **slots: int) -> None:
         for name, value in slots.items():
@@ -86,18 +98,19 @@ class Streams(Buffers):
         self._point()
 
     def trace(self, thread_blocks: np.ndarray, warps_per_block: int) -> Trace:
-        """The streams in warp order."""
+        """The streams of the chunk in warp order."""
         events, records, conflicts, segments = self._used()
         table = self.segments[:segments]
         rows = table[:, 0]
         order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
         starts = (table[:, 1], (table[:, 2] - self.records.ctypes.data) // 4, table[:, 3] - self.conflicts.ctypes.data)
-        cut = [_Cut(start, total, rows, order, len(self.counts))
-               for start, total in zip(starts, (events, records, conflicts), strict=True)]  # fmt: skip
+        ends = zip(starts, self._first, (events, records, conflicts), strict=True)
+        cut = [_Cut(start, first, end, rows, order, len(self.counts)) for start, first, end in ends]
+        streams = zip(STREAMS, (0, 0, 1, 2), strict=True)
+        own = {name: cut[k].sorted(getattr(self, name), self.append) for name, k in streams}
         return Trace(
             thread_blocks=thread_blocks.astype(np.int64), warps_per_block=warps_per_block,
-            blocks=cut[0].sorted(self.blocks), masks=cut[0].sorted(self.masks), records=cut[1].sorted(self.records),
-            conflicts=cut[2].sorted(self.conflicts), block_offsets=cut[0].offsets, record_offsets=cut[1].offsets,
+            **own, block_offsets=cut[0].offsets, record_offsets=cut[1].offsets,
             conflict_offsets=cut[2].offsets, warp_instructions=self.counts[:, 0].copy(),
             thread_instructions=self.counts[:, 1].copy(),
         )  # fmt: skip
@@ -106,21 +119,24 @@ class Streams(Buffers):
 class _Cut:
     """Where the segments cut one kind of stream."""
 
-    def __init__(self, starts: np.ndarray, total: int, rows: np.ndarray, order: np.ndarray | None, warps: int) -> None:
-        self.total, self.order, self.starts = total, order, starts
+    def __init__(
+        self, starts: np.ndarray, first: int, end: int, rows: np.ndarray, order: np.ndarray | None, warps: int
+    ) -> None:
+        self.first, self.end, self.order, self.starts = first, end, order, starts
         self.lengths = np.empty(len(starts), np.int64)
         self.lengths[:-1] = starts[1:] - starts[:-1]
-        self.lengths[-1:] = total - starts[-1:]
+        self.lengths[-1:] = end - starts[-1:]
         counts = np.bincount(rows, self.lengths, warps).astype(np.int64)  # exact below 2**53
         self.offsets = np.zeros(warps + 1, np.int64)
         np.cumsum(counts, out=self.offsets[1:])
 
-    def sorted(self, stream: np.ndarray) -> np.ndarray:
-        if self.order is None or not self.total:
-            return stream[: self.total].copy()
+    def sorted(self, stream: np.ndarray, as_view: bool) -> np.ndarray:
+        if self.order is None or self.end == self.first:
+            own = stream[self.first : self.end]
+            return own if as_view else own.copy()
         size = stream.itemsize
         pieces = np.stack([self.starts[self.order] * size, self.lengths[self.order] * size], axis=1)
-        out = np.empty(self.total, stream.dtype)
+        out = np.empty(self.end - self.first, stream.dtype)
         call("collect", out.ctypes.data, stream.ctypes.data, pieces.ctypes.data, len(pieces))
         return out
 

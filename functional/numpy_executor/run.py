@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from functional.errors import ExecutionError, InputError
-from functional.executor import DEFAULT_INSTRUCTION_BUDGET
+from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
 from functional.memory import Memory
 from functional.numpy_executor.code import Code
@@ -17,7 +17,7 @@ from functional.numpy_executor.log import Log
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.stack import DONE, WAITING
 from functional.program import Program
-from functional.trace import Trace
+from functional.trace import Trace, concatenate, rechunk
 
 _CHUNK_WARPS = 1024  # keeps a register of the chunk (128 KiB) in cache; measured
 _FAIR_TURN = 256  # every so many blocks, the warps that waited longest run: a spinning warp must not starve others
@@ -41,21 +41,40 @@ class NumpyExecutor:
         self,
         launch: Launch,
         memory: Memory,
-        thread_blocks: Sequence[int] | None = None,
+        thread_blocks: ThreadBlocks | None = None,
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
     ) -> Trace:
         """See `functional.executor.Executor`."""
+        return concatenate(list(self.chunks(launch, memory, thread_blocks, instruction_budget)), launch.warps_per_block)
+
+    def stream(
+        self,
+        launch: Launch,
+        memory: Memory,
+        thread_blocks: ThreadBlocks | None = None,
+        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> Iterator[Trace]:
+        """See `functional.executor.Executor`."""
+        return rechunk(self.chunks(launch, memory, thread_blocks, instruction_budget), chunk_bytes)
+
+    def chunks(
+        self, launch: Launch, memory: Memory, thread_blocks: ThreadBlocks | None, instruction_budget: int, used: int = 0
+    ) -> Iterator[Trace]:
+        """As `stream`, in chunks of `chunk_warps` that run together.
+
+        `used`: thread instructions that other blocks of the launch have taken from the budget.
+        """
         code = self.decode(launch.program)
-        blocks = _checked_blocks(launch, thread_blocks)
+        blocks = checked_blocks(launch, thread_blocks)
         per_chunk = max(1, self.chunk_warps // launch.warps_per_block)
-        machines = []
-        budget = instruction_budget
-        with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
-            for first in range(0, len(blocks), per_chunk):
-                machine = Machine(code, launch, memory, blocks[first : first + per_chunk], self.log)
-                budget -= run_chunk(machine, budget)
-                machines.append(machine.finish())
-        return gather(blocks, launch.warps_per_block, machines)
+        for first in range(0, len(blocks), per_chunk):
+            chosen = blocks[first : first + per_chunk]
+            with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
+                machine = Machine(code, launch, memory, chosen, self.log)
+                used += run_chunk(machine, instruction_budget, used)
+                trace = gather(chosen, launch.warps_per_block, [machine.finish()])
+            yield trace
 
     def decode(self, program: Program) -> Code:
         """The decoded program, from the cache if possible. Raises PtxError if an instruction is not supported."""
@@ -69,7 +88,8 @@ class NumpyExecutor:
         return code
 
 
-def _checked_blocks(launch: Launch, thread_blocks: Sequence[int] | None) -> np.ndarray:
+def checked_blocks(launch: Launch, thread_blocks: ThreadBlocks | None) -> np.ndarray:
+    """The linear ids as an array, all of them if None. Raises InputError for one outside the grid."""
     if thread_blocks is None:
         return np.arange(launch.thread_blocks)
     blocks = np.asarray(thread_blocks, np.int64).reshape(-1)
@@ -78,11 +98,12 @@ def _checked_blocks(launch: Launch, thread_blocks: Sequence[int] | None) -> np.n
     return blocks
 
 
-def run_chunk(machine: Machine, budget: int) -> int:
-    """Run a chunk to its end; yields its thread instructions. Raises ExecutionError over budget or in a deadlock."""
+def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
+    """Run a chunk to its end; yields its thread instructions. Raises ExecutionError in a deadlock, and if they and
+    those `before` are more than `budget`."""
     code, stack, log = machine.code, machine.stack, machine.log
     slots, warps, used, turn = len(code.slot_dtypes), machine.warps, 0, 0
-    turns = max(_LEAST_TURNS, budget >> _TURN_SHIFT)
+    turns = max(_LEAST_TURNS, (budget - before) >> _TURN_SHIFT)
     last_turn = np.zeros(len(code.blocks), np.int64)
     while True:
         turn += 1
@@ -97,7 +118,7 @@ def run_chunk(machine: Machine, budget: int) -> int:
         machine.issued += block.instructions
         lanes = 32 * frame.count if frame.mask is None else int(np.bitwise_count(frame.bits).sum())
         used += block.instructions * lanes
-        if used > budget or turn > turns:
+        if before + used > budget or turn > turns:
             raise _over_budget(machine, code.program.instructions[code.program.blocks[current].start].line, budget)
         frame.load(block.reads)
         for step in block.steps:

@@ -1,0 +1,83 @@
+"""`abstim trace`: execute a target once and keep its trace, to be timed elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abstim.cli.options import Arguments, Block, DynamicShared, Grid, InstructionBudget, Json, Kernel
+
+if TYPE_CHECKING:
+    from functional.store.manifest import Manifest
+
+
+def trace(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="A suite benchmark (`abstim suite`), a launches.json, or a .ptx file."),
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="Folder to write, new or empty.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the trace store in DIR.")] = False,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
+    instruction_budget: InstructionBudget = None,
+    as_json: Json = False,
+) -> None:
+    """Execute a target and write what it did to a folder, which can be timed without the target's files.
+
+    The folder holds the PTX, the launches and their compressed traces. A damaged or incomplete one is refused.
+
+    Examples:
+
+    `abstim trace hotspot -o hotspot.trace`, then `abstim run hotspot.trace --gpu gtx480`
+
+    `abstim trace k.ptx -o k.trace --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
+    """
+    from pathlib import Path
+    from time import perf_counter
+
+    from abstim.cli.tables import print_json, progress
+    from abstim.target import resolve
+    from abstim.workload import write_store
+    from functional.executor import default_executor
+
+    case = resolve(
+        target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
+    )
+    started = perf_counter()
+    with progress(quiet=as_json) as report:
+        manifest = write_store(case, Path(out), default_executor(), instruction_budget, overwrite, report)
+    seconds = perf_counter() - started
+    if as_json:
+        print_json({"folder": out, "seconds": seconds} | summary(manifest))
+    else:
+        _print(manifest, out, seconds)
+
+
+def summary(manifest: Manifest) -> dict[str, object]:
+    """Totals of a store, and its launches one by one."""
+    keys = ("thread_instructions", "warp_instructions", "trace_bytes", "file_bytes")
+    totals = {key: sum(getattr(launch, key) for launch in manifest.launches) for key in keys}
+    names = ("kernel", "label", "grid", "block", "file", *keys)
+    launches = [{name: getattr(launch, name) for name in names} for launch in manifest.launches]
+    return {"target": manifest.name, **totals, "launches": launches, "outputs": list(manifest.outputs)}
+
+
+def _print(manifest: Manifest, out: str, seconds: float) -> None:
+    from abstim.cache import note
+    from abstim.cli.tables import duration, quantity
+
+    total: dict = summary(manifest)
+    warps = max(1, total["warp_instructions"])
+    launches = len(manifest.launches)
+    print(f"{out}: {launches} launch{'es' if launches > 1 else ''} of {manifest.name}, ", end="")
+    print(f"{quantity(total['thread_instructions'])} thread instructions, in {duration(seconds)}")
+    print(f"{quantity(total['file_bytes'])} bytes of traces, ", end="")
+    print(f"{total['file_bytes'] / warps:.3g} a warp instruction ({total['trace_bytes'] / warps:.3g} in memory)")
+    for output in manifest.outputs:
+        if output["mismatches"]:
+            note(f"abstim: output {output['message']}")

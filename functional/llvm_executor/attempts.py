@@ -1,0 +1,176 @@
+"""Ways to run what is left of a launch: several chunks of thread blocks at a time, one after the other, by the oracle.
+
+Each yields traces in the order of the blocks. What it cannot finish it abandons, and another takes over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from functional.errors import InputError
+from functional.launch import Launch
+from functional.llvm_executor.chunks import Sizes
+from functional.llvm_executor.compile import Compiled
+from functional.llvm_executor.machine import Abandoned, Machine, Worker
+from functional.llvm_executor.races import Shadow
+from functional.memory import Memory
+from functional.trace import Trace
+
+_WORTH_THREADS = 1 << 26  # thread instructions below which starting threads takes as long as it saves
+T = TypeVar("T", bound="Kept")
+
+
+def default_threads() -> int:
+    """ABSTIM_THREADS, else the CPUs this process may use. Raises InputError if the environment's value is no count."""
+    text = os.environ.get("ABSTIM_THREADS", "")
+    if not text:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"ABSTIM_THREADS = {text!r} is not a number of threads, 1 or more")
+    return int(text)
+
+
+class Conflict(Abandoned):
+    """Chunks that ran at the same time touched each other's data."""
+
+
+class Kept(Protocol):
+    """What a Pool holds."""
+
+    def trim(self) -> None:
+        """Let go of memory that is too much to hold on to."""
+        ...
+
+
+class Pool(Generic[T]):
+    """Objects that are dear to make: each used by one at a time, and then by the next."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make, self._idle = make, list[T]()
+
+    @contextmanager
+    def one(self) -> Iterator[T]:
+        try:
+            item = self._idle.pop()
+        except IndexError:
+            item = self._make()
+        try:
+            yield item
+        finally:
+            item.trim()
+            self._idle.append(item)
+
+
+@dataclass
+class Job:
+    """A launch, and how far it has come: `blocks[:done]` have run and took `used` thread instructions."""
+
+    compiled: Compiled
+    launch: Launch
+    memory: Memory
+    blocks: np.ndarray
+    budget: int
+    chunk_bytes: int | None
+    workers: Pool[Worker]
+    leases: ExitStack  # holds the workers until nobody looks at a trace any more
+    done: int = 0
+    used: int = 0
+    machines: list[Machine] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        return self.done == len(self.blocks)
+
+    def machine(self, number: int) -> Machine:
+        """The first, second, ... of the machines that run the launch."""
+        while number >= len(self.machines):
+            worker, append = self.leases.enter_context(self.workers.one()), self.chunk_bytes is None
+            new = Machine(self.compiled, self.launch, self.memory, self.budget, worker, self.used, append)
+            self.machines.append(new)
+        return self.machines[number]
+
+
+def serial(job: Job) -> Iterator[Trace]:
+    """One chunk after the other."""
+    sizes = Sizes(job.launch, job.chunk_bytes)
+    while not job.finished:
+        yield _next_chunk(job, sizes.serial(len(job.blocks) - job.done), sizes)
+
+
+def _next_chunk(job: Job, size: int, sizes: Sizes) -> Trace:
+    trace = job.machine(0).run(job.blocks[job.done : job.done + size])
+    sizes.saw(trace)
+    job.done, job.used = job.done + size, job.machine(0).used
+    return trace
+
+
+def parallel(job: Job, threads: int, shadows: Pool[Shadow]) -> Iterator[Trace]:
+    """Several chunks at a time, after one alone that tells what a thread block takes: stops there if that is little.
+
+    Raises Conflict if the order in which chunks ran may have mattered.
+    """
+    sizes = Sizes(job.launch, job.chunk_bytes, threads)
+    first = _next_chunk(job, sizes.parallel(0, len(job.blocks)), sizes)
+    yield first
+    if (len(job.blocks) - job.done) * sizes.instructions_per_block < _WORTH_THREADS:
+        return
+    machines = [job.machine(number) for number in range(threads)]
+    with ExitStack() as stack:
+        shadow = stack.enter_context(shadows.one())
+        if not shadow.begin(first, job.launch.program, job.memory):
+            return
+        pool = ThreadPoolExecutor(threads)
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        yield from _in_order(job, sizes, lambda blocks: pool.submit(_checked, machines, shadow, blocks), 2 * threads)
+
+
+def _checked(machines: list[Machine], shadow: Shadow, blocks: np.ndarray) -> tuple[Trace, int]:
+    """A chunk on a machine that is free: its trace and thread instructions. Raises Abandoned, also for a conflict."""
+    machine = machines.pop()
+    before = machine.used
+    try:
+        trace = machine.run(blocks)
+    finally:
+        machines.append(machine)
+    if not shadow.clean(trace):
+        raise Conflict
+    return trace, machine.used - before
+
+
+def _in_order(
+    job: Job, sizes: Sizes, submit: Callable[[np.ndarray], Future[tuple[Trace, int]]], ahead: int
+) -> Iterator[Trace]:
+    """Keep `ahead` chunks under way. A trace is handed out when every chunk that ran beside it is known to be clean:
+    chunk k starts when chunk k - ahead is through, so those are the `ahead` - 1 before and behind it."""
+    pending: deque[Future[tuple[Trace, int]]] = deque()
+    clean: deque[Trace] = deque()
+    submitted = job.done
+    while pending or submitted < len(job.blocks):
+        while len(pending) < ahead and submitted < len(job.blocks):
+            size = sizes.parallel(submitted, len(job.blocks))
+            pending.append(submit(job.blocks[submitted : submitted + size]))
+            submitted += size
+        trace, used = pending.popleft().result()
+        job.used += used
+        if job.used > job.budget:
+            raise Abandoned
+        sizes.saw(trace)
+        clean.append(trace)
+        if len(clean) == ahead:
+            yield _hand_out(job, clean)
+    while clean:
+        yield _hand_out(job, clean)
+
+
+def _hand_out(job: Job, clean: deque[Trace]) -> Trace:
+    trace = clean.popleft()
+    job.done += len(trace.thread_blocks)
+    return trace

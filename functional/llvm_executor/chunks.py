@@ -1,0 +1,63 @@
+"""How many thread blocks to run at a time: few enough that their trace fits, enough that the time counts."""
+
+from __future__ import annotations
+
+from functional.launch import Launch
+from functional.trace import Trace
+
+_FIRST_WARPS = 8
+_MOST_GROWTH = 4
+# Thread instructions of a chunk where several run at once: some milliseconds
+_LEAST_INSTRUCTIONS, _MOST_INSTRUCTIONS = 1 << 24, 1 << 26
+# Neighbouring blocks often write bytes of one sector, which belong in one chunk: 8 blocks a float each, 32 a byte each
+_ALIGNMENTS = (32, 8)
+
+
+class Sizes:
+    """Sizes of the chunks of a launch, from what its chunks so far took. `chunk_bytes`: of a trace, None for any."""
+
+    def __init__(self, launch: Launch, chunk_bytes: int | None, threads: int = 1) -> None:
+        self.chunk_bytes, self.threads = chunk_bytes, threads
+        self._first = max(1, _FIRST_WARPS // launch.warps_per_block)
+        columns, rows = launch.grid.x, launch.grid.y * launch.grid.z
+        self._alignments = (-(-_ALIGNMENTS[0] // columns) * columns, columns) if rows > 1 else _ALIGNMENTS
+        self._size = self._blocks = self._bytes = self._instructions = 0
+
+    @property
+    def instructions_per_block(self) -> float:
+        return max(1, self._instructions) / max(1, self._blocks)
+
+    def saw(self, trace: Trace) -> None:
+        """Take account of a chunk."""
+        self._blocks += len(trace.thread_blocks)
+        self._bytes += trace.nbytes
+        self._instructions += int(trace.thread_instructions.sum())
+
+    def serial(self, left: int) -> int:
+        """Thread blocks of the next chunk, where one runs after the other; `left` remain."""
+        return left if self.chunk_bytes is None else self._next(left, self._fitting(left))
+
+    def parallel(self, position: int, stop: int) -> int:
+        """Thread blocks of the next chunk, where several run at once and `position` of `stop` are under way.
+
+        Smaller towards the end, so that all threads end at about the same time; whole rows of a grid, if possible.
+        """
+        least, most = (max(1, int(n / self.instructions_per_block)) for n in (_LEAST_INSTRUCTIONS, _MOST_INSTRUCTIONS))
+        left = stop - position
+        share = min(most, max(least, left // (2 * self.threads)), self._fitting(left))
+        size = self._next(left, share)
+        if size == left:
+            return left
+        ends = [(position + size) // unit * unit for unit in self._alignments]
+        ends += [(position // unit + 1) * unit for unit in self._alignments if position % unit + share >= unit]
+        return next((end for end in ends if end > position), position + size) - position
+
+    def _fitting(self, left: int) -> int:
+        """Thread blocks whose trace is about as large as it may be."""
+        if self.chunk_bytes is None or not self._bytes:
+            return left
+        return self.chunk_bytes * self._blocks // self._bytes
+
+    def _next(self, left: int, wanted: int) -> int:
+        self._size = max(1, min(wanted, _MOST_GROWTH * self._size if self._size else self._first))
+        return min(left, self._size)

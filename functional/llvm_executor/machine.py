@@ -1,0 +1,203 @@
+"""One launch as the machine code sees it: its context, its storages, its frames and its streams."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from functional.launch import Launch
+from functional.llvm_executor import layout as at
+from functional.llvm_executor.compile import Compiled, call
+from functional.llvm_executor.streams import MOST_KEPT_BYTES, Buffers, Streams
+from functional.memory import GLOBAL_BASE, Memory
+from functional.numpy_executor.slots import Slots
+from functional.trace import Trace
+
+_PAD = 512  # bytes around every storage: vector loads reach beyond the lanes that are active
+_LEAST_TURNS, _TURN_SHIFT = 1 << 16, 10  # as the oracle: basic blocks a warp may run
+_PIECE_BYTES = 1 << 22
+_numbers = count()
+
+
+class Abandoned(Exception):
+    """The machine code cannot finish: a fault, the budget spent, or thread blocks that depend on one another."""
+
+
+class Storage(NamedTuple):
+    """Zeroed bytes with room around them; `address` is that of the first, a multiple of 64."""
+
+    data: np.ndarray
+    address: int
+
+    @classmethod
+    def of(cls, size_bytes: int) -> Storage:
+        data = np.zeros(size_bytes + 2 * _PAD + 64, np.uint8)
+        start = -(-(data.ctypes.data + _PAD) // 64) * 64 - data.ctypes.data
+        return cls(data, data.ctypes.data + start)
+
+    def view(self, size_bytes: int) -> np.ndarray:
+        start = self.address - self.data.ctypes.data
+        return self.data[start : start + size_bytes]
+
+
+class Worker:
+    """What one thread runs launches with. Kept from launch to launch, because fresh pages cost as much as the work."""
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+        self.buffers = Buffers()
+        self._pool = Storage.of(1 << 16)
+
+    def trim(self) -> None:
+        """Let go of buffers that are too large to hold on to."""
+        if self.buffers.nbytes > MOST_KEPT_BYTES:
+            self.buffers = Buffers()
+
+    def pool(self, size_bytes: int) -> Storage:
+        """Bytes for the storages of a launch; what an earlier one left is still in them."""
+        if len(self._pool.data) < size_bytes + 2 * _PAD + 64:
+            self._pool = Storage.of(size_bytes)
+        return self._pool
+
+
+class Machine:
+    """A launch on one worker, `used` thread instructions into its budget. Thread blocks run by the chunk.
+
+    `append`: traces are valid as long as the worker belongs to this launch (see `Streams`).
+    """
+
+    def __init__(
+        self, compiled: Compiled, launch: Launch, memory: Memory, budget: int, worker: Worker, used: int, append: bool
+    ) -> None:
+        self.compiled, self.launch, self.worker = compiled, launch, worker
+        self.context = np.zeros(len(at.CONTEXT), np.int64)
+        self.kept: list[object] = []  # arrays whose addresses the context holds
+        self._storages(memory, compiled.slots)
+        self._geometry()
+        key = (worker.number, *launch.block)
+        frames = compiled.frames.get(key)
+        if frames is None:
+            frames = compiled.frames[key] = self._frames()
+        generated = compiled.generated
+        addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
+        self._set(
+            frames=frames.address, frame_bytes=generated.frame_bytes, kernel=compiled.address,
+            budget=budget, used=used, most_events=max(_LEAST_TURNS, budget >> _TURN_SHIFT),
+            zero=self._address(np.array(generated.zeroed, np.int64)), zeros=len(generated.zeroed),
+            symbols=self._address(addresses),
+        )  # fmt: skip
+        largest = 256 * max(b.stop - b.start for b in launch.program.blocks)
+        self.streams = Streams(self.context, largest, worker.buffers, append)
+
+    def run(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
+        """Run thread blocks to their end, in order. Raises Abandoned for a fault or when the budget is spent."""
+        thread_blocks = np.ascontiguousarray(thread_blocks)
+        count = len(thread_blocks)
+        self._set(thread_blocks=thread_blocks.ctypes.data, thread_block=0, thread_block_stop=count, fresh=1)
+        self.streams.begin(count * self.launch.warps_per_block)
+        while (code := call("run", self.context.ctypes.data)) == at.STOPPED:
+            self.streams.grow()
+        self.streams.keep(self.worker.buffers)
+        if code != at.FINISHED:
+            raise Abandoned
+        return self.streams.trace(thread_blocks, self.launch.warps_per_block)
+
+    @property
+    def used(self) -> int:
+        """Thread instructions so far, as the budget counts them."""
+        return int(self.context[at.SLOT["used"] // 8])
+
+    def _set(self, **values: int) -> None:
+        for name, value in values.items():
+            self.context[at.SLOT[name] // 8] = value
+
+    def _address(self, array: np.ndarray) -> int:
+        self.kept.append(array)
+        return array.ctypes.data
+
+    def _storages(self, memory: Memory, slots: Slots) -> None:
+        """Constant, parameter, shared, local and scratch memory, in one allocation."""
+        launch = self.launch
+        stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16
+        contents = (memory.const_arena, np.frombuffer(launch.parameters, np.uint8))
+        sizes = [len(c) for c in contents] + [launch.shared_bytes, 32 * stride * launch.warps_per_block, 64]
+        steps = [-(-size // 64) * 64 + _PAD for size in sizes]
+        pool, begins = self.worker.pool(sum(steps)), [sum(steps[:i]) for i in range(len(steps))]
+        self.kept.append(pool)
+        view = pool.view(sum(steps))
+        for data, begin in zip(contents, begins, strict=False):
+            view[begin : begin + len(data)] = data
+        const, param, shared, local, scratch = (pool.address + begin for begin in begins)
+        starts, ends = memory.ranges()
+        self._set(
+            arena=self._address(memory.arena) - GLOBAL_BASE, starts=starts.ctypes.data, ends=ends.ctypes.data,
+            regions=len(starts), const=const, const_limit=sizes[0], param=param, param_limit=sizes[1], shared=shared,
+            shared_limit=sizes[2], shared_bytes=sizes[2], local_limit=slots.local_bytes, local_stride=stride,
+            local_base=local, local_bytes=32 * stride, scratch=scratch,
+        )  # fmt: skip
+
+    def _geometry(self) -> None:
+        launch = self.launch
+        for axis, blocks, threads in zip("xyz", launch.grid, launch.block, strict=True):
+            self._set(**{f"nctaid_{axis}": blocks, f"ntid_{axis}": threads})
+        self._set(
+            warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
+            dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
+        )  # fmt: skip
+
+    def _frames(self) -> Storage:
+        """A frame a warp of a thread block, used again by every block and every launch of this shape."""
+        launch, size = self.launch, self.compiled.generated.frame_bytes
+        warps = launch.warps_per_block
+        storage = Storage.of(warps * size)
+        frames = storage.view(warps * size).reshape(warps, size)
+        thread = np.arange(32 * warps, dtype=np.uint32).reshape(warps, 32)
+        x, y, _ = launch.block
+        for offset, tid in zip(at.TID, (thread % x, thread // x % y, thread // (x * y)), strict=True):
+            frames[:, offset : offset + 128] = np.ascontiguousarray(tid, np.uint32).view(np.uint8)
+        lanes = np.clip(launch.threads_per_block - 32 * np.arange(warps), 0, 32)
+        masks = ((1 << lanes.astype(np.int64)) - 1).astype(np.uint32)
+        frames[:, at.WARP : at.WARP + 4] = np.arange(warps, dtype=np.uint32)[:, None].view(np.uint8)
+        frames[:, at.INITIAL_MASK : at.INITIAL_MASK + 4] = masks[:, None].view(np.uint8)
+        return storage
+
+
+class Snapshot:
+    """A copy of global memory, to come back to. Its buffer outlives the launch, for the next one."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def trim(self) -> None:
+        """Let go of a copy that is too large to hold on to."""
+        if self._bytes.nbytes > MOST_KEPT_BYTES:
+            self._bytes = np.empty(0, np.uint8)
+
+    def take(self, memory: Memory, threads: int) -> None:
+        """Copy what is there; much of it by `threads` at a time."""
+        contents = list(memory.contents())
+        size = sum(map(len, contents))
+        if len(self._bytes) < size:
+            self._bytes = np.empty(size, np.uint8)
+        if threads == 1 or size < 2 * _PIECE_BYTES:
+            np.concatenate(contents, out=self._bytes[:size])
+            return
+        starts = np.cumsum([0, *map(len, contents)])
+        pieces = [
+            (self._bytes[start + first :], region[first : first + _PIECE_BYTES])
+            for region, start in zip(contents, starts, strict=False)
+            for first in range(0, len(region), _PIECE_BYTES)
+        ]
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda piece: np.copyto(piece[0][: len(piece[1])], piece[1]), pieces))
+
+    def restore(self, memory: Memory) -> None:
+        """Undo every write since `take`; the regions of `memory` must be those of then."""
+        at_byte = 0
+        for region in memory.contents():
+            region[:] = self._bytes[at_byte : at_byte + len(region)]
+            at_byte += len(region)

@@ -1,0 +1,102 @@
+"""May thread blocks run at the same time, and did they touch each other's data when they did?"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+import numpy as np
+
+from functional.ir import MEMORY_OPCODES, Instruction, Special
+from functional.llvm_executor.compile import call
+from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES
+from functional.llvm_executor.streams import MOST_KEPT_BYTES
+from functional.memory import GLOBAL_BASE, Memory
+from functional.program import Program
+from functional.trace import LINE_BYTES, SECTOR_BYTES, Trace
+
+_CELL_WORDS = 2 * LINE_BYTES // SECTOR_BYTES
+_LAST_ID = 1 << 31
+_CLOCKS = ("%clock", "%globaltimer")
+
+
+def independent(program: Program) -> bool:
+    """Can the order of thread blocks matter only through plain loads and stores, which `Shadow` sees?
+
+    Atomics on global memory make the outcome depend on the order of blocks by design, and clocks tell it.
+    """
+    return not any(_orders_blocks(i) for i in program.instructions)
+
+
+def _orders_blocks(inst: Instruction) -> bool:
+    if any(isinstance(s, Special) and s.name.startswith(_CLOCKS) for s in inst.sources):
+        return True
+    if inst.opcode in ("atom", "red"):
+        return inst.space != "shared"
+    return inst.opcode in MEMORY_OPCODES - {"ld", "ldu", "st"}
+
+
+class Accesses:
+    """The instructions of every basic block that leave line records, in order: `first[b]` to `first[b + 1] - 1`."""
+
+    def __init__(self, program: Program) -> None:
+        rows = [[i for i in program.instructions[b.start : b.stop] if _is_recorded(i)] for b in program.blocks]
+        self.first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        self.writes = np.array([i.opcode not in ("ld", "ldu") for row in rows for i in row] + [False], np.uint8)
+
+
+def _is_recorded(inst: Instruction) -> bool:
+    return inst.opcode in ("ld", "ldu", "st", "atom", "red") and inst.space != "shared"
+
+
+class Shadow:
+    """Which chunk wrote and which read every 32-byte sector of the buffers a launch writes, from their line records.
+
+    Two chunks of which one wrote a sector that the other touched are in conflict: their order may matter. Without
+    conflict each has read only what it wrote itself or what was there before, so any order gives the same.
+    """
+
+    def __init__(self) -> None:
+        self._cells = np.zeros((0, _CELL_WORDS), np.uint32)
+        self._next = 1
+        self._lock = Lock()
+
+    def trim(self) -> None:
+        """Let go of cells that are too many to hold on to."""
+        if self._cells.nbytes > MOST_KEPT_BYTES:
+            self._cells = np.zeros((0, _CELL_WORDS), np.uint32)
+
+    def begin(self, first: Trace, program: Program, memory: Memory) -> bool:
+        """Forget everything; `first` is the first chunk of a launch of `program` on `memory`, run alone.
+
+        Is it possible to tell what its records are? The buffers it wrote to are those that others may write to.
+        """
+        lines = -(-len(memory.arena) // LINE_BYTES)
+        if len(self._cells) < lines or self._next >= _LAST_ID:
+            self._cells, self._next = np.zeros((lines, _CELL_WORDS), np.uint32), 1
+        self._accesses = Accesses(program)
+        self._base = self._next - 1
+        self._next += 1
+        self._written = np.zeros(lines // PAGE_LINES + 1, np.uint8)
+        known = self._look(first, learn=True)
+        pages = [(region - GLOBAL_BASE) // (PAGE_LINES * LINE_BYTES) for region in memory.ranges()]
+        for start, end in zip(*pages, strict=True):
+            self._written[start : end + 1] = self._written[start : end + 1].any()
+        return known
+
+    def clean(self, trace: Trace) -> bool:
+        """Is the next chunk without conflict with those before it? Chunks may come from several threads."""
+        with self._lock:
+            return self._look(trace, learn=False)
+
+    def _look(self, trace: Trace, learn: bool) -> bool:
+        values = dict(
+            blocks=trace.blocks.ctypes.data, block_offsets=trace.block_offsets.ctypes.data,
+            records=trace.records.ctypes.data, record_offsets=trace.record_offsets.ctypes.data,
+            warps=len(trace.warp_instructions), first=self._accesses.first.ctypes.data,
+            writes=self._accesses.writes.ctypes.data, shadow=self._cells.ctypes.data,
+            written=self._written.ctypes.data, first_line=GLOBAL_BASE // LINE_BYTES, lines=len(self._cells),
+            id=self._next, base=self._base, learn=learn,
+        )  # fmt: skip
+        self._next += 1
+        job = np.array([values[name] for name in JOB], np.int64)
+        return call("races", job.ctypes.data) == CLEAN

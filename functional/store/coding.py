@@ -1,0 +1,72 @@
+"""A trace as bytes: every array as differences of successive elements, their bytes sorted by significance, by zstd.
+
+Differences of line records repeat from access to access, and so do those of offsets; equal high bytes in one place take
+zstd almost nothing. Mean of the suite: 0.13 bytes a warp instruction, 0.36 by zstd alone, 2.1 (streams) in memory.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from functional.store.frames import DamagedError
+from functional.trace import COUNTS, OFFSETS, STREAMS, Trace
+
+_DTYPES = {
+    "thread_blocks": "<i8", **dict.fromkeys((*OFFSETS, *COUNTS), "<i8"),
+    **dict(zip(STREAMS, ("<u2", "<u4", "<u4", "u1"), strict=True)),
+}  # fmt: skip
+_LEVEL = 3  # of zstd; 9 takes a seventh less space and three times as long
+
+
+class _Head(msgspec.Struct, array_like=True):
+    warps_per_block: int
+    lengths: list[int]  # elements of each array, in the order of _DTYPES
+    sizes: list[int]  # bytes of each, compressed
+
+
+def encode(trace: Trace) -> bytes:
+    """The bytes that `decode` makes an equal trace of."""
+    import zstandard
+
+    compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+    arrays = [np.asarray(getattr(trace, name), dtype) for name, dtype in _DTYPES.items()]
+    parts = [compress(_planes(array)) for array in arrays]
+    head = msgspec.msgpack.encode(_Head(trace.warps_per_block, [len(a) for a in arrays], [len(p) for p in parts]))
+    return b"".join([len(head).to_bytes(4, "little"), head, *parts])
+
+
+def decode(data: bytes) -> Trace:
+    """Raises DamagedError if `data` is not what `encode` makes."""
+    import zstandard
+
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, zstandard.ZstdError, ValueError) as error:
+        raise DamagedError(f"it cannot be decoded: {error}") from None
+
+
+def _decode(data: bytes) -> Trace:
+    import zstandard
+
+    decompress = zstandard.ZstdDecompressor().decompress
+    start = 4 + int.from_bytes(data[:4], "little")
+    head = msgspec.msgpack.decode(data[4:start], type=_Head)
+    arrays = {}
+    for (name, dtype), length, size in zip(_DTYPES.items(), head.lengths, head.sizes, strict=True):
+        arrays[name] = _from_planes(decompress(data[start : start + size]), np.dtype(dtype), length)
+        start += size
+    return Trace(warps_per_block=head.warps_per_block, **arrays)
+
+
+def _planes(array: np.ndarray) -> bytes:
+    """The differences' lowest bytes, then their second bytes, and so on."""
+    differences = array.copy()
+    differences[1:] -= array[:-1]
+    return differences.view(np.uint8).reshape(-1, array.itemsize).T.tobytes()
+
+
+def _from_planes(data: bytes, dtype: np.dtype, length: int) -> np.ndarray:
+    planes = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, length)
+    differences = np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
+    return np.cumsum(differences, dtype=dtype)  # wraps around as the subtraction did

@@ -1,0 +1,87 @@
+"""Open a store: its launches as a case, their traces as they were written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from functional.case import Case
+from functional.errors import InputError
+from functional.launch import Dim3, Launch, check_shape
+from functional.link import link
+from functional.memory import Memory
+from functional.parser import parse_bytes
+from functional.resources import Registers
+from functional.store import manifest
+from functional.store.coding import decode
+from functional.store.frames import DamagedError, read_frames
+from functional.trace import Trace, concatenate
+
+
+@dataclass
+class StoredCase(Case):
+    """A case that has been executed elsewhere: no contents of memory, but the trace of every launch."""
+
+    folder: Path = field(default_factory=Path)
+    manifest: manifest.Manifest = field(default_factory=lambda: manifest.Manifest("", "", (), ()))
+
+    def registers(self, launch: Launch) -> Registers:
+        """Registers a thread, as they were found when the store was written."""
+        entry = next(e for e in self.manifest.launches if e.kernel == launch.program.name)
+        return Registers(entry.registers, entry.registers_source)
+
+    def stream(self, number: int) -> Iterator[Trace]:
+        """The chunks of a launch. Raises InputError for a file that is damaged."""
+        entry = self.manifest.launches[number]
+        path = self.folder / entry.file
+        try:
+            with path.open("rb") as file:
+                for frame in read_frames(file, entry.checksum):
+                    yield decode(frame)
+        except DamagedError as error:
+            raise manifest.damaged(path, str(error)) from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+    def trace(self, number: int) -> Trace:
+        """The trace of a launch. Raises InputError for a file that is damaged."""
+        launch = self.launches[number]
+        trace = concatenate(list(self.stream(number)), launch.warps_per_block)
+        if len(trace.thread_blocks) != launch.thread_blocks:
+            path = self.folder / self.manifest.launches[number].file
+            raise manifest.damaged(path, f"{len(trace.thread_blocks)} thread blocks of {launch.thread_blocks}")
+        return trace
+
+
+def open_store(folder: str | Path) -> StoredCase:
+    """The case in a store. Raises InputError if a file is missing, cut or damaged, as far as that shows without reading
+    the traces.
+    """
+    folder = Path(folder)
+    whole = manifest.read(folder)
+    for entry in whole.launches:
+        _check_size(folder / entry.file, entry.file_bytes)
+    path = folder / manifest.PTX
+    _check_size(path, None)
+    ptx = path.read_bytes()
+    if hashlib.sha256(ptx).hexdigest() != whole.ptx_sha256:
+        raise manifest.damaged(path, "its checksum differs")
+    module = parse_bytes(ptx, str(path))
+    programs = {kernel: link(module, kernel) for kernel in dict.fromkeys(e.kernel for e in whole.launches)}
+    launches = []
+    for entry in whole.launches:
+        program, grid, block = programs[entry.kernel], Dim3(*entry.grid), Dim3(*entry.block)
+        check_shape(program, grid, block, entry.dynamic_shared_bytes)
+        launches.append(Launch(program, grid, block, b"", entry.dynamic_shared_bytes, entry.label))
+    return StoredCase(whole.name, module, Memory(), tuple(launches), folder=folder, manifest=whole)
+
+
+def _check_size(path: Path, size_bytes: int | None) -> None:
+    """Raise InputError for a file that is not there, or has not the size it had."""
+    if not path.is_file():
+        raise manifest.damaged(path, "it is missing")
+    found = path.stat().st_size
+    if size_bytes is not None and found != size_bytes:
+        raise manifest.damaged(path, f"it has {found} bytes of {size_bytes}")
