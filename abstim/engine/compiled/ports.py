@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit
-from abstim.engine.compiled.layout import MEM
+from abstim.engine.compiled.layout import MEM, SP
 from abstim.engine.compiled.memory import occupancy_of, result_of
 
 
@@ -113,9 +113,8 @@ def execute(sm, heap, far, m, code, streams, i, w, time):
         back_pressure = max(sm.tags_blocked - m.l1d_cycles - 1, sm.const_blocked)
         sm.unit_free[unit] = max(sm.unit_free[unit], back_pressure)
     else:
-        start = start_on_unit(
-            sm, heap, far, m, port, max(dispatched + 1, sm.last_start[port]), row.latency, row.initiation
-        )
+        earliest = max(dispatched + 1, sm.last_start[port]) if kind == SP else dispatched + 1
+        start = start_on_unit(sm, heap, far, m, port, earliest, row.latency, row.initiation)
         sm.last_start[port] = start
         result = start + row.latency + 2
     write_back(heap, m, row, streams.operands, w, result)
