@@ -1,0 +1,141 @@
+"""The GPUs that come along, and what their parts do to a kernel's time."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from abstim.config import config_dir, load_gpu
+from abstim.engine.machine import POLYNOMIALS, l1d_ways, residues
+from abstim.limits import limit_of, memory_use
+from abstim.simulate import run
+from functional.errors import InputError
+
+NAMES = sorted(path.stem for path in config_dir().glob("*.toml"))
+
+
+@cache
+def cycles(benchmark: str, gpu: str, *overrides: str) -> int:
+    return int(run(benchmark, gpu, overrides).totals["cycles"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_gpu_loads_with_a_source_for_every_value_and_runs(name):
+    gpu = load_gpu(name)
+    assert all(setting.source for setting in gpu.settings.values())
+    launch = run("nn_euclid", gpu).launches[0]
+    assert launch.cycles > gpu.params.launch_latency_cycles and launch.issue_slots["issued"] == launch.warp_instructions
+
+
+def test_a_derived_gpu_states_only_what_differs():
+    base, derived = load_gpu("h100"), load_gpu("h200")
+    changed = {key for key, setting in derived.settings.items() if setting.value != base.settings[key].value}
+    assert changed == {"spec.dram_channels", "spec.l2_ways", "params.dram_sector_cycles"}
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "overrides"),
+    [
+        ("micro_int_add", ["initiation_cycles.int_add=4"]),
+        ("micro_fp32_fma", ["initiation_cycles.fp32_mad=4"]),
+        ("micro_sfu", ["initiation_cycles.sfu=32"]),
+        ("micro_fp64_fma", ["initiation_cycles.fp64_mad=128"]),
+        ("micro_int_add", ["fetches_per_cycle=1"]),
+        ("micro_fp32_fma", ["register_banks=4", "register_file_ports=1"]),
+        ("micro_pointer_chase", ["l1d_latency_cycles=80"]),
+        ("micro_stream_copy", ["dram_sector_cycles=8"]),
+        ("micro_const_load", ["perfect_constant_cache=false"]),
+        ("micro_block_launch", ["launch_latency_cycles=20000"]),
+    ],
+)
+def test_less_of_what_a_kernel_needs_makes_it_slower_on_sub_cores(benchmark, overrides):
+    assert cycles(benchmark, "rtx3070", *overrides) > 1.01 * cycles(benchmark, "rtx3070")
+
+
+def test_a_second_issue_a_turn_helps_and_needs_another_unit():
+    single, dual = ("issues_per_turn=1", "perfect_memory=true"), ("issues_per_turn=2", "perfect_memory=true")
+    assert cycles("hotspot", "titanx", *dual) < cycles("hotspot", "titanx", *single)
+    # nothing but additions and the loop around them: one unit, so a pair cannot go
+    pure = cycles("micro_fp32_fma", "titanx", *single) - cycles("micro_fp32_fma", "titanx", *dual)
+    assert pure < 0.05 * cycles("micro_fp32_fma", "titanx", *single)
+
+
+def test_l1d_gives_way_to_shared_memory():
+    gpu = load_gpu("rtx3070")
+    assert [l1d_ways(gpu, kib * 1024) for kib in (0, 1, 8, 9, 33, 100)] == [256, 240, 240, 224, 128, 56]
+    assert l1d_ways(load_gpu("gtx480"), 48 * 1024) == 4
+
+
+@pytest.mark.parametrize("write", ["local_back", "evict", "through", "back"])
+@pytest.mark.parametrize("allocate", ["miss", "fill"])
+def test_write_policies_of_l1d_move_the_traffic_they_should(write, allocate):
+    overrides = [
+        f"l1d_write={write}",
+        f"l1d_allocate={allocate}",
+        "l1d_write_allocate=" + str(write in ("through", "back")).lower(),
+    ]
+    caches = run("micro_stream_copy", "rtx3070", overrides).launches[-1].caches
+    loads = run("micro_stream_copy", "rtx3070").launches[-1].caches["dram_reads"]
+    assert caches["dram_reads"] == pytest.approx(loads, rel=0.02)
+    stores = caches["l2_accesses"] - caches["l1d_misses"] if write == "through" else 0
+    assert (
+        write != "through" or abs(stores) <= 0.02 * caches["l2_accesses"]
+    )  # every store goes on, and counts as a miss
+    if write == "back":  # what stays in L1D has not been written
+        through = run("micro_stream_copy", "rtx3070").launches[-1].caches["l2_accesses"]
+        assert caches["l2_accesses"] < through
+
+
+def test_a_cache_of_one_set_in_fifo_order_forgets_what_lru_keeps():
+    small = ("perfect_memory=false", "l1d_sets=1", "l1d_ways=4", "l1d_index=linear")
+    lru = run("matmul_naive", "gtx480", small).launches[0].caches
+    fifo = run("matmul_naive", "gtx480", [*small, "l1d_replacement=fifo"]).launches[0].caches
+    assert lru["l1d_accesses"] == fifo["l1d_accesses"] and lru["l1d_misses"] != fifo["l1d_misses"]
+
+
+def test_dirty_lines_that_leave_l2_are_written_to_dram():
+    tiny = ["perfect_memory=false", "l2_sets=1", "l2_ways=1"]
+    launch = run("micro_stream_copy", "gtx480", tiny).launches[-1]
+    assert 0 < launch.caches["dram_writes"] <= launch.caches["l2_accesses"]
+    assert run("micro_stream_copy", "gtx480", ["perfect_memory=false"]).launches[0].caches["dram_writes"] == 0
+
+
+@pytest.mark.parametrize("degree", range(1, 13))
+def test_polynomials_are_primitive(degree):
+    """x runs through every residue but 0 before it comes back to 1."""
+    value, seen = 1, set()
+    for _ in range((1 << degree) - 1):
+        seen.add(value)
+        value <<= 1
+        value = value ^ POLYNOMIALS[degree] if value >> degree else value
+    assert value == 1 and len(seen) == (1 << degree) - 1
+    assert residues(degree)[0] == POLYNOMIALS[degree] ^ (1 << degree)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["schedulers_per_sm=3"], "sub_cores share out sp_units"),
+        (["shared_collectors=0"], "int, dp and tensor units need shared_collectors"),
+        (["l1d_sectored=false"], "l1d_banks = 4 needs l1d_sectored"),
+        (["unified_l1d_bytes=0"], "shared_options_kib needs unified_l1d_bytes"),
+        (["l2_sets=48"], "l2_index = ipoly needs l2_sets"),
+        (["shared_options_kib=8,0"], "ascending"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(overrides, message):
+    with pytest.raises(InputError, match=message):
+        load_gpu("rtx3070", overrides)
+
+
+def test_the_limit_is_a_busy_resource_or_what_idle_cycles_wait_for():
+    gpu = load_gpu("rtx3070")
+    counters = dict.fromkeys(("l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses",
+                              "l1i_misses", "l2_accesses", "l2_misses", "dram_reads", "dram_writes"), 0)  # fmt: skip
+    slots = {"issued": 1, "no_ready_warp": 0, "unit_busy": 0, "barrier": 0, "memory": 9, "empty": 3}
+    idle = memory_use(counters, 1000, gpu.spec, gpu.params)
+    assert limit_of(slots, idle) == "memory latency" and "l1d_hit_rate" not in idle
+    busy = memory_use(counters | {"dram_reads": 12000, "l2_accesses": 12000}, 1000, gpu.spec, gpu.params)
+    assert limit_of(slots, busy) == "DRAM bandwidth"
+    assert busy["dram_use"] == pytest.approx(12000 * 1.294 / 16 / 1000) and busy["l2_hit_rate"] == 1
