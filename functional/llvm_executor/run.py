@@ -13,7 +13,7 @@ from functional.llvm_executor import layout as at
 from functional.llvm_executor.compile import Compiled, call, load
 from functional.llvm_executor.streams import Buffers, Streams
 from functional.llvm_executor.unit import NotGenerated
-from functional.memory import GLOBAL_BASE, Memory
+from functional.memory import GLOBAL_BASE, Backup, Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.run import _checked_blocks
 from functional.numpy_executor.slots import Slots
@@ -33,7 +33,7 @@ class LlvmExecutor:
 
     def __init__(self) -> None:
         self.oracle = NumpyExecutor()
-        self._buffers = Buffers()
+        self._buffers, self._backup = Buffers(), Backup()
         self._programs: dict[tuple[str, str, str], tuple[Program, Compiled | None]] = {}
 
     def supports(self, program: Program) -> bool:
@@ -66,14 +66,15 @@ class LlvmExecutor:
         if compiled is None:
             return self.oracle.run(launch, memory, thread_blocks, instruction_budget)
         blocks = _checked_blocks(launch, thread_blocks)
-        before = memory.copy() if compiled.writes else None
+        if compiled.writes:
+            self._backup.take(memory)
         machine = Machine(compiled, launch, memory, blocks, instruction_budget, self._buffers)
         code = machine.run()
         machine.streams.keep(self._buffers)
         if code == at.FINISHED:
             return machine.streams.trace(blocks, launch.warps_per_block)
-        if before is not None:  # a fault, or over budget perhaps because blocks wait for later ones: the oracle decides
-            memory.restore(before)
+        if compiled.writes:  # a fault, or over budget perhaps because blocks wait for later ones: the oracle decides
+            self._backup.restore(memory)
         return self.oracle.run(launch, memory, thread_blocks, instruction_budget)
 
 
