@@ -118,12 +118,20 @@ class LaunchedKernel(Case):
 
     def outputs(self) -> tuple[np.ndarray, ...]:
         """What the kernel leaves in each array argument: executes it and returns new arrays of the same shapes."""
+        memory = self._executed()
+        return tuple(self.buffer(name, memory).reshape(array.shape) for name, array in self.arrays.items())
+
+    def printed(self) -> tuple[str, ...]:
+        """What the kernel prints with `printf`, a call each, by thread block: executes it."""
+        return tuple(self._executed().printed)
+
+    def _executed(self) -> Memory:
         from functional.executor import default_executor
 
         memory, executor = self.memory.copy(), default_executor()
         for launch in self.launches:
             executor.run(launch, memory)
-        return tuple(self.buffer(name, memory).reshape(array.shape) for name, array in self.arrays.items())
+        return memory
 
 
 def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar:

@@ -147,7 +147,7 @@ class _FunctionBuilder:
             self.instructions[index] = replace(instruction, targets=targets)
 
     def _call(self, instruction: Instruction, statement: raw.RawInstruction) -> Instruction:
-        """`call (returns), function, (arguments)`; the list of possible targets of an indirect call is dropped."""
+        """`call (returns), function, (arguments)`; of an indirect call the register is the first source."""
         remaining = list(statement.operands)
         lists = (raw.RawArguments,)
         returns = remaining.pop(0).items if remaining and isinstance(remaining[0], lists) else ()
@@ -155,15 +155,15 @@ class _FunctionBuilder:
         if not isinstance(name, Token):
             raise self.source.fail(statement.opcode, f"expected a function name in '{statement.opcode}'")
         arguments = remaining[0].items if remaining and isinstance(remaining[0], lists) else ()
-        if self.scope.register(str(name)) is not None:  # refused only where a kernel reaches it (link.py)
-            return replace(instruction, sources=tuple(operands.source(name, self.scope)))
-        if str(name) not in self.source.functions:
+        indirect = self.scope.register(str(name)) is not None
+        if not indirect and str(name) not in self.source.functions:
             raise self.source.fail(name, f"function '{name}' is not declared")
+        read = (name, *arguments) if indirect else arguments
         return replace(
             instruction,
             destinations=tuple(operands.destination(r, self.scope) for r in returns),
-            sources=tuple(s for argument in arguments for s in operands.source(argument, self.scope)),
-            callee=self.aliases.get(str(name), str(name)),
+            sources=tuple(s for argument in read for s in operands.source(argument, self.scope)),
+            callee=None if indirect else self.aliases.get(str(name), str(name)),
         )
 
     def _end(self) -> None:

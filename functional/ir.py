@@ -103,8 +103,10 @@ class Instruction:
 
     @property
     def is_memory(self) -> bool:
-        """Does it access a memory space (`ld st atom red ldu tex suld sust cp ldmatrix`)?"""
-        return self.opcode in MEMORY_OPCODES
+        """Does it access a memory space? (`wmma.mma` and the bookkeeping of `cp.async` do not.)"""
+        if self.opcode not in MEMORY_OPCODES or not _NO_ACCESS.isdisjoint(self.modifiers):
+            return False
+        return self.opcode != "cp" or "mbarrier" not in self.modifiers or "noinc" in self.modifiers
 
     @property
     def access_bytes(self) -> int:
@@ -195,6 +197,10 @@ class Module:
 TYPE_BYTES = {
     **{f"{k}{n}": n // 8 for k in "bus" for n in (8, 16, 32, 64)},
     **{"b128": 16, "f16": 2, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "f32": 4, "f64": 8},
+    **{"u16x2": 4, "s16x2": 4, "e4m3x2": 2, "e5m2x2": 2},
 }
 SPACES = frozenset({"global", "shared", "local", "const", "param"})
-MEMORY_OPCODES = frozenset({"ld", "ldu", "st", "atom", "red", "tex", "suld", "sust", "cp", "ldmatrix"})
+MEMORY_OPCODES = frozenset(
+    {"ld", "ldu", "st", "atom", "red", "tex", "suld", "sust", "cp", "ldmatrix", "stmatrix", "wmma", "mbarrier"}
+)
+_NO_ACCESS = frozenset({"mma", "commit_group", "wait_group", "wait_all", "pending_count"})

@@ -13,6 +13,7 @@ from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Parameter
 from functional.memory import Memory
 from functional.program import Program
+from functional.texture import Texture
 
 WARP_THREADS = 32
 _MAX_THREADS = 1024  # a block, every compute capability since 2.0
@@ -65,7 +66,7 @@ class Scalar:
     value: int | float
 
 
-Argument = Pointer | Scalar | int | float | bytes | np.generic  # bytes: a structure passed by value
+Argument = Pointer | Scalar | Texture | int | float | bytes | np.generic  # bytes: a structure passed by value
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,11 @@ def _encode(parameter: Parameter, argument: Argument, memory: Memory, where: str
     match argument:
         case Pointer(buffer=name, offset=offset):
             return _encode_pointer(parameter, name, offset, memory, where)
+        case Texture(buffer=name):
+            if name not in memory.buffers:
+                raise InputError(f"{where}: there is no buffer '{name}'")
+            argument.check(where, memory.buffers[name].bytes)
+            data = memory.texture_handle(argument).to_bytes(8, "little")
         case bytes():
             data = argument
         case Scalar(type=type_, value=value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,6 +19,7 @@ from functional.launch import Argument, Launch, Pointer, Scalar, make_launch
 from functional.link import link
 from functional.memory import Memory
 from functional.parser import parse
+from functional.texture import Texture
 
 DTYPES = {
     "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "u16": "<u2", "i16": "<i2", "u32": "<u4",
@@ -147,13 +149,27 @@ def _argument(where: str, position: int, entry: dict[str, Any], memory: Memory) 
         if name not in memory.buffers:
             raise InputError(f"{where}: there is no buffer '{name}'{_suggest(name, memory.buffers)}")
         return Pointer(name, offset)
+    if "texture" in entry:
+        return _texture(where, entry)
     if len(entry) != 1:
-        raise InputError(f"{where}: expected one of buf, {', '.join(SCALARS)}, found {json.dumps(entry)}")
+        raise InputError(f"{where}: expected one of buf, {', '.join(SCALARS)}, texture, found {json.dumps(entry)}")
     _only_keys(where, entry, {"buf", *SCALARS})
     ((type_, value),) = entry.items()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{where}: the value of '{type_}' must be a number, found {json.dumps(value)}")
     return Scalar(type_, value)
+
+
+def _texture(where: str, entry: dict[str, Any]) -> Texture:
+    """`{"texture": buffer, "size": [x, y], "type": "f32", "channels": 1, "linear": true, ...}`"""
+    keys = {field.name for field in fields(Texture)} - {"buffer"} | {"texture"}
+    _only_keys(where, entry, keys)
+    given = {"buffer" if key == "texture" else key: value for key, value in entry.items()}
+    kinds = {"buffer": str, "size": list, "type": str, "channels": int, "address": str}
+    wrong = [key for key, value in given.items() if type(value) is not kinds.get(key, bool)]
+    if wrong or "size" not in given or any(type(extent) is not int for extent in given["size"]):
+        raise InputError(f"{where}: {json.dumps(entry)} does not describe a texture")
+    return Texture(**{**given, "size": tuple(given["size"])})
 
 
 def _labels(folder: Path, launches: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import get_close_matches
 
+from functional.callgraph import reachable
 from functional.cfg import basic_blocks
 from functional.errors import InputError, PtxError
 from functional.ir import (
@@ -30,10 +31,11 @@ def link(module: Module, kernel_name: str) -> Program:
 
     The names a called function declares (registers, variables, parameters) get the prefix `function:`, so that
     they are unique in the program; those of the entry stay as printed. Raises InputError for an unknown entry, PtxError
-    for a call to a function without a body and for recursion.
+    for a call to a function without a body.
     """
     entry = _entry(module, kernel_name)
-    functions = [entry, *_reachable(module, entry)]
+    callees, recursive = reachable(module, entry)
+    functions = [entry, *callees]
     starts: dict[str, int] = {}
     instructions: list[Instruction] = []
     variables = _used_variables(module, functions)
@@ -62,9 +64,11 @@ def link(module: Module, kernel_name: str) -> Program:
         registers=tuple(registers),
         variables=tuple(variables),
         directives=dict(entry.directives),
-        callee_entry={i.index: starts[i.callee] for i in instructions if i.callee is not None},
+        callee_entry={i.index: starts[i.callee] for i in instructions if i.callee in starts},
         function_parameters=signatures,
         function_of=tuple(f.name for f in functions for _ in f.instructions),
+        functions={f.name: starts[f.name] for f in callees},
+        recursive=recursive,
     )
 
 
@@ -75,35 +79,6 @@ def _entry(module: Module, name: str) -> Kernel:
     near = get_close_matches(name, entries, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(entries) or 'none'}"
     raise InputError(f"{module.path}: no kernel '{name}'; {hint}")
-
-
-def _reachable(module: Module, entry: Kernel) -> list[Kernel]:
-    """Functions called from `entry`, directly or not, in file order."""
-    found: set[str] = set()
-    finished: set[str] = set()
-    stack = [(entry, iter(entry.instructions))]
-    while stack:
-        caller, rest = stack[-1]
-        call = next((i for i in rest if i.opcode == "call" and i.callee not in finished), None)
-        if call is None:
-            finished.add(caller.name)
-            stack.pop()
-            continue
-        callee = _callee(module, caller, call)
-        if any(callee is open_ for open_, _ in stack):
-            raise PtxError(module.path, call.line, f"recursive call of '{callee.name}' is not supported")
-        found.add(callee.name)
-        stack.append((callee, iter(callee.instructions)))
-    return [k for k in module.kernels.values() if k.name in found]
-
-
-def _callee(module: Module, caller: Kernel, call: Instruction) -> Kernel:
-    if call.callee is None:
-        through = next((s.name for s in call.sources if isinstance(s, Register)), "a register")
-        raise PtxError(module.path, call.line, f"indirect call through '{through}' is not supported")
-    if call.callee not in module.kernels:
-        raise PtxError(module.path, call.line, f"'{caller.name}' calls '{call.callee}', which has no body in this file")
-    return module.kernels[call.callee]
 
 
 def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:

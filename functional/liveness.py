@@ -117,6 +117,10 @@ def _width(live: int, registers: tuple[Register, ...]) -> int:
     return width
 
 
-def _with_callees(function: str, most: dict[str, int], calls: dict[str, list[tuple[str, int]]]) -> int:
-    """Most values live in a function or, at one of its calls, in it and its callee (calls never recurse)."""
-    return max([most[function], *(width + _with_callees(callee, most, calls) for callee, width in calls[function])])
+def _with_callees(
+    function: str, most: dict[str, int], calls: dict[str, list[tuple[str, int]]], open_: frozenset[str] = frozenset()
+) -> int:
+    """Most values live in a function or, at one of its calls, in it and its callee; a recursive call counts once."""
+    inside = open_ | {function}
+    nested = [(callee, width) for callee, width in calls[function] if callee not in inside]
+    return max([most[function], *(width + _with_callees(callee, most, calls, inside) for callee, width in nested)])

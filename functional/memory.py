@@ -11,12 +11,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt8
 
 from functional.errors import InputError
 from functional.ir import Symbol, Variable
+from functional.texture import HANDLE, Texture
 
 GLOBAL_BASE = 0x7000_0000
 GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE
@@ -24,6 +26,12 @@ ALIGNMENT_BYTES = 256  # what cudaMalloc guarantees
 RED_ZONE_BYTES = 1 << 20  # above every bit that picks a cache set
 CONST_WINDOW = 0x5000_0000  # generic address of constant address 0
 CONST_LIMIT_BYTES = 64 << 10
+FUNCTION_WINDOW = 0x4000_0000  # of the addresses that stand for functions
+
+
+def function_address(name: str) -> int:
+    """The address of a function: nothing can be read there. It depends on the name alone; link.py refuses clashes."""
+    return FUNCTION_WINDOW + 16 * (crc32(name.encode()) & 0xFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class Memory:
         self._used_bytes = 0
         self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
         self._table: tuple[np.ndarray, np.ndarray] | None = None
+        self._textures: list[Texture] = []
+        self.printed: list[str] = []  # what kernels wrote with printf, a call each, in thread-block order
         self.place(variables)
 
     @property
@@ -73,11 +83,21 @@ class Memory:
             self.bytes_of(region)[:] = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
         return region
 
+    def texture_handle(self, texture: Texture) -> int:
+        """The handle of a texture or surface object; the same one for an equal object."""
+        if texture not in self._textures:
+            self._textures.append(texture)
+        return HANDLE + self._textures.index(texture)
+
+    def texture(self, handle: int) -> Texture | None:
+        """The object of a handle."""
+        index = handle - HANDLE
+        return self._textures[index] if 0 <= index < len(self._textures) else None
+
     def place(self, variables: Iterable[Variable]) -> None:
         """Allocate the .global and .const variables of a module and write their initial values.
 
-        A pointer to a function is written as 0: it could only serve an indirect call, and a kernel that makes one does
-        not link. Raises InputError if constant memory overflows or an initialiser points to shared or local memory.
+        Raises InputError if constant memory overflows or an initialiser points to shared or local memory.
         """
         everything = list(variables)
         variables = [v for v in everything if v.space in ("global", "const")]
@@ -101,9 +121,16 @@ class Memory:
         return self.bytes_of(self.buffers[name]).copy().view(dtype)
 
     def contents(self) -> Iterator[np.ndarray]:
-        """The bytes of every region, global ones in order of address, then constant memory."""
+        """The bytes of every region, global ones in order of address, then constant memory, then texture objects."""
         yield from map(self.bytes_of, self._regions)
         yield self.const_arena
+        if self._textures:
+            yield np.frombuffer(repr(self._textures).encode(), np.uint8)
+
+    @property
+    def regions(self) -> list[Region]:
+        """Global buffers and variables, by ascending address."""
+        return self._regions
 
     def ranges(self) -> tuple[Int64[np.ndarray, " region"], Int64[np.ndarray, " region"]]:
         """Addresses where global regions start and end (first byte behind), ascending."""
@@ -144,13 +171,9 @@ class Memory:
         other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
         other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
         other._arena, other._used_bytes = self._moved(len(self._arena)), self._used_bytes
-        other.const_arena = self.const_arena.copy()
+        other.const_arena, other.printed = self.const_arena.copy(), list(self.printed)
+        other._textures = list(self._textures)
         return other
-
-    def restore(self, earlier: Memory) -> None:
-        """Bring back the global memory of a copy made by `copy`."""
-        for region in self._regions:
-            self.bytes_of(region)[:] = earlier.bytes_of(region)
 
     def _reserve(self, name: str, size_bytes: int, align: int) -> Region:
         if size_bytes < 0:
@@ -209,4 +232,4 @@ class Memory:
             return self.global_variables[symbol.name].address + symbol.offset
         if symbol.name in self.const_variables:
             return CONST_WINDOW + self.const_variables[symbol.name].address + symbol.offset
-        return 0  # a function
+        return function_address(symbol.name)

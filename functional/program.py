@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from functional.ir import Instruction, Parameter, Register, Variable
@@ -44,6 +44,8 @@ class Program:
     callee_entry: dict[int, int]
     function_parameters: dict[str, tuple[tuple[Parameter, ...], tuple[Parameter, ...]]]  # name -> (params, returns)
     function_of: tuple[str, ...]  # of each instruction
+    functions: dict[str, int] = field(default_factory=dict)  # name -> flat position where it begins, the entry left out
+    recursive: bool = False  # can a function be called while it runs?
 
     def block_of(self, instruction: int) -> int:
         """Index of the basic block that holds a flat instruction position."""

@@ -46,7 +46,7 @@ def latency_class(instruction: Instruction) -> str:
         return "sfu"
     if opcode == "shfl":
         return "int_shfl"
-    if opcode in _TENSOR:
+    if opcode in _TENSOR and not instruction.is_memory:
         return "tensor"
     family = _FAMILY.get(opcode)
     return f"{_number_class(_first_type(instruction))}_{family}" if family else "other"
@@ -78,11 +78,13 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
 
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
-    if opcode == "ldmatrix":
-        return Kind.SHARED_LOAD
-    if opcode in ("atom", "red"):
+    if opcode in ("ldmatrix", "stmatrix"):
+        return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
+    if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by what it reads
+        return Kind.GLOBAL_LOAD
+    if opcode in ("atom", "red", "mbarrier", "cp"):
         return Kind.SHARED_ATOMIC if space == "shared" else Kind.GLOBAL_ATOMIC
-    store = opcode in ("st", "sust")
+    store = opcode in ("st", "sust") or (opcode == "wmma" and "store" in instruction.modifiers)
     if space == "shared":
         return Kind.SHARED_STORE if store else Kind.SHARED_LOAD
     if space in ("param", "const"):

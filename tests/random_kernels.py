@@ -6,8 +6,9 @@ Without data races: a thread writes only words of its own, or adds to shared cou
 from __future__ import annotations
 
 import numpy as np
+from random_features import FUNCTIONS, REGISTERS, Features
 
-IN_WORDS, OUT_WORDS = 512, 16  # words of the input, words a thread stores at the end
+IN_WORDS, OUT_WORDS = 512, 24  # words of the input, words a thread stores at the end
 _INT2 = [
     "add.s32", "sub.s32", "mul.lo.s32", "mul.hi.s32", "mul.hi.u32", "and.b32", "or.b32", "xor.b32", "shl.b32",
     "shr.u32", "shr.s32", "min.s32", "max.u32", "div.s32", "rem.u32", "div.u32", "rem.s32", "add.sat.s32",
@@ -42,7 +43,7 @@ _COMPARE = [
 ]  # fmt: skip
 
 
-class KernelText:
+class KernelText(Features):
     """One random kernel; `text` is its body, registers %r1..%r7, %f1..%f5, %rd4..%rd7, %d1..%d3, %p1..%p5."""
 
     def __init__(self, seed: int, size: int, threads: int) -> None:
@@ -51,6 +52,7 @@ class KernelText:
         self.labels = self.depth = self.loops = 0
         self.threads, self.converged = threads, threads % 32 == 0
         self._begin()
+        self.begin_features()
         self._statements(size)
         self._finish()
 
@@ -67,7 +69,9 @@ class KernelText:
             return self.r()
         if kind < 0.85:
             return str(self.rng.choice([0, 1, -1, 3, 31, 32, 255, 2147483647, -2147483648, self.rng.integers(1 << 20)]))
-        return self.pick("%tid.x", "%ctaid.x", "%ntid.x", "%laneid", "%warpid", "%lanemask_lt", "%tid.y", "%nctaid.x")
+        special = self.pick("tid.x", "ctaid.x", "ntid.x", "laneid", "warpid", "lanemask_lt", "tid.y", "nctaid.x")
+        self.lines.append(f"mov.u32 %u8, %{special};")
+        return "%u8"
 
     def f(self) -> str:
         return f"%f{self.rng.integers(1, 6)}"
@@ -115,13 +119,15 @@ class KernelText:
         self.lines.append("selp.u32 %r1, 1, 0, %p1; @%p2 or.b32 %r1, %r1, 2; @%p3 or.b32 %r1, %r1, 4;")
         self.lines.append("@%p4 or.b32 %r1, %r1, 8; @%p5 or.b32 %r1, %r1, 16; st.global.u32 [%rd8+56], %r1;")
         self.lines.append("cvt.rzi.s32.f64 %r2, %d1; st.global.u32 [%rd8+60], %r2;")
+        self.finish_features(64)
 
     def _statements(self, count: int) -> None:
         for _ in range(count):
             self.rng.choice(
                 [self._integer, self._float, self._wide, self._predicate, self._convert, self._memory, self._warp,
-                 self._branch, self._loop, self._top],
-                p=[0.2, 0.16, 0.1, 0.1, 0.08, 0.16, 0.05, 0.08, 0.04, 0.03],
+                 self._branch, self._loop, self._top, self._half, self._new_integer, self._match, self._call,
+                 self._jump, self._copy, self._matrix, self._generic],
+                p=np.array([12, 10, 7, 8, 6, 12, 4, 7, 3, 3, 10, 5, 2, 3, 2, 2, 2, 2]) / 100,
             )()  # fmt: skip
 
     def _integer(self) -> None:
@@ -133,7 +139,8 @@ class KernelText:
             self.add(f"madc.hi.u32 {self.r()}, {self.r()}, {self.rs()}, {self.r()}")
         arity = self.rng.integers(1, 4)
         name = self.pick(*(_INT1, _INT2, _INT3)[arity - 1])
-        self.add(", ".join([f"{name} {self.r()}", self.r(), *(self.rs() for _ in range(arity - 1))]))
+        source = self.r if name.startswith("bfe") else self.rs  # literals of bfe are bytes
+        self.add(", ".join([f"{name} {self.r()}", self.r(), *(source() for _ in range(arity - 1))]))
 
     def _float(self) -> None:
         arity = self.rng.integers(1, 4)
@@ -279,4 +286,8 @@ class KernelText:
         )
         parameters = ".param .u64 a, .param .u64 o, .param .u64 h, .param .u32 n"
         constants = ".const .align 4 .u32 c[8] = {7, 1, 4, 123456, 0, 9, 4294967295, 2};\n"
-        return f"{constants}.entry k({parameters}) {{\n{registers}" + "\n".join(self.lines) + "\nret;\n}\n"
+        return (
+            f"{constants}{FUNCTIONS}.entry k({parameters}) {{\n{registers}{REGISTERS}"
+            + "\n".join(self.lines)
+            + "\nret;\n}\n"
+        )

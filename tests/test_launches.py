@@ -16,7 +16,7 @@ from functional.ir import Parameter
 from functional.launch import Dim3, Pointer, Scalar, layout, make_launch, static_bytes
 from functional.launches_json import load_case, read_resources
 from functional.link import link
-from functional.memory import GLOBAL_BASE, Memory
+from functional.memory import GLOBAL_BASE, Memory, function_address
 from functional.parser import parse
 from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE
 
@@ -160,7 +160,8 @@ def test_module_variables_are_placed():
     assert made.bytes_of(made.global_variables["p"]).view("<u8")[0] == target
     assert made.const_variables["q"].address == 8 and made.const_arena[:8].view("<u4").tolist() == [5, 6]
     pointers = Memory(parse(HEAD + ".func f() { ret; }\n.global .b64 t[2] = {f, f};\n").variables)
-    assert not pointers.arena.any()
+    table = pointers.bytes_of(pointers.global_variables["t"]).view("<u8")
+    assert table.tolist() == [function_address("f")] * 2 and table[0] != function_address("g")
     with pytest.raises(InputError, match="'p' points to 's', which is not in global memory"):
         Memory(parse(HEAD + ".shared .b32 s;\n.global .b64 p = s;\n").variables)
     with pytest.raises(InputError, match="constant memory is 65536 bytes; 'big' would end at byte 65540"):

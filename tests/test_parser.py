@@ -169,11 +169,10 @@ def test_link_errors():
         link(module, "twice")
     loop = parse(f"{HEAD}.func f();\n.func g() {{ call f, (); ret; }}\n.func f() {{ call g, (); ret; }}\n"
                  ".entry k() { call f, (); ret; }\n")  # fmt: skip
-    with pytest.raises(PtxError, match=":5: recursive call of 'f'"):
-        link(loop, "k")
+    program = link(loop, "k")
+    assert program.recursive and set(program.functions) == {"f", "g"}
     indirect = parse(f"{HEAD}.entry k() {{ .reg .b64 %rd<2>;\n call %rd1, (); ret; }}\n")
-    with pytest.raises(PtxError, match=":5: indirect call through '%rd1'"):
-        link(indirect, "k")
+    assert link(indirect, "k").functions == {}  # no function whose address is taken: nothing it could call
 
 
 def test_shared_variables_of_other_kernels_are_left_out():

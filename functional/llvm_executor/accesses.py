@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functional.ir import Address, Instruction, Operand, Register, Symbol
+from functional.llvm_executor import calls
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
 from functional.memory import GLOBAL_BASE
@@ -35,12 +36,17 @@ def address(unit: Unit, operand: Operand, space: str) -> Value:
     return e.resize(value, "i64", False)
 
 
-def _generic(unit: Unit, where: Value, mask: str) -> None:
-    """A generic access that is not all in global memory is left to the oracle."""
+def _elsewhere(unit: Unit, where: Value, mask: str) -> str:
+    """Is an active lane of a generic access not in global memory? (i1 name)"""
     e = unit.e
     low = e.compare("ult", where, GLOBAL_BASE)
     inside = e.scalar(f"and i32 {e.bits_of(low)}, {mask}", "i32")
-    wrong = e.scalar(f"icmp ne i32 {inside}, 0", "i1")
+    return e.scalar(f"icmp ne i32 {inside}, 0", "i1")
+
+
+def _only_global(unit: Unit, where: Value, mask: str) -> None:
+    """A generic atomic that is not all in global memory is left to the oracle."""
+    e, wrong = unit.e, _elsewhere(unit, where, mask)
     old = unit.context("fault")
     e.store("%ctx", _slot("fault"), e.op("or", old, e.cast("zext", Value(wrong, "i1", False), "i64")), align=8)
 
@@ -60,9 +66,57 @@ def _place(unit: Unit, inst: Instruction, operand: Operand) -> tuple[str, Value]
         raise NotGenerated
     where = address(unit, operand, space)
     if space == "generic":
-        _generic(unit, where, unit.lanes())
+        _only_global(unit, where, unit.lanes())
         space = "global"
     return space, where
+
+
+def _branches(unit: Unit, where: Value) -> str:
+    """Begin a generic access: two paths that both end at label NAME.join; yields NAME. The global one comes first."""
+    e = unit.e
+    wrong, name = _elsewhere(unit, where, unit.lanes()), e.name()[1:]
+    e.raw(f"br i1 {wrong}, label %{name}.else, label %{name}.global")
+    e.label(f"{name}.global")
+    return name
+
+
+def _hosts_elsewhere(unit: Unit, name: str, where: Value, size: int) -> Value:
+    """The second path: lanes in shared or local memory."""
+    e = unit.e
+    e.raw(f"br label %{name}.join")
+    e.label(f"{name}.else")
+    arguments = f"ptr %ctx, {e.widen(where)}, i32 {unit.lanes()}, i64 {size}"
+    found = _call(unit, vector("i64"), "check_elsewhere", arguments, f"ptr, {vector('i64')}, i32, i64")
+    return Value(found, "i64", True)
+
+
+def _join(unit: Unit, name: str) -> None:
+    unit.e.raw(f"br label %{name}.join")
+    unit.e.label(f"{name}.join")
+
+
+def _load_generic(unit: Unit, where: Value, kind: str, size: int, count: int) -> list[Value]:
+    """Scalars if all lanes name one word that they share: not where threads have memory of their own."""
+    e, name = unit.e, _branches(unit, where)
+    wide = where.wide or bool(unit.slots.local)
+    first = [e.widen(v) if wide else v for v in _load_values(unit, "global", where, kind, size, count)]
+    second = _gathered(unit, _hosts_elsewhere(unit, name, where, size * count), kind, size, count)
+    if not wide:
+        lane = e.scalar(f"call i32 @llvm.cttz.i32(i32 {unit.lanes()}, i1 true)", "i32")
+        e.declarations["@llvm.cttz.i32"] = "declare i32 @llvm.cttz.i32(i32, i1)"
+        second = [e.let(f"extractelement {v}, i32 {lane}", kind, False) for v in second]
+    _join(unit, name)
+    pairs = zip(first, second, strict=True)
+    return [
+        e.let(f"phi {a.type} [ {a.name}, %{name}.global ], [ {b.name}, %{name}.else ]", kind, wide) for a, b in pairs
+    ]
+
+
+def _store_generic(unit: Unit, where: Value, values: list[Value], size: int) -> None:
+    name = _branches(unit, where)
+    _store_values(unit, "global", where, values, size)
+    _scattered(unit, _hosts_elsewhere(unit, name, where, size * len(values)), values, size)
+    _join(unit, name)
 
 
 def _call(unit: Unit, result: str, name: str, arguments: str, types: str) -> str:
@@ -96,6 +150,10 @@ def load(unit: Unit, inst: Instruction) -> None:
     operand = inst.sources[0]
     if inst.space == "param" and _is_constant_parameter(unit, operand) and inst.guard is None:
         values = _load_parameter(unit, operand, size, count)
+    elif (own := _call_memory(unit, inst, operand, size * count)) is not None:
+        values = _gathered(unit, own, kind, size, count)
+    elif inst.space == "generic":
+        values = _load_generic(unit, address(unit, operand, "generic"), kind, size, count)
     else:
         space, where = _place(unit, inst, operand)
         values = _load_values(unit, space, where, kind, size, count)
@@ -114,13 +172,29 @@ def _load_values(unit: Unit, space: str, where: Value, kind: str, size: int, cou
         name = _call(unit, vector(kind), f"ld_{space}_{8 * size}", f"ptr %ctx, {where}, i32 {lanes}",
                      f"ptr, {vector('i64')}, i32")  # fmt: skip
         return [Value(name, kind, True)]
-    host = Value(host_lanes(unit, space, where, size * count), "i64", True)
+    return _gathered(unit, Value(host_lanes(unit, space, where, size * count), "i64", True), kind, size, count)
+
+
+def _gathered(unit: Unit, host: Value, kind: str, size: int, count: int) -> list[Value]:
+    """Words one behind the other at checked host addresses."""
     found = []
     for i in range(count):
-        at = e.op("add", host, size * i) if i else host
-        name = _call(unit, vector(kind), f"gather_{8 * size}", f"{at}, i32 {lanes}", f"{vector('i64')}, i32")
+        at = unit.e.op("add", host, size * i) if i else host
+        arguments = f"{at}, i32 {unit.lanes()}"
+        name = _call(unit, vector(kind), f"gather_{8 * size}", arguments, f"{vector('i64')}, i32")
         found.append(Value(name, kind, True))
     return found
+
+
+def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> Value | None:
+    """Host addresses of an access to a `.param` variable of a function or call, recorded; None if it is none."""
+    if not isinstance(operand, Address) or space_of(unit.slots, inst, operand) != "call":
+        return None
+    if not isinstance(operand.base, Symbol):
+        raise NotGenerated
+    offset = calls.offset_of(unit, inst, operand.base, operand.offset, size)
+    calls.record(unit, offset)
+    return calls.host(unit, offset)
 
 
 def _is_constant_parameter(unit: Unit, operand: Operand) -> bool:
@@ -148,20 +222,35 @@ def _load_parameter(unit: Unit, operand: Operand, size: int, count: int) -> list
 def store(unit: Unit, inst: Instruction) -> None:
     """`st`. Where lanes write the same address, the last lane wins."""
     size, count = access_of(inst)
-    operand, value = inst.sources
-    kind, e = f"i{8 * size}", unit.e
-    values = [None if v is None else e.widen(e.raw_bits(unit.get(v, inst.type))) for v in elements_of(value, count)]
-    if None in values:
+    operand, value = inst.sources[:2]
+    e = unit.e
+    elements = elements_of(value, count)
+    if None in elements:
         raise NotGenerated
+    values = [e.widen(e.raw_bits(unit.get(v, inst.type))) for v in elements]
+    own = _call_memory(unit, inst, operand, size * count)
+    if own is not None:
+        return _scattered(unit, own, values, size)
+    if inst.space == "generic":
+        return _store_generic(unit, address(unit, operand, "generic"), values, size)
     space, where = _place(unit, inst, operand)
     if space in ("const", "param"):
         raise NotGenerated
-    where, lanes = e.widen(where), unit.lanes()
-    if count == 1 and space in ("global", "shared"):
-        _call(unit, "void", f"st_{space}_{8 * size}", f"ptr %ctx, {where}, {values[0]}, i32 {lanes}",
-              f"ptr, {vector('i64')}, {vector(kind)}, i32")  # fmt: skip
+    return _store_values(unit, space, where, values, size)
+
+
+def _store_values(unit: Unit, space: str, where: Value, values: list[Value], size: int) -> None:
+    where, kind = unit.e.widen(where), vector(f"i{8 * size}")
+    if len(values) == 1 and space in ("global", "shared"):
+        _call(unit, "void", f"st_{space}_{8 * size}", f"ptr %ctx, {where}, {values[0]}, i32 {unit.lanes()}",
+              f"ptr, {vector('i64')}, {kind}, i32")  # fmt: skip
         return
-    host = Value(host_lanes(unit, space, where, size * count), "i64", True)
+    _scattered(unit, Value(host_lanes(unit, space, where, size * len(values)), "i64", True), values, size)
+
+
+def _scattered(unit: Unit, host: Value, values: list[Value], size: int) -> None:
+    kind = vector(f"i{8 * size}")
     for i, v in enumerate(values):
-        at = e.op("add", host, size * i) if i else host
-        _call(unit, "void", f"scatter_{8 * size}", f"{at}, {v}, i32 {lanes}", f"{vector('i64')}, {vector(kind)}, i32")
+        at = unit.e.op("add", host, size * i) if i else host
+        types = f"{vector('i64')}, {kind}, i32"
+        _call(unit, "void", f"scatter_{8 * size}", f"{at}, {v}, i32 {unit.lanes()}", types)

@@ -16,7 +16,10 @@ from functional.liveness import live_in
 from functional.program import BasicBlock, Program
 
 # Results depend on the lane even where the sources do not, or are not worth a scalar form
-_PER_LANE = frozenset({"addc", "subc", "madc", "atom", "activemask", "elect", "match", "shfl"})
+_PER_LANE = frozenset({
+    "addc", "subc", "madc", "atom", "activemask", "elect", "match", "shfl", "vote", "redux", "bar", "barrier", "mma",
+    "wmma", "ldmatrix", "movmatrix", "mbarrier",
+})  # fmt: skip
 _UNIFORM_SPECIALS = frozenset({"%warpid", "%nwarpid", "WARP_SZ", "%smid", "%nsmid", "%gridid"})
 
 
@@ -80,17 +83,23 @@ def _varying(program: Program, blended: list[set[Register]], uniform: set[Regist
             written = inst.writes()
             if not written:
                 continue
-            if not is_uniform(inst, uniform):
+            if not is_uniform(inst, uniform, program):
                 found.update(written)
             else:
                 found.update(r for r in written if r in blended[block.index])
     return found & uniform
 
 
-def is_uniform(inst: Instruction, uniform: set[Register] | frozenset[Register]) -> bool:
+def is_uniform(inst: Instruction, uniform: set[Register] | frozenset[Register], program: Program) -> bool:
     """Does the instruction give one result for all lanes?"""
-    if inst.opcode in _PER_LANE or inst.space == "local" or inst.opcode in ("bar", "barrier", "vote", "redux"):
+    if inst.opcode == "ld" and inst.space == "param" and program.functions:  # each lane has its own arguments
+        base = inst.sources[0].base if isinstance(inst.sources[0], Address) else None
+        if not isinstance(base, Symbol) or base.name not in {p.name for p in program.parameters}:
+            return False
+    if inst.opcode in _PER_LANE or inst.space == "local":
         return False
+    if inst.opcode in ("ld", "ldu") and inst.space == "generic" and any(v.space == "local" for v in program.variables):
+        return False  # one address, but each lane's own memory
     if inst.guard is not None and inst.guard.register not in uniform:
         return False
     return all(uniform_operand(s, uniform) for s in inst.sources)
@@ -104,7 +113,7 @@ def uniform_operand(operand: object, uniform: set[Register] | frozenset[Register
         case Immediate() | Symbol():
             return True
         case Special(name=name):
-            return name.startswith(("%ctaid", "%nctaid", "%ntid", "%envreg")) or name in _UNIFORM_SPECIALS
+            return name.startswith(("%ctaid", "%nctaid", "%ntid")) or name in _UNIFORM_SPECIALS
         case Address(base=base):
             return base is None or uniform_operand(base, uniform)
         case Vector(elements=elements):

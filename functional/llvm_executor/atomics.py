@@ -7,6 +7,7 @@ from functional.llvm_executor.accesses import _call, _place
 from functional.llvm_executor.emit import vector
 from functional.llvm_executor.unit import NotGenerated, Unit, kind_of
 from functional.numpy_executor.atomics import _operation
+from functional.numpy_executor.operation import PACKED
 
 _UPDATES = {
     "add": "  %new = add {t} %old, %v\n", "and": "  %new = and {t} %old, %v\n", "or": "  %new = or {t} %old, %v\n",
@@ -27,7 +28,7 @@ def atomic(unit: Unit, inst: Instruction) -> None:
     if inst.space not in ("global", "shared", "generic") or len(operands) != (2 if name == "cas" else 1):
         raise NotGenerated
     kind = kind_of(inst.type)
-    if kind not in ("i32", "i64", "float", "double"):
+    if kind not in ("i32", "i64", "float", "double") or inst.type in PACKED:
         raise NotGenerated
     e, bits = unit.e, 64 if kind in ("i64", "double") else 32
     values = [e.widen(unit.get(o, inst.type)) for o in operands]

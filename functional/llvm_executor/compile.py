@@ -34,7 +34,7 @@ class Compiled:
     def __init__(self, program: Program, generated: Generated, engine: Any) -> None:
         self.generated, self._engine = generated, engine
         self.slots = Slots(program)
-        storing = ("st", "atom", "red")
+        storing = ("st", "atom", "red", "wmma")
         self.writes = any(i.opcode in storing and i.space in ("global", "generic") for i in program.instructions)
         self.frames: dict[tuple[int, ...], Any] = {}
         self.address = engine.get_function_address("kernel")

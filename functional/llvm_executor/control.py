@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functional.ir import Instruction, Register
 from functional.llvm_executor import layout as at
+from functional.llvm_executor.calls import call, jump_table, return_values
 from functional.llvm_executor.emit import Value
 from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit
 from functional.program import BasicBlock
@@ -16,6 +17,8 @@ def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ..
     unit.begin_guard(inst.guard) if inst.opcode in _BUILDERS else None
     guard, lanes = unit.guard, unit.lanes()
     operands = _barrier_operands(unit, inst, lanes) if inst.opcode in ("bar", "barrier") else []
+    if inst.opcode == "brx":
+        operands = [unit.get(inst.sources[0], "u32")]
     unit.guard = None
     _spill(unit, block)
     _count(unit, instructions)
@@ -47,30 +50,8 @@ def _count(unit: Unit, instructions: tuple[Instruction, ...]) -> None:
     e.store("%ctx", at.SLOT["used"], used, align=8)
 
 
-def _goto(unit: Unit, target: int) -> None:
-    """All lanes go to block `target`; that may be where the top of the stack meets the entries below."""
-    e = unit.e
-    if target not in unit.meetings:
-        e.raw(f"br label %B{target}")
-        return
-    meet = e.load("%frame", at.RECONVERGENCE, "i32")
-    met = e.compare("eq", meet, target)
-    name = e.name()[1:]
-    e.raw(f"br {met}, label %{name}, label %B{target}")
-    e.label(name)
-    e.store("%frame", at.BLOCK, e.literal(target, "i32"))
-    e.declarations["@settle"] = "declare i32 @settle(ptr) #0"
-    _resume(unit, e.scalar("call i32 @settle(ptr %frame)", "i32"))
-
-
-def _resume(unit: Unit, block: str) -> None:
-    """Go where a helper of the stack says."""
-    gone = unit.e.scalar(f"icmp eq i32 {block}, -1", "i1")
-    unit.e.raw(f"br i1 {gone}, label %finished, label %dispatch")
-
-
 def _fall_through(unit: Unit, block: BasicBlock, *_: object) -> None:
-    _goto(unit, block.index + 1)
+    unit.go_on(block.index + 1)
 
 
 def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
@@ -78,13 +59,13 @@ def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
         raise NotGenerated
     e, target, after = unit.e, unit.program.block_of(inst.target), block.index + 1
     if guard is None or target == after:
-        _goto(unit, target)
+        unit.go_on(target)
         return
     name = f"B{block.index}"
     none = e.scalar(f"icmp eq i32 {lanes}, 0", "i1")
     e.raw(f"br i1 {none}, label %{name}.after, label %{name}.some")
     e.label(f"{name}.after")
-    _goto(unit, after)
+    unit.go_on(after)
     e.label(f"{name}.some")
     every = e.scalar(f"icmp eq i32 {lanes}, {unit.mask}", "i1")
     if guard.wide:
@@ -98,13 +79,17 @@ def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
     else:
         e.raw(f"br label %{name}.taken")
     e.label(f"{name}.taken")
-    _goto(unit, target)
+    unit.go_on(target)
 
 
 def _leave(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
     e = unit.e
-    e.declarations["@leave"] = "declare i32 @leave(ptr, i32, i32) #0"
-    _resume(unit, e.scalar(f"call i32 @leave(ptr %frame, i32 {lanes}, i32 {block.index + 1})", "i32"))
+    e.declarations["@leave"] = "declare i32 @leave(ptr, i32, i32, i32) #0"
+    lowest = "0"
+    if inst.opcode == "ret":
+        return_values(unit, block, inst, lanes)
+        lowest = e.load("%frame", at.BASE, "i32").name
+    unit.resume(e.scalar(f"call i32 @leave(ptr %frame, i32 {lanes}, i32 {block.index + 1}, i32 {lowest})", "i32"))
 
 
 def _trap(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
@@ -112,7 +97,7 @@ def _trap(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None,
     name = f"B{block.index}.on"
     unit.e.raw(f"br i1 {none}, label %{name}, label %gone")
     unit.e.label(name)
-    _goto(unit, block.index + 1) if block.index + 1 < len(unit.program.blocks) else unit.e.raw("br label %gone")
+    unit.go_on(block.index + 1) if block.index + 1 < len(unit.program.blocks) else unit.e.raw("br label %gone")
 
 
 def _barrier_operands(unit: Unit, inst: Instruction, lanes: str) -> list[Value]:
@@ -140,14 +125,14 @@ def _bar(
     """A warp with an active lane waits as a whole; the scheduler of the thread block lets it go on behind."""
     e, after, name = unit.e, block.index + 1, f"B{block.index}"
     if not operands:
-        _goto(unit, after)
+        unit.go_on(after)
         return
     number, threads = operands
     if guard is not None:
         none = e.scalar(f"icmp eq i32 {lanes}, 0", "i1")
         e.raw(f"br i1 {none}, label %{name}.pass, label %{name}.wait")
         e.label(f"{name}.pass")
-        _goto(unit, after)
+        unit.go_on(after)
         e.label(f"{name}.wait")
     wrong = e.compare("uge", number, 16)
     wrong = e.op("or", wrong, e.compare("ne", e.op("and", threads, 31), 0))
@@ -161,4 +146,7 @@ def _bar(
     e.raw("br label %barrier")
 
 
-_BUILDERS = {"bra": _bra, "ret": _leave, "exit": _leave, "trap": _trap, "bar": _bar, "barrier": _bar}
+_BUILDERS = {
+    "bra": _bra, "ret": _leave, "exit": _leave, "trap": _trap, "bar": _bar, "barrier": _bar, "call": call,
+    "brx": jump_table,
+}  # fmt: skip

@@ -47,7 +47,7 @@ def wrap(function: Callable[..., Value]) -> Emit:
         if ftz:
             result = flush(e, result)
         if "relu" in inst.modifiers:
-            result = e.select(e.compare("ogt", result, 0.0), result, 0.0)
+            result = e.select(e.compare("ugt", result, 0.0), result, 0.0)
         return saturate(e, result) if "sat" in inst.modifiers else result
 
     return emit
@@ -165,6 +165,8 @@ def _fma(e: Emitter, inst: Instruction, a: Value, b: Value, c: Value) -> Value:
 
 def _extremum(less: bool) -> Callable[..., Value]:
     def emit(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
+        if "xorsign" in inst.modifiers:
+            raise NotGenerated
         first = e.compare("olt" if less else "ogt", a, b)
         bad_a, bad_b = e.compare("uno", a, a), e.compare("uno", b, b)
         if "NaN" in inst.modifiers:

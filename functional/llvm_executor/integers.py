@@ -30,7 +30,8 @@ def plain(signed_name: str, unsigned_name: str = "") -> Emit:
 
 def intrinsic(signed_name: str, unsigned_name: str) -> Emit:
     def emit(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
-        return e.intrinsic(signed_name if signed(inst) else unsigned_name, a, b)
+        value = e.intrinsic(signed_name if signed(inst) else unsigned_name, a, b)
+        return e.intrinsic("smax", value, e.literal(0, value.kind)) if "relu" in inst.modifiers else value
 
     return emit
 
@@ -159,7 +160,7 @@ def _funnel(e: Emitter, inst: Instruction, a: Value, b: Value, n: Value) -> Valu
 
 
 def _lop3(e: Emitter, inst: Instruction, a: Value, b: Value, c: Value, _: Value) -> Value:
-    table = inst.sources[3]
+    table = inst.sources[3] if len(inst.sources) == 4 else None
     if not isinstance(table, Immediate):
         raise NotGenerated
     total: Value = e.literal(0, "i32")
@@ -245,6 +246,35 @@ def _prmt(e: Emitter, inst: Instruction, a: Value, b: Value, selector: Value) ->
     return result
 
 
+def _bmsk(e: Emitter, inst: Instruction, at: Value, length: Value) -> Value:
+    """A mask of `length` bits from bit `at` on."""
+    if "wrap" in inst.modifiers:
+        at, length = e.op("and", at, 31), e.op("and", length, 31)
+    ones = _ones(e, length, "i32")
+    return e.select(e.compare("uge", at, 32), 0, e.op("shl", ones, e.op("and", at, 31)))
+
+
+def _dot(width: int) -> Emit:
+    """`dp4a dp2a`: products of parts of two registers, summed onto a third."""
+
+    def emit(e: Emitter, inst: Instruction, a: Value, b: Value, c: Value) -> Value:
+        left, right = (m for m in inst.modifiers if m in ("u32", "s32"))
+        first, total = 2 if "hi" in inst.modifiers else 0, c
+        for i in range(width):
+            x = _part(e, a, 32 // width, i, left == "s32")
+            total = e.op("add", total, e.op("mul", x, _part(e, b, 8, i + first, right == "s32")))
+        return total
+
+    return emit
+
+
+def _part(e: Emitter, a: Value, bits: int, i: int, sign: bool) -> Value:
+    """Bits `bits * i` and on of an i32, extended."""
+    up = 32 - bits * (i + 1)
+    moved = e.op("shl", a, up) if up else a
+    return e.op("ashr" if sign else "lshr", moved, 32 - bits)
+
+
 def _mul24(e: Emitter, inst: Instruction, a: Value, b: Value, *c: Value) -> Value:
     sign = signed(inst)
     a, b = (e.op("ashr" if sign else "lshr", e.op("shl", x, 8), 8) for x in (a, b))
@@ -259,5 +289,5 @@ TABLE: dict[str, Emit] = {
     "mul24": _mul24, "mad24": _mul24, "addc": _carry, "subc": _carry, "madc": _carry,
     "and": plain("and"), "or": plain("or"), "xor": plain("xor"), "not": _not, "cnot": _cnot, "shl": _shift,
     "shr": _shift, "shf": _funnel, "lop3": _lop3, "popc": _popc, "clz": _clz, "brev": _brev, "bfind": _bfind,
-    "bfe": _bfe, "bfi": _bfi, "prmt": _prmt,
+    "bfe": _bfe, "bfi": _bfi, "prmt": _prmt, "bmsk": _bmsk, "dp4a": _dot(4), "dp2a": _dot(2),
 }  # fmt: skip

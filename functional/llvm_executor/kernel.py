@@ -9,22 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from functional.ir import Instruction, Symbol
-from functional.llvm_executor import accesses, atomics, conversions, floats, integers, warps
+from functional.llvm_executor import (
+    accesses,
+    atomics,
+    calls,
+    conversions,
+    floats,
+    halves,
+    integers,
+    matrices,
+    warps,
+    wmma,
+)
 from functional.llvm_executor import layout as at
 from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import terminate
 from functional.llvm_executor.emit import ATTRIBUTES
+from functional.llvm_executor.integers import Emit
 from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit, register_kind
-from functional.numpy_executor.code import lookup
+from functional.numpy_executor.code import has_no_effect, lookup
 from functional.numpy_executor.control import ENDS
 from functional.numpy_executor.moves import is_vector_move
-from functional.numpy_executor.operation import FLOATS, PACKED, Unsupported
+from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS
 from functional.program import BasicBlock, Program
 
-_NO_EFFECT = frozenset(
-    {"membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "griddepcontrol"}
-)
-_LOGGED = {"ld", "ldu", "st", "atom", "red"}
+_LOGGED = {"ld", "ldu", "st", "atom", "red", "ldmatrix", "cp", "wmma"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,15 @@ class Generated:
 
 def generate(program: Program) -> Generated:
     """Raises NotGenerated if the program holds an instruction that only the oracle does."""
-    if any(i.opcode in ("call", "brx") for i in program.instructions):
+    if not calls.generated(program):
         raise NotGenerated
+    try:
+        return _generate(program)
+    except REFUSALS:  # the oracle says which instruction it is
+        raise NotGenerated from None
+
+
+def _generate(program: Program) -> Generated:
     unit = Unit(program, analyse(program))
     e = unit.e
     cases = " ".join(f"i32 {b.index}, label %B{b.index}" for b in program.blocks)
@@ -50,10 +66,7 @@ def generate(program: Program) -> Generated:
     current = e.load("%frame", at.BLOCK, "i32").name
     e.raw(f"switch i32 {current}, label %gone [ {cases} ]")
     for block in program.blocks:
-        try:
-            _block(unit, block)
-        except Unsupported:
-            raise NotGenerated from None
+        _block(unit, block)
     returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
     for label, code in returns.items():
         e.label(label)
@@ -72,10 +85,10 @@ def _block(unit: Unit, block: BasicBlock) -> None:
     unit.written.clear()
     unit.guard, unit.guarded = None, "0"
     e.label(f"B{block.index}")
-    logged = [i for i in instructions if i.opcode in _LOGGED]
+    logged = [i for i in instructions if i.opcode in _LOGGED and i.is_memory]
     _prologue(unit, block, logged)
     body = instructions[:-1] if instructions[-1].opcode in ENDS else instructions
-    for inst in body:
+    for unit.position, inst in enumerate(body):
         unit.begin_guard(inst.guard)
         instruction(unit, inst)
     unit.guard = None
@@ -84,9 +97,11 @@ def _block(unit: Unit, block: BasicBlock) -> None:
 
 def _bound(inst: Instruction) -> int:
     """Most line records of a memory instruction."""
+    if inst.opcode == "wmma":
+        return 64  # 32 lines of at most 128 bytes
     from functional.numpy_executor.memory_ops import _access
 
-    if inst.opcode in ("atom", "red") or inst.space in ("global", "const", "param", "generic"):
+    if inst.opcode in ("atom", "red", "cp") or inst.space in ("global", "const", "param"):
         return 32
     size, count = _access(inst)
     return 32 * max(1, size * count // 4)
@@ -99,8 +114,8 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
     full = e.compare("uge", event, last)
     over = e.compare("uge", unit.context("used"), unit.context("turn_stop"))
     stop = e.op("or", full, over)
-    records = sum(_bound(i) for i in logged if i.space != "shared")
-    conflicts = sum(i.space == "shared" for i in logged)
+    records = sum(_bound(i) for i in logged if i.space != "shared" or i.opcode == "cp")
+    conflicts = sum(i.space in ("shared", "generic") for i in logged)
     for name, size in (("records", 4 * records), ("conflicts", conflicts)):
         if size:
             end = e.op("add", unit.context(name), size)
@@ -118,7 +133,7 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
 
 def instruction(unit: Unit, inst: Instruction) -> None:
     """One instruction other than those that end a block."""
-    if inst.opcode in _NO_EFFECT:
+    if has_no_effect(inst):
         return
     if inst.opcode in ("ld", "ldu"):
         return accesses.load(unit, inst)
@@ -126,13 +141,16 @@ def instruction(unit: Unit, inst: Instruction) -> None:
         return accesses.store(unit, inst)
     if inst.opcode in ("atom", "red"):
         return atomics.atomic(unit, inst)
+    if inst.opcode == "wmma":
+        return wmma.wmma(unit, inst)
+    if inst.opcode in matrices.TABLE:
+        return matrices.TABLE[inst.opcode](unit, inst)
     if is_vector_move(inst):
         return warps.vector_move(unit, inst)
     operation = lookup(inst)  # refuses what the oracle refuses, and says what the operands are
     if inst.opcode in warps.TABLE:
         return warps.TABLE[inst.opcode](unit, inst)
-    table = floats.TABLE if inst.type in FLOATS else {} if inst.type in PACKED else integers.TABLE
-    emit = table.get(inst.opcode) or conversions.TABLE.get(inst.opcode)
+    emit = _emitter(inst)
     takes, gives = inst.opcode in ("addc", "subc", "madc"), "cc" in inst.modifiers
     sources = (*inst.sources, CONDITION_CODE) if takes else inst.sources
     destinations = (*inst.destinations, CONDITION_CODE) if gives else inst.destinations
@@ -145,3 +163,14 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     for target, value, type_ in zip(destinations, results, operation.destinations, strict=True):
         unit.set(target, value, type_)
     return None
+
+
+def _emitter(inst: Instruction) -> Emit | None:
+    """What generates an arithmetic instruction."""
+    if inst.opcode in conversions.TABLE:
+        return conversions.TABLE[inst.opcode]
+    if inst.type in PACKED:
+        return halves.packed
+    if inst.type in ("f16", "bf16"):
+        return halves.TABLE.get(inst.opcode)
+    return (floats.TABLE if inst.type in FLOATS else integers.TABLE).get(inst.opcode)

@@ -30,11 +30,13 @@ SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte off
 BLOCK, RECONVERGENCE, MASK, DEPTH, STATE, BARRIER, WARP, INITIAL_MASK = range(0, 32, 4)
 WARP_INSTRUCTIONS, THREAD_INSTRUCTIONS, EVENTS = 32, 40, 48
 EXPECTED = 56  # threads the warp's barrier waits for, 0: all
+BASE = 60  # saved entries below the running function's own
 TID = (64, 192, 320)  # 32 x u32 each
-STACK = 448  # saved entries of {block, reconvergence, mask}, 16 bytes each
+STACK = 448  # saved entries of {block, reconvergence, mask, base}, 16 bytes each
 STACK_DEPTH = 128
 SHUFFLE = STACK + 16 * STACK_DEPTH  # one vector of 32 x 64 bits
-REGISTERS = SHUFFLE + 256
+SCRATCH = SHUFFLE + 256  # as much as the program needs; the registers that live across blocks lie behind it
+MATRIX_BYTES = 8 * (512 + 512 + 256)  # float64 matrices A, B, C of the largest mma and wmma
 
 RUNNABLE, WAITING, DONE = 0, 1, 2  # STATE
 # What the kernel function returns for a warp, and `run` for a launch

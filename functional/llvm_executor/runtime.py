@@ -7,12 +7,16 @@ import re
 from functional.llvm_executor import (
     runtime_access,
     runtime_atomics,
+    runtime_calls,
     runtime_gather,
+    runtime_generic,
+    runtime_matrices,
     runtime_memory,
     runtime_races,
     runtime_records,
     runtime_schedule,
     runtime_stack,
+    runtime_wmma,
 )
 from functional.llvm_executor.emit import ATTRIBUTES
 
@@ -103,8 +107,9 @@ def text() -> str:
     parts = [
         _INTRINSICS, _declared(), runtime_records.RECORDS, runtime_memory.REGIONS, runtime_gather.text(),
         runtime_access.text(),
-        runtime_atomics.ATOMICS, runtime_stack.STACK, runtime_schedule.text(), _COLLECT,
-        runtime_races.RACES,
+        runtime_atomics.ATOMICS, runtime_stack.STACK, runtime_calls.CALLS, runtime_generic.ELSEWHERE,
+        runtime_matrices.text(), runtime_wmma.text(),
+        runtime_schedule.text(), _COLLECT, runtime_races.RACES,
         *(_math(name) for name in _MATH), ATTRIBUTES, "",
     ]  # fmt: skip
     return "\n".join(parts)

@@ -114,6 +114,8 @@ warp:
   store i32 %initial, ptr %mask.p, align 4
   store i32 0, ptr %depth.p, align 4
   store i32 {at.RUNNABLE}, ptr %state.p, align 4
+  %base.p = getelementptr i8, ptr %frame, i64 {at.BASE}
+  store i32 0, ptr %base.p, align 4
   %counters = getelementptr i8, ptr %frame, i64 {at.WARP_INSTRUCTIONS}
   store <4 x i64> zeroinitializer, ptr %counters, align 8
   br label %clear

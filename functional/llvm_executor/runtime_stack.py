@@ -35,10 +35,13 @@ restore:
   %o = mul i32 %d, 16
   %o1 = add i32 %o, {at.STACK}
   %e = getelementptr i8, ptr %frame, i32 %o1
-  %saved = load <3 x i32>, ptr %e, align 4
-  %b = extractelement <3 x i32> %saved, i32 0
-  %r = extractelement <3 x i32> %saved, i32 1
-  %m = extractelement <3 x i32> %saved, i32 2
+  %saved = load <4 x i32>, ptr %e, align 4
+  %b = extractelement <4 x i32> %saved, i32 0
+  %r = extractelement <4 x i32> %saved, i32 1
+  %m = extractelement <4 x i32> %saved, i32 2
+  %base = extractelement <4 x i32> %saved, i32 3
+  %base.p = getelementptr i8, ptr %frame, i64 {at.BASE}
+  store i32 %base, ptr %base.p, align 4
   store i32 %b, ptr %block.p, align 4
   store i32 %r, ptr %meet.p, align 4
   store i32 %m, ptr %mask.p, align 4
@@ -50,7 +53,9 @@ entry:
 {field("depth", at.DEPTH)}  %full = icmp sge i32 %depth, {at.STACK_DEPTH}
   br i1 %full, label %no, label %yes
 yes:
-{field("block", at.BLOCK)}{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}  %o = mul i32 %depth, 16
+{field("block", at.BLOCK)}{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}{
+    field("base", at.BASE)
+}  %o = mul i32 %depth, 16
   %o1 = add i32 %o, {at.STACK}
   %e = getelementptr i8, ptr %frame, i32 %o1
   store i32 %block, ptr %e, align 4
@@ -58,6 +63,8 @@ yes:
   store i32 %meet, ptr %e1, align 4
   %e2 = getelementptr i8, ptr %e, i64 8
   store i32 %mask, ptr %e2, align 4
+  %e3 = getelementptr i8, ptr %e, i64 12
+  store i32 %base, ptr %e3, align 4
   %d = add i32 %depth, 1
   store i32 %d, ptr %depth.p, align 4
   ret i1 true
@@ -105,8 +112,8 @@ bad:
 {put("fault", "1")}  ret i32 -1
 }}
 
-; Lanes leave for good: from the top and every saved entry; the others go to block %after. Yields as settle.
-define i32 @leave(ptr %frame, i32 %lanes, i32 %after) #0 {{
+; Lanes leave the top and the saved entries from %lowest on; the others go to block %after. Yields as settle.
+define i32 @leave(ptr %frame, i32 %lanes, i32 %after, i32 %lowest) #0 {{
 entry:
 {field("block", at.BLOCK)}{field("mask", at.MASK)}{field("depth", at.DEPTH)}  store i32 %after, ptr %block.p, align 4
   %stay = xor i32 %lanes, -1
@@ -114,7 +121,7 @@ entry:
   store i32 %m, ptr %mask.p, align 4
   br label %loop
 loop:
-  %i = phi i32 [ 0, %entry ], [ %i1, %body ]
+  %i = phi i32 [ %lowest, %entry ], [ %i1, %body ]
   %more = icmp slt i32 %i, %depth
   br i1 %more, label %body, label %out
 body:

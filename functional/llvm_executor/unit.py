@@ -10,11 +10,13 @@ from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import BITS, Emitter, Value
 from functional.numpy_executor.operands import immediate
 from functional.numpy_executor.slots import CONDITION_CODE, Slots
+from functional.numpy_executor.special import CLOCKS, special_type
 from functional.program import Program
 
 KINDS = {
     **{f"{k}{n}": f"i{n}" for k in "bus" for n in (8, 16, 32, 64)},
     "f16": "half", "f32": "float", "f64": "double", "f16x2": "i32", "bf16": "i16", "bf16x2": "i32", "tf32": "i32",
+    "u16x2": "i32", "s16x2": "i32",
     "pred": "i1",
 }  # fmt: skip
 
@@ -46,9 +48,10 @@ class Unit:
         self.written: dict[Register, None] = {}
         self.mask = ""  # i32 name: active lanes of the block
         self.guard: Value | None = None  # of the running instruction
+        self.position = 0  # of the running instruction in its block
         self.guarded = "0"  # i64 name: thread instructions of guarded instructions of the block
         self.places: dict[Register, int] = {}
-        self.frame_bytes = at.REGISTERS
+        self.frame_bytes = at.SCRATCH + -(-_scratch_bytes(program) // 64) * 64
         self.symbols: list[Symbol] = []
         self.meetings = {b.reconvergence for b in program.blocks if b.reconvergence is not None}
 
@@ -158,6 +161,10 @@ class Unit:
             return _lanes(range(32))
         if name.startswith("%lanemask_"):
             return _lanes([_MASKS[name[-2:]](lane) for lane in range(32)])
+        if name in CLOCKS:
+            issued = e.op("add", e.load("%frame", at.WARP_INSTRUCTIONS, "i64", align=8), self.position)
+            issued = e.op("lshr", issued, 32) if name.endswith("_hi") else issued
+            return issued if special_type(name) == "u64" else e.resize(issued, "i32", False)
         if name in ("WARP_SZ", "%smid", "%nsmid"):
             return e.literal({"WARP_SZ": 32, "%smid": 0, "%nsmid": 1}[name], "i32")
         raise NotGenerated
@@ -177,6 +184,28 @@ class Unit:
             self.symbols.append(symbol)
         table_address = self.context("symbols", "ptr")
         return self.e.load(table_address.name, 8 * self.symbols.index(symbol), "i64", align=8)
+
+    def go_on(self, target: int) -> None:
+        """All lanes go to block `target`; that may be where the top of the stack meets the entries below."""
+        e = self.e
+        if target >= len(self.program.blocks):
+            e.raw("br label %gone")
+            return
+        if target not in self.meetings:
+            e.raw(f"br label %B{target}")
+            return
+        met = e.compare("eq", e.load("%frame", at.RECONVERGENCE, "i32"), target)
+        name = e.name()[1:]
+        e.raw(f"br {met}, label %{name}, label %B{target}")
+        e.label(name)
+        e.store("%frame", at.BLOCK, e.literal(target, "i32"))
+        e.declarations["@settle"] = "declare i32 @settle(ptr) #0"
+        self.resume(e.scalar("call i32 @settle(ptr %frame)", "i32"))
+
+    def resume(self, block: str) -> None:
+        """Go where a helper of the stack says."""
+        gone = self.e.scalar(f"icmp eq i32 {block}, -1", "i1")
+        self.e.raw(f"br i1 {gone}, label %finished, label %dispatch")
 
     def begin_guard(self, guard: Guard | None) -> None:
         """Start an instruction: its guard, and the count of the lanes that execute it."""
@@ -200,6 +229,13 @@ _MASKS: dict[str, Callable[[int], int]] = {
     "eq": lambda i: 1 << i, "lt": lambda i: (1 << i) - 1, "le": lambda i: (2 << i) - 1,
     "gt": lambda i: 0xFFFFFFFF & ~((2 << i) - 1), "ge": lambda i: 0xFFFFFFFF & ~((1 << i) - 1),
 }  # fmt: skip
+
+
+def _scratch_bytes(program: Program) -> int:
+    """Room at `at.SCRATCH` that holds nothing from one instruction to the next."""
+    tables = [8 * (len(i.targets) + 1) for i in program.instructions if i.opcode == "brx"]
+    matrices = [at.MATRIX_BYTES for i in program.instructions if i.opcode in ("mma", "wmma")]
+    return max([0, *tables, *matrices])
 
 
 def _lanes(numbers: object) -> Value:

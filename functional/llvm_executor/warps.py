@@ -98,6 +98,37 @@ def redux(unit: Unit, inst: Instruction) -> None:
     unit.set(inst.destinations[0], e.widen(total), type_)
 
 
+def match(unit: Unit, inst: Instruction) -> None:
+    """`match.sync`: which member lanes hold the same word; `.all`: all of them, or none, and whether all do."""
+    e, type_ = unit.e, inst.type
+    value = e.widen(unit.get(inst.sources[0], type_))
+    members = _members(unit, inst, 1)
+    kind = vector(value.kind)
+    name = f"@match_{value.bits}"
+    e.declarations[name] = f"declare {vector('i32')} {name}({kind}, i32) #0"
+    found = e.let(f"call {vector('i32')} {name}({value}, i32 {members})", "i32", True)
+    if "any" in inst.modifiers:
+        unit.set(inst.destinations[0], found, "b32")
+        return
+    own = e.lanes_of(members)
+    differs = e.op("and", own, e.compare("ne", found, Value(members, "i32", False)))
+    every = e.widen(e.compare("eq", Value(e.bits_of(differs), "i32", False), 0))
+    unit.set(inst.destinations[0], e.select(every, Value(members, "i32", False), 0), "b32")
+    if len(inst.destinations) > 1:
+        unit.set(inst.destinations[1], every, "pred")
+
+
+def elect(unit: Unit, inst: Instruction) -> None:
+    """`elect.sync`: the lowest member lane, and in that lane true."""
+    e = unit.e
+    members = _members(unit, inst, 0)
+    e.declarations["@llvm.cttz.i32"] = "declare i32 @llvm.cttz.i32(i32, i1)"
+    first = e.let(f"call i32 @llvm.cttz.i32(i32 {members}, i1 false)", "i32", False)
+    leader = e.widen(e.op("and", first, 31))
+    unit.set(inst.destinations[0], leader, "b32")
+    unit.set(inst.destinations[1], e.compare("eq", leader, _LANE_NUMBERS), "pred")
+
+
 def vector_move(unit: Unit, inst: Instruction) -> None:
     """Pack the elements of a vector into one register, the first in the lowest bits, or unpack."""
     e, source, destination = unit.e, inst.sources[0], inst.destinations[0]
@@ -118,4 +149,4 @@ def vector_move(unit: Unit, inst: Instruction) -> None:
         unit.set(target, e.resize(part_of, f"i{out_bits}", False), f"b{out_bits}")
 
 
-TABLE = {"shfl": shfl, "vote": vote, "activemask": activemask, "redux": redux}
+TABLE = {"shfl": shfl, "vote": vote, "activemask": activemask, "redux": redux, "match": match, "elect": elect}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional.coalesce import atomic_records
-from functional.ir import Address, Instruction, Register
+from functional.ir import Address, Instruction, Operand, Register, Vector
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, split
 from functional.numpy_executor.operands import getter, guard_getter, setter
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
 _QUALIFIERS = frozenset(
-    ["relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "cluster", "sys", "noftz", "global", "shared"]
-)
+    ["relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "cluster", "sys", "noftz", "global", "shared",
+     "L2::cache_hint", "v2", "v4", "v8"]
+)  # fmt: skip
 
 
 def _inc(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -37,7 +39,8 @@ def _cas(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 _INTEGER = ("u32", "s32", "u64", "s64")
 _UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {  # operation -> (update, types)
-    "add": (np.add, (*_INTEGER, "f32", "f64", "f16")), "min": (np.minimum, _INTEGER), "max": (np.maximum, _INTEGER),
+    "add": (np.add, (*_INTEGER, "f32", "f64", "f16", "f16x2", "bf16", "bf16x2")),
+    "min": (np.minimum, _INTEGER), "max": (np.maximum, _INTEGER),
     "and": (np.bitwise_and, ("b32", "b64")), "or": (np.bitwise_or, ("b32", "b64")),
     "xor": (np.bitwise_xor, ("b32", "b64")), "exch": (lambda old, value: value, ("b32", "b64")),
     "inc": (_inc, ("u32",)), "dec": (_dec, ("u32",)), "cas": (_cas, ("b16", "b32", "b64")),
@@ -45,11 +48,13 @@ _UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {  # operation -> (update,
 _ASSOCIATIVE = frozenset({"add", "min", "max", "and", "or", "xor", "exch"})
 
 
-def atomic_step(slots: Slots, inst: Instruction) -> Step:
-    """`atom` (yields the value before) and `red` (yields none)."""
+def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
+    """`atom` (yields the value before) and `red` (yields none). Without `records`: a further element of a vector."""
     name, update = _operation(inst)
     address = inst.sources[0]
-    operands = inst.sources[1:]
+    operands = operands_of(inst)
+    if isinstance(operands[0], Vector):
+        return _vector_step(slots, inst, operands[0])
     if not isinstance(address, Address) or len(operands) != (2 if name == "cas" else 1):
         raise Unsupported
     space, type_, guard = inst.space, inst.type, guard_getter(slots, inst.guard)
@@ -60,11 +65,11 @@ def atomic_step(slots: Slots, inst: Instruction) -> Step:
     returns = bool(inst.destinations) and isinstance(inst.destinations[0], Register)
     write = setter(slots, inst.destinations[0] if returns else None, type_, guard is not None)
     dtype, size = DTYPES[type_], DTYPES[type_].itemsize
-    associative = name in _ASSOCIATIVE and dtype.kind != "f"
+    associative = name in _ASSOCIATIVE and dtype.kind != "f" and update is _UPDATES[name][0]
     every_old = returns or not associative
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
+        lanes = None if guard is None else frame.set_guard(guard) if records else guard(frame)
         old = np.zeros((frame.count, 32), dtype)
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
@@ -72,7 +77,7 @@ def atomic_step(slots: Slots, inst: Instruction) -> Step:
             chosen = np.ones(at.shape, bool) if part.active is None else part.active
             words = part.space.storage(frame.machine).words[size].view(dtype)
             values = [frame.full(get(frame))[chosen] for get in getters]
-            if name == "add" and not returns:
+            if name == "add" and not returns and update is np.add:
                 np.add.at(words, at[chosen], values[0])
             elif associative:
                 old[chosen] = _scan(words, at[chosen], values[0], update, every_old)
@@ -80,7 +85,8 @@ def atomic_step(slots: Slots, inst: Instruction) -> Step:
                 old[chosen] = _in_turn(words, at[chosen], values, update)
         if returns:
             write(frame, raw(old))
-        record_atomic(frame, space, size, parts)
+        if records:
+            record_atomic(frame, space, size, parts)
 
     return step
 
@@ -93,7 +99,54 @@ def _operation(inst: Instruction) -> tuple[str, Update]:
     update, types = _UPDATES[names[0]]
     if inst.type not in types:
         raise Unsupported
-    return names[0], update
+    return names[0], _PACKED_ADDS.get(inst.type, update) if names[0] == "add" else update
+
+
+def operands_of(inst: Instruction) -> tuple[Operand, ...]:
+    """The operands behind the address, without a cache policy. Raises Unsupported if there is none."""
+    operands = inst.sources[1:-1] if "L2::cache_hint" in inst.modifiers else inst.sources[1:]
+    if not operands:
+        raise Unsupported
+    return operands
+
+
+def _packed_add(type_: str) -> Update:
+    """Addition of bf16, f16x2 or bf16x2 words: through the tables of arithmetic."""
+    from functional.numpy_executor import floating, packed
+
+    table = floating.TABLE if type_ == "bf16" else packed.TABLE
+    return table["add"](Instruction(0, 0, "add", (type_,), (), ())).function
+
+
+_PACKED_ADDS = {type_: _packed_add(type_) for type_ in ("bf16", "f16x2", "bf16x2")}
+
+
+def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:
+    """`atom.global.v4.f32.add` and `red`: each element on its own; one access for the trace."""
+    count = len(vector.elements)
+    modifiers = tuple(m for m in inst.modifiers if m != f"v{count}")
+    address, targets = inst.sources[0], inst.destinations[0] if inst.destinations else None
+    if len(modifiers) == len(inst.modifiers) or not isinstance(address, Address) or inst.space != "global":
+        raise Unsupported
+    elements = targets.elements if isinstance(targets, Vector) else (None,) * count
+    size = DTYPES[inst.type].itemsize
+    steps = []
+    for i, (value, target) in enumerate(zip(vector.elements, elements, strict=True)):
+        at = Address(address.base, address.offset + i * size)
+        if value is None:
+            raise Unsupported
+        part = replace(inst, modifiers=modifiers, sources=(at, value), destinations=(target,) if target else ())
+        steps.append(atomic_step(slots, part, records=not i))
+    where, guard = address_getter(slots, address, "global"), guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else guard(frame)
+        for part in split(frame, inst, "global", where(frame), lanes):
+            part.space.check_alignment(frame, inst, part.addresses, size * count)
+        for one in steps:
+            one(frame)
+
+    return step
 
 
 def _in_turn(words: np.ndarray, at: np.ndarray, values: list[np.ndarray], update: Update) -> np.ndarray:

@@ -60,15 +60,17 @@ def _lop3(inst: Instruction) -> Operation:
     table = inst.sources[3] if len(inst.sources) == 4 else None
     if not isinstance(table, Immediate):
         raise Unsupported
-    terms = [i for i in range(8) if (int(table.value) >> i) & 1]
+    number = int(table.value)
+    return Operation(lambda a, b, c, _: look_up(number, a, b, c), ("b32",), ("b32",) * 4)
 
-    def function(a: np.ndarray, b: np.ndarray, c: np.ndarray, _: np.ndarray) -> np.ndarray:
-        result = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), _U32)
-        for term in terms:
+
+def look_up(table: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The bitwise function of three uint32 arrays whose truth table is `table`."""
+    result = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), _U32)
+    for term in range(8):
+        if table >> term & 1:
             result |= (a if term & 4 else ~a) & (b if term & 2 else ~b) & (c if term & 1 else ~c)
-        return result
-
-    return Operation(function, ("b32",), ("b32",) * 4)
+    return result
 
 
 def top_bit(a: np.ndarray) -> np.ndarray:

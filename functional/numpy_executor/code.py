@@ -11,30 +11,50 @@ from dataclasses import dataclass
 from functional.errors import PtxError
 from functional.ir import Instruction, Register, Special, Symbol, Vector
 from functional.liveness import live_in
-from functional.numpy_executor import bits, compare, convert, floating, integer, moves, packed, warp_ops
+from functional.numpy_executor import (
+    bits,
+    compare,
+    convert,
+    floating,
+    integer,
+    ldmatrix,
+    moves,
+    packed,
+    video,
+    warp_ops,
+)
+from functional.numpy_executor.async_copy import async_copy_step, is_group
 from functional.numpy_executor.atomics import atomic_step
 from functional.numpy_executor.control import ENDS, Terminator, fall_through, terminator
 from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.matrix import ldmatrix_step, mma_step
+from functional.numpy_executor.ldmatrix import ldmatrix_step, stmatrix_step
+from functional.numpy_executor.mbarrier import TABLE as MBARRIER
+from functional.numpy_executor.mbarrier import mbarrier_step
 from functional.numpy_executor.memory_ops import load_step, store_step
+from functional.numpy_executor.mma import mma_step
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
-from functional.numpy_executor.operation import FLOATS, PACKED, Builder, Operation, Unsupported
+from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS, Builder, Operation, Unsupported
 from functional.numpy_executor.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.special import CLOCKS
+from functional.numpy_executor.textures import surface_step, texture_step
+from functional.numpy_executor.wmma import wmma_step
 from functional.program import BasicBlock, Program
 
 Step = Callable[[Frame], None]
 _COMMON: dict[str, Builder] = {
-    **bits.TABLE, **compare.TABLE, **convert.TABLE, **moves.TABLE, **warp_ops.TABLE,
+    **bits.TABLE, **compare.TABLE, **convert.TABLE, **moves.TABLE, **warp_ops.TABLE, **video.TABLE,
+    **ldmatrix.TABLE, **MBARRIER,
 }  # fmt: skip
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
-    "mma": mma_step, "ldmatrix": ldmatrix_step,
+    "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
+    "tex": texture_step, "suld": surface_step, "sust": surface_step,
 }  # fmt: skip
 # One warp instruction each, without effect on what a data-race-free kernel computes
 _NO_EFFECT = frozenset(
-    {"membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "griddepcontrol"}
+    {"membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "applypriority", "griddepcontrol"}
 )
+_BARRIER_STEPS = frozenset({"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait"})
 
 
 @dataclass(frozen=True)
@@ -80,9 +100,10 @@ class Code:
         )
 
     def _decode(self, inst: Instruction, build: Callable):  # type: ignore[no-untyped-def]
+        self.slots.position = inst.index - self.program.blocks[self.program.block_of(inst.index)].stop
         try:
             return build()
-        except Unsupported:
+        except REFUSALS:
             message = f"instruction '{inst.name}' is not supported"
             raise PtxError(self.program.path, inst.line, message) from None
 
@@ -118,7 +139,7 @@ def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
             if isinstance(part, Special) and part.name not in CLOCKS:
                 found.add(slots.specials[part.name])
             base = getattr(part, "base", part)
-            if isinstance(base, Symbol) and base.name in slots.named:
+            if isinstance(base, Symbol):
                 found.update(slot for symbol, slot in slots.symbols.items() if symbol.name == base.name)
     return found
 
@@ -133,13 +154,22 @@ def lookup(inst: Instruction) -> Operation:
     return builder(inst)
 
 
+def has_no_effect(inst: Instruction) -> bool:
+    """Is it one warp instruction that changes nothing here: fences, hints, waits for what is already done?"""
+    return inst.opcode in _NO_EFFECT or (inst.opcode == "cp" and is_group(inst))
+
+
 def _step(slots: Slots, inst: Instruction) -> Step | None:
     if inst.opcode in _STEPS:
         return _STEPS[inst.opcode](slots, inst)
     if moves.is_vector_move(inst):
         return moves.vector_move_step(slots, inst)
-    if inst.opcode in _NO_EFFECT:
+    if has_no_effect(inst):
         return _guard_only(slots, inst)
+    if inst.opcode == "cp" and "mbarrier" not in inst.modifiers:
+        return async_copy_step(slots, inst)
+    if inst.opcode in ("cp", "mbarrier") and _BARRIER_STEPS & set(inst.modifiers):
+        return mbarrier_step(slots, inst)
     return _operation_step(slots, inst, lookup(inst))
 
 

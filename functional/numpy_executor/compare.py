@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from functional.ir import Instruction
-from functional.numpy_executor.floating import flush, from_bf16
+from functional.numpy_executor.floating import flush, flush_any, from_bf16
 from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, types_of
 
 Compare = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -40,21 +40,28 @@ def _comparison(inst: Instruction, type_: str) -> tuple[Compare, Compare | None]
     compare = COMPARISONS[named[0]]
     if named[0] == "ne" and DTYPES[type_].kind != "f" and type_ != "bf16":
         compare = np.not_equal
-    if "ftz" in flags and type_ == "f32":
+    if "ftz" in flags and type_ in ("f32", "f16"):
         plain = compare
-        compare = lambda a, b: plain(flush(a), flush(b))  # noqa: E731
+        compare = lambda a, b: plain(flush_any(a), flush_any(b))  # noqa: E731
     if type_ == "bf16":
         exact = compare
         compare = lambda a, b: exact(from_bf16(a), from_bf16(b))  # noqa: E731
     return compare, COMBINATIONS[combined[0]] if combined else None
 
 
-def _halves(compare: Compare) -> Callable:
-    """Both halves of f16x2 operands, low then high."""
+def _halves(compare: Compare, scalar: str) -> Compare:
+    """The comparison of packed operands, bool [..., 2]: the low half, then the high one."""
 
-    def function(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def function(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         a, b = np.broadcast_arrays(a, b)
-        pair = compare(*(np.ascontiguousarray(x).view(np.float16).reshape(*x.shape, 2) for x in (a, b)))
+        return compare(*(np.ascontiguousarray(x).view(DTYPES[scalar]).reshape(*x.shape, 2) for x in (a, b)))
+
+    return function
+
+
+def _predicate_pair(halves: Compare) -> Callable:
+    def function(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        pair = halves(a, b)
         return pair[..., 0].copy(), pair[..., 1].copy()
 
     return function
@@ -62,14 +69,14 @@ def _halves(compare: Compare) -> Callable:
 
 def _setp(inst: Instruction) -> Operation:
     types = types_of(inst)
-    if len(types) != 1 or types[0] in ("pred", "bf16x2"):
+    if len(types) != 1 or types[0] == "pred":
         raise Unsupported
     (type_,) = types
-    if type_ == "f16x2":
-        compare, combine = _comparison(inst, "f16")
+    if type_ in ("f16x2", "bf16x2"):
+        compare, combine = _comparison(inst, type_[:-2])
         if combine is not None or len(inst.destinations) != 2:
             raise Unsupported
-        return Operation(_halves(compare), ("pred", "pred"), (type_, type_))
+        return Operation(_predicate_pair(_halves(compare, type_[:-2])), ("pred", "pred"), (type_, type_))
     compare, combine = _comparison(inst, type_)
     pair = len(inst.destinations) == 2
     destinations = ("pred", "pred") if pair else ("pred",)
@@ -86,17 +93,40 @@ def _setp(inst: Instruction) -> Operation:
 
 def _set(inst: Instruction) -> Operation:
     types = types_of(inst)
-    if len(types) != 2 or types[0] not in ("u32", "s32", "f32"):
+    if len(types) != 2 or types[0] not in _SET_RESULTS:
         raise Unsupported
     out, type_ = types
+    if type_ in ("f16x2", "bf16x2"):
+        return _set_packed(inst, out, type_)
     compare, combine = _comparison(inst, type_)
-    true = DTYPES[out].type(1) if out == "f32" else ~DTYPES[out].type(0)
+    true = _SET_RESULTS[out]
 
     def function(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
         r = compare(a, b)
         return np.where(combine(r, c[0]) if combine else r, true, DTYPES[out].type(0))
 
     return Operation(function, (out,), (type_, type_) + (("pred",) if combine else ()))
+
+
+# `set`: what is written for true, as the result's NumPy type
+_SET_RESULTS: dict[str, np.generic] = {
+    "u32": np.uint32(0xFFFFFFFF), "s32": np.int32(-1), "u16": np.uint16(0xFFFF), "s16": np.int16(-1),
+    "f32": np.float32(1), "f16": np.float16(1), "bf16": np.uint16(0x3F80), "f16x2": np.uint16(0x3C00),
+    "bf16x2": np.uint16(0x3F80),
+}  # fmt: skip
+
+
+def _set_packed(inst: Instruction, out: str, type_: str) -> Operation:
+    """`set.lt.f16x2.f16x2`: a number in each half; `set.lt.u32.f16x2`: a mask in each half."""
+    compare, combine = _comparison(inst, type_[:-2])
+    if combine is not None or out not in (type_, "u32", "s32"):
+        raise Unsupported
+    halves, true = _halves(compare, type_[:-2]), _SET_RESULTS[out] if out == type_ else np.uint16(0xFFFF)
+
+    def function(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.where(halves(a, b), true, np.uint16(0)).view(DTYPES[out])[..., 0]
+
+    return Operation(function, (out,), (type_, type_))
 
 
 def _selp(inst: Instruction) -> Operation:

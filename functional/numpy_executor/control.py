@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import TYPE_BYTES, Instruction, Register, Symbol
+from functional.ir import TYPE_BYTES, Instruction, Register
+from functional.numpy_executor.calls import call, executing, leave
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
@@ -32,16 +33,6 @@ def fall_through(block: BasicBlock) -> Terminator:
     return lambda frame: frame.machine.stack.advance(frame.rows, after)
 
 
-def _lanes(frame: Frame, guard: Getter | None) -> np.ndarray:
-    """Lane mask (uint32 [row]) of active lanes with a true guard; accounts a guarded instruction."""
-    if guard is None:
-        return frame.bits
-    lanes = frame.bits & pack(guard(frame), frame.count)
-    frame.machine.guarded[frame.index] += np.bitwise_count(lanes)
-    frame.machine.log.lanes(frame.index, lanes)
-    return lanes
-
-
 def _meeting(block: BasicBlock) -> int:
     return NOWHERE if block.reconvergence is None else block.reconvergence
 
@@ -55,7 +46,7 @@ def _bra(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         return lambda frame: frame.machine.stack.advance(frame.rows, target)
 
     def step(frame: Frame) -> None:
-        taken, stack = _lanes(frame, guard), frame.machine.stack
+        taken, stack = executing(frame, guard), frame.machine.stack
         if not taken.any():
             stack.advance(frame.rows, after)
         elif (taken == frame.bits).all():
@@ -74,7 +65,7 @@ def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     meeting, after = _meeting(block), block.index + 1
 
     def step(frame: Frame) -> None:
-        jumping = _lanes(frame, guard)
+        jumping = executing(frame, guard)
         chosen = frame.full(index(frame))
         wrong = pack(chosen >= len(targets), frame.count) & jumping
         if wrong.any():
@@ -90,73 +81,11 @@ def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     return step
 
 
-def _ret(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    if set(inst.modifiers) - {"uni"}:
-        raise Unsupported
-    guard, after, program = guard_getter(slots, inst.guard), block.index + 1, slots.program
-    returns = program.function_parameters.get(program.function_of[inst.index], ((), ()))[1]
-    whole_thread = inst.opcode == "exit"
-
-    def step(frame: Frame) -> None:
-        lanes, stack = _lanes(frame, guard), frame.machine.stack
-        if returns and not whole_thread:
-            _return_values(frame, lanes)
-        stack.leave(frame.index, lanes, whole_thread, after)
-        frame.machine.barriers.exited(frame.machine, frame.index)
-
-    return step
-
-
-def _return_values(frame: Frame, lanes: np.ndarray) -> None:
-    """Copy the callee's return parameters to those named by the call each warp came from (the block before)."""
-    stack, slots = frame.machine.stack, frame.machine.code.slots
-    program = slots.program
-    callers = stack.saved_block[frame.index, stack.base[frame.index] - 1] - 1
-    for caller in np.unique(callers):
-        call = program.instructions[program.blocks[caller].stop - 1]
-        formal = program.function_parameters[call.callee or ""][1]
-        pairs = [(p.name, d.name, p.bytes) for p, d in zip(formal, call.destinations, strict=True)
-                 if isinstance(d, Symbol)]  # fmt: skip
-        _copy_parameters(frame, np.where(callers == caller, lanes, np.uint32(0)), pairs)
-
-
-def _copy_parameters(frame: Frame, lanes: np.ndarray, pairs: list[tuple[str, str, int]]) -> None:
-    """(from, to, bytes) between `.param` variables of the threads in `lanes`."""
-    machine = frame.machine
-    slots = machine.code.slots
-    rows, lane = np.nonzero((lanes[:, None] >> np.arange(32, dtype=np.uint32)) & 1)
-    base = (frame.index[rows] * 32 + lane) * machine.local_stride + slots.local_bytes
-    for source, target, size in pairs:
-        each = np.arange(size)
-        read = base[:, None] + slots.call_parameters[source] + each
-        machine.local.data[base[:, None] + slots.call_parameters[target] + each] = machine.local.data[read]
-
-
-def _call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    program = slots.program
-    formal, returns = program.function_parameters.get(inst.callee or "", ((), ()))
-    given = [s.name for s in inst.sources if isinstance(s, Symbol)]
-    if len(given) != len(formal) or len(inst.sources) != len(given) or len(inst.destinations) != len(returns):
-        raise Unsupported
-    if any(name not in slots.call_parameters for name in given):
-        raise Unsupported
-    pairs = [(name, p.name, p.bytes) for name, p in zip(given, formal, strict=True)]
-    entry, after = program.block_of(program.callee_entry[inst.index]), block.index + 1
-    guard = guard_getter(slots, inst.guard)
-
-    def step(frame: Frame) -> None:
-        lanes = _lanes(frame, guard)
-        _copy_parameters(frame, lanes, pairs)
-        frame.machine.stack.call(frame.index, lanes, entry, after)
-
-    return step
-
-
 def _trap(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     guard, after = guard_getter(slots, inst.guard), block.index + 1
 
     def step(frame: Frame) -> None:
-        lanes = _lanes(frame, guard)
+        lanes = executing(frame, guard)
         if lanes.any():
             row = int(np.flatnonzero(lanes)[0])
             lane = int(lanes[row] & -lanes[row]).bit_length() - 1
@@ -177,7 +106,7 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     if kind == "warp":  # lanes of a warp run in step anyway
 
         def in_step(frame: Frame) -> None:
-            _lanes(frame, guard)
+            executing(frame, guard)
             frame.machine.stack.advance(frame.rows, after)
 
         return in_step
@@ -192,7 +121,7 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         raise Unsupported
 
     def step(frame: Frame) -> None:
-        lanes = _lanes(frame, guard)
+        lanes = executing(frame, guard)
         here = lanes != 0
         rows = frame.index[here]
         if not here.all():
@@ -238,5 +167,5 @@ def _barrier_operands(
 
 
 _BUILDERS: dict[str, Callable[[Slots, BasicBlock, Instruction], Terminator]] = {
-    "bra": _bra, "brx": _brx, "ret": _ret, "exit": _ret, "trap": _trap, "bar": _bar, "barrier": _bar, "call": _call,
+    "bra": _bra, "brx": _brx, "ret": leave, "exit": leave, "trap": _trap, "bar": _bar, "barrier": _bar, "call": call,
 }  # fmt: skip

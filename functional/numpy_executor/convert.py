@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from functional.ir import Instruction
-from functional.numpy_executor import exact
-from functional.numpy_executor.floating import ROUNDINGS, flush, from_bf16, saturate, to_bf16
+from functional.numpy_executor import exact, fp8, video
+from functional.numpy_executor.floating import ROUNDINGS, flush, from_bf16, rectify, saturate, to_bf16
 from functional.numpy_executor.integer import clamp
 from functional.numpy_executor.operation import (
     DTYPES,
@@ -26,16 +26,22 @@ TO_INTEGER: dict[str, Callable] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.fl
 
 
 def _cvt(inst: Instruction) -> Operation:
+    if "pack" in inst.modifiers:
+        return video.pack(inst)
     flags = flags_of(inst, {*ROUNDINGS, *TO_INTEGER, "rna", "sat", "ftz", "relu", "satfinite"})
     types = types_of(inst)
-    if len(types) != 2 or "pred" in types or flags & {"satfinite"}:
+    if len(types) != 2 or "pred" in types:
         raise Unsupported
     to, from_ = types
+    if {to, from_} & set(fp8.PAIRS):
+        return fp8.conversion(flags, to, from_)
     if to in ("f16x2", "bf16x2"):
         return _pack(flags, to, from_)
     if to == "tf32":
         return Operation(_to_tf32(flags), ("b32",), ("f32",))
-    if {to, from_} & {"f16x2", "bf16x2", "tf32"} or "relu" in flags:
+    if {to, from_} & {"f16x2", "bf16x2", "tf32", "u16x2", "s16x2"} or "satfinite" in flags:
+        raise Unsupported
+    if "relu" in flags and (to not in ("f16", "bf16") or from_ != "f32" or flags - {"rn", "rz", "relu"}):
         raise Unsupported
     kinds = (to in FLOATS, from_ in FLOATS)
     convert = {
@@ -130,6 +136,8 @@ def _float_to_float(flags: frozenset[str], to: str, from_: str) -> Callable:
         a = _widen(a, from_)
         if "ftz" in flags:
             a = flush(a)
+        if "relu" in flags:
+            a = rectify(a)
         result = convert(a)
         if "ftz" in flags:
             result = flush(result)
@@ -147,7 +155,7 @@ def _pack(flags: frozenset[str], to: str, from_: str) -> Operation:
     mode = "rz" if "rz" in flags else "rn"
 
     def half(a: np.ndarray) -> np.ndarray:
-        a = np.where(a > 0, a, np.float32(0)) if "relu" in flags else a
+        a = rectify(a) if "relu" in flags else a
         bits = to_bf16(a, mode) if to == "bf16x2" else exact.narrow(a.astype(F64), np.float16, mode).view(np.uint16)
         return bits.astype(np.uint32)
 
@@ -156,16 +164,20 @@ def _pack(flags: frozenset[str], to: str, from_: str) -> Operation:
 
 def _to_tf32(flags: frozenset[str]) -> Callable:
     """float32 with 10 mantissa bits: `.rna` rounds half away from zero, `.rn` to even, `.rz` truncates."""
-    if flags not in ({"rna"}, {"rn"}, {"rz"}):
+    relu, saturates, mode = "relu" in flags, "satfinite" in flags, flags - {"relu", "satfinite"}
+    if mode not in ({"rna"}, {"rn"}, {"rz"}):
         raise Unsupported
 
     def function(a: np.ndarray) -> np.ndarray:
-        bits = a.view(np.uint32)
+        bits = (rectify(a) if relu else a).view(np.uint32)
         odd = (bits >> np.uint32(13)) & np.uint32(1)
         bias: np.ndarray = {"rna": np.uint32(0x1000), "rn": np.uint32(0xFFF) + odd, "rz": np.uint32(0)}[
-            next(iter(flags))
+            next(iter(mode))
         ]  # type: ignore[assignment]
-        return np.where(np.isfinite(a), (bits + bias) & ~np.uint32(0x1FFF), bits)
+        rounded = np.where(np.isfinite(a), (bits + bias) & ~np.uint32(0x1FFF), bits)
+        return (
+            np.where(np.isinf(rounded.view(np.float32)), rounded - np.uint32(0x2000), rounded) if saturates else rounded
+        )
 
     return function
 

@@ -21,9 +21,17 @@ ALL = ("f32", "f64", "f16", "bf16")
 
 def flush(x: np.ndarray) -> np.ndarray:
     """`.ftz`: subnormal float32 become zeros of the same sign; other types stay."""
-    if x.dtype != F32:
-        return x
-    return np.where(np.abs(x) < F32(2.0**-126), np.copysign(F32(0), x), x)
+    return flush_any(x) if x.dtype == F32 else x
+
+
+def flush_any(x: np.ndarray) -> np.ndarray:
+    """Subnormal numbers become zeros of the same sign, whatever the type."""
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
+
+
+def rectify(x: np.ndarray) -> np.ndarray:
+    """`.relu`: negative numbers become 0, NaN stays."""
+    return np.where((x > 0) | np.isnan(x), x, x.dtype.type(0))
 
 
 def saturate(x: np.ndarray) -> np.ndarray:
@@ -59,7 +67,7 @@ def to_bf16(x: np.ndarray, mode: str = "rn") -> np.ndarray:
 
 def wrap(function: Callable, type_: str, flags: frozenset[str]) -> Callable:
     """Add `.ftz` on operands and result and `.sat` / `.relu` on the result; bf16 is computed on float32 operands."""
-    ftz = "ftz" in flags and type_ == "f32"
+    ftz = "ftz" in flags and type_ != "f64"
     if not flags & {"ftz", "sat", "relu"} and type_ != "bf16":
         return function
 
@@ -67,12 +75,12 @@ def wrap(function: Callable, type_: str, flags: frozenset[str]) -> Callable:
         if type_ == "bf16":
             sources = tuple(from_bf16(s) for s in sources)
         if ftz:
-            sources = tuple(flush(s) for s in sources)
+            sources = tuple(flush_any(s) for s in sources)
         result = function(*sources)
         if ftz:
-            result = flush(result)
+            result = flush_any(result)
         if "relu" in flags:
-            result = np.where(result > 0, result, result.dtype.type(0))
+            result = rectify(result)
         if "sat" in flags:
             result = saturate(result)
         return to_bf16(result) if type_ == "bf16" and result.dtype != np.uint16 else result
@@ -156,9 +164,9 @@ def _fma(inst: Instruction) -> Operation:
     elif type_ == "f32" and mode == "rn":
         function = exact.fma32
     elif type_ == "bf16":
-        function = lambda a, b, c: to_bf16(exact.round_to_odd(*exact.two_sum(  # noqa: E731
-            np.multiply(a, b, dtype=F64), c.astype(F64))))  # fmt: skip
-        if flags & {"sat", "relu"}:
+        function = lambda a, b, c: exact.round_to_odd(*exact.two_sum(  # noqa: E731
+            np.multiply(a, b, dtype=F64), c.astype(F64)))  # fmt: skip
+        if "sat" in flags:
             raise Unsupported
     else:
         function = lambda a, b, c: exact.fma32_directed(a, b, c, DTYPES[type_].type, mode)  # noqa: E731
@@ -175,6 +183,16 @@ def _signed_zero_aware(pick: Callable, join: Callable) -> Callable:
     return function
 
 
+def _xorsign(function: Callable) -> Callable:
+    """`.xorsign.abs`: of the magnitudes, with the sign of the product."""
+
+    def signed(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        sign = np.where(np.signbit(a) != np.signbit(b), a.dtype.type(-1), a.dtype.type(1))
+        return np.copysign(function(np.abs(a), np.abs(b)), sign)
+
+    return signed
+
+
 def extremum(opcode: str) -> Builder:
     """`min max`: a NaN operand loses, unless `.NaN`."""
     quiet, strict, join = {
@@ -183,9 +201,13 @@ def extremum(opcode: str) -> Builder:
     }[opcode]
 
     def build(inst: Instruction) -> Operation:
-        flags = flags_of(inst, {"ftz", "NaN"})
+        flags = flags_of(inst, {"ftz", "NaN", "xorsign", "abs"})
         type_ = only_type(inst, ALL)
-        function = _signed_zero_aware(strict if "NaN" in flags else quiet, join)
+        function: Callable = _signed_zero_aware(strict if "NaN" in flags else quiet, join)
+        if {"xorsign", "abs"} & flags:
+            if not {"xorsign", "abs"} <= flags:
+                raise Unsupported
+            function = _xorsign(function)
         return Operation(wrap(function, type_, flags), (type_,), (type_, type_))
 
     return build

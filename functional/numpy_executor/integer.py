@@ -197,6 +197,20 @@ def _subtract_chain(a: np.ndarray, b: np.ndarray, code: np.ndarray) -> tuple[np.
     return d - code.astype(a.dtype), (a < b) | ((d == 0) & code)
 
 
+def _extremum(function: Callable) -> Builder:
+    """`min max`, with `.relu` not below 0."""
+
+    def build(inst: Instruction) -> Operation:
+        flags, type_ = flags_of(inst, {"relu"}), only_type(inst, INTEGERS)
+        if "relu" not in flags:
+            return Operation(function, (type_,), (type_, type_))
+        if type_ not in ("s32", "s16"):
+            raise Unsupported
+        return Operation(lambda a, b: np.maximum(function(a, b), DTYPES[type_].type(0)), (type_,), (type_, type_))
+
+    return build
+
+
 def _dot(width: int) -> Builder:
     """`dp4a` (four byte products) and `dp2a` (two halfword by byte products) plus an accumulator."""
 
@@ -231,8 +245,8 @@ TABLE: dict[str, Builder] = {
     "rem": same_type(remainder, INTEGERS, 2),
     "neg": same_type(np.negative, SIGNED, 1),
     "abs": same_type(np.abs, SIGNED, 1),
-    "min": same_type(np.minimum, INTEGERS, 2),
-    "max": same_type(np.maximum, INTEGERS, 2),
+    "min": _extremum(np.minimum),
+    "max": _extremum(np.maximum),
     "sad": same_type(_sad, INTEGERS, 3),
     "mul24": _mul24(lambda p: p, 2),
     "mad24": _mul24(lambda p, c: p + c, 3),

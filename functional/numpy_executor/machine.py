@@ -12,7 +12,7 @@ from functional.launch import Launch
 from functional.memory import Memory
 from functional.numpy_executor.barriers import Barriers
 from functional.numpy_executor.code import Code
-from functional.numpy_executor.frame import raw, unpack
+from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log
 from functional.numpy_executor.special import special_values
@@ -27,6 +27,35 @@ class Bytes:
         whole = self.data[: len(self.data) // 8 * 8]
         self.words = {n: whole.view(f"u{n}") for n in (1, 2, 4, 8)}
         self.words[1] = self.data
+
+
+class Saved:
+    """Registers that callers at one depth of calls still need, by warp."""
+
+    def __init__(self, warps: int) -> None:
+        self.values: dict[int, np.ndarray] = {}
+        self.lanes = np.zeros(warps, np.uint32)
+        self.slots: dict[int, tuple[int, ...]] = {}  # of each warp
+
+    def keep(self, machine: Machine, rows: np.ndarray, lanes: np.ndarray, slots: tuple[int, ...]) -> None:
+        """Put registers of `rows` aside, to come back in `lanes`."""
+        self.lanes[rows] = lanes
+        self.slots.update(dict.fromkeys(rows.tolist(), slots))
+        for slot in slots:
+            now = machine.registers[slot]
+            if slot not in self.values:
+                self.values[slot] = np.zeros((machine.warps, 32), now.dtype)
+            self.values[slot][rows] = now if len(now) == 1 else now[rows]
+
+    def restore(self, machine: Machine, rows: np.ndarray) -> None:
+        """Bring them back."""
+        sites: dict[tuple[int, ...], list[int]] = {}
+        for row in rows.tolist():
+            sites.setdefault(self.slots[row], []).append(row)
+        for slots, members in sites.items():
+            at = np.array(members)
+            for slot in slots:
+                machine.write(slot, self.values[slot][at], at, unpack(self.lanes[at]))
 
 
 class Machine:
@@ -45,7 +74,11 @@ class Machine:
         self.barriers = Barriers(self.block_of_row, len(thread_blocks), self.stack)
         self.log = log(self.warps)
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
-        self.issued = 0  # warp instructions so far: %clock
+        self.saved: dict[int, Saved] = {}  # by level
+        if code.program.recursive:
+            self.stack.on_return = self._returned
+        self.printed: list[tuple[int, str]] = []  # (block of the chunk, text)
+        self.issued = np.zeros(self.warps, np.int64)  # instructions of each warp, its running basic block's included
         self.registers = [np.zeros((1, 1), dtype) for dtype in code.slot_dtypes]
         for slot, name in code.special_slots.items():
             self.registers[slot] = special_values(self, name)
@@ -58,7 +91,7 @@ class Machine:
         self.shared_bytes = launch.shared_bytes
         self.shared_stride = -(-self.shared_bytes // 16) * 16
         self.shared = Bytes(self.shared_stride * len(self.thread_blocks))
-        self.local_stride = -(-(code.slots.local_bytes + code.slots.call_bytes) // 16) * 16
+        self.local_stride = -(-(code.slots.local_bytes + code.slots.call_bytes) // 16) * 16 * code.slots.frames
         self.local = Bytes(self.local_stride * 32 * self.warps)
         self.globals = Bytes(data=self.memory.arena)
         self.constants = Bytes(len(self.memory.const_arena))
@@ -88,6 +121,33 @@ class Machine:
         if old.shape != shape:
             old = self.registers[slot] = np.broadcast_to(old, shape).copy()
         old[rows] = value
+
+    def enter(self, frame: Frame, inst: Instruction, lanes: np.ndarray, kept: tuple[int, ...]) -> None:
+        """Lanes of a frame are about to be in a function: put their registers `kept` aside until they are back.
+
+        Raises ExecutionError if they have no frame left.
+        """
+        if not self.code.program.recursive:
+            return
+        rows, lanes = frame.index[lanes != 0], lanes[lanes != 0]
+        levels = self.stack.level[rows]
+        if rows.size and int(levels.max()) + 1 >= self.code.slots.frames:
+            row = int(rows[levels.argmax()])
+            raise self.fault(inst, f"the stack overflows: {self.code.slots.frames - 1} calls in progress", row)
+        for level in np.unique(levels):
+            here = levels == level
+            saved = self.saved.setdefault(int(level), Saved(self.warps))
+            saved.keep(self, rows[here], lanes[here], kept)
+
+    def _returned(self, rows: np.ndarray) -> None:
+        """The call that runs on top of each stack has ended: its caller's registers come back."""
+        levels = self.stack.level[rows] - 1
+        for level in np.unique(levels):
+            self.saved[int(level)].restore(self, rows[levels == level])
+
+    def prints(self, row: int, text: str) -> None:
+        """Keep what a thread of a warp printed."""
+        self.printed.append((int(self.block_of_row[row]), text))
 
     def lanes(self, rows: np.ndarray) -> np.ndarray:
         """Active lanes of warps, bool [row, 32]."""

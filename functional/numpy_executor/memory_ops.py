@@ -49,6 +49,10 @@ _CACHE_HINTS = frozenset(
         "L2::64B",
         "L2::128B",
         "L2::256B",
+        "L2::evict_last",
+        "L2::evict_normal",
+        "L2::evict_first",
+        "L2::cache_hint",
         "unified",
     ]
 )
@@ -138,10 +142,22 @@ def _passes(frame: Frame, parts: list[Lanes]) -> np.ndarray:
     if not parts:
         return np.zeros(frame.count, np.uint8)
     part = parts[0]
-    passes = bank_passes((part.addresses >> part.addresses.dtype.type(2)).astype(np.uint32, copy=False))
+    passes = bank_passes_of(part.addresses)
     if len(passes) != frame.count:
         passes = np.repeat(passes, frame.count)
     return passes if part.some is None else np.where(part.some, passes, np.uint8(0))
+
+
+def bank_passes_of(addresses: np.ndarray) -> np.ndarray:
+    """Bank passes [row] of shared addresses [row, any number of words]."""
+    return bank_passes((addresses >> addresses.dtype.type(2)).astype(np.uint32, copy=False))
+
+
+def log_passes(frame: Frame, passes: np.ndarray) -> None:
+    """Log a generic access to shared memory: one record a bank pass [row] of the window for it."""
+    at = np.repeat(np.arange(frame.count), passes)
+    lines = np.full(len(at), SHARED_WINDOW_LINE, np.int64)
+    log_records(frame, (at, pack_records(at, lines, np.full(len(at), 15))), None)
 
 
 def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None:
@@ -202,7 +218,7 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
     """`ld`, `ldu`."""
     size, count = _access(inst)
     address = inst.sources[0]
-    if not isinstance(address, Address) or len(inst.sources) != 1:
+    if not isinstance(address, Address) or len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers):
         raise Unsupported
     space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
     where = address_getter(slots, address, space)
@@ -231,7 +247,9 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
 def store_step(slots: Slots, inst: Instruction) -> Step:
     """`st`. Where lanes write the same address, the last lane of the last warp wins."""
     size, count = _access(inst)
-    address, value = inst.sources if inst.sources and len(inst.sources) == 2 else (None, None)
+    if len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers):
+        raise Unsupported
+    address, value = inst.sources[:2]
     if not isinstance(address, Address):
         raise Unsupported
     space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import TYPE_BYTES, Instruction, Vector
+from functional.ir import TYPE_BYTES, Immediate, Instruction, Vector
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import getter, guard_getter, setter
@@ -81,4 +81,14 @@ def _isspacep(inst: Instruction) -> Operation:
     return Operation(lambda a: (a >= start) & (a < stop), ("pred",), ("u64",))
 
 
-TABLE: dict[str, Builder] = {"mov": _mov, "cvta": _cvta, "isspacep": _isspacep}
+def _createpolicy(inst: Instruction) -> Operation:
+    """A cache policy is a hint: any number will do."""
+    if inst.type != "b64":
+        raise Unsupported
+    kinds: tuple[str, ...] = ("b64",) if "range" not in inst.modifiers and len(inst.sources) == 1 else ()
+    if len(inst.sources) > 1 or (kinds and "cvt" not in inst.modifiers):
+        kinds = tuple("f32" if isinstance(s, Immediate) else "b64" for s in inst.sources)
+    return Operation(lambda *_: np.zeros((1, 1), np.uint64), ("b64",), kinds)
+
+
+TABLE: dict[str, Builder] = {"mov": _mov, "cvta": _cvta, "isspacep": _isspacep, "createpolicy": _createpolicy}

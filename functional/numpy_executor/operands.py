@@ -52,19 +52,32 @@ def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) ->
             constant = immediate(value, type_)
             return lambda _: constant
         case Special(name=name) if name in CLOCKS:
-            return _clock_getter(name, DTYPES[type_])
+            return _clock_getter(name, slots.position, DTYPES[type_])
         case Special(name=name):
             shown = special_type(name)
             if shown is None:
                 raise Unsupported
             return _slot_getter(slots.special(name, DTYPES[shown]), DTYPES[shown], DTYPES[type_], widen=True)
         case Symbol():
+            if slots.frame_bytes and (operand.name in slots.local or operand.name in slots.call_parameters):
+                return _frame_getter(slots, operand, DTYPES[type_])
             return _slot_getter(slots.symbol(operand), np.dtype(np.uint64), DTYPES[type_])
     raise Unsupported
 
 
-def _clock_getter(name: str, dtype: np.dtype) -> Getter:
-    return lambda frame: clock(frame.machine, name).astype(dtype)
+def _frame_getter(slots: Slots, symbol: Symbol, dtype: np.dtype) -> Getter:
+    """The address of a variable of a recursive function: in the frame of the running call."""
+    slot, size = slots.symbol(symbol), np.uint64(slots.frame_bytes)
+
+    def get(frame: Frame) -> np.ndarray:
+        level = frame.machine.stack.level[frame.index].astype(np.uint64)[:, None]
+        return (frame.values[slot] + level * size).astype(dtype)
+
+    return get
+
+
+def _clock_getter(name: str, position: int, dtype: np.dtype) -> Getter:
+    return lambda frame: clock(frame.machine.issued[frame.index] + position, name).astype(dtype)
 
 
 def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = False) -> Getter:

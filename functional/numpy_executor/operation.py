@@ -19,14 +19,20 @@ DTYPES: dict[str, np.dtype] = {
     **{f"s{n}": np.dtype(f"i{n // 8}") for n in (8, 16, 32, 64)},
     "f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "tf32": np.dtype("u4"),
     "f16x2": np.dtype("u4"), "bf16": np.dtype("u2"), "bf16x2": np.dtype("u4"), "pred": np.dtype("?"),
+    "u16x2": np.dtype("u4"), "s16x2": np.dtype("u4"), "e4m3x2": np.dtype("u2"), "e5m2x2": np.dtype("u2"),
 }  # fmt: skip
 RAW_BY_BYTES: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
 FLOATS = frozenset({"f16", "f32", "f64", "bf16"})
-PACKED = frozenset({"f16x2", "bf16x2"})
+PACKED = frozenset({"f16x2", "bf16x2", "u16x2", "s16x2"})
 
 
 class Unsupported(Exception):
     """An instruction form that no table holds. Decoding adds its name and line."""
+
+
+# What decoding an instruction raises if its form is not known, or if its operands are not those of the form: an operand
+# that is missing or of another sort, a type that is none. All of it becomes one error with the name and the line.
+REFUSALS = (Unsupported, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)

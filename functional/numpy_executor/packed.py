@@ -1,4 +1,4 @@
-"""Arithmetic on two halves in a 32-bit register: f16x2 and bf16x2, through the tables of the scalar type."""
+"""Arithmetic on two halves in a 32-bit register (f16x2, bf16x2, u16x2, s16x2), through the scalar type's tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from functional.ir import Instruction
-from functional.numpy_executor import floating
-from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported
+from functional.numpy_executor import floating, integer
+from functional.numpy_executor.operation import DTYPES, FLOATS, Builder, Operation, Unsupported
 
 _OPCODES = ("add", "sub", "mul", "fma", "min", "max", "neg", "abs", "ex2", "tanh")
 
@@ -22,7 +22,10 @@ def _build(inst: Instruction) -> Operation:
     packed = inst.type
     scalar = packed[:-2]
     modifiers = tuple(scalar if m == packed else m for m in inst.modifiers)
-    operation = floating.TABLE[inst.opcode](replace(inst, modifiers=modifiers))
+    table = floating.TABLE if scalar in FLOATS else integer.TABLE
+    if inst.opcode not in table:
+        raise Unsupported
+    operation = table[inst.opcode](replace(inst, modifiers=modifiers))
     if set(operation.sources) != {scalar}:
         raise Unsupported
 

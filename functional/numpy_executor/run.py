@@ -24,6 +24,7 @@ _FAIR_TURN = 256  # every so many blocks, the warps that waited longest run: a s
 # An endless loop of a lone warp would take hours to spend the budget: each basic block run costs at least 1024 of it.
 _TURN_SHIFT, _LEAST_TURNS = 10, 1 << 16
 _CACHED_PROGRAMS = 64
+_RECURSIVE_WARPS = 128  # of a chunk of a recursive program, whose threads have 64 KiB each
 
 
 class NumpyExecutor:
@@ -67,13 +68,15 @@ class NumpyExecutor:
         """
         code = self.decode(launch.program)
         blocks = checked_blocks(launch, thread_blocks)
-        per_chunk = max(1, self.chunk_warps // launch.warps_per_block)
+        warps = self.chunk_warps if not launch.program.recursive else min(self.chunk_warps, _RECURSIVE_WARPS)
+        per_chunk = max(1, warps // launch.warps_per_block)
         for first in range(0, len(blocks), per_chunk):
             chosen = blocks[first : first + per_chunk]
             with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
                 machine = Machine(code, launch, memory, chosen, self.log)
                 used += run_chunk(machine, instruction_budget, used)
                 trace = gather(chosen, launch.warps_per_block, [machine.finish()])
+                memory.printed += [text for _, text in sorted(machine.printed, key=lambda p: p[0])]
             yield trace
 
     def decode(self, program: Program) -> Code:
@@ -115,7 +118,7 @@ def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
         block = code.blocks[current]
         frame = Frame(machine, None if len(chosen) == warps else chosen, slots)
         log.block(frame.index, current, frame.bits)
-        machine.issued += block.instructions
+        machine.issued[frame.index] += block.instructions
         lanes = 32 * frame.count if frame.mask is None else int(np.bitwise_count(frame.bits).sum())
         used += block.instructions * lanes
         if before + used > budget or turn > turns:

@@ -8,12 +8,13 @@ import numpy as np
 
 from functional.ir import Register, Symbol
 from functional.launch import layout
-from functional.memory import Memory
+from functional.liveness import live_in
+from functional.memory import Memory, function_address
 from functional.numpy_executor.operands import register_dtype
-from functional.numpy_executor.operation import Unsupported
-from functional.program import Program
+from functional.program import BasicBlock, Program
 
 CONDITION_CODE = Register("%cc", "pred")
+STACK_BYTES, MOST_CALLS = 64 << 10, 1024  # of a thread, in a recursive program
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Slots:
     registers: dict[Register, int] = field(default_factory=dict)
     specials: dict[str, int] = field(default_factory=dict)
     symbols: dict[Symbol, int] = field(default_factory=dict)
+    position: int = 0  # of the instruction being decoded, from the end of its basic block
     barrier_results: dict[int, tuple[int, str]] = field(default_factory=dict)  # bar.red: instruction -> slot, operation
 
     def __post_init__(self) -> None:
@@ -37,6 +39,17 @@ class Slots:
         self.named = {*self.spaces, *self.kernel_parameters, *self.call_parameters}  # symbols with an address
         sizes = [self.local[v.name] + v.bytes for v in program.variables if v.space == "local"]
         self.local_bytes = -(-max(sizes, default=0) // 16) * 16
+        self.call_bytes = -(-self.call_bytes // 16) * 16 if program.recursive else self.call_bytes
+        # A recursive program keeps all of it once a call in progress, up to what CUDA could ever give a thread
+        self.frame_bytes = self.local_bytes + self.call_bytes if program.recursive else 0
+        self.frames = 1 if not program.recursive else min(MOST_CALLS, STACK_BYTES // max(self.frame_bytes, 1)) + 1
+        self._live = live_in(program) if program.recursive else ()
+
+    def kept_across(self, block: BasicBlock) -> tuple[int, ...]:
+        """Slots of the registers a recursive program has to put aside for the call that ends `block`."""
+        if not self.program.recursive or block.index + 1 >= len(self._live):
+            return ()
+        return tuple(sorted(self.register(r) for r in self._live[block.index + 1]))
 
     def _call_layout(self) -> tuple[dict[str, int], int]:
         """Offsets of `.param` variables of functions: a thread keeps them behind its local memory."""
@@ -65,8 +78,6 @@ class Slots:
         return self.specials[name]
 
     def symbol(self, symbol: Symbol) -> int:
-        if symbol.name not in self.named:
-            raise Unsupported  # the address of a function
         if symbol not in self.symbols:
             self.symbols[symbol] = self._new(np.dtype(np.uint64))
         return self.symbols[symbol]
@@ -77,5 +88,7 @@ class Slots:
         for table in (self.shared, self.local, self.kernel_parameters, self.call_parameters):
             if name in table:
                 return (table[name] + offset) % (1 << 64)
+        if name not in self.spaces:
+            return function_address(name)
         regions = memory.global_variables if self.spaces[name] == "global" else memory.const_variables
         return (regions[name].address + offset) % (1 << 64)

@@ -174,7 +174,8 @@ class LocalSpace(Space):
         return machine.local
 
     def limit(self, machine: Machine) -> int:
-        return machine.code.slots.local_bytes
+        slots = machine.code.slots
+        return slots.local_bytes + slots.frame_bytes * (slots.frames - 1)
 
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         checked = super().offsets(frame, inst, addresses, size)
@@ -201,7 +202,8 @@ class CallSpace(LocalSpace):
     name, window = "param", 0
 
     def limit(self, machine: Machine) -> int:
-        return machine.code.slots.call_bytes
+        slots = machine.code.slots
+        return slots.call_bytes + slots.frame_bytes * (slots.frames - 1)
 
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         return super().offsets(frame, inst, addresses, size) + frame.machine.code.slots.local_bytes

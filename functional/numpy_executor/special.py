@@ -27,7 +27,7 @@ def special_type(name: str) -> str | None:
         or name in CLOCKS
         or (base in _AXES and axis)
         or name in ("%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
-        or name.startswith(("%lanemask_", "%envreg"))
+        or name.startswith("%lanemask_")
     )
     return ("u64" if name in _WIDE else "u32") if known else None
 
@@ -66,8 +66,9 @@ def _coordinate(machine: Machine, base: str, axis: int) -> np.ndarray:
     return (linear // below % extents[axis]).astype(np.uint32)
 
 
-def clock(machine: Machine, name: str) -> np.ndarray:
-    """A monotone stand-in for a clock: the executor knows no time, so it shows warp instructions issued so far."""
+def clock(issued: np.ndarray, name: str) -> np.ndarray:
+    """A monotone stand-in for a clock, (row, 1): the executor knows no time, so it shows the instructions that the
+    warp has issued (int64 [row])."""
     wide = name in _WIDE
-    value = machine.issued >> 32 if name.endswith("_hi") else machine.issued
-    return np.full((1, 1), value if wide else value & 0xFFFFFFFF, np.uint64 if wide else np.uint32)
+    value = issued >> 32 if name.endswith("_hi") else issued
+    return value[:, None].astype(np.uint64) if wide else (value[:, None] & 0xFFFFFFFF).astype(np.uint32)

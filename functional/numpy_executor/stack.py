@@ -7,7 +7,7 @@ frame base; lanes that return leave the entries from the base up, lanes that exi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,11 +25,14 @@ class Stack:
         self.reconvergence = np.full(warps, NOWHERE, np.int32)
         self.mask = masks.astype(np.uint32)
         self.base = np.zeros(warps, np.int32)
+        self.level = np.zeros(warps, np.int32)  # calls in progress
         self.depth = np.zeros(warps, np.int32)  # saved entries
         self.saved_block = np.zeros((warps, 4), np.int32)
         self.saved_reconvergence = np.zeros((warps, 4), np.int32)
         self.saved_mask = np.zeros((warps, 4), np.uint32)
         self.saved_base = np.zeros((warps, 4), np.int32)
+        self.saved_level = np.zeros((warps, 4), np.int32)
+        self.on_return: Callable[[np.ndarray], None] | None = None  # told rows whose running call has ended
         self.deep = False  # has any warp ever saved an entry?
 
     def advance(self, rows: np.ndarray | None, target: int) -> None:
@@ -85,6 +88,23 @@ class Stack:
         self._save(rows)
         self.block[rows], self.reconvergence[rows], self.mask[rows] = entry, NOWHERE, lanes
         self.base[rows] = self.depth[rows]
+        self.level[rows] += 1
+        self.settle(rows)
+
+    def call_each(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], after: int) -> None:
+        """As `call`, of several functions: the last path runs first, and each returns to an entry that goes at once."""
+        self.block[rows] = after
+        level = self.level[rows]
+        for entry, lanes in paths:
+            called = lanes != 0
+            at = rows[called]
+            self._save(at)
+            self.block[at], self.reconvergence[at], self.mask[at] = after, after, lanes[called]
+            self.level[at] = level[called]
+            self._save(at)
+            self.block[at], self.reconvergence[at] = entry, NOWHERE
+            self.base[at] = self.depth[at]
+            self.level[at] += 1
         self.settle(rows)
 
     def leave(self, rows: np.ndarray, lanes: np.ndarray, whole_thread: bool, after: int) -> None:
@@ -119,6 +139,7 @@ class Stack:
         self.saved_reconvergence[rows, at] = self.reconvergence[rows]
         self.saved_mask[rows, at] = self.mask[rows]
         self.saved_base[rows, at] = self.base[rows]
+        self.saved_level[rows, at] = self.level[rows]
         self.depth[rows] = at + 1
 
     def _pop(self, rows: np.ndarray) -> None:
@@ -128,10 +149,13 @@ class Stack:
         self.block[rows] = self.saved_block[rows, at]
         self.reconvergence[rows] = self.saved_reconvergence[rows, at]
         self.mask[rows] = self.saved_mask[rows, at]
+        if self.on_return is not None and (ended := self.depth[rows] == self.base[rows]).any():
+            self.on_return(rows[ended])
         self.base[rows] = self.saved_base[rows, at]
+        self.level[rows] = self.saved_level[rows, at]
         self.depth[rows] = at
 
     def _grow(self) -> None:
-        for name in ("saved_block", "saved_reconvergence", "saved_mask", "saved_base"):
+        for name in ("saved_block", "saved_reconvergence", "saved_mask", "saved_base", "saved_level"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros_like(old)], axis=1))

@@ -1,0 +1,64 @@
+"""Which functions a kernel can reach: by direct calls, by indirect ones of any function whose address is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from functional.errors import PtxError
+from functional.ir import Address, Instruction, Kernel, Module, Operand, Symbol
+
+# Functions of the device run time that an executor provides: they have no body in any PTX file
+BUILTINS = frozenset({"vprintf", "__assertfail"})
+
+
+def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:
+    """(functions that `entry` can call, directly or not, in file order; can one of them call itself?).
+
+    Raises PtxError for a call to a function without a body.
+    """
+    taken = sorted(_taken(module))
+    edges: dict[str, list[str]] = {}
+    waiting = [entry]
+    while waiting:
+        caller = waiting.pop()
+        if caller.name in edges:
+            continue
+        callees = [name for call in _calls(caller) for name in _targets(module, caller, call, taken)]
+        edges[caller.name] = list(dict.fromkeys(callees))
+        waiting += [module.kernels[name] for name in callees]
+    return [k for k in module.kernels.values() if k.name in edges and k is not entry], _has_cycle(edges)
+
+
+def _calls(function: Kernel) -> Iterable[Instruction]:
+    return (i for i in function.instructions if i.opcode == "call" and i.callee not in BUILTINS)
+
+
+def _targets(module: Module, caller: Kernel, call: Instruction, taken: list[str]) -> list[str]:
+    if call.callee is None:
+        return taken
+    if call.callee not in module.kernels:
+        raise PtxError(module.path, call.line, f"'{caller.name}' calls '{call.callee}', which has no body in this file")
+    return [call.callee]
+
+
+def _taken(module: Module) -> set[str]:
+    """Functions whose address the code or an initialiser names."""
+    functions = {k.name for k in module.kernels.values() if not k.is_entry}
+    operands = (o for k in module.kernels.values() for i in k.instructions for o in (*i.sources, *i.destinations))
+    named = {base.name for base in map(_base, operands) if isinstance(base, Symbol)}
+    return functions & (named | {symbol.name for v in module.variables for _, symbol in v.relocations})
+
+
+def _base(operand: Operand | None) -> Operand | None:
+    return operand.base if isinstance(operand, Address) else operand
+
+
+def _has_cycle(edges: dict[str, list[str]]) -> bool:
+    """Take away functions that call nothing, until all are gone or none can go."""
+    left = {name: set(callees) for name, callees in edges.items()}
+    while left:
+        leaves = {name for name, callees in left.items() if not callees & left.keys()}
+        if not leaves:
+            return True
+        left = {name: callees for name, callees in left.items() if name not in leaves}
+    return False

@@ -1,0 +1,135 @@
+"""Functions of the device run time: `vprintf` and `__assertfail`.
+
+A format is C's; nvcc packs the arguments behind each other in local memory, each aligned to its size. What is printed
+goes to `Memory.printed`, in thread-block order and within a block in the order of execution.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from functional.ir import Instruction, Symbol
+from functional.memory import GLOBAL_BASE
+from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.operation import Unsupported
+from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.spaces import SPACES, WINDOWS
+
+_LONGEST = 1 << 16  # bytes of a string
+_FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])")
+_PARAMETERS = {"vprintf": 2, "__assertfail": 5}
+
+
+def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray], None]:
+    """`run(frame, lanes)` of a call. Raises Unsupported for other parameters than the run time's."""
+    names = [s.name for s in inst.sources if isinstance(s, Symbol)]
+    if len(names) != _PARAMETERS[inst.callee or ""] or any(n not in slots.call_parameters for n in names):
+        raise Unsupported
+    result = next((d.name for d in inst.destinations if isinstance(d, Symbol)), None)
+    places = [slots.call_parameters[name] for name in names]
+    into = None if result is None else slots.call_parameters[result]
+
+    def run(frame: Frame, lanes: np.ndarray) -> None:
+        for row, lane in zip(*np.nonzero((lanes[:, None] >> np.arange(32, dtype=np.uint32)) & 1), strict=True):
+            thread = _Thread(frame, inst, int(frame.index[row]), int(lane))
+            given = [thread.parameter(place) for place in places]
+            if inst.callee == "__assertfail":
+                text, file, line, function = (*map(thread.string, given[:2]), given[2] & 0xFFFFFFFF, given[3])
+                message = f"assertion '{text}' failed at {file}:{line}, {thread.string(function)}"
+                raise frame.machine.fault(inst, message, thread.row, thread.lane)
+            text, count = _format(thread, thread.string(given[0]), given[1])
+            frame.machine.prints(thread.row, text)
+            if into is not None:
+                thread.set_parameter(into, count)
+
+    return run
+
+
+class _Thread:
+    """Memory as one thread sees it."""
+
+    def __init__(self, frame: Frame, inst: Instruction, row: int, lane: int) -> None:
+        self.machine, self.inst, self.row, self.lane = frame.machine, inst, row, lane
+        self.slots = frame.machine.code.slots
+        machine = self.machine
+        self.local = (row * 32 + lane) * machine.local_stride
+        level = int(machine.stack.level[row])
+        self.call = self.local + self.slots.local_bytes + level * self.slots.frame_bytes
+
+    def parameter(self, place: int) -> int:
+        at = self.call + place
+        return int.from_bytes(self.machine.local.data[at : at + 8].tobytes(), "little")
+
+    def set_parameter(self, place: int, value: int) -> None:
+        at = self.call + place
+        self.machine.local.data[at : at + 4] = np.frombuffer(struct.pack("<I", value), np.uint8)
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        """`size` bytes, or fewer at the end of the memory, at a generic address."""
+        machine = self.machine
+        for name, (start, stop) in WINDOWS.items():
+            if start <= address < stop:
+                at, limit = address - start, SPACES[name].limit(machine)
+                if at >= limit:
+                    raise self._bad(address)
+                moved = at + (self.local if name == "local" else 0)
+                if name == "shared":
+                    moved += int(machine.block_of_row[self.row]) * machine.shared_stride
+                return SPACES[name].storage(machine).data[moved : moved + min(size, limit - at)].tobytes()
+        starts, ends = machine.memory.ranges()
+        region = int(np.searchsorted(starts, address, side="right")) - 1
+        if region < 0 or address >= int(ends[region]):
+            raise self._bad(address)
+        at = address - GLOBAL_BASE
+        return machine.globals.data[at : at + min(size, int(ends[region]) - address)].tobytes()
+
+    def _bad(self, address: int) -> Exception:
+        return self.machine.fault(self.inst, f"{address:#x} is not in any memory", self.row, self.lane)
+
+    def string(self, address: int) -> str:
+        return self.bytes_at(address, _LONGEST).partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def _format(thread: _Thread, text: str, arguments: int) -> tuple[str, int]:
+    """(what printf shows, number of arguments)."""
+    at, count = arguments, 0
+
+    def take(size: int) -> bytes:
+        nonlocal at, count
+        at, count = -(-at // size) * size, count + 1
+        data = thread.bytes_at(at, size)
+        at += size
+        return data.ljust(size, b"\0")
+
+    def show(match: re.Match) -> str:
+        flags, width, precision, length, kind = match.groups()
+        if kind == "%":
+            return "%"
+        width, precision = (
+            str(struct.unpack("<i", take(4))[0]) if part == "*" else part for part in (width, precision)
+        )
+        spec = "%" + flags + (width or "") + ("" if precision is None else "." + precision)
+        return _field(thread, take, spec, length, kind)
+
+    return _FIELD.sub(show, text), count
+
+
+def _field(thread: _Thread, take: Callable[[int], bytes], spec: str, length: str | None, kind: str) -> str:
+    """One conversion."""
+    if kind in "fFeEgGaA":
+        number = struct.unpack("<d", take(8))[0]
+        return number.hex() if kind in "aA" else (spec + kind) % number
+    if kind == "s":
+        return (spec + "s") % thread.string(int.from_bytes(take(8), "little"))
+    if kind == "p":
+        return f"0x{int.from_bytes(take(8), 'little'):x}"
+    if kind == "c":
+        return (spec + "c") % chr(take(4)[0])
+    size = 8 if length in ("l", "ll", "z", "j", "t") else 4
+    shown = {"hh": 1, "h": 2}.get(length or "", size)
+    value = int.from_bytes(take(size)[:shown], "little", signed=kind in "di")
+    return (spec + {"u": "d", "i": "d"}.get(kind, kind)) % value

@@ -1,0 +1,97 @@
+"""`ldmatrix`, `stmatrix` and `movmatrix`: 8 by 8 matrices of halves between shared memory and fragments.
+
+Lane i names the 16-byte row i % 8 of matrix i / 8; of matrix r, lane l holds elements 2 (l % 4) and + 1 of row l / 4 in
+register r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from functional.ir import Address, Instruction, Vector
+from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.memory_ops import address_getter, record, split
+from functional.numpy_executor.operands import getter, setter
+from functional.numpy_executor.operation import Operation, Unsupported
+from functional.numpy_executor.slots import Slots
+
+Step = Callable[[Frame], None]
+_LANE = np.arange(32)
+
+
+def matrices_of(inst: Instruction) -> tuple[int, bool]:
+    """(matrices, transposed). Raises Unsupported for a form that is not implemented."""
+    flags = set(inst.modifiers) - {"sync", "aligned", "m8n8", "shared", "b16", "trans"}
+    if len(flags) != 1 or not flags <= {"x1", "x2", "x4"} or inst.guard is not None:
+        raise Unsupported
+    if not {"m8n8", "shared", "b16"} <= set(inst.modifiers):
+        raise Unsupported
+    return int(next(iter(flags))[1:]), "trans" in inst.modifiers
+
+
+def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
+    """`ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16`."""
+    matrices, transposed = matrices_of(inst)
+    address, destination = inst.sources[0], inst.destinations[0]
+    elements = destination.elements if isinstance(destination, Vector) else (destination,)
+    if len(elements) != matrices or not isinstance(address, Address):
+        raise Unsupported
+    where = address_getter(slots, address, "shared")
+    setters = [setter(slots, e, "b32", False) for e in elements]
+
+    def step(frame: Frame) -> None:
+        at, halves = _rows(frame, inst, where, matrices)
+        tiles = halves[at].reshape(frame.count, matrices, 8, 8)
+        if transposed:
+            tiles = tiles.swapaxes(2, 3)
+        pairs = np.ascontiguousarray(tiles).view(np.uint32)  # [row, matrix, 8, 4]
+        for i, write in enumerate(setters):
+            write(frame, pairs[:, i].reshape(frame.count, 32))
+
+    return step
+
+
+def stmatrix_step(slots: Slots, inst: Instruction) -> Step:
+    """`stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16`."""
+    matrices, transposed = matrices_of(inst)
+    address, value = inst.sources
+    elements = value.elements if isinstance(value, Vector) else (value,)
+    if len(elements) != matrices or not isinstance(address, Address) or None in elements:
+        raise Unsupported
+    where = address_getter(slots, address, "shared")
+    getters = [getter(slots, e, "b32") for e in elements if e is not None]
+
+    def step(frame: Frame) -> None:
+        at, halves = _rows(frame, inst, where, matrices)
+        words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=1)
+        tiles = np.ascontiguousarray(words).view(np.uint16).reshape(frame.count, matrices, 8, 8)
+        halves[at] = (tiles.swapaxes(2, 3) if transposed else tiles).reshape(at.shape)
+
+    return step
+
+
+def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tuple[np.ndarray, np.ndarray]:
+    """(indices [row, 8 matrices, 8] of the halves an instruction names, shared memory as halves); recorded."""
+    named = np.broadcast_to(8 * matrices > _LANE, (frame.count, 32))
+    parts = list(split(frame, inst, "shared", where(frame), named))
+    (part,) = parts
+    rows = frame.full(part.space.offsets(frame, inst, part.addresses, 16))[:, : 8 * matrices] >> 1
+    record(frame, True, 16, parts)
+    return rows[..., None] + np.arange(8), part.space.storage(frame.machine).words[2]
+
+
+def _movmatrix(inst: Instruction) -> Operation:
+    """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: one matrix in registers, transposed."""
+    if inst.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
+        raise Unsupported
+
+    def function(frame: Frame, a: np.ndarray) -> np.ndarray:
+        halves = np.ascontiguousarray(frame.full(a)).view(np.uint16).reshape(frame.count, 8, 8)
+        return np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32)
+
+    return Operation(function, ("b32",), ("b32",), True)
+
+
+TABLE = {"movmatrix": _movmatrix}

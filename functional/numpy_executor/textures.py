@@ -1,0 +1,226 @@
+"""`tex`, `suld` and `sust` on texture and surface objects that are described in the launch (functional.texture).
+
+Linear filtering: CUDA C++ Programming Guide, "Texture Fetching": weights have 8 fractional bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from functional.coalesce import line_records, sectors_of
+from functional.ir import Address, Instruction, Operand, Register, Vector
+from functional.memory import GLOBAL_BASE
+from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.memory_ops import log_records
+from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
+from functional.numpy_executor.operation import DTYPES, Unsupported
+from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
+from functional.texture import Texture
+
+Step = Callable[[Frame], None]
+_GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2}  # spatial coordinates
+_F64 = np.float64
+
+
+class _Access:
+    """The object an instruction names, and its coordinates."""
+
+    def __init__(self, slots: Slots, inst: Instruction, coordinate_type: str) -> None:
+        geometry = next((m for m in inst.modifiers if m in _GEOMETRIES), "")
+        where = inst.sources[0]
+        if not geometry or not isinstance(where, Address) or not isinstance(where.base, Register) or where.offset:
+            raise Unsupported
+        self.inst, self.layered, self.axes = inst, geometry[0] == "a", _GEOMETRIES[geometry]
+        self.handle = getter(slots, where.base, "u64")
+        given = inst.sources[1]
+        elements: tuple = given.elements if isinstance(given, Vector) else (given,)
+        if len(elements) < self.axes + self.layered:
+            raise Unsupported
+        self.layer = getter(slots, elements[0], "u32") if self.layered else None
+        spatial = elements[self.layered : self.layered + self.axes]
+        self.coordinates: list[Getter] = [getter(slots, e, coordinate_type) for e in spatial]
+
+    def texture(self, frame: Frame, active: np.ndarray) -> Texture:
+        """The object; all lanes have to name one. Raises ExecutionError."""
+        handles = np.unique(frame.full(self.handle(frame))[active])
+        texture = frame.machine.memory.texture(int(handles[0])) if len(handles) == 1 else None
+        if texture is None or len(texture.size) < self.axes + self.layered:
+            what = "is not a texture or surface of this launch" if texture is None else "has too few dimensions"
+            raise frame.machine.fault(self.inst, f"handle {int(handles[0]):#x} {what}", int(frame.index[0]))
+        return texture
+
+    def plane(self, frame: Frame, texture: Texture) -> np.ndarray:
+        """Layer numbers [row, lane], clamped."""
+        if self.layer is None:
+            return np.zeros((frame.count, 32), np.int64)
+        return np.minimum(frame.full(self.layer(frame)), texture.size[self.axes] - 1).astype(np.int64)
+
+
+def _record(frame: Frame, address: np.ndarray, active: np.ndarray) -> None:
+    """Log the lines of addresses [row, 32, n]."""
+    some = rows_with_a_lane(active)
+    if some is not None and not some.any():
+        log_records(frame, line_records(np.zeros((frame.count, 1), np.uint32)), np.zeros(frame.count, bool))
+        return
+    columns = [repeat_active(address[..., i], active, some) for i in range(address.shape[2])]
+    log_records(frame, line_records(sectors_of(np.concatenate(columns, axis=1))), some)
+
+
+def _lanes(frame: Frame, guard: Getter | None) -> np.ndarray:
+    active = frame.active(None if guard is None else frame.set_guard(guard))
+    return np.ones((frame.count, 32), bool) if active is None else active
+
+
+def texture_step(slots: Slots, inst: Instruction) -> Step:
+    """`tex[.level].GEOMETRY.v4.TYPE.COORDINATES d, [object, {coordinates}]`; only the one level there is."""
+    types = inst.modifiers[-2:]
+    rest = set(inst.modifiers[:-2]) - {"v4", "level"} - set(_GEOMETRIES)
+    if rest or types[0] not in ("f32", "s32", "u32") or types[1] not in ("f32", "s32"):
+        raise Unsupported
+    destination = inst.destinations[0]
+    if not isinstance(destination, Vector) or len(destination.elements) != 4 or len(inst.sources) > 3:
+        raise Unsupported
+    access, guard = _Access(slots, inst, types[1]), guard_getter(slots, inst.guard)
+    setters = [setter(slots, e, types[0], guard is not None) for e in destination.elements]
+
+    def step(frame: Frame) -> None:
+        active = _lanes(frame, guard)
+        result = np.zeros((frame.count, 32, 4), DTYPES[types[0]])
+        address = np.zeros((frame.count, 32, 1), np.int64)
+        if active.any():
+            texture = access.texture(frame, active)
+            position = [np.where(active, frame.full(get(frame)), 0) for get in access.coordinates]
+            layer = access.plane(frame, texture)
+            values, address = _fetch(frame, texture, position, layer, types[1] == "s32")
+            result = _typed(values, texture, types[0])
+        for i, write in enumerate(setters):
+            write(frame, raw(np.ascontiguousarray(result[..., i])))
+        _record(frame, address, active)
+
+    return step
+
+
+def _typed(values: np.ndarray, texture: Texture, type_: str) -> np.ndarray:
+    """Channels [row, lane, channels] as four of the instruction's type; what is missing is 0, 0, 1."""
+    out = np.zeros((*values.shape[:2], 4), DTYPES[type_])
+    out[..., 3] = 1
+    out[..., : texture.channels] = values.astype(DTYPES[type_])
+    return out
+
+
+def _fetch(
+    frame: Frame, texture: Texture, position: list[np.ndarray], layer: np.ndarray, integer: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(filtered channels [row, lane, channel], addresses of the texels [row, lane, corner])."""
+    linear = texture.linear and not integer
+    total: Any = 0.0
+    addresses = []
+    axes = [_corners(p, texture.size[i], texture, linear, integer) for i, p in enumerate(position)]
+    for corner in range(2 ** len(axes) if linear else 1):
+        weight: Any = 1.0
+        index, inside, step = layer * int(np.prod(texture.size[: len(axes)])), np.ones(layer.shape, bool), 1
+        for i, axis in enumerate(axes):
+            at, valid, share = axis[corner >> i & 1]
+            index, inside, weight, step = index + at * step, inside & valid, weight * share, step * texture.size[i]
+        texel, address = _texels(frame, texture, index)
+        texel = np.where(inside[..., None], texel, 0)
+        total = texel if not linear else total + texel * np.asarray(weight)[..., None]
+        addresses.append(address)
+    return total, np.stack(addresses, axis=2)
+
+
+def _corners(x: np.ndarray, size: int, texture: Texture, linear: bool, integer: bool) -> list[tuple]:
+    """Of one axis: (texel number, is it inside?, weight) of the nearest texel, or of the two around."""
+    if integer:
+        return [(np.clip(x, 0, size - 1).astype(np.int64), (x >= 0) & (x < size), 1.0)]
+    place = x.astype(_F64)
+    place = np.where(np.isfinite(place), place, 0)
+    if texture.address == "wrap":
+        place = place - np.floor(place)
+    elif texture.address == "mirror":
+        whole = np.floor(place)
+        place = np.where(whole % 2 == 0, place - whole, 1 - (place - whole))
+    place = place * size if texture.normalized else place
+    if not linear:
+        return [(*_inside(np.floor(place), size, texture.address), 1.0)]
+    low = np.floor(place - 0.5)
+    share = np.rint((place - 0.5 - low) * 256) / 256
+    return [(*_inside(low, size, texture.address), 1 - share), (*_inside(low + 1, size, texture.address), share)]
+
+
+def _inside(at: np.ndarray, size: int, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    if mode == "wrap":
+        return (at % size).astype(np.int64), np.ones(at.shape, bool)
+    inside = np.ones(at.shape, bool) if mode != "border" else (at >= 0) & (at < size)
+    return np.clip(at, 0, size - 1).astype(np.int64), inside
+
+
+def _texels(frame: Frame, texture: Texture, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(channels [row, lane, channel], addresses [row, lane]) of texel numbers."""
+    memory = frame.machine.memory
+    region = memory.buffers[texture.buffer]
+    texels = memory.bytes_of(region)[: region.bytes // texture.texel_bytes * texture.texel_bytes]
+    values = texels.view(texture.dtype).reshape(-1, texture.channels)[index]
+    if texture.as_float and texture.dtype.kind in "iu":
+        values = np.maximum(values / np.iinfo(texture.dtype).max, -1.0)
+    elif texture.dtype.kind == "f":
+        values = values.astype(_F64)
+    return values, region.address + index * texture.texel_bytes
+
+
+def surface_step(slots: Slots, inst: Instruction) -> Step:
+    """`suld.b.GEOMETRY[.vN].bB.CLAMP d, [object, {x in bytes, y}]` and `sust.b ... [object, {x, y}], values`."""
+    loads, flags = inst.opcode == "suld", [m for m in inst.modifiers if m not in _GEOMETRIES]
+    if flags[:1] != ["b"] or flags[-1] not in ("trap", "clamp", "zero") or len(inst.sources) != (2 if loads else 3):
+        raise Unsupported
+    size = {"b8": 1, "b16": 2, "b32": 4, "b64": 8}.get(flags[-2], 0)
+    operand: Operand | None = inst.destinations[0] if loads else inst.sources[2]
+    elements: tuple = operand.elements if isinstance(operand, Vector) else (operand,)
+    if not size or flags[1:-2] != ([f"v{len(elements)}"] if len(elements) > 1 else []):
+        raise Unsupported
+    access, guard, kind = _Access(slots, inst, "s32"), guard_getter(slots, inst.guard), flags[-2]
+    setters = [setter(slots, e, kind, guard is not None) for e in elements] if loads else []
+    getters = [] if loads else [getter(slots, e, kind) for e in elements]
+    width = size * len(elements)
+
+    def step(frame: Frame) -> None:
+        active = _lanes(frame, guard)
+        address, inside = _surface_places(frame, access, active, width, flags[-1])
+        data = frame.machine.globals.words[size]
+        at = (address - GLOBAL_BASE) // size
+        for i, write in enumerate(setters):
+            write(frame, np.where(inside, data[np.where(inside, at + i, 0)], data.dtype.type(0)))
+        for i, get in enumerate(getters):
+            data[at[inside] + i] = frame.full(raw(get(frame)))[inside]
+        _record(frame, address[..., None], active)
+
+    return step
+
+
+def _surface_places(
+    frame: Frame, access: _Access, active: np.ndarray, width: int, mode: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(addresses, lanes that access anything), both [row, lane]."""
+    if not active.any():
+        return np.full(active.shape, GLOBAL_BASE, np.int64), active
+    texture = access.texture(frame, active)
+    region = frame.machine.memory.buffers[texture.buffer]
+    offset, step, inside = np.zeros(active.shape, np.int64), 1, active.copy()
+    for i, get in enumerate(access.coordinates):
+        extent = texture.size[i] * (texture.texel_bytes if i == 0 else 1)
+        x = frame.full(get(frame)).astype(np.int64)
+        last = extent - (width if i == 0 else 1)
+        valid = (x >= 0) & (x <= last)
+        wrong = active & (~valid if mode == "trap" else np.False_ if i else x % width != 0)
+        if wrong.any():
+            row, lane = (int(v[0]) for v in np.nonzero(wrong))
+            message = f"surface coordinate {x[row, lane]} is outside 0 to {last}, or misaligned"
+            raise frame.machine.fault(access.inst, message, int(frame.index[row]), lane)
+        inside &= valid if mode == "zero" else np.True_
+        offset, step = offset + np.clip(x, 0, last) * step, step * extent
+    offset += access.plane(frame, texture) * step
+    return region.address + offset // width * width, inside

@@ -1,0 +1,227 @@
+"""`wmma`: matrix fragments whose layout PTX leaves open.
+
+Here lane l holds elements l e to l e + e - 1 of the matrix in row-major order, e elements a lane; where lanes hold more
+than the matrix has, every element is held several times, each copy the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from functional.coalesce import line_records
+from functional.ir import Address, Instruction
+from functional.numpy_executor.fragments import (
+    Element,
+    decode,
+    element,
+    multiply,
+    read,
+    registers_of,
+    setters_of,
+    write,
+)
+from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, split
+from functional.numpy_executor.mma import results_of
+from functional.numpy_executor.operands import Getter, getter
+from functional.numpy_executor.operation import Unsupported
+from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.spaces import Lanes
+
+Step = Callable[[Frame], None]
+_BIG = ("m16n16k16", "m8n32k16", "m32n8k16")
+_SHAPES = {
+    **dict.fromkeys(("f16", "bf16", "s8", "u8"), _BIG), "tf32": ("m16n16k8",), "f64": ("m8n8k4",),
+    "s4": ("m8n8k32",), "u4": ("m8n8k32",), "b1": ("m8n8k128",),
+}  # fmt: skip
+_ACCUMULATORS = {"f16": _BIG, "f32": (*_BIG, "m16n16k8"), "s32": (*_BIG, "m8n8k32", "m8n8k128"), "f64": ("m8n8k4",)}
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """One of the matrices A, B, C, D of a shape: rows, columns, element type, registers a lane."""
+
+    rows: int
+    columns: int
+    kind: Element
+    registers: int
+
+    @classmethod
+    def of(cls, role: str, shape: str, type_: str) -> Fragment:
+        """Raises Unsupported for a shape that the type does not have."""
+        if shape not in (_SHAPES if role in "ab" else _ACCUMULATORS).get(type_, ()):
+            raise Unsupported
+        m, n, k = (int(x) for x in re.findall(r"\d+", shape))
+        rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
+        kind = element(type_)
+        per = 1 if type_ == "f32" else kind.per_register
+        count = 8 if type_ == "f16" and role in "ab" else rows * columns // 32 // per
+        return cls(rows, columns, kind, count)
+
+    def matrix(self, values: np.ndarray) -> np.ndarray:
+        """[row, lane, element] as [row, matrix row, matrix column]."""
+        flat = values.reshape(len(values), -1)[:, : self.rows * self.columns]
+        return flat.reshape(len(values), self.rows, self.columns)
+
+    def lanes(self, matrix: np.ndarray) -> np.ndarray:
+        """A matrix [row, ...] as [row, lane, element], repeated to fill all lanes."""
+        per = 1 if self.kind.name == "f32" else self.kind.per_register
+        each = self.registers * per
+        flat = matrix.reshape(len(matrix), -1)
+        return np.tile(flat, (1, 32 * each // flat.shape[1])).reshape(len(matrix), 32, each)
+
+    def addresses(self, stride: np.ndarray, column_major: bool) -> np.ndarray:
+        """Byte offsets [row, storage units] of the matrix with a leading dimension `stride` [row, 1] in elements."""
+        unit = max(8, self.kind.bits)  # sub-byte elements are moved by bytes
+        packed = unit // self.kind.bits
+        outer, inner = (self.columns, self.rows) if column_major else (self.rows, self.columns)
+        first = np.arange(outer)[None, :, None] * stride[:, :, None] + packed * np.arange(inner // packed)
+        return (first * self.kind.bits // 8).reshape(len(stride), -1)
+
+
+def wmma_step(slots: Slots, inst: Instruction) -> Step:
+    """`wmma.load`, `wmma.store`, `wmma.mma`."""
+    if inst.guard is not None or not {"sync", "aligned"} <= set(inst.modifiers):
+        raise Unsupported
+    builder = {"load": _load, "store": _store, "mma": _mma}.get(inst.modifiers[0])
+    if builder is None:
+        raise Unsupported
+    return builder(slots, inst)
+
+
+class _Access:
+    """A load or store: `wmma.load.a.sync.aligned.row.SHAPE.SPACE.TYPE d, [p], stride`."""
+
+    def __init__(self, slots: Slots, inst: Instruction, address: object, stride: object) -> None:
+        rest = [m for m in inst.modifiers[2:] if m not in ("sync", "aligned", "global", "shared")]
+        if len(rest) != 3 or rest[0] not in ("row", "col") or not isinstance(address, Address):
+            raise Unsupported
+        self.inst, self.column_major = inst, rest[0] == "col"
+        self.fragment = Fragment.of(inst.modifiers[1], rest[1], rest[2])
+        if self.fragment.kind.name in ("s4", "u4", "b1") and self.column_major != (inst.modifiers[1] == "b"):
+            raise Unsupported
+        self.space = inst.space
+        self.where = address_getter(slots, address, self.space)
+        self.stride: Getter | None = None if stride is None else getter(slots, stride, "u32")  # type: ignore[arg-type]
+
+    def place(self, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+        """(element indices [row, unit], storage words); checked and recorded. All lanes name the same matrix."""
+        inst, fragment = self.inst, self.fragment
+        parts = list(split(frame, inst, self.space, self.where(frame), None))
+        if len(parts) != 1:
+            message = "warps that run together name matrices in different memories, which is not supported"
+            raise frame.machine.fault(inst, message, int(frame.index[0]))
+        part = parts[0]
+        base = frame.full(part.addresses)[:, :1].astype(np.int64)
+        if self.stride is None:
+            stride = np.full((frame.count, 1), fragment.rows if self.column_major else fragment.columns, np.int64)
+        else:
+            stride = frame.full(self.stride(frame))[:, :1].astype(np.int64)
+        size = max(8, fragment.kind.bits) // 8
+        addresses = (base + fragment.addresses(stride, self.column_major)).astype(part.addresses.dtype)
+        whole = Lanes(part.space, addresses, None, None)
+        at = part.space.offsets(frame, inst, addresses, size) >> (size.bit_length() - 1)
+        if self.space == "shared":
+            frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
+        elif part.space.name == "shared":
+            log_passes(frame, bank_passes_of(addresses))
+        else:
+            sectors = part.space.sectors(frame, whole, size)
+            log_records(frame, line_records(sectors), None)  # type: ignore[arg-type]
+        return at, part.space.storage(frame.machine).words[size]
+
+
+def _load(slots: Slots, inst: Instruction) -> Step:
+    access = _Access(slots, inst, inst.sources[0], inst.sources[1] if len(inst.sources) > 1 else None)
+    fragment = access.fragment
+    setters = setters_of(slots, inst.destinations[0], fragment.kind)
+    if len(setters) != fragment.registers or inst.modifiers[1] not in "abc":
+        raise Unsupported
+    kept = "u8" if fragment.kind.name == "f64" else "u4"
+
+    def step(frame: Frame) -> None:
+        at, words = access.place(frame)
+        units = words[at]
+        if access.column_major:
+            inner = units.shape[1] // fragment.columns
+            if fragment.kind.bits >= 8:
+                units = units.reshape(frame.count, fragment.columns, inner).swapaxes(1, 2).reshape(frame.count, -1)
+        filled = np.tile(units, (1, 32 * fragment.registers * int(kept[1]) // (units.shape[1] * units.itemsize)))
+        registers = np.ascontiguousarray(filled).view(kept).reshape(frame.count, 32, fragment.registers)
+        for i, put in enumerate(setters):
+            put(frame, np.ascontiguousarray(registers[..., i]))
+
+    return step
+
+
+def _store(slots: Slots, inst: Instruction) -> Step:
+    stride = inst.sources[2] if len(inst.sources) > 2 else None
+    access = _Access(slots, inst, inst.sources[0], stride)
+    fragment = access.fragment
+    if inst.modifiers[1] != "d":
+        raise Unsupported
+    getters = registers_of(slots, inst.sources[1], fragment.kind)
+    if len(getters) != fragment.registers:
+        raise Unsupported
+
+    def step(frame: Frame) -> None:
+        at, words = access.place(frame)
+        registers = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
+        units = np.ascontiguousarray(registers).view(words.dtype).reshape(frame.count, fragment.rows, fragment.columns)
+        words[at] = (units.swapaxes(1, 2) if access.column_major else units).reshape(frame.count, -1)
+
+    return step
+
+
+def fragments_of(inst: Instruction) -> tuple[tuple[Fragment, Fragment, Fragment, Fragment], frozenset[str]]:
+    """((D, A, B, C), options among satfinite, xor, and, popc) of a `wmma.mma`. Raises Unsupported."""
+    options = frozenset(inst.modifiers) & {"satfinite", "xor", "and", "popc"}
+    plain = [m for m in inst.modifiers[1:] if m not in options and m not in ("sync", "aligned", "row", "col", "rn")]
+    shape, types = plain[0], plain[1:]
+    if len(types) == 2:  # half-precision: only the types of D and C are named
+        types = [types[0], "f16", "f16", types[1]]
+    if len(types) != 4 or types[1] != types[2] or len(inst.sources) != 3:
+        raise Unsupported
+    d, a, b, c = (Fragment.of(role, shape, t) for role, t in zip("dabc", types, strict=True))
+    _check_types(types, options)
+    return (d, a, b, c), options
+
+
+def _mma(slots: Slots, inst: Instruction) -> Step:
+    (d, a, b, c), options = fragments_of(inst)
+    sources = [registers_of(slots, o, f.kind) for o, f in zip(inst.sources, (a, b, c), strict=True)]
+    setters = setters_of(slots, inst.destinations[0], d.kind)
+    given = [*map(len, sources), len(setters)]
+    if given != [f.registers for f in (a, b, c, d)]:
+        raise Unsupported
+
+    def step(frame: Frame) -> None:
+        left, third = (f.matrix(read(frame, get, f.kind)) for f, get in ((a, sources[0]), (c, sources[2])))
+        right = _right(frame, sources[1], b)
+        write(frame, setters, d.lanes(multiply(left, right, third, a.kind, options)), d.kind)
+
+    return step
+
+
+def _right(frame: Frame, getters: list[Getter], b: Fragment) -> np.ndarray:
+    """B; sub-byte ones are kept column by column, as they lie in memory."""
+    if b.kind.bits >= 8:
+        return b.matrix(read(frame, getters, b.kind))
+    words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
+    flat = decode(words, b.kind).reshape(frame.count, -1)
+    return flat.reshape(frame.count, b.columns, b.rows).swapaxes(1, 2)
+
+
+def _check_types(types: list[str], options: frozenset[str]) -> None:
+    """Raises Unsupported unless D, C and the options go with A."""
+    allowed = {"b1": {"popc", "xor", "and"}, "f16": {"satfinite"}}.get(
+        types[1], {"satfinite"} if types[1][1:] in "84" else set()
+    )
+    if types[0] not in results_of(types[1]) or types[3] not in results_of(types[1]) or options - allowed:
+        raise Unsupported
+    if (types[1] == "b1") != ("popc" in options) or (types[1] == "f16" and "satfinite" in options):
+        raise Unsupported
