@@ -34,6 +34,7 @@ class LaunchResult:
     issue_slots_per_sm: dict[str, list[int]]
     caches: dict[str, int]
     memory: dict[str, float]  # hit rates, traffic, use of capacity: abstim.limits.memory_use
+    windows: dict[str, Any]  # issue over time: abstim.engine.launch.Launch.history
     limit: str  # what kept it from being faster: abstim.limits.limit_of
 
 

@@ -260,5 +260,6 @@ def _launch_result(
         issue_slots_per_sm=dict(zip(SLOT_REASONS, result.issue_slots.T.tolist(), strict=True)),
         caches={name: int(value) for name, value in result.counters.items()},
         memory=memory,
+        windows=result.history,
         limit=limit_of(slots, memory),
     )

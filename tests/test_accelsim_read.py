@@ -387,5 +387,5 @@ def test_table_covers_what_accel_sim_knows_of_ampere():
 
 
 def test_a_target_that_is_no_trace(tmp_path):
-    with pytest.raises(InputError, match="trace directory"):
+    with pytest.raises(InputError, match="no complete trace store"):
         run(str(Path(tmp_path)))

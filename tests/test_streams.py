@@ -151,7 +151,9 @@ def test_atomics_are_not_even_tried(several: LlvmExecutor, monkeypatch: pytest.M
     assert_same(several.run(launch, memory.copy()), want)
 
 
-@pytest.mark.parametrize("executor", [LlvmExecutor(threads=2), ONE, NumpyExecutor(chunk_warps=8)], ids=repr)
+@pytest.mark.parametrize(
+    "executor", [LlvmExecutor(threads=2), ONE, NumpyExecutor(chunk_warps=8)], ids=["threads", "one thread", "oracle"]
+)
 def test_a_fault_far_in_comes_behind_traces_of_what_went_well(executor: Executor) -> None:
     launch, memory = launch_of("st.global.u32 [%rd1], %r0;", grid=100, words=64 * 90)  # block 90 writes past the end
     traces = []

@@ -134,6 +134,7 @@ def _launch(workload: Workload, number: int, gpu: Gpu, summary: Summary, p: Pred
         },
         memory=_memory(1 - missed / work.lookups if work.lookups else None,
                        1 - read / (4 * missed) if real and missed >= 0.5 else None, sectors, read),
+        windows={},
         limit=BOUNDS[int(p.bounds_cycles.argmax())],
         bounds_cycles={name: float(v) for name, v in zip(BOUNDS, p.bounds_cycles, strict=True)},
     )  # fmt: skip

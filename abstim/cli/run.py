@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,6 +51,13 @@ def run(
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
     backend: Backend = "compiled",
     model: Model = "engine",
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write a timeline for Perfetto or chrome://tracing: SMs, warp slots, basic blocks.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say how long a target takes on a GPU: cycles, seconds, IPC, occupancy, issue slots by reason.
@@ -61,6 +69,8 @@ def run(
     `abstim run hotspot --gpu gtx480 --set schedulers_per_sm=1`
 
     `abstim run hotspot --gpu gtx480_1sched --gpu gtx480`
+
+    `abstim run hotspot --timeline hotspot-timeline.json`
 
     `abstim run hotspot --model analytic --set perfect_memory=false`
 
@@ -84,7 +94,23 @@ def run(
         _print_run(results[0])
     else:
         _print_comparison(results)
+    if timeline is not None:
+        _write_timeline(timeline, case, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)
+
+
+def _write_timeline(path: Path, case, gpu, flush: str, quiet: bool) -> None:
+    from abstim.cache import note
+    from abstim.cli.tables import progress
+    from abstim.target import open_target
+    from abstim.timeline import write_timeline
+    from abstim.watch import watch
+    from abstim.workload import execute
+
+    with progress(quiet=quiet) as report:
+        launches = list(watch(execute(open_target(case), progress=report), gpu, flush, report))
+    if said := write_timeline(path, launches, gpu.spec.core_clock_hz):
+        note(said)
 
 
 def _runs(results: list[RunResult]) -> dict[str, Any]:

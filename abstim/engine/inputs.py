@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -46,3 +47,4 @@ class EngineResult:
     issue_slots: Int64[np.ndarray, "sm reason"]
     resident_warp_cycles: Int64[np.ndarray, " sm"]
     counters: dict[str, int]  # COUNTERS, all SMs together
+    history: dict[str, Any] = field(default_factory=dict)  # over time: Launch.history; {} if it was not kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -78,6 +79,24 @@ class Launch:
         at = int(self.machine["windows_at"])
         return self.far[at : at + int(self.machine["windows"])]
 
+    def history(self, most: int = 100) -> dict[str, Any]:
+        """A drained launch over time, in at most `most` windows of equal length; {} if they did not last.
+
+        Keys: `window_cycles`; and, one entry a window, `warp_instructions` issued and `resident_warp_cycles`, those of
+        warps between their first issue and their retirement.
+        """
+        fine, last = 1 << int(self.machine["window_log2"]), int(self.sms["last_exit"].max())
+        if last // fine >= len(self.windows):
+            return {}
+        width = fine * -(-(last // fine + 1) // most)
+        starts = np.arange(0, last + 1, width)
+        issued = np.add.reduceat(self.windows, starts // fine)
+        begun, gone = (np.bincount(times, minlength=last + 2) for times in (self.warps[:, 0], self.warps[:, 1] + 1))
+        resident = np.add.reduceat(np.cumsum(begun - gone)[: last + 1], starts)
+        return {
+            "window_cycles": width, "warp_instructions": issued.tolist(), "resident_warp_cycles": resident.tolist(),
+        }  # fmt: skip
+
     def leave(self, caches: Caches) -> None:
         """Keep what the caches hold for the next launch."""
         caches.take(self.machine, self.sms, self.heaps, self.far)
@@ -90,4 +109,5 @@ class Launch:
         slots = sms["slots"].copy()
         slots[:, EMPTY] += cycles * spec.schedulers_per_sm - slots.sum(1)
         counters = {name: int(sms[name].sum()) for name in COUNTERS}
-        return EngineResult(cycles, sm_cycles, slots, sms["resident_warp_cycles"].copy(), counters)
+        resident = sms["resident_warp_cycles"].copy()
+        return EngineResult(cycles, sm_cycles, slots, resident, counters, self.history() if len(self.windows) else {})
