@@ -14,7 +14,7 @@ LATENCIES = {
     "unit_busy": "execution units",
     "barrier": "barriers",
     "memory": "memory latency",
-    "empty": "too few warps",
+    "empty": "too few thread blocks",
 }
 
 

@@ -55,7 +55,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write a timeline for Perfetto or chrome://tracing: SMs, warp slots, basic blocks.",
+            help="Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks.",
         ),
     ] = None,
     as_json: Json = False,
