@@ -28,7 +28,7 @@ def memory_use(counters: Mapping[str, int], cycles: int, spec: Spec, params: Par
     dram_sectors = counters["dram_reads"] + counters["dram_writes"]
     found = {
         f"{cache}_hit_rate": 1 - counters[f"{cache}_misses"] / counters[f"{cache}_accesses"]
-        for cache in ("l1d", "const", "l1i", "l2")
+        for cache in ("l1d", "l1t", "const", "l1i", "l2")
         if counters[f"{cache}_accesses"]
     }
     return found | {

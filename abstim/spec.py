@@ -132,6 +132,8 @@ class Spec:
     l1d_replacement: str = _choice("lru", "fifo")
     unified_l1d_bytes: int = _whole(0, 1 << 24)
     shared_options_kib: str = _sizes()
+    l1t_sets: int = _power_of_two(4096)
+    l1t_ways: int = _whole(1, 4096)
     shared_banks: int = _whole(32, 32, "32: the trace holds conflicts on 32 banks")
     l1i_mshrs: int = _whole(1, 8)
     const_mshrs: int = _whole(1, 8)

@@ -22,9 +22,10 @@ class Kind(IntEnum):
     SHARED_LOAD = 6
     SHARED_STORE = 7
     SHARED_ATOMIC = 8
-    GLOBAL_LOAD = 9  # and local, generic, texture
+    GLOBAL_LOAD = 9  # and local, generic, surface
     GLOBAL_STORE = 10
     GLOBAL_ATOMIC = 11
+    TEXTURE_LOAD = 12
 
 
 _FAMILY = {
@@ -84,6 +85,8 @@ def _memory_kind(instruction: Instruction) -> Kind:
         return Kind.GLOBAL_LOAD
     if opcode in ("atom", "red", "mbarrier", "cp"):
         return Kind.SHARED_ATOMIC if space == "shared" else Kind.GLOBAL_ATOMIC
+    if opcode == "tex":
+        return Kind.TEXTURE_LOAD
     store = opcode in ("st", "sust") or (opcode == "wmma" and "store" in instruction.modifiers)
     if space == "shared":
         return Kind.SHARED_STORE if store else Kind.SHARED_LOAD

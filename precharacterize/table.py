@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8, Int16, Int32
 
-VERSION = 1  # of the rules in this package; part of the key
+VERSION = 2  # of the rules in this package; part of the key
 
 
 @dataclass(frozen=True, eq=False)  # equal only to itself: it can be a key

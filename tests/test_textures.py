@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ptx_kernels import HEADER, REGISTERS, module
 
+from abstim.simulate import run
 from functional.errors import ExecutionError, InputError
 from functional.launch import Pointer, make_launch
 from functional.launches_json import load_case
@@ -156,3 +157,22 @@ def test_launch_description(tmp_path) -> None:
     (tmp_path / "launches.json").write_text(json.dumps(document))
     with pytest.raises(InputError, match="does not describe a texture"):
         load_case(tmp_path / "launches.json")
+
+
+def test_textures_have_a_cache_of_their_own(tmp_path) -> None:
+    """The second launch of a run that keeps its caches finds every texel."""
+    (tmp_path / "k.ptx").write_text(HEADER + kernel(TEX2D))
+    GRID.tofile(tmp_path / "g.bin")
+    entry = {"texture": "g", "size": [4, 3], "linear": False, "address": "border"}
+    launch = {"kernel": "k", "grid": [1, 1, 1], "block": [32, 1, 1], "args": [entry, {"buf": "c"}, {"buf": "o"}]}
+    document = {
+        "ptx": "k.ptx",
+        "buffers": {"g": {"bytes": 48, "init": "g.bin", "dtype": "f32"}, "c": {"bytes": 256}, "o": {"bytes": 256}},
+        "launches": [launch, launch],
+    }
+    (tmp_path / "launches.json").write_text(json.dumps(document))
+    first, second = run(str(tmp_path / "launches.json"), "gtx480", ["perfect_memory=false"], flush="l1d").launches
+    assert first.caches["l1t_accesses"] == second.caches["l1t_accesses"] > 0
+    assert (first.caches["l1t_misses"] > 0, second.caches["l1t_misses"]) == (True, 0) and second.cycles < first.cycles
+    with pytest.raises(InputError, match="no texture cache"):
+        run(str(tmp_path / "launches.json"), "gtx480", backend="array")

@@ -40,8 +40,9 @@ class Caches:
     def take(self, m: np.ndarray, sms: np.ndarray, heaps: np.ndarray, far: np.ndarray) -> None:
         """Keep what a finished launch leaves: whatever was on its way has arrived."""
         self.heaps, self.stamps = heaps[:, : int(m["cache_words"])].copy(), sms["stamp"].copy()
-        for at, lines in (("l1i_at", m["l1i_sets"] * m["l1i_ways"]), ("const_at", m["const_sets"] * m["const_ways"])):
-            self.heaps[:, int(m[at] + 2 * lines) : int(m[at] + 3 * lines)] = 0
+        for cache in ("l1i", "const", "l1t"):
+            at, lines = m[f"{cache}_at"], m[f"{cache}_sets"] * m[f"{cache}_ways"]
+            self.heaps[:, int(at + 2 * lines) : int(at + 3 * lines)] = 0
         first, l1d_lines = int(m["l1d_at"]), int(m["l1d_lines"])
         self.l1d = (first, int(m["cache_words"]))
         self.heaps[:, first + 2 * l1d_lines : first + 4 * l1d_lines] = 0

@@ -14,6 +14,8 @@ from precharacterize import LatencyTable
 COUNTERS = (
     "l1d_accesses",
     "l1d_misses",
+    "l1t_accesses",
+    "l1t_misses",
     "const_accesses",
     "const_misses",
     "l1i_accesses",

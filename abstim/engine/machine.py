@@ -51,8 +51,8 @@ def machine_of(
     spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
     m = np.zeros(1, MACHINE)[0]
     for name in (
-        "sm_count", "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1d_sets",
-        "l1d_banks", "sub_cores", "l1d_sectored", "shared_collectors",
+        "sm_count", "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1d_sets", "l1t_sets",
+        "l1t_ways", "l1d_banks", "sub_cores", "l1d_sectored", "shared_collectors",
     ):  # fmt: skip
         m[name] = getattr(spec, name)
     values = {
@@ -188,6 +188,7 @@ def _lay_out_heap(m: np.ndarray) -> None:
     caches = {
         "l1i_at": 4 * m["l1i_sets"] * m["l1i_ways"],
         "const_at": 4 * m["const_sets"] * m["const_ways"],
+        "l1t_at": 4 * m["l1t_sets"] * m["l1t_ways"],
         "l1d_at": LINE_WORDS * m["l1d_lines"],
         "hints_at": HINTS,
     }

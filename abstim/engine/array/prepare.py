@@ -17,6 +17,7 @@ from abstim.engine.machine import machine_of
 from abstim.result import SLOT_REASONS
 from functional.errors import InputError
 from precharacterize import LatencyTable
+from precharacterize.classify import Kind
 
 INT32_MAX = (1 << 31) - 1
 STREAM = 4096  # least length of a stream
@@ -65,6 +66,8 @@ def prepare(inputs: LaunchInputs, points: Sequence[Gpu], blocks_per_sm: Sequence
 
 def _check(inputs: LaunchInputs) -> None:
     trace = inputs.trace
+    if (inputs.table.kind == Kind.TEXTURE_LOAD).any():
+        raise InputError("the array engine has no texture cache; use the compiled one (--backend compiled)")
     longest = max(len(trace.blocks), len(trace.records), len(trace.conflicts))
     warps = len(trace.thread_blocks) * trace.warps_per_block
     if longest > INT32_MAX or warps > LIMIT_WARPS:

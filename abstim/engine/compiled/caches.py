@@ -43,6 +43,21 @@ def l1i_lookup(sm, heap, far, m, pc, time):
 
 
 @jit
+def texture_line(sm, heap, far, m, line, time):
+    """Result cycle of one texture-cache line whose hit result would be at `time`."""
+    lines = m.l1t_sets * m.l1t_ways
+    first = m.l1t_at + (line & (m.l1t_sets - 1)) * m.l1t_ways
+    k = find(heap, first, m.l1t_ways, line)
+    sm.l1t_accesses += 1
+    if k < 0:
+        sm.l1t_misses += 1
+        k = victim(heap, first, m.l1t_ways, lines)
+        place(heap, k, lines, line, supply(sm, heap, far, m, line, 15, time))
+    touch(sm, heap, k, lines)
+    return max(time, heap[k + 2 * lines])
+
+
+@jit
 def const_line(sm, heap, far, m, line, time):
     """Result cycle of one constant-cache line whose hit result would be at `time`."""
     lines = m.const_sets * m.const_ways

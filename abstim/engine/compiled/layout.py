@@ -41,7 +41,7 @@ MACHINE = np.dtype(
             "perfect_l1i", "perfect_const",
             "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes",
             "l1d_sets", "l1d_ways", "l1d_index", "l1d_lines", "l1d_sectored", "l1d_banks", "l1d_bypassed",
-            "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
+            "l1t_sets", "l1t_ways", "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles",
             "atomic_cycles", "l1i_miss_cycles",
             "register_count",
@@ -52,8 +52,8 @@ MACHINE = np.dtype(
             "l2_sets", "l2_ways", "l2_merges", "l2_lines", "l2_hash_log2", "dram_banks", "row_log2", "bank_log2",
             "responses_at", "l2_at", "slices_at", "channels_at", "rows_at", "uses_at",
             "blocks_at", "warps_at", "windows_at", "windows", "window_log2", "far_words",
-            "ring", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1d_at", "hints_at",
-            "cache_words", "heap_words",
+            "ring", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1t_at", "l1d_at",
+            "hints_at", "cache_words", "heap_words",
         )),
         ("port_width", np.int64, KINDS),
         ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
@@ -114,7 +114,8 @@ SM = np.dtype(
         ("wheel_used", np.uint64),  # places of the wheel that are not empty
         ("last_fetched", np.int64),
         *((name, np.int64) for name in (
-            "l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses", "l1i_misses",
+            "l1d_accesses", "l1d_misses", "l1t_accesses", "l1t_misses",
+            "const_accesses", "const_misses", "l1i_accesses", "l1i_misses",
             "l2_accesses", "l2_misses", "dram_reads", "dram_writes", "resident_warp_cycles",
         )),
         # warp slots

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.compiled.caches import const_line
+from abstim.engine.compiled.caches import const_line, texture_line
 from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.l1d import beyond, l1d_load, l1d_store
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
@@ -14,6 +14,7 @@ PARAM_LOAD, CONST_LOAD, GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (
     int(Kind.PARAM_LOAD), int(Kind.CONST_LOAD), int(Kind.GLOBAL_LOAD), int(Kind.GLOBAL_STORE), int(Kind.GLOBAL_ATOMIC),
 )  # fmt: skip
 SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC = int(Kind.SHARED_LOAD), int(Kind.SHARED_STORE), int(Kind.SHARED_ATOMIC)
+TEXTURE_LOAD = int(Kind.TEXTURE_LOAD)
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 
@@ -159,6 +160,8 @@ def transaction(sm, heap, far, m, kind, line, time, sectors):
     """Result cycle of one transaction that would meet the L1D tags at `time`."""
     if kind == GLOBAL_ATOMIC:
         return beyond(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors, False, m.l2_atomic_units)
+    if kind == TEXTURE_LOAD:
+        return texture_line(sm, heap, far, m, line, time)
     if line >= LOCAL_LINE:
         return l1d_load(sm, heap, far, m, line, time, sectors)
     if m.l1d_bypassed:
