@@ -14,8 +14,6 @@ from precharacterize import LatencyTable
 COUNTERS = (
     "l1d_accesses",
     "l1d_misses",
-    "l1t_accesses",
-    "l1t_misses",
     "const_accesses",
     "const_misses",
     "l1i_accesses",
@@ -24,6 +22,8 @@ COUNTERS = (
     "l2_misses",
     "dram_reads",
     "dram_writes",
+    "l1t_accesses",
+    "l1t_misses",
 )
 
 
