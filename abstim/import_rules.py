@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any
 
-from abstim.gpgpusim_config import Option, cache_of, timing_of
+from abstim.gpgpusim_config import CacheString, Option, cache_of, timing_of
 from functional.errors import InputError
 
 Options = dict[str, Option]
@@ -65,21 +65,17 @@ def _scheduler(option: Option, _: Options) -> Values:
 def _pipeline_widths(option: Option, _: Options) -> Values:
     """SP, SFU, MEM of ID_OC and OC_EX, then EX_WB; or SP, DP, INT, SFU, MEM of both, EX_WB, and the tensor unit."""
     widths = [int(n) for n in option.numbers(",", (7, 11, 13))]
-    sp, sfu, mem, bus = (0, 1, 2, 6) if len(widths) == 7 else (0, 3, 4, 10)
-    return {
-        "sp_port_width": widths[sp],
-        "sfu_port_width": widths[sfu],
-        "mem_port_width": widths[mem],
-        "result_bus_width": widths[bus],
-    }
+    places = {"sp": 0, "sfu": 1, "mem": 2} if len(widths) == 7 else {"sp": 0, "dp": 1, "int": 2, "sfu": 3, "mem": 4}
+    if len(widths) == 13:
+        places["tensor"] = 11
+    bus = {"result_bus_width": widths[6 if len(widths) == 7 else 10]}
+    return bus | {f"{port}_port_width": widths[place] for port, place in places.items() if widths[place]}
 
 
 def _generic_collectors(option: Option, options: Options) -> Values:
-    """Collectors of any unit, shared: each port may have them all."""
+    """Collectors of any unit, shared."""
     specialised = options.get("enable_specialized_operand_collector")
-    if specialised is None or specialised.whole():
-        return {}
-    return {f"{port}_collectors": option.whole() for port in ("sp", "sfu", "mem")}
+    return {} if specialised is None or specialised.whole() else {"shared_collectors": option.whole()}
 
 
 def _cache(name: str, **keys: str) -> Rule:
@@ -89,19 +85,54 @@ def _cache(name: str, **keys: str) -> Rule:
         cache = cache_of(option)
         if cache is None:
             return {}
-        index = {"H": "hash", "L": "linear"}.get(cache.letters["index"], cache.letters["index"])
         values = {f"{name}_sets": cache.sets, f"{name}_ways": cache.ways}
-        return values | {key: index if what == "index" else getattr(cache, what) for key, what in keys.items()}
+        return values | {key: _cache_value(cache, what) for key, what in keys.items()}
 
     return rule
 
 
-def _interleave(option: Option, _: Options) -> Values:
+# Letters of a cache string that have a name here; others are taken as they are, and refused by the key's domain.
+_LETTERS: dict[str, dict[str, Any]] = {
+    "index": {"H": "hash", "L": "linear", "P": "ipoly"},
+    "write": {"B": "back", "T": "through", "E": "evict", "L": "local_back"},
+    "allocate": {"m": "miss", "f": "fill", "s": "fill"},
+    "write_allocate": {"N": False, "W": True, "F": True, "L": True},
+    "replacement": {"L": "lru", "F": "fifo"},
+}
+
+
+def _cache_value(cache: CacheString, what: str) -> Any:
+    if what not in _LETTERS:
+        return getattr(cache, what)
+    return _LETTERS[what].get(cache.letters[what], cache.letters[what])
+
+
+def _adaptive(option: Option, options: Options) -> Values:
+    """L1D and shared memory in one: its size, the ways it has as L1D alone, and the partitions."""
+    names = ("unified_l1d_size", "shmem_option", "cache:dl1")
+    cache = cache_of(options[names[2]]) if names[2] in options else None
+    if not option.whole() or cache is None or any(name not in options for name in names):
+        return {}
+    size_bytes = options[names[0]].whole() * 1024
+    ways = size_bytes // (cache.sets * cache.line_bytes)
+    return {"unified_l1d_bytes": size_bytes, "shared_options_kib": options[names[1]].value, "l1d_ways": ways}
+
+
+def _mapping(option: Option, _: Options) -> Values:
+    """Where the channel's number stands; rows (R) and the lowest bank bit (B) are those of a channel's addresses."""
     mark, _at, rest = option.value.partition("@")
-    bit = rest.partition(";")[0]
+    bit, _semicolon, letters = rest.partition(";")
     if mark != "dramid" or not re.fullmatch(r"\d{1,2}", bit):
         raise option.fail("a mapping such as dramid@8;0000RRRR...")
-    return {"channel_interleave_bytes": 1 << int(bit)}
+    bits = letters.replace(".", "")[::-1]
+    places = {"dram_row_bytes": bits.find("R"), "slice_interleave_bytes": bits.find("B")}
+    return {"channel_interleave_bytes": 1 << int(bit)} | {k: 1 << place for k, place in places.items() if place >= 0}
+
+
+def _with_partition(_: Option, options: Options) -> Values:
+    """A part of the partition: counts together with its switch."""
+    switch = "adaptive_cache_config"
+    return _adaptive(options[switch], options) if switch in options else {}
 
 
 def _dram_timing(option: Option, options: Options) -> Values:
@@ -153,8 +184,18 @@ def _traced_int(option: Option, options: Options) -> Values:
     return _traced((*_INT, "other"))(option, options) | {"instruction_bytes": 16}
 
 
-def _fp64_unit(option: Option, _: Options) -> Values:
-    return {} if option.whole() else {f"unit.{name}": "sfu" for name in _FLOAT["fp64"]}
+def _units(key: str, unit: str, otherwise: str, classes: tuple[str, ...]) -> Rule:
+    """The number of units of a kind, and that some classes run on them, if there are any; divisions stay on the SFU."""
+
+    def rule(option: Option, _: Options) -> Values:
+        where = {f"unit.{name}": unit if option.whole() else otherwise for name in classes if not name.endswith("div")}
+        return where | {key: option.whole()}
+
+    return rule
+
+
+def _flag(*keys: str) -> Rule:
+    return lambda option, _: dict.fromkeys(keys, bool(option.whole()))
 
 
 def _plus(key: str, extra: int) -> Rule:
@@ -175,7 +216,14 @@ RULES: dict[str, Rule] = {
     "pipeline_widths": _pipeline_widths,
     "num_sp_units": _same("sp_units"),
     "num_sfu_units": _same("sfu_units"),
-    "num_dp_units": _fp64_unit,
+    "num_int_units": _units("int_units", "int", "sp", (*_INT, "other")),
+    "num_dp_units": _units("dp_units", "dp", "sfu", _FLOAT["fp64"]),
+    "num_tensor_core_units": _units("tensor_units", "tensor", "sfu", ("tensor",)),
+    "sub_core_model": _flag("sub_cores"),
+    "max_insn_issue_per_warp": _same("issues_per_turn"),
+    "inst_fetch_throughput": _same("fetches_per_cycle"),
+    "reg_file_port_throughput": _same("register_file_ports"),
+    "perfect_inst_const_cache": _flag("perfect_instruction_cache", "perfect_constant_cache"),
     "operand_collector_num_units_gen": _generic_collectors,
     "operand_collector_num_units_sp": _same("sp_collectors"),
     "operand_collector_num_units_sfu": _same("sfu_collectors"),
@@ -184,15 +232,23 @@ RULES: dict[str, Rule] = {
     "cache:il1": _cache("l1i", l1i_line_bytes="line_bytes", l1i_mshrs="mshrs"),
     "const_cache:l1": _cache("const", const_line_bytes="line_bytes", const_mshrs="mshrs"),
     "cache:dl1": _cache(
-        "l1d", l1d_line_bytes="line_bytes", l1d_index="index", l1d_mshr_merges="merges", l1d_miss_queue="miss_queue"
+        "l1d", l1d_line_bytes="line_bytes", l1d_index="index", l1d_mshr_merges="merges", l1d_miss_queue="miss_queue",
+        l1d_sectored="sectored", l1d_write="write", l1d_write_allocate="write_allocate", l1d_allocate="allocate",
+        l1d_replacement="replacement",
     ),
-    "cache:dl2": _cache("l2"),
+    "l1_banks": _same("l1d_banks"),
+    "gmem_skip_L1D": _flag("l1d_bypass"),
+    "adaptive_cache_config": _adaptive,
+    **dict.fromkeys(("unified_l1d_size", "shmem_option"), _with_partition),
+    "tex_cache:l1": _cache("l1t"),
+    "cache:dl2": _cache("l2", l2_index="index", l2_mshr_merges="merges"),
+    "memory_partition_indexing": lambda option, _: {"l2_slice_index": "ipoly" if option.whole() else "linear"},
     "shmem_num_banks": _same("shared_banks"),
     "coalesce_arch": lambda option, _: {"coalescing": "sector" if option.whole() >= 40 else "fermi"},
     "icnt_flit_size": _same("flit_bytes"),
     "n_mem": _same("dram_channels"),
     "n_sub_partition_per_mchannel": _same("l2_slices_per_channel"),
-    "mem_addr_mapping": _interleave,
+    "mem_addr_mapping": _mapping,
     "dram_timing_opt": _dram_timing,
     **dict.fromkeys(
         ("n_mem_per_ctrlr", "dram_buswidth", "dram_burst_length", "dram_data_command_freq_ratio"), _with_timing
@@ -219,14 +275,16 @@ RULES: dict[str, Rule] = {
 }  # fmt: skip
 
 # What a rule leaves out of an option that it does use.
-_CACHE_PARTS = "sectors, replacement, write and allocation policies"
+_CACHE_PARTS = "replacement, write and allocation policies"
 PARTLY: dict[str, str] = {
     "clock_domains": "the clocks of interconnect and L2",
-    "pipeline_widths": "DP, INT and tensor widths, nor OC_EX apart from ID_OC",
+    "pipeline_widths": "OC_EX apart from ID_OC",
+    "memory_partition_indexing": "any index but the linear one and, for all others, that by a polynomial",
+    "tex_cache:l1": f"line size, {_CACHE_PARTS}, MSHRs, queues",
     "cache:il1": f"{_CACHE_PARTS}, merges, miss queue",
     "const_cache:l1": f"{_CACHE_PARTS}, merges, miss queue",
-    "cache:dl1": f"{_CACHE_PARTS}, number of MSHRs, port",
-    "cache:dl2": f"{_CACHE_PARTS}, index, MSHRs, miss queue, port",
-    "mem_addr_mapping": "rows, columns and banks",
+    "cache:dl1": "number of MSHRs, port; write allocation with a fetch counts as without, streaming as on fill",
+    "cache:dl2": f"{_CACHE_PARTS}, number of MSHRs, miss queue, port",
+    "mem_addr_mapping": "columns, and banks but for their lowest bit",
     "dram_timing_opt": "RRD, RAS, RC, CL, WL, CDLR, WR, bank groups",
 }

@@ -46,14 +46,24 @@ def test_imported_gpu_loads_and_differs_from_its_base(tmp_path, capsys):
     spec = gpu.spec
     assert (spec.sm_count, spec.schedulers_per_sm, spec.scheduler) == (46, 4, "lrr")
     assert (spec.core_clock_hz, spec.dram_channels, spec.l2_ways) == (1132e6, 16, 16)
-    assert (spec.l1d_sets, spec.l1d_ways, spec.coalescing, spec.mem_collectors) == (4, 256, "sector", 8)
+    assert (spec.l1d_sets, spec.l1d_ways, spec.coalescing, spec.mem_collectors) == (4, 256, "sector", 2)
     assert gpu.params.dram_activate_cycles == round(48 * 1132 / 3500.5)
     assert gpu.params.dram_sector_cycles == pytest.approx(4 * 1132 / 3500.5, abs=1e-3)  # 32 B: a burst of 16 x 2 B
     assert gpu.params.launch_latency_cycles == 5000
     output = capsys.readouterr().out
-    for option in ("l1_banks", "adaptive_cache_config", "shmem_option"):
+    for option in ("cache:dl2", "icnt_arbiter_algo"):
         assert option in output
     assert gpu.settings["sm_count"].source == "config n_clusters 46, n_cores_per_cluster 1"
+
+
+def test_rtx3070_is_the_rtx3070():
+    """But for what the project itself adds to two latencies."""
+    ours, imported = load_gpu("rtx3070"), import_config([DATA / "rtx3070.config"])
+    wrong = {k for k, s in imported.settings.items() if s.value != ours.settings[k].value}
+    assert wrong <= {"dram_latency_cycles"} and len(imported.settings) > 90
+    assert {"sub_cores", "l1d_write", "shared_options_kib", "l2_slice_index", "dram_row_bytes"} <= set(
+        imported.settings
+    )
 
 
 def test_every_option_is_used_or_listed():
