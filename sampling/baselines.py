@@ -76,8 +76,9 @@ class RandomUnits:
 
 @dataclass(frozen=True)
 class Systematic:
-    """Every k-th unit from a random start, as SMARTS does (Wunderlich et al., ISCA 2003).
+    """One unit of every k consecutive ones, as SMARTS does (Wunderlich et al., ISCA 2003).
 
+    Which of the k is drawn anew each time: launches repeat with a period, and a fixed step could meet one kernel alone.
     `needed` is SMARTS' second step: the sample size that the first sample's own variation asks for.
     """
 
@@ -87,11 +88,12 @@ class Systematic:
     name = "systematic"
 
     def select(self, profile: Profile, count: int | None = None) -> Selection:
-        """`count` units (default: the fraction), evenly spaced from a random start; at least two."""
+        """`count` units (default: the fraction), spread evenly; at least two."""
         wanted = math.ceil(self.fraction * len(profile)) if count is None else count
         period = max(1, len(profile) // max(2, wanted))
-        start = int(np.random.default_rng(self.seed).integers(period))
-        return _one_stratum(self.name, profile, np.arange(start, len(profile), period))
+        starts = np.arange(0, len(profile), period)
+        ends = np.minimum(starts + period, len(profile))
+        return _one_stratum(self.name, profile, np.random.default_rng(self.seed).integers(starts, ends))
 
     def needed(self, selection: Selection, cycles: np.ndarray) -> int:
         """Units for a relative error of `error` at 95 %: n >= (z V / error)^2, V the sample's variation of CPI."""

@@ -84,11 +84,13 @@ def combine(
 ) -> Estimate:
     """The sum of estimates, a launch each. `sources`: launches predicted from the same one share their error.
 
-    Errors of one source add up; those of different sources are independent and add in quadrature.
+    Errors of one source add up; those of different sources are independent and add in quadrature. A method's own
+    assumption is one source: it may be wrong the same way every time.
     """
     groups: dict[object, float] = {}
     for place, estimate in enumerate(estimates):
         source = place if sources is None else sources[place]
+        source = "assumption" if estimate.basis == "model" else source
         groups[source] = groups.get(source, 0.0) + estimate.standard_error
     weight = sum(instructions) or 1.0
     pairs = list(zip(estimates, instructions, strict=True))

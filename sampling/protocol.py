@@ -19,12 +19,18 @@ class LaunchShape:
     warps_per_block: int
     wave_blocks: int  # thread blocks the whole GPU holds at once ("system occupancy")
     cores: int  # SMs
+    kernel: str = ""  # what it runs; launches of different kernels have nothing in common
     window_cycles: int = 100  # length of one entry of Observation.window_instructions
 
     @property
     def warps(self) -> int:
         """Warps of the launch."""
         return self.thread_blocks * self.warps_per_block
+
+    @property
+    def held_at_once(self) -> bool:
+        """Whether the GPU has room for all of it."""
+        return self.thread_blocks <= self.wave_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,7 @@ class Observation:
     basic_block_retire_cycles: Float64[np.ndarray, " event"] = field(default_factory=_none)
     window_instructions: Float64[np.ndarray, " window"] = field(default_factory=_none)  # issued, whole windows only
     class_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # mean so far, NaN if never seen
+    cache_fill: float = 1.0  # share of the last-level cache's lines in use
     counters: Mapping[str, float] = field(default_factory=dict)  # any statistic, since the launch's start
 
 

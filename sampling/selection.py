@@ -24,7 +24,7 @@ class Selection:
 
     `size` is 1 a unit where a method scales by number of units (PKS, STEM), instructions where it scales by CPI
     (Sieve, TBPoint, SimPoint, random). `spread`: relative deviation of cycles a size in each stratum that the method
-    assumes, used where a stratum has a single sample; None: MODEL_ERROR.
+    assumes, used where a stratum has a single sample, and as the least where it has few; None: MODEL_ERROR.
     """
 
     method: str
@@ -94,7 +94,7 @@ class Selection:
         A unit's relative variance is `spread` squared where a stratum has one sample, its own sample's otherwise: the
         separate ratio estimator (Cochran, Sampling Techniques, section 6.10), residuals divided by 1 - leverage as a
         jackknife would, because a few large launches decide a ratio. Below FEW samples a stratum may look calm by luck:
-        it takes the variance of all such strata together if that is larger.
+        it takes the variance of all such strata together if that is larger, or `spread` squared.
         """
         mine, size = self.strata[self.units], self.size[self.units]
         members, chosen = np.bincount(self.strata), np.bincount(mine)
@@ -109,6 +109,9 @@ class Selection:
         calm = (few > 0) & (relative < pooled)
         relative = np.where(several, np.where(calm, pooled, relative), self._spread**2)
         degrees = np.where(several, np.where(calm, few.sum(), free), math.inf)
+        if self.spread is not None:
+            known = (few > 0) & (self._spread**2 > relative)
+            relative, degrees = np.where(known, self._spread**2, relative), np.where(known, math.inf, degrees)
         if bool((unseen == 0).all()):
             basis: Basis = "exact"
         else:
@@ -137,6 +140,19 @@ def relabel(strata: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " unit"]:
 def first_of_each(strata: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " stratum"]:
     """The first unit of every stratum, chronologically."""
     return np.sort(np.unique(strata, return_index=True)[1])
+
+
+def assumed_spread(
+    size: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]
+) -> Float64[np.ndarray, " stratum"]:
+    """Relative deviation of cycles a size where no profile tells: MODEL_ERROR, and half of how far sizes differ.
+
+    For all that is known, half of a launch's time may not grow with its size.
+    """
+    members = np.bincount(strata)
+    mean = np.bincount(strata, size) / members
+    variation = np.sqrt(np.bincount(strata, (size / mean[strata] - 1.0) ** 2) / members)
+    return np.hypot(MODEL_ERROR, 0.5 * variation)
 
 
 def profiled_spread(

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from sampling.profile import Profile
-from sampling.selection import MODEL_ERROR, Selection, first_of_each, profiled_spread, relabel
+from sampling.selection import Selection, assumed_spread, first_of_each, profiled_spread, relabel
 from sampling.statistics import coefficient_of_variation, two_means
 
 
@@ -45,7 +45,7 @@ class Sieve:
             strata=strata,
             size=size,
             instructions=size,
-            spread=np.full(int(strata.max()) + 1, MODEL_ERROR) if spread is None else spread,
+            spread=assumed_spread(size, strata) if spread is None else spread,
         )
 
     def tiers(self, counts: Float64[np.ndarray, " launch"]) -> Int64[np.ndarray, " launch"]:

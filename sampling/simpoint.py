@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from sampling.profile import Profile
-from sampling.selection import MODEL_ERROR, Selection, profiled_spread
+from sampling.selection import Selection, assumed_spread, profiled_spread
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,9 @@ class SimPoint:
     """Cluster units by what they execute; simulate the one nearest each centre, weighted by instructions.
 
     Defaults are SimPoint 3's: 15 projected dimensions, at most 30 clusters, the fewest that reach 90 % of the best
-    Bayesian information criterion. "Ideal" as in TBPoint, section V-A: units are intervals of the timed execution.
-    The interval is taken from the profile's own cycles where it has them, otherwise it assumes MODEL_ERROR.
+    Bayesian information criterion. "Ideal" as in TBPoint, section V-A: units are intervals of the timed execution. Of
+    units equally near, the one of the most typical size is taken. The interval is from the profile's own cycles where
+    it has them, otherwise from `assumed_spread`.
     """
 
     dimensions: int = 15
@@ -31,11 +32,12 @@ class SimPoint:
         """One unit a cluster. Raises SamplingError if the profile has no basic-block vectors."""
         vectors = projected(profile.need("basic_blocks", self.name), self.dimensions, self.seed)
         strata, centres = self._cluster(vectors)
-        distance = ((vectors - centres[strata]) ** 2).sum(1)
-        order = np.lexsort((np.arange(len(strata)), distance, strata))
-        units = order[np.unique(strata[order], return_index=True)[1]]
         size = np.asarray(profile.instructions, float)
-        spread = np.full(len(centres), MODEL_ERROR)
+        distance = ((vectors - centres[strata]) ** 2).sum(1).round(9)
+        typical = np.bincount(strata, size**2) / np.bincount(strata, size)  # of an instruction: how large its unit is
+        order = np.lexsort((np.abs(size - typical[strata]), distance, strata))
+        units = order[np.unique(strata[order], return_index=True)[1]]
+        spread = assumed_spread(size, strata)
         if profile.cycles is not None:
             spread = profiled_spread(np.asarray(profile.cycles, float), size, strata)
         return Selection(

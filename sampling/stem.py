@@ -23,6 +23,9 @@ class Stem:
     times as long as that makes the bound cheaper to meet. A kind is one kernel, and with `by_shape`
     one grid and block of it, which suits programs that repeat few shapes. `ratio`: not in the paper; scale a cluster by
     its profiled time in place of its number of launches, which is more exact where both machines agree on what is slow.
+
+    A few samples may agree by luck: the interval assumes that times vary in a cluster as they do in the
+    profile (`ratio`: half as much).
     """
 
     error: float = 0.05
@@ -48,6 +51,7 @@ class Stem:
             strata=strata,
             size=times if self.ratio else np.ones(len(profile)),
             instructions=np.asarray(profile.instructions, float),
+            spread=_variation(times, strata) * (0.5 if self.ratio else 1.0),
         )
 
     def root(self, times: Float64[np.ndarray, " unit"], kind: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " unit"]:
@@ -102,6 +106,14 @@ class Stem:
 
 def _means(times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]) -> Float64[np.ndarray, " stratum"]:
     return np.bincount(strata, times) / np.bincount(strata)
+
+
+def _variation(
+    times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]
+) -> Float64[np.ndarray, " stratum"]:
+    mean = _means(times, strata)
+    square = np.bincount(strata, (times - mean[strata]) ** 2) / np.bincount(strata)
+    return np.sqrt(square) / np.maximum(mean, 1e-300)
 
 
 def kinds(profile: Profile, method: str, by_shape: bool) -> Int64[np.ndarray, " unit"]:

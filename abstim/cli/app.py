@@ -14,6 +14,7 @@ from abstim.cli.gpus import gpus
 from abstim.cli.import_config import import_config
 from abstim.cli.report import report
 from abstim.cli.run import run
+from abstim.cli.sample import sample
 from abstim.cli.suite import suite
 from abstim.cli.trace import trace
 from abstim.cli.validate import validate
@@ -25,7 +26,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
-for command in (run, trace, characterize, gpus, suite, validate, bench, explore, report, import_config, export_trace):
+for command in (
+    run,
+    trace,
+    characterize,
+    gpus,
+    suite,
+    validate,
+    bench,
+    explore,
+    sample,
+    report,
+    import_config,
+    export_trace,
+):
     app.command()(command)
 
 

@@ -12,6 +12,8 @@ from jaxtyping import Float64, Int64
 
 from sampling.protocol import Functional, LaunchShape, WarpProfile
 
+FEWEST_BLOCKS = 4
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Analysis:
@@ -61,8 +63,11 @@ class Analysis:
 
 
 def sample_blocks(shape: LaunchShape, share: float) -> Int64[np.ndarray, " tb"]:
-    """Evenly spaced thread blocks that hold `share` of the warps; at least one. Whole ones, because of barriers."""
-    count = max(1, math.ceil(share * shape.thread_blocks))
+    """Evenly spaced thread blocks that hold `share` of the warps. Whole ones, because of barriers.
+
+    At least FEWEST_BLOCKS (not in the paper): the first block of a small grid says little of those at its edges.
+    """
+    count = min(max(FEWEST_BLOCKS, math.ceil(share * shape.thread_blocks)), shape.thread_blocks)
     return np.unique(np.linspace(0, shape.thread_blocks - 1, count).round().astype(np.int64))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
@@ -29,28 +30,48 @@ class KernelSampling:
     `threshold` bounds the distance of two GPU BBVs (the paper names no value; lengths are shares of instructions, so
     two launches with nothing in common are at most 2 apart). Launches with fewer warps than the GPU has cores match
     only an equal number of warps. The interval assumes a relative error of IPC of `ipc_error` plus the distance.
+
+    Not in the paper: a launch that the GPU holds all at once matches others of that kind only, with a number of warps
+    within `size_tolerance`: there IPC grows with the warps. Its time is between that of the match, if only latencies
+    count, and one in proportion to the warps, if units are full: the middle is taken, and the interval holds both.
     """
 
     threshold: float = 0.05
+    size_tolerance: float = 0.1
     ipc_error: float = MODEL_ERROR
     known: list[KnownLaunch] = field(default_factory=list)
     name = "kernel"
 
+    def __post_init__(self) -> None:
+        self._of_kernel: dict[str, list[int]] = {}
+        for number, launch in enumerate(self.known):
+            self._of_kernel.setdefault(launch.shape.kernel, []).append(number)
+
     def remember(self, launch: KnownLaunch) -> None:
         """Make a launch available to later ones."""
+        self._of_kernel.setdefault(launch.shape.kernel, []).append(len(self.known))
         self.known.append(launch)
 
     def match(self, analysis: Analysis, shape: LaunchShape) -> int | None:
-        """Number of the known launch to predict from, or None."""
-        candidates = []
-        for number, other in enumerate(self.known):
-            few = min(shape.warps, other.shape.warps) < shape.cores
-            if few and shape.warps != other.shape.warps:
-                continue
-            apart = distance(analysis.gpu_bbv, other.analysis.gpu_bbv)
-            if apart < self.threshold:
-                candidates.append((abs(shape.warps - other.shape.warps), apart, number))
-        return min(candidates)[2] if candidates else None
+        """Number of the known launch to predict from, or None. Different kernels have no basic block in common."""
+        others = [
+            (abs(shape.warps - self.known[number].shape.warps), number)
+            for number in self._of_kernel.get(shape.kernel, ())
+            if self._comparable(shape, self.known[number].shape)
+        ]
+        for _, alike in groupby(sorted(others), key=lambda other: other[0]):
+            apart = [(distance(analysis.gpu_bbv, self.known[n].analysis.gpu_bbv), n) for _, n in alike]
+            if min(apart)[0] < self.threshold:
+                return min(apart)[1]
+        return None
+
+    def _comparable(self, a: LaunchShape, b: LaunchShape) -> bool:
+        fewest, most = sorted((a.warps, b.warps))
+        if fewest < a.cores or fewest == most:
+            return fewest == most
+        if a.held_at_once or b.held_at_once:
+            return a.held_at_once == b.held_at_once and most <= (1.0 + self.size_tolerance) * fewest
+        return True
 
     def predict(self, analysis: Analysis, shape: LaunchShape, number: int) -> Estimate:
         """Cycles from a match: #insts = #insts' x #insts_sample / #insts'_sample, at the IPC of the match.
@@ -59,15 +80,18 @@ class KernelSampling:
         """
         other = self.known[number]
         ratio = (analysis.instructions / analysis.warps) / (other.analysis.instructions / other.analysis.warps)
-        instructions = other.instructions * ratio * shape.warps / other.shape.warps
-        cycles = other.estimate.total * instructions / other.instructions
+        warps = shape.warps / other.shape.warps
+        instructions = other.instructions * ratio * warps
+        exponent = 0.5 if shape.held_at_once else 1.0
+        cycles = other.estimate.total * ratio * warps**exponent
         apart = distance(analysis.gpu_bbv, other.analysis.gpu_bbv)
         same = apart == 0.0 and shape.warps == other.shape.warps
         relative = np.hypot(other.estimate.relative_half_width / 2, 0.2 * self.ipc_error if same else self.ipc_error)
+        either = abs(warps**0.5 - 1.0) if shape.held_at_once else 0.0
         return around(
             self.name,
             cycles,
-            cycles * float(relative + apart),
+            cycles * float(relative + apart + either),
             basis="model",
             detailed_fraction=0.0,
             functional_fraction=min(analysis.warps / shape.warps, 1.0),

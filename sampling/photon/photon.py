@@ -70,7 +70,8 @@ class Photon:
         detector = warp.detector() if warp else None
         times = BlockTimes(self.block, functional) if self.block is not None else None
         while len(run.remaining):
-            seen = run.step()
+            run.step()
+            seen = run.steady()
             if warp is not None and detector is not None:
                 warp.watch(detector, seen)
                 if detector.stable and self._may_skip(run, analysis):
@@ -85,4 +86,8 @@ class Photon:
 
     def _may_skip(self, run: Run, analysis: Analysis) -> bool:
         retired = max(run.dispatched - run.shape.wave_blocks, 1)
-        return len(run.remaining) > 0 and analysis.resembles(retired, run.dispatched, self.request_tolerance)
+        return (
+            len(run.remaining) > 0
+            and run.settled
+            and analysis.resembles(retired, run.dispatched, self.request_tolerance)
+        )

@@ -22,21 +22,23 @@ class BlockPrediction:
     """Warps' times are sums of their basic blocks' times; a thread block takes as long as its slowest warp.
 
     The slowest of several noisy warps is slower than their mean times say. So predicted thread blocks are multiplied
-    with ratios, observed over predicted, drawn from the last wave simulated in detail. The interval holds the errors of
+    with ratios, observed over predicted, drawn from the last wave simulated in detail, with a chance in proportion to
+    what was predicted: long blocks, whose ratio may differ, are most of the work. The interval holds the errors of
     the blocks' mean times, of the ratios' mean and its change over two waves, and the spread of the last thread block.
     """
 
     def __init__(self, run: Run, times: BlockTimes, instructions: float, executed: float, seed: int = 0) -> None:
         self.run, self.functional = run, times.functional
-        self.instructions, self.executed = instructions, executed
+        self.instructions, self.executed, self.delta = instructions, executed, times.method.delta
         self.cycles, self.errors = times.cycles()
         self.rng = np.random.default_rng(seed)
         blocks, observed = run.retired(2 * run.shape.wave_blocks)
-        ratios = observed / self.warp_cycles(blocks).max(1, initial=1.0)
-        self.ratios = ratios[-run.shape.wave_blocks :] if len(ratios) else np.ones(1)
+        predicted = self.warp_cycles(blocks).max(1, initial=1.0)
+        ratios, wave = observed / predicted, run.shape.wave_blocks
+        self.ratios = ratios[-wave:] if len(ratios) else np.ones(1)
+        self.shares = predicted[-wave:] / predicted[-wave:].sum() if len(ratios) else np.ones(1)
         self.drift = abs(float(self.ratios.mean()) - float(ratios.mean())) if len(ratios) else 0.0
         self.mean_cycles = float(observed.mean()) if len(observed) else 0.0
-        self.work = np.zeros(len(self.cycles))  # predicted warp cycles by basic block
         self.free = run.free_cycles(self._block_cycles(self.warp_cycles(run.seen.resident_blocks)))
 
     def warp_cycles(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Float64[np.ndarray, "tb warp"]:
@@ -47,7 +49,7 @@ class BlockPrediction:
         return np.maximum(counts @ self.cycles, 1.0).reshape(len(thread_blocks), -1)
 
     def _block_cycles(self, warps: Float64[np.ndarray, "tb warp"]) -> Float64[np.ndarray, " tb"]:
-        return warps.max(1, initial=0.0) * self.rng.choice(self.ratios, len(warps))
+        return warps.max(1, initial=0.0) * self.rng.choice(self.ratios, len(warps), p=self.shares)
 
     def finish(self, warp: WarpSampling | None, detector: Detector | None) -> Estimate:
         """Execute and predict chunk by chunk; hand over once the warp detector is content with predicted warps."""
@@ -76,7 +78,8 @@ class BlockPrediction:
     def _estimate(self, total: float, error: float, executed: int, how: str) -> Estimate:
         run, now = self.run, self.run.seen.clock_cycles
         mean, ratio_error, degrees = batch_means(self.ratios)
-        relative = math.hypot(self._block_error(), (ratio_error + self.drift) / mean)
+        unseen = self.delta / math.sqrt(3.0)
+        relative = math.hypot(self._block_error(), (ratio_error + self.drift) / mean, unseen)
         last = float(self.ratios.std()) * self.mean_cycles
         spread = math.sqrt(((total - now) * relative) ** 2 + error**2 + last**2)
         done = run.dispatched / run.shape.thread_blocks

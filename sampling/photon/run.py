@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from sampling.protocol import Observation, Simulator
+
+_WARPS = ("warps", "warp_issue_cycles", "warp_retire_cycles")
+_BASIC_BLOCKS = ("basic_blocks", "basic_block_issue_cycles", "basic_block_retire_cycles")
+FULL = 0.95  # of a cache's lines: a hash leaves a few unused
 
 
 class Run:
@@ -19,6 +25,8 @@ class Run:
         self.state: Any = simulator.init()
         self.dispatched = 0
         self.last: Observation | None = None
+        self.finished = 0
+        self.warm_since: float | None = None  # cycle from which caches are neither filling towards overflow nor empty
         self._retired: list[tuple[np.ndarray, np.ndarray]] = []  # thread blocks and their cycles
 
     @property
@@ -32,9 +40,9 @@ class Run:
         assert self.last is not None, "nothing has been stepped yet"
         return self.last
 
-    def step(self) -> Observation:
-        """Dispatch the next chunk."""
-        blocks = self.remaining[: self.chunk]
+    def step(self, thread_blocks: Int64[np.ndarray, " tb"] | None = None) -> Observation:
+        """Dispatch the next chunk, or these thread blocks."""
+        blocks = self.remaining[: self.chunk] if thread_blocks is None else thread_blocks
         self.state, seen = self.simulator.step(self.state, blocks)
         self.dispatched += len(blocks)
         return self._note(seen)
@@ -46,11 +54,49 @@ class Run:
 
     def _note(self, seen: Observation) -> Observation:
         self.last = seen
-        self._retired.append((seen.blocks, seen.block_retire_cycles - seen.block_dispatch_cycles))
+        self.finished += len(seen.blocks)
+        if not self._warm(seen):
+            self.warm_since = None
+        elif self.warm_since is None:
+            self.warm_since = seen.clock_cycles
+        if self.warm_since is None:
+            self._retired.clear()
+        else:
+            steady = seen.block_dispatch_cycles >= self.warm_since
+            cycles = seen.block_retire_cycles - seen.block_dispatch_cycles
+            self._retired.append((seen.blocks[steady], cycles[steady]))
         return seen
 
+    @property
+    def settled(self) -> bool:
+        """Whether a wave of thread blocks has come and gone on warm caches; the first to go are short ones."""
+        wave = min(self.shape.wave_blocks, self.shape.thread_blocks)
+        return self.warm_since is not None and sum(len(blocks) for blocks, _ in self._retired) >= wave
+
+    def steady(self) -> Observation:
+        """The last observation without the warps and basic blocks that began before the caches were warm."""
+        seen, since = self.seen, self.warm_since
+        if since is None:
+            since = math.inf
+        warps, blocks = seen.warp_issue_cycles >= since, seen.basic_block_issue_cycles >= since
+        return replace(
+            seen,
+            **{name: getattr(seen, name)[warps] for name in _WARPS},
+            **{name: getattr(seen, name)[blocks] for name in _BASIC_BLOCKS},
+        )
+
+    def _warm(self, seen: Observation) -> bool:
+        """Whether the last-level cache is full, or will not be even at the launch's end.
+
+        In between, nothing has been evicted or written back yet that will be later: what looks steady is not. Thread
+        blocks in flight count half.
+        """
+        done = self.finished + 0.5 * len(seen.resident_blocks)
+        expected = seen.cache_fill * self.shape.thread_blocks / max(done, 1.0)
+        return seen.cache_fill >= FULL or (self.finished > 0 and expected < FULL)
+
     def retired(self, last: int) -> tuple[Int64[np.ndarray, " at_most_last"], Float64[np.ndarray, " at_most_last"]]:
-        """The thread blocks that retired last, and the cycles each took."""
+        """The thread blocks that retired last, and the cycles each took; only those dispatched on warm caches."""
         kept: list[tuple[np.ndarray, np.ndarray]] = []
         for some in reversed(self._retired):
             kept.append(some)

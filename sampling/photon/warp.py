@@ -22,8 +22,8 @@ class WarpSampling:
     """Only where one type of warp is more than 95 % of them; n = 1024, delta = 3 %.
 
     A slot frees when a thread block's last warp retires, so the times of whole blocks, not of single warps, are carried
-    on. What is skipped is not executed at all. The interval holds the error of the mean time, the drift between the
-    last n and 2n warps, and the spread of the last blocks to finish.
+    on. What is skipped is not executed at all. The interval holds the error of the mean time, how far the last n
+    warps and the n before them are apart, a trend within delta, and the spread of the last blocks to finish.
     """
 
     window: int = 1024
@@ -65,7 +65,8 @@ class WarpSampling:
         total = float(ends.mean())
         now = run.seen.clock_cycles
         mean, error, degrees = batch_means(observed)
-        relative = math.hypot(error / mean if mean else 0.0, drift if math.isfinite(drift) else 0.0)
+        unseen = self.delta / math.sqrt(3.0)  # uniform: what the rule of stability lets pass
+        relative = math.hypot(error / mean if mean else 0.0, 2 * drift if math.isfinite(drift) else 0.0, unseen)
         spread = math.hypot((total - now) * relative, float(ends.std(ddof=1)))
         done = run.dispatched / run.shape.thread_blocks
         skipped = Part(

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from sampling.estimate import Estimate, Part, around, exact
 from sampling.photon.run import Run
 from sampling.protocol import Simulator
+from sampling.schedule import dispatch_equal
 from sampling.statistics import batch_means
 
 
@@ -27,10 +28,10 @@ class Pkp:
 
     s bounds the deviation of IPC in the window over its mean there, so that it does not depend on how wide the GPU is.
     Launches smaller than a wave need not finish one. Cycles left are linear in the thread blocks not yet finished, and
-    so is any statistic that grows with work. Those in flight count with what is left of them: slots are always full, so
-    cycles left = (unfinished blocks x mean time of a block - age of those in flight) / slots. `in_flight = False` takes
-    cycles so far x blocks / finished blocks, which is too long by what is in flight. The interval holds the errors of
-    the mean time and of IPC in the window, and the spread of the last block to finish.
+    so is any statistic that grows with work. Those in flight count with what is left of them: each block takes the mean
+    time of the last wave, on the slot that frees first. `in_flight = False` takes cycles so far x blocks / finished
+    blocks, which is too long by what is in flight. The interval holds the errors of the mean time (its change over two
+    waves included) and of IPC in the window, and the spread of the last block to finish.
     """
 
     window_cycles: int = 3000
@@ -43,33 +44,33 @@ class Pkp:
         run = Run(simulator)
         ipc: Float64[np.ndarray, " window"] = np.empty(0)
         kept = max(2, self.window_cycles // simulator.shape.window_cycles)
-        finished = 0
         while len(run.remaining):
             seen = run.step()
-            finished += len(seen.blocks)
             ipc = np.concatenate([ipc, seen.window_instructions])[-kept:]
-            wave = min(simulator.shape.wave_blocks, simulator.shape.thread_blocks)
-            enough = finished > wave or (simulator.shape.thread_blocks < simulator.shape.wave_blocks and finished > 0)
-            if enough and len(ipc) == kept and self.quasi_stable(ipc):
-                return self._project(run, finished, ipc, instructions)
+            if self._enough(run) and len(ipc) == kept and self.quasi_stable(ipc):
+                return self._project(run, ipc, instructions)
         total = run.finish()
         whole = Part(name=run.shape.name, how="detailed", instructions=instructions or 0.0, cycles=total)
         return Projection(exact(self.name, total, (whole,)), dict(run.seen.counters))
+
+    def _enough(self, run: Run) -> bool:
+        """The one-wave rule, and a wave on warm caches to project from (not in the paper)."""
+        if run.shape.thread_blocks < run.shape.wave_blocks:
+            return run.finished > 0
+        return run.finished > run.shape.wave_blocks and (run.settled or not self.in_flight)
 
     def quasi_stable(self, ipc: Float64[np.ndarray, " window"]) -> bool:
         """Whether the deviation of IPC over the window is below s of its mean."""
         mean = float(ipc.mean())
         return mean > 0 and float(ipc.std()) < self.s * mean
 
-    def _project(
-        self, run: Run, finished: int, ipc: Float64[np.ndarray, " window"], instructions: float | None
-    ) -> Projection:
-        now, whole = run.seen.clock_cycles, run.shape.thread_blocks
-        slots = min(run.shape.wave_blocks, whole)
-        cycles = run.retired(max(finished - slots, slots))[1]  # not the first wave, where caches are cold
+    def _project(self, run: Run, ipc: Float64[np.ndarray, " window"], instructions: float | None) -> Projection:
+        now, whole, finished = run.seen.clock_cycles, run.shape.thread_blocks, run.finished
+        cycles = run.retired(run.shape.wave_blocks)[1]
         mean, error, degrees = batch_means(cycles)
         left = self.cycles_left(run, finished, mean)
-        relative = np.hypot(error / mean, float(ipc.std() / ipc.mean()) / np.sqrt(len(ipc)))
+        drift = abs(float(run.retired(2 * run.shape.wave_blocks)[1].mean()) / mean - 1.0)
+        relative = np.hypot(error / mean + drift, float(ipc.std() / ipc.mean()) / np.sqrt(len(ipc)))
         spread = float(np.hypot(left * relative, cycles.std()))
         share = run.dispatched / whole
         known = instructions or 0.0
@@ -90,5 +91,5 @@ class Pkp:
         now, whole = run.seen.clock_cycles, run.shape.thread_blocks
         if not self.in_flight:
             return now * (whole / finished - 1.0)
-        ages = float((now - run.seen.resident_dispatch_cycles).sum())
-        return max((whole - finished) * mean_cycles - ages, 0.0) / min(run.shape.wave_blocks, whole)
+        free = run.free_cycles(np.full(len(run.seen.resident_blocks), mean_cycles))
+        return float(dispatch_equal(free, mean_cycles, len(run.remaining)).max()) - now

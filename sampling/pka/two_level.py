@@ -70,8 +70,8 @@ class TwoLevel:
         columns, count = light.columns(), len(groups)
         if count == len(columns):
             return np.empty(0, np.int64)
-        if len(np.unique(groups)) == 1:
-            return np.full(len(columns) - count, groups[0])
+        if len(np.unique(groups)) == 1 or bool((columns[:count] == columns[0]).all()):  # nothing to tell them by
+            return np.full(len(columns) - count, np.bincount(groups).argmax())
         mean, deviation = columns[:count].mean(0), columns[:count].std(0)
         columns = (columns - mean) / np.where(deviation == 0, 1, deviation)
         model = _model(self._chosen(columns[:count], groups), self.seed).fit(columns[:count], groups)
@@ -82,7 +82,7 @@ class TwoLevel:
             return self.classifier
         order = np.random.default_rng(self.seed).permutation(len(groups))
         held, kept = np.split(order, [max(1, len(order) // 4)])
-        if len(np.unique(groups[kept])) < 2:
+        if len(np.unique(groups[kept])) < 2 or bool((columns[kept] == columns[kept][0]).all()):
             return CLASSIFIERS[0]
         scores = [
             np.mean(_model(name, self.seed).fit(columns[kept], groups[kept]).predict(columns[held]) == groups[held])
@@ -103,7 +103,7 @@ def _model(name: str, seed: int) -> Any:
     if name == "mlp":
         from sklearn.neural_network import MLPClassifier
 
-        return MLPClassifier((32,), solver="lbfgs", max_iter=200, random_state=seed)
+        return MLPClassifier((32,), solver="lbfgs", max_iter=2000, random_state=seed)
     raise SamplingError(f"no classifier {name!r}; there are {', '.join(CLASSIFIERS)} and best")
 
 

@@ -17,9 +17,10 @@ _MOST_POINTS = 4000  # of one hierarchical clustering, whose memory grows with t
 class InterLaunch:
     """Hierarchical clustering of Equation 2's vectors at sigma = 0.1; the launch nearest each centre is simulated.
 
+    Launches of different kernels share no cluster (not in the paper: two kernels may differ in what no feature shows).
     Total CPI weighs each representative's CPI by its cluster's instructions (Table IV). The interval takes the spread
     of CPI in a cluster from the profile's cycles where it has them, else assumes it is as large as sigma allows the
-    features to be apart.
+    instructions to be apart: a large share of those of small launches.
     """
 
     sigma: float = 0.1
@@ -28,9 +29,12 @@ class InterLaunch:
     def select(self, profile: Profile) -> Selection:
         """One launch a cluster. Raises SamplingError if the profile misses one of the four features."""
         vectors = inter_features(profile, self.name)
-        strata = relabel(complete_linkage(vectors, self.sigma))
+        strata = complete_linkage(vectors, self.sigma)
+        if profile.kernels is not None:
+            strata = strata * (int(profile.kernels.max()) + 1) + profile.kernels
+        strata = relabel(strata)
         size = np.asarray(profile.instructions, float)
-        spread = np.full(int(strata.max()) + 1, self.sigma)
+        spread = self.sigma / np.minimum(np.bincount(strata, vectors[:, 1]) / np.bincount(strata), 1.0)
         if profile.cycles is not None:
             spread = profiled_spread(np.asarray(profile.cycles, float), size, strata)
         return Selection(

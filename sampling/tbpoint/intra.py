@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from sampling.estimate import Estimate, Part, around, exact
+from sampling.photon.run import Run
 from sampling.protocol import Observation, Simulator
 from sampling.statistics import t_quantile
 from sampling.tbpoint.regions import NO_REGION, Region, identify, region_of
@@ -106,7 +107,7 @@ class _Sampling:
     ) -> None:
         self.method, self.simulator, self.table, self.instructions = method, simulator, table, instructions
         self.region = region_of(table, simulator.shape.thread_blocks)
-        self.state = simulator.init()
+        self.launch = Run(simulator)
         self.issued = [0.0]  # running total at the end of every window
         self.skipped: list[_Skipped] = []
         self.simulated = 0.0
@@ -118,8 +119,7 @@ class _Sampling:
         while place < len(self.region):
             number = self.region[place]
             place = self._plain(place, chunk) if number == NO_REGION else self._inside(self.table[number], place, chunk)
-        self.state, seen = self.simulator.result(self.state)
-        return self._estimate(seen.clock_cycles)
+        return self._estimate(self.launch.finish())
 
     def _plain(self, place: int, chunk: int) -> int:
         outside = np.flatnonzero(self.region[place : place + chunk] != NO_REGION)
@@ -134,7 +134,9 @@ class _Sampling:
             end = min(place + chunk, region.last + 1)
             seen = self._step(np.arange(place, end))
             place = end
-            if units is None and bool((seen.resident_blocks >= region.first).all()):
+            if self.launch.warm_since is None:
+                units = None
+            elif units is None and bool((seen.resident_blocks >= region.first).all()):
                 units = _SamplingUnits(seen.clock_cycles)
             if units is not None:
                 units.note(seen, self._issued_at, (len(self.issued) - 1) * self.simulator.shape.window_cycles)
@@ -144,7 +146,7 @@ class _Sampling:
         return place
 
     def _step(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Observation:
-        self.state, seen = self.simulator.step(self.state, thread_blocks)
+        seen = self.launch.step(thread_blocks)
         self.simulated += float(self.instructions[thread_blocks].sum())
         self.issued += (self.issued[-1] + np.cumsum(seen.window_instructions)).tolist()
         return seen

@@ -70,7 +70,7 @@ def test_gaussian_elimination_is_one_launch() -> None:
     profile = Profile(instructions=matrix[:, 9], features=matrix, cycles=3000 + 0.5 * (414 - rows))
     selection = Pks().select(profile)
     assert selection.units.tolist() == [0]
-    assert projection_error(selection.strata, np.asarray(profile.cycles)) <= 0.05
+    assert projection_error(selection.strata, np.asarray(profile.cycles)[:, None]) <= 0.05
 
 
 def test_sweep_stops_at_the_fewest_clusters() -> None:
@@ -143,3 +143,19 @@ def test_both_levels() -> None:
     profile, _ = program(0, launches=30, kernels=2)
     estimate = Pka(pks=Pks(most_clusters=4)).program(profile, lambda unit: SyntheticLaunch(unit))
     assert estimate.method == "PKA" and estimate.detailed_fraction < 0.5
+
+
+def test_without_measured_cycles_every_characteristic_is_projected_and_kernels_stay_apart() -> None:
+    profile, _ = program(3)
+    strata = Pks(measured=False).select(profile).strata
+    everything = np.column_stack([profile.cycles, profile.features])
+    assert projection_error(strata, everything) <= projection_error(np.zeros(len(profile), int), everything)
+    assert all(len(set(profile.kernels[strata == stratum])) == 1 for stratum in range(strata.max() + 1))
+
+
+def test_two_level_of_launches_that_look_alike() -> None:
+    profile, _ = program(0, launches=40)
+    light = LightProfile(["same"] * 40, np.full((40, 6), 4.0))
+    first = Profile(instructions=profile.instructions[:20], features=profile.features[:20], cycles=profile.cycles[:20])
+    selection = TwoLevel().select(first, light, profile.instructions)
+    assert len(selection.strata) == 40

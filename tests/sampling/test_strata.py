@@ -130,3 +130,19 @@ def test_projection_and_bic() -> None:
     split, whole = np.repeat([0, 1], 20), np.zeros(40, int)
     centres = np.array([points[:20].mean(0), points[20:].mean(0)])
     assert bic(points, split, centres) > bic(points, whole, points.mean(0)[None])
+
+
+def test_two_samples_that_agree_by_luck_are_not_taken_for_certainty() -> None:
+    times = np.random.default_rng(3).lognormal(0, 0.1, 50)
+    profile = Profile(instructions=np.ones(50), kernels=np.zeros(50, np.int64), cycles=times)
+    for ratio in (False, True):
+        selection = Stem(error=0.2, ratio=ratio).select(profile)
+        assert 1 < len(selection.units) < 10
+        equal = selection.size[selection.units]  # every sample says the same of its stratum
+        assert selection.estimate(list(equal)).relative_half_width > 0.02
+
+
+def test_simpoint_takes_a_launch_of_typical_size_where_all_do_the_same() -> None:
+    sizes = np.array([1.0, 1.0, 1.0, 100.0, 100.0, 1.0])
+    profile = Profile(instructions=sizes, basic_blocks=np.outer(sizes, [1.0, 3.0]))
+    assert sizes[SimPoint().select(profile).units].tolist() == [100.0]

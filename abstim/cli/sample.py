@@ -1,0 +1,197 @@
+"""`abstim sample`: how long a target takes, from simulating a small part of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abstim.cli.options import GpuName, Json, Overrides
+
+if TYPE_CHECKING:
+    from abstim.sampled import Comparison, SampleResult
+
+_FILES = "From and for other tools"
+
+
+def sample(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A suite benchmark, a launches.json, or, to select only, a kernelslist.g."
+        ),
+    ],
+    gpu: GpuName = "gtx480",
+    overrides: Overrides = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random or systematic; "
+            "with --compare repeatable. Default: photon, or all of them.",
+        ),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Simulate everything too: errors and speed-ups side by side.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --compare: draw error against speed-up (.svg, .png, .pdf)."),
+    ] = None,
+    partial_functional: Annotated[
+        bool,
+        typer.Option(
+            "--partial-functional",
+            help="Do not execute what is skipped, even where later launches read it: right only if values decide "
+            "neither branches nor addresses.",
+        ),
+    ] = False,
+    select_only: Annotated[
+        bool,
+        typer.Option(
+            "--select-only", help="Write which launches to simulate to --output; simulate none.", rich_help_panel=_FILES
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Where to write.", rich_help_panel=_FILES)
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="Launches as Nsight Compute measured them (`ncu --csv`), in place of our own "
+            "execution; for two-level, the first ones.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
+    light_profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="For two-level, all launches from Nsight Systems (`nsys stats -r "
+            "cuda_gpu_trace -f csv`); for stem, their times.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Estimate a target's cycles from a sample: with a 95 % interval, the share simulated, and how each part was found.
+
+    Examples:
+
+    `abstim sample spmv_csr --set perfect_memory=false`
+
+    `abstim sample gaussian_elimination --method pks`
+
+    `abstim sample hotspot --compare --plot methods.svg`
+
+    `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
+    """  # fmt: skip
+    from abstim.cli.tables import print_json, progress
+    from abstim.sampled.files import known_from, write_selection
+    from functional.errors import InputError
+
+    names = method or []
+    if len(names) > 1 and not compare:
+        raise InputError("several methods need --compare")
+    if plot is not None and not compare:
+        raise InputError("--plot needs --compare")
+    if compare and (profile or light_profile):
+        raise InputError("--compare makes its own profile; leave out --profile and --light-profile")
+    known = known_from(profile, light_profile)
+    with progress(quiet=as_json) as report:
+        if select_only:
+            written = write_selection(target, gpu, overrides or (), (names or ["pks"])[0], known, output, report)
+            _say_written(written, as_json)
+            return
+        if compare:
+            everything = _compare(target, gpu, overrides, names, partial_functional, plot, report)
+        else:
+            from abstim.sampled import sample as run
+
+            one = run(target, gpu, (names or ["photon"])[0], overrides or (), known=known,
+                      partial=partial_functional, progress=report)  # fmt: skip
+    if as_json:
+        print_json(everything.to_json() if compare else one.to_json())
+    elif compare:
+        _print_comparison(everything)
+    else:
+        _print_sample(one)
+
+
+def _compare(target, gpu, overrides, names, partial, plot, report) -> Comparison:
+    from abstim.sampled import METHODS, compare
+    from abstim.sampled.plot import check, draw
+
+    if plot is not None:
+        check(plot)
+    found = compare(target, gpu, names or tuple(METHODS), overrides or (), partial=partial, progress=report)
+    if plot is not None:
+        draw(found, plot)
+    return found
+
+
+def _say_written(written: dict, as_json: bool) -> None:
+    from abstim.cli.tables import print_json
+
+    if as_json:
+        print_json({"kind": "selection"} | written)
+        return
+    print(f"{written['method']}: {written['selected']:,} of {written['launches']:,} launches, ", end="")
+    print(f"{written['detailed_fraction']:.2%} of the instructions")
+    print("\n".join(written["files"]))
+
+
+def _print_sample(result: SampleResult) -> None:
+    from abstim.cli.tables import duration, print_table, quantity
+
+    estimate = result.estimate
+    half = f"+-{estimate.relative_half_width:.2%}"
+    rows = [("cycles", f"{quantity(round(estimate.total))} {half}")]
+    rows += [("95 % interval", f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}")]
+    rows += [("which rests on", _BASIS[estimate.basis])]
+    rows += [("simulated in detail", f"{estimate.detailed_fraction:.2%} of the instructions")]
+    rows += [("executed", f"{estimate.functional_fraction:.2%}")]
+    rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
+    rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
+    print_table(f"{result.target} on {result.gpu}, {result.method}", ("", ""), rows, left=2)
+    parts = _grouped(estimate.parts)
+    print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), parts)
+
+
+_BASIS = {
+    "exact": "nothing: everything was simulated",
+    "sampled": "the spread of the sample",
+    "model": "the method's own assumption; one sample has no spread",
+}
+
+
+def _grouped(parts) -> list[tuple]:
+    """Parts found the same way, together."""
+    found: dict[str, list[float]] = {}
+    for part in parts:
+        row = found.setdefault(part.how, [0, 0.0, 0.0])
+        row[0], row[1], row[2] = row[0] + 1, row[1] + part.instructions, row[2] + part.cycles
+    return [(how, int(n), round(instructions), round(cycles)) for how, (n, instructions, cycles) in found.items()]
+
+
+def _print_comparison(found: Comparison) -> None:
+    from abstim.cli.tables import duration, print_table
+
+    rows = [
+        (
+            row.method,
+            round(row.cycles),
+            f"{row.error:.2%}",
+            "yes" if row.covered else "no",
+            f"{row.detailed_fraction:.2%}",
+            f"{row.functional_fraction:.1%}",
+            duration(row.seconds),
+            f"{row.speed_up:.3g}x",
+            f"{row.timing_speed_up:.3g}x",
+        )
+        for row in found.rows()
+    ]
+    columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", "faster", "timing")
+    print_table(f"{found.full.target} on {found.full.gpu}, {len(found.cycles)} launches", columns, rows)

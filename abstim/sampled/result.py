@@ -1,0 +1,122 @@
+"""What sampling returns. Plain data; `to_json` is the contract of `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sampling import Estimate
+
+_POINTS = 200  # of a launch's history that are worth a line in a file
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleResult:
+    """One method on one target and GPU.
+
+    `seconds` are wall-clock: execute (functionally), time (in detail), analyse (the method itself). `stability`: for
+    each launch that was stepped, (cycle, warp instructions a cycle since the row before).
+    """
+
+    target: str
+    gpu: str
+    method: str
+    estimate: Estimate
+    seconds: dict[str, float]
+    stability: tuple[tuple[tuple[float, float], ...], ...] = ()
+    true_cycles: float | None = None
+
+    @property
+    def total_seconds(self) -> float:
+        """All stages."""
+        return sum(self.seconds.values())
+
+    @property
+    def saved_seconds(self) -> float:
+        """Of timing, if what was not simulated had taken as long an instruction as what was."""
+        fraction = self.estimate.detailed_fraction
+        return self.seconds["time"] * (1.0 / fraction - 1.0) if fraction else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        return {
+            "kind": "sample",
+            "target": self.target,
+            "gpu": self.gpu,
+            "method": self.method,
+            "estimate": asdict(self.estimate),
+            "seconds": self.seconds,
+            "stability": [thinned(history) for history in self.stability],
+        } | ({} if self.true_cycles is None else {"true_cycles": self.true_cycles})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A method against the full simulation. Speed-ups: of the whole way, of the timing stage alone, in instructions."""
+
+    method: str
+    cycles: float
+    error: float
+    covered: bool
+    detailed_fraction: float
+    functional_fraction: float
+    seconds: float
+    speed_up: float
+    timing_speed_up: float
+    instruction_speed_up: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Methods on one target and GPU; `cycles` are the true ones, a launch each."""
+
+    full: SampleResult
+    results: list[SampleResult]
+    cycles: list[int]
+
+    @property
+    def true_cycles(self) -> int:
+        """Of all launches."""
+        return sum(self.cycles)
+
+    def rows(self) -> list[Row]:
+        """One a method, the full simulation first."""
+        return [self._row(result) for result in (self.full, *self.results)]
+
+    def _row(self, result: SampleResult) -> Row:
+        estimate = result.estimate
+        return Row(
+            method=result.method,
+            cycles=estimate.total,
+            error=estimate.relative_error(self.true_cycles),
+            covered=estimate.covers(self.true_cycles),
+            detailed_fraction=estimate.detailed_fraction,
+            functional_fraction=estimate.functional_fraction,
+            seconds=result.total_seconds,
+            speed_up=_ratio(self.full.total_seconds, result.total_seconds),
+            timing_speed_up=_ratio(self.full.seconds["time"], result.seconds["time"]),
+            instruction_speed_up=_ratio(1.0, estimate.detailed_fraction),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        return {
+            "kind": "sample-comparison",
+            "target": self.full.target,
+            "gpu": self.full.gpu,
+            "true_cycles": self.true_cycles,
+            "cycles": self.cycles,
+            "rows": [asdict(row) for row in self.rows()],
+            "results": [result.to_json() | {"true_cycles": self.true_cycles} for result in self.results],
+        }
+
+
+def thinned(history: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most _POINTS of them, evenly spaced."""
+    step = -(-len(history) // _POINTS) or 1
+    return list(history[::step])
+
+
+def _ratio(whole: float, part: float) -> float:
+    return whole / part if part else float("inf")

@@ -1,0 +1,105 @@
+"""The thread blocks of one launch, executed when somebody asks for them, and each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from functional.executor import Executor
+from functional.launch import Launch
+from functional.memory import Memory
+from functional.trace import Trace
+
+# A call of the executor costs a copy of memory: a batch is at least this share of what was executed, and of the grid.
+_OF_EXECUTED, _OF_GRID = 1 / 2, 1 / 64
+_OFFSETS = ("block_offsets", "record_offsets", "conflict_offsets")
+
+
+class ThreadBlocks:
+    """A growing trace of a launch; `positions` says where in it a thread block is, -1 if it has not been executed.
+
+    Kernels may change what they read, so no block is executed twice: what one part of a method has executed serves the
+    others. Blocks are executed in another order than the GPU's, which no correct kernel can tell. `complete` is given:
+    the launch was executed before.
+    """
+
+    def __init__(
+        self, launch: Launch, memory: Memory | None, run: Executor | None, complete: Trace | None = None,
+        instruction_budget: int | None = None, spent: Callable[[str, float], None] = lambda stage, seconds: None,
+    ) -> None:  # fmt: skip
+        self.launch, self.memory, self.executor, self.spent = launch, memory, run, spent
+        self.budget = instruction_budget
+        self.positions = np.full(launch.thread_blocks, -1)
+        self.trace: Trace | None = None
+        self.ever, self.instructions = 0, 0  # thread blocks executed, traces kept or not, and their warp instructions
+        if complete is not None:
+            self._count(complete)
+            self._append(complete)
+
+    @property
+    def executed(self) -> int:
+        """How many thread blocks have been."""
+        return 0 if self.trace is None else len(self.trace.thread_blocks)
+
+    @property
+    def mean_instructions(self) -> float:
+        """Warp instructions of an executed thread block, on average."""
+        return self.instructions / max(self.ever, 1)
+
+    def at(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Int64[np.ndarray, " tb"]:
+        """Where these thread blocks are in the trace; those not in it yet, and some that follow, are executed first."""
+        found = self.positions[thread_blocks]
+        if (found < 0).any():
+            self._execute(np.unique(thread_blocks[found < 0]))
+            found = self.positions[thread_blocks]
+        return found
+
+    def finish(self, keep: bool = True) -> None:
+        """Execute whatever is left: later launches read what this one writes. `keep`: its trace too."""
+        left = np.flatnonzero(self.positions < 0)
+        if len(left) and keep:
+            self._execute(left)
+        elif len(left):
+            self._run(left)
+            self.positions[left] = np.iinfo(np.int64).max
+
+    def _execute(self, missing: Int64[np.ndarray, " tb"]) -> None:
+        batch = int(max(self.executed * _OF_EXECUTED, self.launch.thread_blocks * _OF_GRID)) if self.executed else 0
+        if len(missing) < batch:
+            behind = np.flatnonzero(self.positions[int(missing[0]) :] < 0) + int(missing[0])
+            missing = np.union1d(missing, behind[:batch])
+        self._append(self._run(missing))
+
+    def _run(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
+        from abstim.workload import default_budget
+
+        assert self.executor is not None and self.memory is not None, "a complete trace has every thread block"
+        started = perf_counter()
+        budget = self.budget or default_budget(self.launch)
+        trace = self.executor.run(self.launch, self.memory, thread_blocks.tolist(), budget)
+        self.spent("execute", perf_counter() - started)
+        self._count(trace)
+        return trace
+
+    def _count(self, trace: Trace) -> None:
+        self.ever += len(trace.thread_blocks)
+        self.instructions += int(trace.warp_instructions.sum())
+
+    def _append(self, trace: Trace) -> None:
+        self.positions[trace.thread_blocks] = self.executed + np.arange(len(trace.thread_blocks))
+        self.trace = trace if self.trace is None else joined(self.trace, trace)
+
+
+def joined(first: Trace, second: Trace) -> Trace:
+    """One trace of both sets of thread blocks, the first one's first."""
+    names = [f.name for f in fields(Trace) if f.name not in ("warps_per_block", *_OFFSETS)]
+    streams: dict[str, Any] = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names}
+    offsets: dict[str, Any] = {
+        name: np.concatenate([mine := getattr(first, name), getattr(second, name)[1:] + mine[-1]]) for name in _OFFSETS
+    }
+    return replace(first, **streams, **offsets)

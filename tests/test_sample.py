@@ -1,0 +1,174 @@
+"""`sample` and `compare` on the real engine, and the command."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import abstim
+from abstim.cli import main
+from abstim.config import load_gpu
+from abstim.sampled import METHODS, Known, compare, sample
+from functional.errors import InputError
+from functional.suite import ptx_path
+from sampling import Profile
+
+REAL = load_gpu("gtx480", ["perfect_memory=false"])
+
+
+def streaming(blocks: int):
+    """nn_euclid on many thread blocks: two loads and a store a thread, more than L2 holds."""
+    n = 256 * blocks
+    record = np.random.default_rng(1).uniform(0, 90, (n, 2)).astype(np.float32)
+    case = (
+        abstim.load(ptx_path("nn_euclid"))
+        .kernel()
+        .launch(blocks, 256, [record, np.zeros(n, np.float32), n, 30.0, 90.0])
+    )
+    case.resources = {"nn_euclid": 10}
+    return case
+
+
+@pytest.fixture(scope="module")
+def streamed():
+    return compare(streaming(3000), REAL, ["photon", "pkp", "tbpoint"])
+
+
+def test_methods_inside_a_launch_skip_most_of_it_and_come_close(streamed) -> None:
+    for result in streamed.results:
+        estimate = result.estimate
+        assert estimate.detailed_fraction < 0.5, result.method
+        assert estimate.relative_error(streamed.true_cycles) < 0.05, result.method
+        assert estimate.covers(streamed.true_cycles), result.method
+
+
+def test_what_photon_skips_is_not_executed(streamed) -> None:
+    photon, _, tbpoint = (result.estimate for result in streamed.results)
+    assert photon.detailed_fraction < photon.functional_fraction < 0.6
+    assert tbpoint.functional_fraction == 1.0
+
+
+def test_rows_compare_with_the_full_simulation(streamed) -> None:
+    full, *others = streamed.rows()
+    assert (full.method, full.error, full.speed_up, full.detailed_fraction) == ("full", 0.0, 1.0, 1.0)
+    assert full.cycles == abstim.run(streaming(3000), REAL).totals["cycles"]
+    for row in others:
+        assert row.instruction_speed_up == pytest.approx(1 / row.detailed_fraction)
+
+
+def test_equal_launches_cost_one_of_each_kind() -> None:
+    found = compare("pagerank", REAL, ["photon", "pks", "sieve", "simpoint"])
+    assert len(found.cycles) == 8
+    for result in found.results:
+        assert result.estimate.total == pytest.approx(found.true_cycles), result.method
+        assert result.estimate.detailed_fraction == pytest.approx(0.25), result.method
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_states_an_interval_that_holds_its_estimate(method) -> None:
+    result = sample("fdtd2d", REAL, method)
+    estimate = result.estimate
+    assert estimate.low <= estimate.total <= estimate.high
+    assert 0 < estimate.detailed_fraction <= 1 and estimate.detailed_fraction <= estimate.functional_fraction + 1e-9
+    assert sum(part.cycles for part in estimate.parts) == pytest.approx(estimate.total)
+    assert json.loads(json.dumps(result.to_json()))["kind"] == "sample"
+
+
+def test_the_same_sample_twice_is_the_same() -> None:
+    first, second = (sample("bfs", REAL, "photon").estimate for _ in range(2))
+    assert first == second
+
+
+def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
+    from abstim.sampled.program import SampledProgram
+    from abstim.sampled.store import MeasuredStore
+    from functional import suite
+
+    overrides = ["perfect_memory=false", "l1d_ways=2"]  # a point no other test keeps launches of
+    gpu, original, left = load_gpu("gtx480", overrides), SampledProgram.measure, [3]
+    store = MeasuredStore(suite.case("pathfinder"), gpu)
+    store.path.unlink(missing_ok=True)
+
+    def interrupted(self, number):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return original(self, number)
+
+    monkeypatch.setattr(SampledProgram, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sample("pathfinder", gpu, "full")
+    monkeypatch.undo()
+    assert sorted(store.load()) == [0, 1]
+    whole = sample("pathfinder", gpu, "full")
+    assert whole.estimate.total == abstim.run("pathfinder", gpu).totals["cycles"]
+    assert sorted(store.load()) == [0, 1, 2]
+    store.path.write_bytes(b"damaged")
+    assert sample("pathfinder", gpu, "full").estimate == whole.estimate
+
+
+def test_unknown_method() -> None:
+    with pytest.raises(InputError, match="did you mean photon"):
+        sample("hotspot", REAL, "foton")
+
+
+def test_a_profile_for_a_method_that_uses_none() -> None:
+    with pytest.raises(InputError, match="leave out the profile"):
+        sample("hotspot", REAL, "photon", known=Known(Profile(instructions=np.ones(2))))
+
+
+def nsight(path, launches: int) -> None:
+    from sampling.pka import METRICS
+
+    rows = [["ID", "Kernel Name", "Block Size", "Grid Size", "Metric Name", "Metric Value"]]
+    for n in range(launches):
+        for metric in [*METRICS.values(), "gpc__cycles_elapsed.max"]:
+            rows.append([str(n), "k", "(256, 1, 1)", "(64, 1, 1)", metric, "1,000"])
+    path.write_text("==PROF== connected\n" + "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
+
+
+def test_command_selects_from_nsights_profile_for_another_simulator(tmp_path, capsys) -> None:
+    nsight(tmp_path / "ncu.csv", 5)
+    (tmp_path / "kernelslist.g").write_text("MemcpyHtoD,0x0,4\n" + "".join(f"kernel-{n}.traceg\n" for n in range(1, 6)))
+    arguments = ["sample", str(tmp_path / "kernelslist.g"), "--profile", str(tmp_path / "ncu.csv"), "--method", "pks"]
+    with pytest.raises(SystemExit) as exit_:
+        main([*arguments, "--select-only", "-o", str(tmp_path / "out"), "--json"])
+    assert exit_.value.code == 0
+    assert json.loads(capsys.readouterr().out)["selected"] == 1
+    assert (tmp_path / "out" / "kernelslist.g").read_text() == "MemcpyHtoD,0x0,4\nkernel-1.traceg\n"
+    assert (tmp_path / "out" / "launches.weights").read_text() == "1 0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hotspot", "--plot", "x.svg"], "--plot needs --compare"),
+        (["hotspot", "--method", "pks", "--method", "stem"], "several methods need --compare"),
+        (["hotspot", "--select-only", "--method", "pks"], "needs a folder"),
+        (["hotspot", "--select-only", "--method", "photon", "-o", "x"], "does not select launches beforehand"),
+        (["hotspot", "--compare", "--plot", "x.txt"], "choose a name that ends in .svg"),
+        (["list.g", "--select-only", "-o", "x"], "has no profile"),
+        (["hotspot", "--compare", "--profile", "x.csv"], "--compare makes its own profile"),
+        (["hotspot", "--profile", "missing.csv"], "missing.csv: cannot be read"),
+    ],
+)
+def test_command_refuses_in_one_line(arguments, message, capsys) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["sample", *arguments])
+    captured = capsys.readouterr()
+    assert exit_.value.code == 2 and message in captured.err and captured.err.count("\n") == 1
+
+
+def test_command_prints_how_each_part_was_found(capsys, tmp_path) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["sample", "pagerank", "--set", "perfect_memory=false"])
+    text = capsys.readouterr().out
+    assert exit_.value.code == 0 and "95 % interval" in text and "kernel (as 0 pagerank_share)" in text
+    assert max(map(len, text.splitlines())) <= 100
+    with pytest.raises(SystemExit):
+        main(["sample", "hotspot", "--compare", "--method", "pks", "--plot", str(tmp_path / "out.svg")])
+    text = capsys.readouterr().out
+    assert "faster" in text and max(map(len, text.splitlines())) <= 100
+    assert (tmp_path / "out.svg").read_text().startswith("<?xml")

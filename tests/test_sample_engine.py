@@ -1,0 +1,188 @@
+"""Sampling's view of executor and engine: nothing is lost, nothing is counted twice, nothing is executed twice."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from abstim.config import load_gpu
+from abstim.sampled.counts import block_counts, ranges, warp_types
+from abstim.sampled.features import kinds_of, launch_counts
+from abstim.sampled.functional import EngineFunctional
+from abstim.sampled.program import SampledProgram
+from abstim.sampled.simulator import WINDOW_CYCLES
+from abstim.sampled.thread_blocks import ThreadBlocks
+from abstim.simulate import run
+from abstim.target import open_target
+from functional.executor import default_executor
+
+REAL = load_gpu("gtx480", ["perfect_memory=false"])
+PERFECT = load_gpu("gtx480", [])
+
+
+def program(target: str = "spmv_csr", gpu=REAL, **options) -> SampledProgram:
+    return SampledProgram(open_target(target), gpu, **options)
+
+
+@cache
+def stepped(target: str, perfect: bool, chunk: int):
+    """Every observation of a launch stepped `chunk` thread blocks at a time, and the opened program."""
+    opened = program(target, PERFECT if perfect else REAL)
+    simulator = opened.simulator(0, basic_blocks=True)
+    state, seen = simulator.init(), []
+    for start in range(0, simulator.shape.thread_blocks, chunk):
+        blocks = np.arange(start, min(start + chunk, simulator.shape.thread_blocks))
+        state, observed = simulator.step(state, blocks)
+        seen.append(observed)
+    seen.append(simulator.result(state)[1])
+    return opened, seen
+
+
+CASES = [("spmv_csr", False, 7), ("spmv_csr", True, 25), ("btree_find_k", False, 16), ("particlefilter", True, 5)]
+
+
+@pytest.mark.parametrize(("target", "perfect", "chunk"), CASES)
+def test_a_launch_in_steps_takes_the_cycles_of_a_whole_one(target, perfect, chunk) -> None:
+    _, seen = stepped(target, perfect, chunk)
+    assert seen[-1].clock_cycles == run(target, PERFECT if perfect else REAL).launches[0].cycles
+    clocks = [each.clock_cycles for each in seen]
+    assert clocks == sorted(clocks)
+
+
+@pytest.mark.parametrize(("target", "perfect", "chunk"), CASES)
+def test_everything_retires_once_and_in_order(target, perfect, chunk) -> None:
+    opened, seen = stepped(target, perfect, chunk)
+    launch = opened.case.launches[0]
+    blocks = np.concatenate([each.blocks for each in seen])
+    warps = np.concatenate([each.warps for each in seen])
+    assert np.array_equal(np.sort(blocks), np.arange(launch.thread_blocks))
+    assert np.array_equal(np.sort(warps), np.arange(launch.thread_blocks * launch.warps_per_block))
+    for column in ("block_retire_cycles", "warp_retire_cycles"):
+        assert (np.diff(np.concatenate([getattr(each, column) for each in seen])) >= 0).all()
+    for each in seen:
+        assert not set(each.resident_blocks) & set(each.blocks)
+        assert (each.block_dispatch_cycles < each.block_retire_cycles).all()
+        assert (each.block_retire_cycles <= each.clock_cycles).all()
+
+
+@pytest.mark.parametrize(("target", "perfect", "chunk"), CASES)
+def test_basic_blocks_chain_from_first_issue_to_retirement(target, perfect, chunk) -> None:
+    opened, seen = stepped(target, perfect, chunk)
+    trace = opened.trace(0)
+    events = np.concatenate([each.basic_blocks for each in seen])
+    issue = np.concatenate([each.basic_block_issue_cycles for each in seen])
+    retire = np.concatenate([each.basic_block_retire_cycles for each in seen])
+    counts = block_counts(trace, np.arange(len(trace.warp_instructions)), len(opened.case.launches[0].program.blocks))
+    assert np.array_equal(np.bincount(events, minlength=counts.shape[1]), counts.sum(0))
+    lives = sum((each.warp_retire_cycles - each.warp_issue_cycles).sum() for each in seen)
+    assert (retire >= issue).all() and (retire - issue).sum() == lives  # blocks of a warp leave no gap
+
+
+@pytest.mark.parametrize(("target", "perfect", "chunk"), CASES)
+def test_windows_and_latencies(target, perfect, chunk) -> None:
+    opened, seen = stepped(target, perfect, chunk)
+    windows = np.concatenate([each.window_instructions for each in seen])
+    whole = float(opened.trace(0).warp_instructions.sum())
+    assert len(windows) == seen[-1].clock_cycles // WINDOW_CYCLES
+    assert whole * 0.98 - 2000 < windows.sum() <= whole
+    latency = seen[-1].class_latency_cycles
+    assert np.isnan(latency).sum() < len(latency) and np.nanmin(latency) >= 0
+    fill = [each.cache_fill for each in seen]
+    assert max(fill) <= 1.0 and (min(fill) == 1.0) == perfect
+
+
+def test_thread_blocks_left_out_are_not_executed() -> None:
+    opened = program("nn_euclid")
+    simulator = opened.simulator(0)
+    state, _ = simulator.step(simulator.init(), np.array([3, 1, 70]))
+    _, seen = simulator.result(state)
+    assert sorted(seen.blocks.tolist()) == [1, 3, 70]
+    assert opened.thread_blocks(0).executed < 10 and opened.executed_fraction < 0.1
+
+
+def test_batches_execute_each_thread_block_once_and_leave_the_memory_of_one_run() -> None:
+    case = open_target("histogram_atomics")  # atomics: twice would show
+    (launch,) = case.launches
+    whole, parts = case.memory.copy(), case.memory.copy()
+    expected = default_executor().run(launch, whole)
+    blocks = ThreadBlocks(launch, parts, default_executor())
+    for asked in ([40], [7, 3], [0, 1, 2], [41, 40, 7], list(range(30, 35))):
+        at = blocks.at(np.array(asked))
+        assert np.array_equal(blocks.trace.thread_blocks[at], asked)
+    blocks.finish()
+    assert np.array_equal(np.sort(blocks.trace.thread_blocks), np.arange(launch.thread_blocks))
+    assert np.array_equal(whole.arena, parts.arena)
+    order = blocks.at(np.arange(launch.thread_blocks))
+    warps = (order[:, None] * launch.warps_per_block + np.arange(launch.warps_per_block)).ravel()
+    for stream, offsets in (("blocks", "block_offsets"), ("records", "record_offsets")):
+        cut = getattr(blocks.trace, offsets)
+        rows = ranges(cut[warps], cut[warps + 1])
+        assert np.array_equal(getattr(blocks.trace, stream)[rows], getattr(expected, stream))
+
+
+def test_profile_of_warps_against_their_traces() -> None:
+    opened = program("bfs")
+    functional = EngineFunctional(opened.thread_blocks(4))
+    asked = np.array([5, 0, 59])
+    found = functional.profile(asked)
+    trace = opened.trace(4)
+    at = opened.thread_blocks(4).at(asked)
+    warps = (at[:, None] * trace.warps_per_block + np.arange(trace.warps_per_block)).ravel()
+    assert np.array_equal(found.counts @ functional.block_instructions, trace.warp_instructions[warps])
+    sequences = [tuple(trace.blocks[trace.block_offsets[w] : trace.block_offsets[w + 1]]) for w in warps]
+    same = np.array([[a == b for b in sequences] for a in sequences])
+    assert np.array_equal(found.types[:, None] == found.types, same)
+
+
+def test_warp_types_tell_the_order_of_basic_blocks() -> None:
+    trace = program("bfs").trace(0)
+    first = trace.blocks.copy()
+    assert len(set(warp_types(trace, np.arange(2)))) <= 2
+    swapped = first.copy()
+    at = int(np.flatnonzero(np.diff(first[: trace.block_offsets[1]].astype(int)))[0])
+    swapped[[at, at + 1]] = swapped[[at + 1, at]]
+    from dataclasses import replace
+
+    assert warp_types(trace, np.zeros(1, int))[0] != warp_types(replace(trace, blocks=swapped), np.zeros(1, int))[0]
+
+
+def test_characteristics_of_a_kernel_counted_by_hand() -> None:
+    """nn_euclid: 30,700 of 120 x 256 threads load two floats of a record and store one."""
+    opened = program("nn_euclid")
+    code = opened.case.launches[0].program
+    counts = launch_counts(code, opened.trace(0), kinds_of(code))
+    active = -(-30700 // 32)
+    assert counts["global_stores"] == active and counts["coalesced_global_stores"] == -(-30700 // 8)
+    assert counts["global_loads"] in (active, 2 * active)  # one load of a pair, or two
+    assert counts["coalesced_global_loads"] == counts["global_loads"] / active * -(-30700 * 8 // 32)
+    assert counts["shared_loads"] == counts["local_loads"] == counts["global_atomics"] == 0
+    assert counts["thread_blocks"] == 120 and counts["instructions"] == opened.trace(0).warp_instructions.sum()
+
+
+@pytest.mark.parametrize(
+    "target", ["histogram_atomics", "micro_local_spill", "matmul_tiled", "gemm_mma", "aes256_encrypt"]
+)
+def test_every_record_finds_its_instruction(target) -> None:
+    opened = program(target)
+    code = opened.case.launches[0].program
+    counts = launch_counts(code, opened.trace(0), kinds_of(code))
+    expected = {
+        "histogram_atomics": "global_atomics",
+        "micro_local_spill": "local_loads",
+        "matmul_tiled": "shared_loads",
+    }
+    assert counts[expected.get(target, "global_loads")] > 0
+
+
+def test_earlier_launches_are_finished_unless_the_user_says_otherwise() -> None:
+    for partial, executed in ((False, 128), (True, 2)):
+        opened = program("backprop_layerforward", partial=partial)
+        case = opened.case
+        case.launches = (*case.launches, *case.launches)
+        opened = SampledProgram(case, REAL, partial=partial)
+        opened.thread_blocks(0).at(np.array([0]))
+        opened.thread_blocks(0).at(np.array([100]))
+        opened.thread_blocks(1)
+        assert (opened.thread_blocks(0).ever == 128) == (executed == 128)
