@@ -91,7 +91,8 @@ class Launch:
         width = fine * -(-(last // fine + 1) // most)
         starts = np.arange(0, last + 1, width)
         issued = np.add.reduceat(self.windows, starts // fine)
-        begun, gone = (np.bincount(times, minlength=last + 2) for times in (self.warps[:, 0], self.warps[:, 1] + 1))
+        lived = self.warps[self.warps[:, 1] >= 0]
+        begun, gone = (np.bincount(times, minlength=last + 2) for times in (lived[:, 0], lived[:, 1] + 1))
         resident = np.add.reduceat(np.cumsum(begun - gone)[: last + 1], starts)
         return {
             "window_cycles": width, "warp_instructions": issued.tolist(), "resident_warp_cycles": resident.tolist(),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -13,11 +11,10 @@ from jaxtyping import Int64
 from functional.executor import Executor
 from functional.launch import Launch
 from functional.memory import Memory
-from functional.trace import Trace
+from functional.trace import Trace, concatenate
 
 # A call of the executor costs a copy of memory: a batch is at least this share of what was executed, and of the grid.
 _OF_EXECUTED, _OF_GRID = 1 / 2, 1 / 64
-_OFFSETS = ("block_offsets", "record_offsets", "conflict_offsets")
 
 
 class ThreadBlocks:
@@ -92,14 +89,5 @@ class ThreadBlocks:
 
     def _append(self, trace: Trace) -> None:
         self.positions[trace.thread_blocks] = self.executed + np.arange(len(trace.thread_blocks))
-        self.trace = trace if self.trace is None else joined(self.trace, trace)
-
-
-def joined(first: Trace, second: Trace) -> Trace:
-    """One trace of both sets of thread blocks, the first one's first."""
-    names = [f.name for f in fields(Trace) if f.name not in ("warps_per_block", *_OFFSETS)]
-    streams: dict[str, Any] = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names}
-    offsets: dict[str, Any] = {
-        name: np.concatenate([mine := getattr(first, name), getattr(second, name)[1:] + mine[-1]]) for name in _OFFSETS
-    }
-    return replace(first, **streams, **offsets)
+        parts = [trace] if self.trace is None else [self.trace, trace]
+        self.trace = concatenate(parts, trace.warps_per_block)
