@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_target(target: Target) -> Case:
-    """A Case as it is (or made by a function), a suite benchmark by name, or a launches.json by path."""
+    """A Case as it is (or made by a function), a suite benchmark or workload by name, or a launches.json by path."""
     if not isinstance(target, str):
         return target() if callable(target) else target
     if target.endswith(".json"):
@@ -29,10 +29,13 @@ def open_target(target: Target) -> Case:
         raise InputError(
             f"{target}: a .ptx file needs a kernel, a grid, a block and arguments; see `abstim run --help`"
         )
+    from abstim import workloads
     from functional import suite
 
+    if workloads.is_name(target):
+        return workloads.case(target)
     if not suite.is_name(target):
-        near = nearest(target, suite.names()) or "; `abstim suite` lists the benchmarks"
+        near = nearest(target, suite.names() + workloads.names()) or "; `abstim suite` lists the benchmarks"
         raise InputError(f"{target!r} is no suite benchmark, launches.json or .ptx file{near}")
     return suite.case(target)
 
