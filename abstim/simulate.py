@@ -21,6 +21,7 @@ from abstim.result import SLOT_REASONS, LaunchResult, RunResult
 from abstim.spec import Spec
 from abstim.target import open_target
 from abstim.workload import Workload, execute
+from abstim.workloads.streamed import StreamedCase
 from functional.case import Case
 from functional.errors import InputError
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from abstim.engine import EngineResult
     from abstim.target import Target
     from functional.executor import Executor
+    from functional.launch import Launch
     from functional.resources import Registers
+    from functional.trace import Trace
     from precharacterize import PipelineParameters
 
 T = TypeVar("T")
@@ -101,6 +104,10 @@ def run_many(
     started = perf_counter()
     case = open_target(target)
     parse_seconds = perf_counter() - started
+    if isinstance(case, StreamedCase):
+        from abstim.streamed import run_streamed
+
+        return run_streamed(case, gpus, executor, instruction_budget, flush, progress, parse_seconds)
     registers = registers_of(case)
     for gpu in gpus:
         occupancies(case, registers, gpu)  # a block over a limit is refused before minutes of execution
@@ -128,12 +135,17 @@ def occupancies(case: Case, registers: Sequence[Registers], gpu: Gpu) -> list[Oc
     """Thread blocks an SM of every launch. Raises InputError for a block that an SM cannot hold."""
     found = []
     for number, (launch, used) in enumerate(zip(case.launches, registers, strict=True)):
-        try:
-            found.append(occupancy(gpu.spec, launch.grid, launch.block, used.count, launch.shared_bytes))
-        except InputError as error:
-            name = launch.program.name
-            raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None
+        found.append(launch_occupancy(launch, number, used, gpu))
     return found
+
+
+def launch_occupancy(launch: Launch, number: int, registers: Registers, gpu: Gpu) -> Occupancy:
+    """Thread blocks an SM of one launch. Raises InputError for a block that an SM cannot hold."""
+    try:
+        return occupancy(gpu.spec, launch.grid, launch.block, registers.count, launch.shared_bytes)
+    except InputError as error:
+        name = launch.program.name
+        raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None
 
 
 def time(
@@ -158,8 +170,10 @@ def time(
     for k, gpu in enumerate(gpus):
         limits = occupancies(workload.case, registers, gpu)
         launches = [
-            _launch_result(workload, number, gpu, limits[number], registers[number], results[k])
-            for number, results in enumerate(timed)
+            launch_result(launch, trace, number, gpu, limits[number], registers[number], results[k])
+            for number, (launch, trace, results) in enumerate(
+                zip(workload.case.launches, workload.execution.traces, timed, strict=True)
+            )
         ]
         found.append(
             RunResult(
@@ -229,11 +243,11 @@ def _by_pipeline(gpus: Sequence[Gpu]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _launch_result(
-    workload: Workload, number: int, gpu: Gpu, limit: Occupancy, registers: Registers, result: EngineResult
+def launch_result(
+    launch: Launch, trace: Trace, number: int, gpu: Gpu, limit: Occupancy, registers: Registers, result: EngineResult
 ) -> LaunchResult:
-    launch, trace, spec = workload.case.launches[number], workload.execution.traces[number], gpu.spec
-    cycles = result.cycles
+    """One launch on one GPU, in the terms of `--json`."""
+    cycles, spec = result.cycles, gpu.spec
     threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
     active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
     slots = dict(zip(SLOT_REASONS, result.issue_slots.sum(0).tolist(), strict=True))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_target(target: Target) -> Case:
-    """A Case as it is (or made by a function), a benchmark by name, or a launches.json, store or trace by path."""
+    """A Case as it is (or made by a function), a benchmark or workload by name, a launches.json, store, trace by path."""
     if not isinstance(target, str):
         return target() if callable(target) else target
     if target.endswith(".json"):
@@ -29,6 +29,7 @@ def open_target(target: Target) -> Case:
         raise InputError(
             f"{target}: a .ptx file needs a kernel, a grid, a block and arguments; see `abstim run --help`"
         )
+    from abstim import workloads
     from functional import suite
     from functional.store import open_store
 
@@ -38,8 +39,10 @@ def open_target(target: Target) -> Case:
         return trace_case(target)
     if Path(target).is_dir() and not suite.is_name(target):
         return open_store(target)
+    if workloads.is_name(target):
+        return workloads.case(target)
     if not suite.is_name(target):
-        near = nearest(target, suite.names()) or "; `abstim suite` lists the benchmarks"
+        near = nearest(target, suite.names() + workloads.names()) or "; `abstim suite` lists the benchmarks"
         raise InputError(f"{target!r} is no suite benchmark, launches.json, .ptx file or trace directory{near}")
     return suite.case(target)
 

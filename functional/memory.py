@@ -24,6 +24,8 @@ GLOBAL_BASE = 0x7000_0000
 GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE
 ALIGNMENT_BYTES = 256  # what cudaMalloc guarantees
 RED_ZONE_BYTES = 1 << 20  # above every bit that picks a cache set
+# Readable in front of the first buffer, as red zones are behind: vector loads take idle lanes along
+MARGIN_BYTES = 4096
 CONST_WINDOW = 0x5000_0000  # generic address of constant address 0
 CONST_LIMIT_BYTES = 64 << 10
 FUNCTION_WINDOW = 0x4000_0000  # of the addresses that stand for functions
@@ -165,6 +167,16 @@ class Memory:
         past = "at the end" if address == end else f"{address - end} bytes past the end"
         return f"{past} of '{region.name}' ({region.bytes} bytes)"
 
+    def part(self, buffers: Iterable[str]) -> Memory:
+        """The same bytes at the same addresses, of which only these buffers and the variables can be reached."""
+        part = Memory()
+        part.buffers = {name: self.buffers[name] for name in buffers}
+        part.global_variables, part.const_variables = self.global_variables, self.const_variables
+        regions = (*part.buffers.values(), *part.global_variables.values())
+        part._regions = sorted(regions, key=lambda region: region.address)
+        part._arena, part._used_bytes, part.const_arena = self._arena, self._used_bytes, self.const_arena
+        return part
+
     def copy(self) -> Memory:
         """An independent copy with the same addresses."""
         other = Memory()
@@ -199,7 +211,7 @@ class Memory:
 
     def _moved(self, size_bytes: int) -> UInt8[np.ndarray, " byte"]:
         """The regions' bytes in a new arena."""
-        arena = np.zeros(size_bytes, np.uint8)
+        arena = np.zeros(size_bytes + MARGIN_BYTES, np.uint8)[MARGIN_BYTES:]
         for region in self._regions:
             start = region.address - GLOBAL_BASE
             arena[start : start + region.bytes] = self._arena[start : start + region.bytes]

@@ -8,6 +8,7 @@ import typer
 
 from abstim.cli.bench import bench
 from abstim.cli.characterize import characterize
+from abstim.cli.coldstart import coldstart
 from abstim.cli.explore import explore
 from abstim.cli.export_trace import export_trace
 from abstim.cli.gpus import gpus
@@ -26,20 +27,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
-for command in (
-    run,
-    trace,
-    characterize,
-    gpus,
-    suite,
-    validate,
-    bench,
-    explore,
-    sample,
-    report,
-    import_config,
-    export_trace,
-):
+COMMANDS = (
+    run, explore, sample, coldstart, report, gpus, suite, trace, characterize, validate, bench,
+    import_config, export_trace,
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -24,6 +24,8 @@ from abstim.cli.options import (
 if TYPE_CHECKING:
     from abstim.result import RunResult
 
+MOST_ROWS = 250  # launches of a target that are printed one by one
+
 
 def run(
     target: Annotated[
@@ -136,9 +138,44 @@ def _predict(
 
 
 def _print_run(result: RunResult) -> None:
-    from abstim.cli.tables import duration, print_table, quantity
+    from abstim.cli.tables import duration, quantity
 
     total, first = result.totals, result.launches[0]
+    if len(result.launches) > MOST_ROWS:
+        _print_kernels(result)
+    else:
+        _print_launches(result)
+    if first.issue_slots:
+        _print_slots(result)
+        if len(result.launches) <= MOST_ROWS:
+            _print_memory(result)
+    else:
+        _print_bounds(result)
+    print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
+    print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
+    print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
+    print("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
+
+
+def _print_kernels(result: RunResult) -> None:
+    """A row a kernel, where there are too many launches to read."""
+    from abstim.cli.tables import duration, print_table
+
+    groups: dict[str, list] = {}
+    for launch in result.launches:
+        groups.setdefault(launch.kernel, []).append(launch)
+    rows = []
+    for kernel, launches in groups.items():
+        cycles, seconds = sum(x.cycles for x in launches), sum(x.seconds for x in launches)
+        ipc = sum(x.thread_instructions for x in launches) / cycles
+        rows.append((kernel, len(launches), cycles, duration(seconds), ipc))
+    title = f"{result.target} on {result.gpu}, {len(result.launches):,} launches (--json has each)"
+    print_table(title, ("kernel", "launches", "cycles", "time", "IPC"), rows)
+
+
+def _print_launches(result: RunResult) -> None:
+    from abstim.cli.tables import duration, print_table
+
     rows = [
         (
             _name(launch),
@@ -154,15 +191,6 @@ def _print_run(result: RunResult) -> None:
     ]
     columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
     print_table(f"{result.target} on {result.gpu}", columns, rows, left=1)
-    if first.issue_slots:
-        _print_slots(result)
-        _print_memory(result)
-    else:
-        _print_bounds(result)
-    print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
-    print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
-    print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
-    print("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
 
 
 def _name(launch) -> str:

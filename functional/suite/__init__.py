@@ -60,13 +60,17 @@ def case(name: str) -> Case:
 
     Raises InputError for an unknown name or label, with the nearest name.
     """
+    return case_of(name, name.partition(":")[0], recipe(name))
+
+
+def case_of(name: str, base: str, described: Recipe) -> Case:
+    """A recipe for the kernels of the benchmark `base` as a case of some name."""
     from functional.case import Case, Expected
     from functional.launch import make_launch
     from functional.link import link
     from functional.memory import Memory
     from functional.parser import parse
 
-    described, base = recipe(name), name.partition(":")[0]
     module = parse(ptx_path(base))
     memory = Memory(module.variables)
     for buffer in described.buffers.values():
@@ -116,7 +120,7 @@ def _known(name: str) -> str:
 
 
 @cache
-def _benchmarks() -> dict[str, tuple[str, Callable[[], Recipe]]]:
+def _benchmarks() -> dict[str, tuple[str, Callable[..., Recipe]]]:
     """Name -> (group, function), in the suite's order; importing a module registers its benchmarks."""
     from functional.suite._recipe import BENCHMARKS
 

@@ -8,8 +8,7 @@ from functional.suite._recipe import Recipe, bench, blocks, f32, f64, i32, rng, 
 
 
 @bench("apps")
-def spmv_csr() -> Recipe:
-    n = 15300
+def spmv_csr(n: int = 15300) -> Recipe:
     r = rng(207)
     length = np.minimum((r.pareto(1.1, n) * 3 + 1).astype(int), 400)
     row_ptr = np.concatenate([[0], np.cumsum(length)]).astype(i32)
@@ -34,8 +33,9 @@ def spmv_csr() -> Recipe:
 
 
 @bench("apps")
-def pagerank() -> Recipe:
-    n, iters, damping = 7650, 4, 0.85
+def pagerank(n: int = 7650, iters: int | None = 4, change: float = 0.0) -> Recipe:
+    """`iters` steps, or, without a number, as many as it takes until one moves at most `change` of all rank."""
+    damping, steps, moved = 0.85, 0, np.inf
     r = rng(208)
     degree = np.minimum((r.pareto(1.2, n) * 3).astype(int), 300)  # in-degrees, some zero
     in_ptr = np.concatenate([[0], np.cumsum(degree)]).astype(i32)
@@ -44,15 +44,16 @@ def pagerank() -> Recipe:
     rank = np.full(n, 1 / n)
     owner = np.repeat(np.arange(n), degree)
     d = f64(f32(damping))
-    for _ in range(iters):
+    while steps < iters if iters is not None else moved > change:
         share = np.where(out_degree > 0, rank / np.maximum(out_degree, 1), 0)
-        rank = (1 - d) / n + d * np.bincount(owner, share[in_node], n)
+        before, rank = rank, (1 - d) / n + d * np.bincount(owner, share[in_node], n)
+        steps, moved = steps + 1, np.abs(rank - before).sum()
     c = Recipe()
     b_rank = c.input("rank", np.full(n, 1 / n, f32))
     c.expect(b_rank, rank, 1e-4)
     b_share = c.output("share", share.astype(f32), 1e-4)
     b_deg, b_ptr, b_node = c.input("out_degree", out_degree), c.input("in_ptr", in_ptr), c.input("in_node", in_node)
-    for _ in range(iters):
+    for _ in range(steps):
         c.launch("pagerank_share", blocks(n, 128), 128, [b_rank, b_deg, b_share, n])
         c.launch("pagerank_gather", blocks(n, 128), 128, [b_ptr, b_node, b_share, b_rank, n, damping])
     return c

@@ -8,8 +8,7 @@ from functional.suite._recipe import Recipe, bench, blocks, f32, f64, i32, rng, 
 
 
 @bench("apps")
-def mandelbrot() -> Recipe:
-    w, h = 125, 123
+def mandelbrot(w: int = 125, h: int = 123) -> Recipe:
     x0, y0, dx, dy, max_iter = f32(-2.0), f32(-1.25), f32(2.6 / w), f32(2.5 / h), 64
     cx = (x0 + np.arange(w).astype(f32) * dx)[None, :].repeat(h, 0)
     cy = (y0 + np.arange(h).astype(f32) * dy)[:, None].repeat(w, 1)

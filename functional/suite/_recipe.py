@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,13 +18,14 @@ from functional.launch import Pointer, Scalar
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 u8, i32, u32 = np.uint8, np.int32, np.uint32
-BENCHMARKS: dict[str, tuple[str, Callable[[], Recipe]]] = {}  # name -> (group, function)
+Maker = TypeVar("Maker", bound="Callable[..., Recipe]")
+BENCHMARKS: dict[str, tuple[str, Callable[..., Recipe]]] = {}  # name -> (group, function)
 
 
-def bench(group: str) -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
-    """Register a benchmark function under its own name."""
+def bench(group: str) -> Callable[[Maker], Maker]:
+    """Register a benchmark function under its own name; its arguments, if any, have the suite's sizes as defaults."""
 
-    def register(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
+    def register(function: Maker) -> Maker:
         BENCHMARKS[function.__name__] = (group, function)
         return function
 

@@ -60,18 +60,19 @@ def pathfinder() -> Recipe:
 
 
 @bench("table1")
-def lavamd() -> Recipe:
-    dim, per, alpha2 = 4, 18, 0.5
-    n = dim**3
+def lavamd(boxes: tuple[int, int, int] = (4, 4, 4)) -> Recipe:
+    per, alpha2 = 18, 0.5
+    n = int(np.prod(boxes))
     r = rng(108)
-    box = np.array([(x, y, z) for z in range(dim) for y in range(dim) for x in range(dim)])
+    box = np.array([(x, y, z) for z in range(boxes[2]) for y in range(boxes[1]) for x in range(boxes[0])])
     xyz = (r.uniform(0, 1, (n, per, 3)) + box[:, None, :]).astype(f32)
     w = (0.5 * (xyz.astype(f64) ** 2).sum(2)).astype(f32)
     pos = np.concatenate([w[..., None], xyz], 2).astype(f32)
     charge = uniform(r, 0.1, 1, n, per)
     n_near, near = np.zeros(n, i32), np.zeros((n, 27), i32)
     for b in range(n):
-        close = [b] + [o for o in range(n) if o != b and np.abs(box[o] - box[b]).max() <= 1]
+        around = np.flatnonzero(np.abs(box - box[b]).max(1) <= 1)
+        close = [b, *around[around != b]]
         n_near[b] = len(close)
         near[b, : len(close)] = close
     force = np.zeros((n, per, 4))

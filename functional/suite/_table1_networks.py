@@ -53,8 +53,8 @@ def backprop_adjust_weights() -> Recipe:
 
 
 @bench("table1")
-def bfs() -> Recipe:
-    n, source = 15300, 0
+def bfs(n: int = 15300) -> Recipe:
+    source = 0
     r = rng(103)
     degree = r.integers(1, 8, n)
     degree[source] = 6

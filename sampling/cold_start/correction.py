@@ -12,8 +12,10 @@ from jaxtyping import Float64
 class Correction:
     """cycles = cycles_flushed - delta, delta = accesses / (controllers line) fwd_(i-1) (DRAM - L2) (Equation 6.2).
 
-    `accesses / line` is the number of cache lines first fetched from DRAM; controllers fetch in parallel. It can only
-    shorten, so it is applied only where reuse says that the previous launch warmed the cache: at least `least_reuse`
+    `accesses` is the number of distinct requests that reach DRAM; controllers serve them in parallel. Their number, not
+    their bytes, is divided by the line size, as the formula says; bytes would make delta the time of all misses one
+    after the other, several times a launch that overlaps them. It can only shorten, so it is applied only where reuse
+    says that the previous launch warmed the cache: at least `least_reuse`
     of its footprint is used again. Below that a launch may be slower with kept caches (OceanFFT, section 5.3.1).
     """
 
@@ -23,18 +25,18 @@ class Correction:
     least_reuse: float = 0.5
     name = "correction factor"
 
-    def saved_cycles(self, dram_bytes: float, controllers: float, previous_forward_reuse: float) -> float:
-        """Delta. `dram_bytes`: unique bytes fetched, that is, cold misses x line; reuse NaN (no previous launch): 0."""
+    def saved_cycles(self, dram_requests: float, controllers: float, previous_forward_reuse: float) -> float:
+        """Delta. `dram_requests`: distinct ones, of 32 B here; reuse NaN (no previous launch): 0."""
         if not previous_forward_reuse >= self.least_reuse or controllers <= 0:
             return 0.0
-        lines = dram_bytes / (controllers * self.line_bytes)
+        lines = dram_requests / (controllers * self.line_bytes)
         return lines * previous_forward_reuse * (self.dram_latency_cycles - self.l2_latency_cycles)
 
     def apply(
-        self, flushed_cycles: float, dram_bytes: float, controllers: float, previous_forward_reuse: float
+        self, flushed_cycles: float, dram_requests: float, controllers: float, previous_forward_reuse: float
     ) -> float:
         """Cycles with the previous launch's data in the cache. Delta is an upper bound: at most half is taken off."""
-        saved = self.saved_cycles(dram_bytes, controllers, previous_forward_reuse)
+        saved = self.saved_cycles(dram_requests, controllers, previous_forward_reuse)
         return max(flushed_cycles - saved, 0.5 * flushed_cycles)
 
 

@@ -87,7 +87,7 @@ def test_blrl_is_shorter_where_only_the_pre_sample_reaches_far() -> None:
 def test_correction_factor() -> None:
     correction = Correction()
     assert correction.dram_latency_cycles - correction.l2_latency_cycles == 67
-    delta = correction.saved_cycles(dram_bytes=64 * 128, controllers=8.0, previous_forward_reuse=0.5)
+    delta = correction.saved_cycles(dram_requests=64 * 128, controllers=8.0, previous_forward_reuse=0.5)
     assert delta == pytest.approx(64 / 8 * 0.5 * 67)
     assert correction.apply(10_000, 64 * 128, 8.0, 0.5) == pytest.approx(10_000 - delta)
     for reuse in (0.25, np.nan):  # OceanFFT, and a first launch

@@ -1,0 +1,41 @@
+"""Functional warming: what a launch leaves in the caches, without timing it."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int64
+
+from abstim.config import Gpu
+from abstim.engine.caches import Caches
+from abstim.engine.inputs import LaunchInputs
+from abstim.engine.launch import Launch
+from abstim.engine.machine import code_of, streams_of
+
+
+def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, share: float = 1.0) -> None:
+    """Send the memory accesses and instruction lines of the last `share` of a launch's thread blocks through the tags.
+
+    Each resident warp makes one memory access in turn, where in a launch their order is that of time. Releases the
+    interpreter lock while it runs.
+    """
+    from abstim.engine.compiled.warm import walk
+
+    launch = Launch(inputs, gpu, blocks_per_sm, caches=caches)
+    code, operands = code_of(inputs.table)
+    streams, offsets = streams_of(inputs.trace, inputs.table, operands)
+    blocks = len(inputs.trace.thread_blocks)
+    first = blocks - int(np.ceil(min(max(share, 0.0), 1.0) * blocks))
+    walk(launch.sms, launch.heaps, launch.far, launch.machine, code, streams, offsets, first, blocks)
+    launch.leave(caches)
+
+
+def bank_loads(
+    inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, lines: Int64[np.ndarray, " line"]
+) -> Int64[np.ndarray, "controller bank"]:
+    """How many of some lines each bank of each memory controller holds."""
+    from abstim.engine.compiled.warm import controllers
+
+    machine = Launch(inputs, gpu, blocks_per_sm).machine
+    found = np.zeros((gpu.spec.dram_channels, gpu.spec.dram_banks), np.int64)
+    controllers(machine, lines.astype(np.int64), found)
+    return found

@@ -1,0 +1,112 @@
+"""Cold start on the engine: what warming leaves in the caches, and that it gives back what flushing took."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from abstim.cli.app import app
+from abstim.cold_start import Study, cold_start, in_order, lines_of, without_data
+from abstim.config import load_gpu
+from abstim.engine import Caches
+from abstim.engine.machine import machine_of
+from abstim.engine.point import simulate_point
+from abstim.engine.warm import bank_loads, warm
+from abstim.progress import silent
+from abstim.workload import execute
+from functional import suite
+from functional.errors import InputError
+from functional.memory import GLOBAL_BASE
+from functional.trace import LINE_BYTES
+
+GPU = load_gpu("gtx480", ["perfect_memory=false"])
+
+
+@pytest.fixture(scope="module")
+def study():
+    return Study(execute(suite.case("dct8x8")), GPU)
+
+
+def l2_lines(study, number, caches):
+    inputs = study.workload.inputs(number, GPU)
+    m = machine_of(GPU, inputs.trace.warps_per_block, study.blocks_per_sm[number], inputs.table, inputs.shared_bytes)
+    tags = caches.far[int(m["l2_at"]) : int(m["l2_at"]) + int(m["l2_lines"])]
+    return set((tags[tags > 0] - 1).tolist())
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_warming_leaves_the_lines_that_running_leaves(study, number):
+    """The footprint is smaller than L2, so which lines are in it does not depend on their order."""
+    inputs, blocks = study.workload.inputs(number, GPU), study.blocks_per_sm[number]
+    ran, warmed = Caches(), Caches()
+    simulate_point(inputs, GPU, blocks, ran)
+    warm(inputs, GPU, blocks, warmed)
+    assert l2_lines(study, number, warmed) == l2_lines(study, number, ran)
+    assert l2_lines(study, number, warmed) >= set(study.footprints[number].tolist())
+
+
+def test_a_part_of_a_launch_warms_a_part(study):
+    inputs, blocks = study.workload.inputs(0, GPU), study.blocks_per_sm[0]
+    sizes = []
+    for share in (0.0, 0.25, 1.0):
+        caches = Caches()
+        warm(inputs, GPU, blocks, caches, share)
+        sizes.append(len(l2_lines(study, 0, caches)))
+    assert sizes[0] == 0 < sizes[1] < sizes[2]
+
+
+def test_code_alone_brings_no_data(study):
+    inputs, caches = study.workload.inputs(0, GPU), Caches()
+    warm(without_data(inputs), GPU, study.blocks_per_sm[0], caches)
+    lines = l2_lines(study, 0, caches)
+    assert lines and not lines & set(study.footprints[0].tolist())
+    assert lines_of(without_data(inputs).trace.records).size == 0
+
+
+def test_after_itself_a_launch_misses_no_line(study):
+    inputs, caches = study.workload.inputs(0, GPU), Caches()
+    warm(inputs, GPU, study.blocks_per_sm[0], caches)
+    assert simulate_point(inputs, GPU, study.blocks_per_sm[0], caches).counters["dram_reads"] == 0
+
+
+def test_lines_are_spread_over_controllers(study):
+    lines = GLOBAL_BASE // LINE_BYTES + np.arange(6 * 16 * 8)
+    loads = bank_loads(study.workload.inputs(0, GPU), GPU, 1, lines)
+    assert loads.shape == (GPU.spec.dram_channels, GPU.spec.dram_banks) and loads.sum() == len(lines)
+    assert loads.sum(1).max() <= 2 * loads.sum(1).min()
+
+
+def test_each_warm_up_gives_back_more_than_the_one_before(study):
+    """dct8x8, worst launch and mean: none < correction factor < one launch < four launches (thesis, section 6)."""
+    found = cold_start(study.workload, GPU)
+    accuracy = {policy.name: policy.accuracy for policy in found.policies}
+    names = ["none", "code", "correction factor", "memory of 1", "memory of 4"]
+    for measure in (np.min, np.mean):
+        values = [float(measure(accuracy[name])) for name in names]
+        assert values == sorted(values) and len(set(values)) == len(values)
+    assert accuracy["memory of all"].min() > 0.99 and accuracy["BLRL"].min() > 0.99
+    assert accuracy["perfect"].min() == 1.0
+    assert 0 < found.affected[0.2] <= found.affected[0.05] < 1
+    assert np.isnan(found.forward_reuse[-1]) and found.backward_reuse[1] > 0.9
+
+
+def test_the_first_launch_needs_no_warm_up(study):
+    cycles = in_order(study, study.memory_of(3)[:1], silent, "")
+    assert cycles[0] == study.timed(0, Caches())
+
+
+def test_perfect_memory_is_refused(study):
+    with pytest.raises(InputError, match="perfect_memory=false"):
+        cold_start(study.workload, load_gpu("gtx480"))
+
+
+def test_command_prints_what_it_measures():
+    result = CliRunner().invoke(app, ["coldstart", "nn_euclid", "--json"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["forward_reuse"] == [None] and found["policies"][0]["accuracy"] == [1.0]
+    text = CliRunner().invoke(app, ["coldstart", "dct8x8"]).stdout
+    assert "memory of 1" in text and max(map(len, text.splitlines())) <= 100

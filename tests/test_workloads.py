@@ -1,0 +1,223 @@
+"""Workloads: published sizes, layers against numpy, lazy execution equal to the ordinary one, provably equal traces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from abstim import simulate, workloads
+from abstim.streamed import run_streamed
+from abstim.target import open_target
+from abstim.workload import execute
+from abstim.workloads.dependence import signatures, trace_inputs
+from abstim.workloads.kernel_stream import kernel_stream
+from abstim.workloads.network import Network
+from abstim.workloads.resnet import DEPTHS, resnet_network
+from abstim.workloads.streamed import LazyLaunches, execute_launch
+from abstim.workloads.vgg import vgg_network
+from functional import suite
+from functional.case import Case
+from functional.executor import default_executor
+from functional.link import link
+from functional.memory import Memory
+from functional.parser import parse
+
+# Learnt parameters and multiply-accumulates (10^9) of the published models (torchvision's table of classifiers)
+PUBLISHED = {
+    "resnet18": (11_689_512, 1.81), "resnet34": (21_797_672, 3.66), "resnet50": (25_557_032, 4.09),
+    "resnet101": (44_549_160, 7.80), "resnet152": (60_192_808, 11.51), "vgg16": (138_357_544, 15.47),
+    "vgg19": (143_667_240, 19.63),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_networks_have_their_published_sizes(name):
+    make = vgg_network if name.startswith("vgg") else resnet_network
+    net = make(int("".join(filter(str.isdigit, name))))
+    parameters, macs = PUBLISHED[name]
+    assert net.parameters == parameters
+    assert net.macs / 1e9 == pytest.approx(macs, abs=0.006)
+
+
+def test_resnet_has_one_launch_an_operation():
+    for depth, (blocks, bottleneck) in DEPTHS.items():
+        convolutions = 1 + sum(blocks) * (3 if bottleneck else 2) + (4 if bottleneck else 3)  # downsampling shortcuts
+        launches = [launch.program.name for launch in resnet_network(depth).launches]
+        assert sum(name.startswith("conv") for name in launches) == convolutions
+        assert sum(name.startswith("batchnorm") for name in launches) == convolutions
+        assert len(launches) == 2 * convolutions + sum(blocks) + 3
+
+
+def run_all(case):
+    memory, executor = case.memory.copy(), default_executor()
+    traces = [execute_launch(executor, launch, memory, 1 << 32) for launch in case.launches]
+    return traces, lambda name: case.buffer(name, memory)
+
+
+def conv_reference(x, weight, stride):
+    """Direct sum over taps in double precision."""
+    window = weight.shape[2]
+    pad = window // 2
+    padded = np.pad(x.astype(float), ((0, 0), (pad, pad), (pad, pad)))
+    height, width = ((n + 2 * pad - window) // stride + 1 for n in x.shape[1:])
+    out = np.zeros((weight.shape[0], height, width))
+    for i in range(window):
+        for j in range(window):
+            part = padded[:, i : i + stride * height : stride, j : j + stride * width : stride]
+            out += np.einsum("chw,oc->ohw", part, weight[:, :, i, j].astype(float))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("size", "outputs", "window", "stride"),
+    [(16, 32, 3, 1), (14, 20, 3, 1), (15, 16, 7, 2), (14, 24, 1, 2), (7, 16, 3, 2)],
+)
+def test_convolutions_against_numpy(size, outputs, window, stride):
+    net = Network("one", seed=1, size=size, channels=5)
+    net.conv(net.image, outputs, window, "conv", stride)
+    case = net.case()
+    traces, buffer = run_all(case)
+    weight = buffer("conv.weight").reshape(outputs, 5, window, window)
+    expected = conv_reference(buffer("image").reshape(5, size, size), weight, stride)
+    assert len(traces) == 1
+    np.testing.assert_allclose(buffer("conv").reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_other_layers_against_numpy():
+    net = Network("some", seed=2, size=12, channels=40)
+    x = net.batchnorm(net.image, "bn", relu=False)
+    y = net.batchnorm(x, "bn_relu")
+    z = net.maxpool(net.add_relu(x, y, "sum"), 2, "pool2")
+    net.fully_connected(net.average_pool(z, "average"), 50, "fc", relu=True)
+    net.maxpool(y, 3, "pool3")
+    net.bias_relu(z, "bias")
+    _, buffer = run_all(net.case())
+    image = buffer("image").reshape(40, 12, 12).astype(float)
+
+    def normalised(values, name):
+        mean, var, gamma, beta = buffer(f"{name}.statistics").reshape(4, 40, 1, 1).astype(float)
+        return (values - mean) / np.sqrt(var + 1e-5) * gamma + beta
+
+    first = normalised(image, "bn")
+    second = np.maximum(normalised(first, "bn_relu"), 0)
+    summed = np.maximum(first + second, 0)
+    pooled = summed.reshape(40, 6, 2, 6, 2).max((2, 4))
+    fc = np.maximum(buffer("fc.weight").reshape(50, 40) @ pooled.mean((1, 2)) + buffer("fc.bias"), 0)
+    padded = np.pad(second, ((0, 0), (1, 1), (1, 1)))
+    three = np.max([padded[:, i : i + 12 : 2, j : j + 12 : 2] for i in range(3) for j in range(3)], axis=0)
+    biased = np.maximum(pooled + buffer("bias.bias").reshape(40, 1, 1), 0)
+    for name, expected in {
+        "sum": summed,
+        "average": pooled.mean((1, 2)),
+        "fc": fc,
+        "pool3": three,
+        "pool2": biased,
+    }.items():
+        np.testing.assert_allclose(buffer(name), expected.ravel(), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_streamed_run_equals_the_ordinary_one():
+    net = resnet_network(18, stages=1, size=32)
+    case = net.case()
+    ordinary = Case(case.name, case.module, case.memory, case.launches, resources=case.resources)
+    for flush in ("all", "none"):
+        lazily = simulate.run(case, flush=flush)
+        whole = simulate.run(ordinary, flush=flush)
+        same = [(a.cycles, a.thread_instructions, a.caches) for a in lazily.launches]
+        assert same == [(b.cycles, b.thread_instructions, b.caches) for b in whole.launches]
+
+
+def test_stream_is_made_launch_by_launch():
+    stream = kernel_stream(100_000)
+    assert isinstance(stream.launches, LazyLaunches) and len(stream.launches) == 100_000
+    ends = stream.launches[0], stream.launches[99_999]
+    assert ends[0] == kernel_stream(100_000).launches[0]
+    assert len({launch.program.name for launch in stream.launches[:60]}) == 10
+    with pytest.raises(IndexError):
+        stream.launches[100_000]
+
+
+def test_stream_runs_in_bounds():
+    stream = kernel_stream(100_000)
+    chosen = replace(stream, launches=tuple(stream.launches[k] for k in range(0, 100_000, 4_001)))
+    (result,) = run_streamed(chosen, [simulate._gpu("gtx480", ())])
+    assert all(launch.cycles > 0 for launch in result.launches)
+
+
+def relative_streams(trace):
+    """Streams without where buffers lie: line numbers as distances from the lowest of their buffer's 1 MiB region."""
+    return trace.blocks.tolist(), trace.masks.tolist(), (trace.records & 31).tolist(), trace.conflicts.tolist()
+
+
+def test_equal_signatures_have_equal_traces():
+    case = resnet_network(18, stages=1, size=32).case()
+    traces, _ = run_all(case)
+    keys = signatures(case)
+    first = {}
+    for key, trace in zip(keys, traces, strict=True):
+        assert relative_streams(trace) == relative_streams(first.setdefault(key, trace))
+    assert len(first) < len(keys)
+
+
+@pytest.mark.parametrize("name", ["pagerank", "gaussian_elimination", "dct8x8", "fdtd2d", "srad", "hotspot3d"])
+def test_traces_with_signatures_need_no_earlier_launch(name):
+    """Executed each on the initial memory, in reverse, launches leave the traces they leave in order."""
+    case = suite.case(name)
+    assert signatures(case) is not None
+    inside = execute(case).execution.traces
+    executor = default_executor()
+    for number in list(range(len(inside)))[::-7]:
+        alone = executor.run(case.launches[number], case.memory.copy())
+        assert np.array_equal(alone.records, inside[number].records)
+        assert np.array_equal(alone.blocks, inside[number].blocks)
+
+
+def test_data_that_decide_are_found():
+    def inputs(benchmark, kernel):
+        return trace_inputs(link(parse(suite.ptx_path(benchmark)), kernel))
+
+    assert inputs("pagerank", "pagerank_gather").contents == {0, 1}  # in_ptr, in_node; not share, not rank
+    assert inputs("relu", "relu").contents == frozenset()
+    assert inputs("bfs", "bfs_expand").contents >= {0, 1, 2, 4}
+    assert signatures(suite.case("bfs")) is None  # the frontier decides, and changes
+    assert signatures(suite.case("bitonic_sort")) is None
+
+
+def test_workloads_are_targets():
+    assert set(workloads.names()) & set(suite.names()) == set()
+    case = open_target("mandelbrot_16x")
+    assert case.launches[0].grid[:2] == (32, 31) and case.memory.buffers["count"].bytes == 16 * 125 * 123 * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pagerank_converged", *(f"{name}_16x" for name in workloads.ENLARGED)])
+def test_enlarged_benchmarks_compute_what_they_should(name):
+    case = open_target(name)
+    memory, executor = case.memory.copy(), default_executor()
+    for launch in case.launches:
+        executor.run(launch, memory)
+    assert case.expected and case.compare(memory) == []
+
+
+def test_a_part_of_memory_shares_its_bytes():
+    case = resnet_network(18, stages=1, size=32)
+    memory = case.memory
+    part = memory.part(["conv1", "image"])
+    assert set(part.buffers) == {"conv1", "image"}
+    part.bytes_of(part.buffers["conv1"])[:4] = (1, 2, 3, 4)
+    assert memory.read("conv1", np.uint8)[:4].tolist() == [1, 2, 3, 4]
+    copied = part.copy()
+    assert copied.read("conv1", np.uint8)[:4].tolist() == [1, 2, 3, 4]
+    assert not part.valid(np.array([memory.buffers["bn1"].address]), 4)[0]
+
+
+def test_there_are_readable_bytes_in_front_of_the_first_buffer():
+    """A vector load takes idle lanes along: up to 31 elements of 16 bytes in front of an active one."""
+    memory = Memory()
+    for size in (64, 1 << 22):
+        memory.allocate(f"buffer{size}", size)
+        arena = memory.arena
+        whole = arena.base if arena.base is not None else arena
+        assert arena.ctypes.data - whole.ctypes.data >= 31 * 16 + 16
