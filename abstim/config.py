@@ -10,7 +10,7 @@ sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -85,6 +85,20 @@ def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
         settings[key] = Setting(value, f"--set {override}")
     label = " ".join([Path(name).stem, *overrides])
     return _build(label, title, settings, labels)
+
+
+def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
+    """The same GPU with some values changed, by full key (`sm_count`, `latency_cycles.sfu`); all of them get `source`.
+
+    Raises InputError for an unknown key or a value out of range.
+    """
+    known = {_full_key(s, k): domain for s, domains in SECTIONS.items() for k, domain in domains.items()}
+    settings = dict(gpu.settings)
+    for key, value in values.items():
+        if key not in known:
+            raise InputError(f"unknown key {key!r}{nearest(key, known)}")
+        settings[key] = Setting(check(key, known[key], value, gpu.name), source)
+    return _build(gpu.name, gpu.title, settings, gpu.labels)
 
 
 def _path_of(name: str, beside: Path | None = None) -> Path:

@@ -8,6 +8,7 @@ import typer
 
 from abstim.cli.bench import bench
 from abstim.cli.characterize import characterize
+from abstim.cli.fit import fit
 from abstim.cli.gpus import gpus
 from abstim.cli.run import run
 from abstim.cli.suite import suite
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
-for command in (run, characterize, gpus, suite, validate, bench):
+for command in (run, characterize, gpus, suite, validate, fit, bench):
     app.command()(command)
 
 
