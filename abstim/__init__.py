@@ -14,13 +14,14 @@ __version__ = "0.1.0"
 _HOME = {
     "run": "abstim.simulate",
     "load": "abstim.loading",
+    "kernel_time": "abstim.replay.transformable",
     "load_gpu": "abstim.config",
     "Gpu": "abstim.config",
     "RunResult": "abstim.result",
     "LaunchResult": "abstim.result",
     "InputError": "functional.errors",
 }
-__all__ = ["Gpu", "InputError", "LaunchResult", "RunResult", "load", "load_gpu", "run"]
+__all__ = ["Gpu", "InputError", "LaunchResult", "RunResult", "kernel_time", "load", "load_gpu", "run"]
 
 
 def __getattr__(name: str) -> Any:

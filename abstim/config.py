@@ -110,6 +110,17 @@ def changed(gpu: Gpu, values: Mapping[str, Any], name: str) -> Gpu:
     return _build(name, gpu.title, settings, gpu.labels)
 
 
+def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
+    """The same GPU with some values changed, by full key (`sm_count`, `latency_cycles.sfu`); all of them get `source`.
+
+    Raises InputError for an unknown key or a value out of range.
+    """
+    known, settings = domains(), dict(gpu.settings)
+    for key, value in values.items():
+        settings[full_key(key)] = Setting(check(key, known[full_key(key)], value, gpu.name), source)
+    return _build(gpu.name, gpu.title, settings, gpu.labels)
+
+
 def _path_of(name: str, beside: Path | None = None) -> Path:
     if name in gpu_names():
         return config_dir() / f"{name}.toml"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_target(target: Target) -> Case:
-    """A Case as it is (or made by a function), a benchmark or workload by name, a launches.json, store, trace by path."""
+    """A Case as it is (or made by a function), a benchmark or workload by name, a launches.json, store or trace."""
     if not isinstance(target, str):
         return target() if callable(target) else target
     if target.endswith(".json"):

@@ -157,22 +157,29 @@ def known_variants() -> dict[str, Gpu]:
     return {name: load_gpu(entry["gpu"], entry["set"]) for name, entry in table.items()}
 
 
-def select(
+def choose(
     table: Sequence[Measured], variants: Sequence[str], groups: Sequence[str], benchmarks: Sequence[str]
-) -> tuple[list[Measured], list[str]]:
-    """What of a table to validate, and what is skipped and why. Raises InputError for a name the table has not."""
+) -> list[Measured]:
+    """The part of a table with these names; none of a kind: all. Raises InputError for a name the table has not."""
     for wanted, kind in ((variants, "variant"), (groups, "group"), (benchmarks, "benchmark")):
         present = {getattr(entry, kind) for entry in table}
         for name in wanted:
             if name not in present:
                 raise InputError(f"the table has no {kind} {name!r}{nearest(name, present)}")
-    known = known_variants()
-    chosen = [
+    return [
         entry for entry in table
         if (not variants or entry.variant in variants)
         and (not groups or entry.group in groups)
         and (not benchmarks or entry.benchmark in benchmarks)
     ]  # fmt: skip
+
+
+def select(
+    table: Sequence[Measured], variants: Sequence[str], groups: Sequence[str], benchmarks: Sequence[str]
+) -> tuple[list[Measured], list[str]]:
+    """What of a table to validate, and what is skipped and why. Raises InputError for a name the table has not."""
+    chosen = choose(table, variants, groups, benchmarks)
+    known = known_variants()
     unknown = dict.fromkeys(entry.variant for entry in chosen if entry.variant not in known)
     return [e for e in chosen if e.variant in known], [f"variant {v}: not supported yet" for v in unknown]
 

@@ -32,7 +32,7 @@ def watch(workload: Workload, gpu: Gpu, flush: str = "all", progress: Progress =
         run = Launch(inputs, gpu, limit.blocks_per_sm, caches=caches)
         log = run.run(np.arange(len(inputs.trace.thread_blocks)), drain=True, log_rows=count)
         run.leave(caches)
-        cycle, _, sm, slot, warp, instruction = log[np.lexsort((log[:, 0], log[:, 2]))].T
+        cycle, _, sm, slot, warp, instruction = log[np.lexsort((log[:, 0], log[:, 2])), :6].T
         issues = IssueLog(sm, cycle, slot, instruction, warp, slot % gpu.spec.schedulers_per_sm)
         name = launch.program.name + (f" ({launch.label})" if launch.label else "")
         yield LaunchLog(name, issues, inputs.table.block_start, run.result().cycles, gpu.spec.sm_count)

@@ -11,6 +11,7 @@ from abstim.cli.characterize import characterize
 from abstim.cli.coldstart import coldstart
 from abstim.cli.explore import explore
 from abstim.cli.export_trace import export_trace
+from abstim.cli.fit import fit
 from abstim.cli.gpus import gpus
 from abstim.cli.import_config import import_config
 from abstim.cli.report import report
@@ -28,7 +29,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    run, explore, sample, coldstart, report, gpus, suite, trace, characterize, validate, bench,
+    run, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize, validate, bench,
     import_config, export_trace,
 )  # fmt: skip
 for command in COMMANDS:

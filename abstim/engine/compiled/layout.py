@@ -80,7 +80,10 @@ CODE = np.dtype(
 
 # What a launch goes on with after a pause
 GRID = np.dtype([(name, np.int64) for name in ("first", "limit", "clock", "logged")], align=True)
-LOG_COLUMNS = ("cycle", "result_cycle", "sm", "slot", "warp", "instruction")  # of one issue
+LOG_COLUMNS = (  # of one issue; the last four are the SM's counters after it
+    "cycle", "result_cycle", "sm", "slot", "warp", "instruction", "start_cycle",
+    "l1d_misses", "l1i_misses", "l2_accesses", "dram_reads",
+)  # fmt: skip
 
 SM = np.dtype(
     [

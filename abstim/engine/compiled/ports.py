@@ -20,6 +20,14 @@ def port_free(sm, port):
 
 
 @jit
+def started(sm, m, kind, w):
+    """Cycle in which the unit started warp `w`'s latest instruction of a kind, which must be its port's latest."""
+    port = port_of(m, kind, w)
+    place = sm.port_position[port]
+    return sm.port_start[port, place - 1 if place else m.port_width[kind] - 1]
+
+
+@jit
 def collect(sm, m, kind, port, pool, time):
     """Take an operand collector for an instruction issued at `time`; returns (collector, allocation).
 

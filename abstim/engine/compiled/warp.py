@@ -5,7 +5,7 @@ from __future__ import annotations
 from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.frontend import make_ready, want_fetch
 from abstim.engine.compiled.layout import FROM_ALU, FROM_GLOBAL, FROM_NEAR, FROM_PARAM
-from abstim.engine.compiled.ports import execute
+from abstim.engine.compiled.ports import execute, started
 from abstim.engine.compiled.retire import arrive, leave
 from abstim.engine.compiled.sets import bit
 from abstim.engine.compiled.wheel import schedule
@@ -70,7 +70,7 @@ def origin(kind):
 
 
 @jit
-def record(sm, far, m, streams, grid, w, i, time, result):
+def record(sm, far, m, code, streams, grid, w, i, time, result):
     """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
     if sm.fresh & bit(w):
         sm.fresh &= ~bit(w)
@@ -80,6 +80,8 @@ def record(sm, far, m, streams, grid, w, i, time, result):
     if grid.logged < len(streams.log):
         row = streams.log[grid.logged]
         row[0], row[1], row[2], row[3], row[4], row[5] = time, result, sm.number, w, sm.warp[w], i
+        row[6], row[7], row[8] = started(sm, m, code[i].unit, w), sm.l1d_misses, sm.l1i_misses
+        row[9], row[10] = sm.l2_accesses, sm.dram_reads
         grid.logged += 1
 
 
@@ -91,7 +93,7 @@ def issue(sm, heap, far, m, code, streams, grid, w, time):
     kind = row.kind
     sm.visitable &= ~bit(w)
     result = execute(sm, heap, far, m, code, streams, i, w, time)
-    record(sm, far, m, streams, grid, w, i, time, result)
+    record(sm, far, m, code, streams, grid, w, i, time, result)
     entry = (result << 2) | origin(kind)
     for k in range(row.writes_at, row.writes_end):
         heap[m.registers_at + w * m.register_count + streams.operands[k]] = entry

@@ -1,0 +1,197 @@
+"""Fitting latencies to cycles: known parameters come back, unknown ones are said to be unknown."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from abstim.cli import main
+from abstim.config import load_gpu
+from abstim.fit import fit
+from abstim.fit.data import gpus_of, split
+from abstim.fit.search import OUTLIER, damped
+from abstim.fit.statistics import knowledge
+from abstim.replay.kernel import KernelTime
+from abstim.validate import Measured, choose, known_variants, read_reference
+from functional.errors import InputError
+
+CYCLES = Path(__file__).parent / "data" / "cycles.csv"
+VARIANT = "GTX480_d"
+FIVE = (
+    "l1d_latency_cycles", "shared_latency_cycles", "l2_request_cycles", "dram_latency_cycles", "latency_cycles.sfu",
+)  # fmt: skip
+TEN = (
+    "micro_pointer_chase", "micro_stream_copy", "micro_global_stride", "micro_smem_conflict", "micro_sfu", "nn_euclid",
+    "transpose", "reduction", "relu", "fir",
+)  # fmt: skip
+
+
+def synthetic(benchmarks, values) -> list[Measured]:
+    """What the engine says of some benchmarks with some values of the parameters."""
+    names, point = tuple(values), np.array(list(values.values()), float)
+    found = []
+    for name in benchmarks:
+        cycles = KernelTime(name, names, known_variants()[VARIANT]).engine_cycles(point)
+        found.append(Measured(name, VARIANT, "all", {n: int(c) for n, c in enumerate(cycles)}))
+    return found
+
+
+def test_two_perturbed_latencies_come_back_exactly():
+    truth = {"l1d_latency_cycles": 52, "dram_latency_cycles": 80}
+    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth)
+    found = fit(table, tuple(truth))
+    assert found.values == truth
+    assert all(p.identified for p in found.parameters)
+    by_values = {e.values: e.mean_error for e in found.errors}
+    assert by_values["fit"] == 0 < by_values["start"] == by_values["file"]
+    assert fit(table, tuple(truth)).values == found.values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_five_latencies_come_back_from_ten_kernels(seed):
+    """Perturbed by factors of 1/2 to 2; each must come back within 2 %."""
+    gpu, rng = load_gpu("gtx480"), np.random.default_rng(seed)
+    start = np.array([gpu.settings[name].value for name in FIVE])
+    truth = dict(zip(FIVE, np.round(start * 2 ** rng.uniform(-1, 1, len(FIVE))).tolist(), strict=True))
+    found = fit(synthetic(TEN, truth), FIVE)
+    assert found.values == pytest.approx(truth, rel=0.02)
+
+
+def test_a_parameter_the_kernels_do_not_use_stays_and_is_named():
+    table = synthetic(("micro_global_stride", "relu"), {"l1d_latency_cycles": 45})
+    found = fit(table, ("l1d_latency_cycles", "latency_cycles.tensor"), overrides=["latency_cycles.tensor=20"])
+    tensor = found.parameters[1]
+    assert (tensor.value, tensor.identified, tensor.low) == (20, False, 0)
+    assert tensor.high is None
+    assert found.unidentified == [{"latency_cycles.tensor": 1.0}] or found.unidentified == [
+        {"latency_cycles.tensor": -1.0}
+    ]
+    assert found.parameters[0].identified
+    assert found.values["l1d_latency_cycles"] == pytest.approx(45, abs=1)
+
+
+def test_knowledge_of_a_linear_problem_is_the_textbooks():
+    rng = np.random.default_rng(0)
+    jacobian, errors = rng.normal(size=(40, 2)), rng.normal(size=40) * 0.01
+    found = knowledge(("a", "b"), np.array([10.0, 20.0]), errors, jacobian, 40)
+    covariance = np.linalg.inv(jacobian.T @ jacobian) * (errors**2).sum() / 38
+    half = 2.0243941 * math.sqrt(covariance[0, 0])  # Student's t, 38 degrees of freedom, 97.5 %
+    assert found.low[0] == pytest.approx(10 * math.exp(-half), rel=1e-6)
+    assert found.high[0] == pytest.approx(10 * math.exp(half), rel=1e-6)
+    expected = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
+    assert found.correlation[0, 1] == pytest.approx(expected)
+    assert not found.unidentified
+
+
+def test_two_parameters_that_do_the_same_are_not_told_apart():
+    one = np.random.default_rng(1).uniform(0.2, 0.8, 12)
+    found = knowledge(("a", "b", "c"), np.ones(3), np.full(12, 0.01), np.stack([one, one, one**2], 1), 12)
+    assert len(found.unidentified) == 1
+    (direction,) = found.unidentified
+    assert set(direction) == {"a", "b"}
+    assert direction["a"] == pytest.approx(-direction["b"])
+    assert math.isinf(found.high[0]) and math.isinf(found.high[1])
+    assert not found.unseen.any()  # their product can be fitted
+
+
+def test_fewer_launches_than_parameters_leaves_some_unseen():
+    found = knowledge(("a", "b", "c"), np.ones(3), np.zeros(1), np.array([[1.0, 0, 0]]), 1)
+    assert found.unseen.tolist() == [False, True, True]
+
+
+def test_split_is_by_benchmark_and_repeats():
+    table = choose(read_reference(CYCLES), ["GTX480_c", "GTX480_d"], (), ())
+    inside, outside = split(table, 0.5, 3)
+    assert sorted(inside + outside) == list(range(len(table)))
+    assert not {table[k].benchmark for k in inside} & {table[k].benchmark for k in outside}
+    assert len({table[k].benchmark for k in inside}) == round(len({entry.benchmark for entry in table}) / 2)
+    assert split(table, 0.5, 3) == (inside, outside) != split(table, 0.5, 4)
+    assert split(table, 1.0, 0)[1] == []
+    with pytest.raises(InputError, match="above 0"):
+        split(table, 0.0, 0)
+
+
+def test_variants_of_one_gpu_only():
+    table = choose(read_reference(CYCLES), ["GTX480_c", "RTX3070"], (), ["relu"])
+    with pytest.raises(InputError, match="several GPUs"):
+        gpus_of(table, None, ())
+    name, gpus = gpus_of(table, "gtx480", ["l1d_latency_cycles=50"])
+    assert name == "gtx480"
+    assert not gpus["GTX480_c"].spec.perfect_memory
+    assert gpus["GTX480_c"].params.l1d_latency_cycles == 50
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """(what the command printed, the GPU it wrote)."""
+    folder = tmp_path_factory.mktemp("fit")
+    arguments = [
+        "fit", "--reference", str(CYCLES), "--variant", VARIANT, "--benchmark", "nn_euclid", "--benchmark", "relu",
+        "--benchmark", "micro_global_stride", "--params", "dram_latency_cycles,l2_sector_cycles", "--set",
+        "dram_latency_cycles=60", "--set", "l2_sector_cycles=4", "--split", "0.67", "--seed", "1", "--rounds", "1",
+        "-o", str(folder / "fitted.toml"), "--json",
+    ]  # fmt: skip
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    with redirect_stdout(StringIO()) as out, pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 0
+    return json.loads(out.getvalue()), folder / "fitted.toml"
+
+
+def test_command_improves_on_a_bad_start_and_says_so(fitted):
+    result, _ = fitted
+    assert result["kind"] == "fit"
+    errors = {(e["part"], e["values"]): e["mean_error"] for e in result["errors"]}
+    assert errors["fitted", "fit"] < errors["fitted", "start"]
+    assert len(result["fitted_benchmarks"]) == 2 and len(result["held_out_benchmarks"]) == 1
+    assert ("held out", "file") in errors
+
+
+def test_written_gpu_can_be_loaded_and_says_where_its_values_are_from(fitted):
+    result, path = fitted
+    gpu = load_gpu(str(path))
+    assert "fitted to cycles.csv" in gpu.title
+    for parameter in result["parameters"]:
+        setting = gpu.settings[parameter["name"]]
+        assert setting.value == parameter["value"]
+        assert setting.source.startswith("fit from")
+    assert gpu.labels["fit"].startswith("abstim fit --reference cycles.csv --split 0.67 --seed 1")
+    assert gpu.settings["sm_count"] == load_gpu("gtx480").settings["sm_count"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--params", "l1d_latency"], "did you mean l1d_latency_cycles"),
+        (["--params", ""], "name at least one parameter"),
+        (["--params", "launch_latency_cycles"], "needs a start above 0"),
+        (["--params", "l1d_latency_cycles", "--split", "2"], "above 0 and at most 1"),
+        (["--params", "l1d_latency_cycles", "--factor", "1"], "above 1"),
+        (["--params", "l1d_latency_cycles", "--benchmark", "hotspt"], "did you mean hotspot"),
+        (["--params", "l1d_latency_cycles", "--variant", "GTX480_d", "-o", "x.json"], ".toml file"),
+    ],
+)
+def test_bad_input_ends_in_one_line(arguments, message, capsys):
+    base = ["fit", "--reference", str(CYCLES), "--variant", "GTX480_a", "--benchmark", "relu"]
+    with pytest.raises(SystemExit) as stop:
+        main([*base, *arguments])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+
+
+def test_damped_errors_are_the_errors_when_small_and_their_root_when_large():
+    errors = np.array([-1e-9, 0.0, 1e-5, 0.02, -0.5, 3.0])
+    values, slopes = damped(errors)
+    assert values[:3] == pytest.approx(errors[:3], rel=1e-6)
+    loss = 2 * OUTLIER**2 * (np.sqrt(1 + (errors / OUTLIER) ** 2) - 1)
+    assert values**2 == pytest.approx(loss, rel=1e-6, abs=1e-15)
+    step = 1e-6
+    assert slopes[3:] == pytest.approx((damped(errors + step)[0] - damped(errors - step)[0])[3:] / (2 * step), rel=1e-5)
