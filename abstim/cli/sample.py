@@ -29,7 +29,7 @@ def sample(
         typer.Option(
             metavar="NAME",
             help="photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random or systematic; "
-            "with --compare repeatable. Default: photon, or all of them.",
+            "with --compare repeatable. Default: photon (of programs with many launches stem), or all of them.",
         ),
     ] = None,
     compare: Annotated[
@@ -84,6 +84,8 @@ def sample(
 
     `abstim sample gaussian_elimination --method pks`
 
+    `abstim sample resnet18 --set perfect_memory=false`
+
     `abstim sample hotspot --compare --plot methods.svg`
 
     `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
@@ -110,7 +112,7 @@ def sample(
         else:
             from abstim.sampled import sample as run
 
-            one = run(target, gpu, (names or ["photon"])[0], overrides or (), known=known,
+            one = run(target, gpu, (names or [""])[0], overrides or (), known=known,
                       partial=partial_functional, progress=report)  # fmt: skip
     if as_json:
         print_json(everything.to_json() if compare else one.to_json())
@@ -121,12 +123,12 @@ def sample(
 
 
 def _compare(target, gpu, overrides, names, partial, plot, report) -> Comparison:
-    from abstim.sampled import METHODS, compare
+    from abstim.sampled import compare
     from abstim.sampled.plot import check, draw
 
     if plot is not None:
         check(plot)
-    found = compare(target, gpu, names or tuple(METHODS), overrides or (), partial=partial, progress=report)
+    found = compare(target, gpu, names, overrides or (), partial=partial, progress=report)
     if plot is not None:
         draw(found, plot)
     return found

@@ -18,9 +18,11 @@ from abstim.sampled.profile import profile_of
 from abstim.sampled.program import SampledProgram
 from abstim.sampled.result import Comparison, SampleResult
 from abstim.sampled.store import MeasuredStore
+from abstim.sampled.streamed import DEFAULT, compare_streamed, sample_streamed
 from abstim.simulate import _gpu
 from abstim.target import open_target
 from abstim.workload import execute
+from abstim.workloads.streamed import StreamedCase
 from functional.errors import InputError
 from sampling import Estimate, Profile, SamplingError
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 def sample(
     target: Target,
     gpu: str | Gpu = "gtx480",
-    method: str = "photon",
+    method: str = "",
     overrides: Sequence[str] = (),
     *,
     known: Known | None = None,
@@ -39,13 +41,18 @@ def sample(
     instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> SampleResult:
-    """A target's cycles by one method of `METHODS`.
+    """A target's cycles by one method of `METHODS` (default: photon; of targets with many launches, stem).
 
     Launches simulated in full are kept on disk: an interrupted sample goes on where it was.
     `known`: a profile made elsewhere. `partial`: what is skipped is not executed either, though later launches might
     read it (`SampledProgram`). Raises InputError for anything a user got wrong.
     """
-    chosen, point, case = method_named(method), _gpu(gpu, overrides), open_target(target)
+    point, case = _gpu(gpu, overrides), open_target(target)
+    if isinstance(case, StreamedCase):
+        if known is not None:
+            raise InputError(f"{case.name} makes its own profile; leave out --profile and --light-profile")
+        return sample_streamed(case, point, method or DEFAULT, progress)
+    chosen = method_named(method or "photon")
     if chosen.online and known is not None:
         raise InputError(f"{method} looks at each launch itself; leave out the profile")
     if chosen.online:
@@ -113,7 +120,7 @@ def _check(known: Known | None, program: SampledProgram) -> None:
 def compare(
     target: Target,
     gpu: str | Gpu = "gtx480",
-    methods: Sequence[str] = tuple(METHODS),
+    methods: Sequence[str] = (),
     overrides: Sequence[str] = (),
     *,
     partial: bool = False,
@@ -121,7 +128,10 @@ def compare(
     progress: Progress = silent,
 ) -> Comparison:
     """All methods beside the full simulation, executed and timed anew on one core, so that seconds compare."""
-    chosen, point, case = [method_named(name) for name in methods], _gpu(gpu, overrides), open_target(target)
+    point, case = _gpu(gpu, overrides), open_target(target)
+    if isinstance(case, StreamedCase):
+        return compare_streamed(case, point, methods, progress)
+    chosen = [method_named(name) for name in methods or tuple(METHODS)]
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
     whole = SampledProgram(case, point, **options)
     whole.prepare()
