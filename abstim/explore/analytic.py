@@ -10,10 +10,8 @@ from jaxtyping import Float
 
 from abstim.config import Gpu
 from abstim.explore.screen import Screen
-from abstim.spec import INSTRUCTION_CLASSES
+from abstim.spec import ALUS, INSTRUCTION_CLASSES
 from abstim.workload import Workload
-
-_BY_CLASS = {"latency_cycles": "latency_cycles", "initiation_cycles": "initiation_cycles", "unit": "on_sfu"}
 
 
 def analytic_screen(workloads: Sequence[Workload], gpu: Gpu) -> Screen:
@@ -37,9 +35,11 @@ def _points(base: Any, columns: Mapping[str, np.ndarray]) -> Any:
     arrays = {name: np.repeat(column, count, 0) for name, column in base._asdict().items()}
     for key, values in columns.items():
         section, _, name = key.rpartition(".")
-        if section:
-            numbers = values == "sfu" if section == "unit" else values
-            arrays[_BY_CLASS[section]][:, INSTRUCTION_CLASSES.index(name)] = numbers
+        if section == "unit":
+            found = np.stack([values == unit for unit in ALUS], 1)
+            arrays["on_unit"][:, :, INSTRUCTION_CLASSES.index(name)] = found
+        elif section:
+            arrays[section][:, INSTRUCTION_CLASSES.index(name)] = values
         elif key in arrays:
             arrays[key] = values.astype(np.float32)
     return type(base)(**arrays)
