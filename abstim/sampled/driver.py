@@ -18,7 +18,6 @@ from abstim.sampled.profile import profile_of
 from abstim.sampled.program import SampledProgram
 from abstim.sampled.result import Comparison, SampleResult
 from abstim.sampled.store import MeasuredStore
-from abstim.sampled.streamed import DEFAULT, compare_streamed, sample_streamed
 from abstim.simulate import _gpu
 from abstim.target import open_target
 from abstim.workload import execute
@@ -49,6 +48,8 @@ def sample(
     """
     point, case = _gpu(gpu, overrides), open_target(target)
     if isinstance(case, StreamedCase):
+        from abstim.sampled.streamed import DEFAULT, sample_streamed  # it builds on what this package offers
+
         if known is not None:
             raise InputError(f"{case.name} makes its own profile; leave out --profile and --light-profile")
         return sample_streamed(case, point, method or DEFAULT, progress)
@@ -130,6 +131,8 @@ def compare(
     """All methods beside the full simulation, executed and timed anew on one core, so that seconds compare."""
     point, case = _gpu(gpu, overrides), open_target(target)
     if isinstance(case, StreamedCase):
+        from abstim.sampled.streamed import compare_streamed
+
         return compare_streamed(case, point, methods, progress)
     chosen = [method_named(name) for name in methods or tuple(METHODS)]
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
