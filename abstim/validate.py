@@ -240,9 +240,17 @@ def _compare(entry: Measured, result: Any) -> Comparison:
         raise InputError(f"the table has launch {beyond[0]}, the benchmark only {len(cycles)} launches")
     predicted = sum(cycles[launch] for launch in entry.cycles)
     measured = sum(entry.cycles.values())
-    missed = {name: sum(result.launches[k].caches[name] for k in entry.cycles) for name in entry.misses}
+    counted = [name for name in entry.misses if name in result.launches[0].caches]  # the analytic model counts fewer
+    missed = {name: sum(result.launches[k].caches[name] for k in entry.cycles) for name in counted}
     return Comparison(
-        entry.benchmark, entry.group, entry.variant, len(entry.cycles), predicted, measured, missed, entry.misses
+        entry.benchmark,
+        entry.group,
+        entry.variant,
+        len(entry.cycles),
+        predicted,
+        measured,
+        missed,
+        {name: entry.misses[name] for name in counted},
     )
 
 

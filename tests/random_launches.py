@@ -21,6 +21,7 @@ REGISTERS = 12
 SP, SFU, MEM = 0, 1, 2
 POLICIES = ("gto", "lrr", "oldest", "two_level")
 NO_RESULT = (Kind.BARRIER, Kind.EXIT, Kind.FENCE, Kind.SHARED_STORE, Kind.GLOBAL_STORE)
+KINDS = [kind for kind in Kind if kind != Kind.TEXTURE_LOAD]  # the texture cache is the compiled engine's alone
 SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 
 
@@ -77,10 +78,10 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str) -> La
 
 def _kind(rng: np.random.Generator, mix: str) -> Kind:
     if mix == "any":
-        return Kind(int(rng.choice([k for k in Kind if k != Kind.EXIT or rng.random() < 0.3])))
+        return Kind(int(rng.choice([k for k in KINDS if k != Kind.EXIT or rng.random() < 0.3])))
     if mix == "memory":
         return Kind(int(rng.choice([Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.ALU])))
-    return Kind.ALU if rng.random() < 0.8 else Kind(int(rng.choice(list(Kind))))
+    return Kind.ALU if rng.random() < 0.8 else Kind(int(rng.choice(KINDS)))
 
 
 def _unit(rng: np.random.Generator, kind: Kind) -> int:

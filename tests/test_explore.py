@@ -80,7 +80,7 @@ def test_what_is_no_range_is_said_in_one_line(text, message):
 
 
 def test_every_key_of_set_can_be_varied():
-    for key in domains():
+    for key in domains().keys() - {"shared_options_kib"}:  # itself a list with commas
         assert parse_axis(f"{key}={str(GPU.settings[key].value).lower()}").values == (GPU.settings[key].value,)
 
 

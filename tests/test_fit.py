@@ -36,7 +36,7 @@ def synthetic(benchmarks, values) -> list[Measured]:
     found = []
     for name in benchmarks:
         cycles = KernelTime(name, names, known_variants()[VARIANT]).engine_cycles(point)
-        found.append(Measured(name, VARIANT, "all", {n: int(c) for n, c in enumerate(cycles)}))
+        found.append(Measured(name, VARIANT, "all", {n: int(c) for n, c in enumerate(cycles)}, {}))
     return found
 
 

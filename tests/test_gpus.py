@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from abstim.config import config_dir, load_gpu
+from abstim.engine.inputs import COUNTERS
 from abstim.engine.machine import POLYNOMIALS, l1d_ways, residues
 from abstim.limits import limit_of, memory_use
 from abstim.simulate import run
@@ -126,8 +127,7 @@ def test_values_that_contradict_each_other_are_refused(overrides, message):
 
 def test_the_limit_is_a_busy_resource_or_what_idle_cycles_wait_for():
     gpu = load_gpu("rtx3070")
-    counters = dict.fromkeys(("l1d_accesses", "l1d_misses", "const_accesses", "const_misses", "l1i_accesses",
-                              "l1i_misses", "l2_accesses", "l2_misses", "dram_reads", "dram_writes"), 0)  # fmt: skip
+    counters = dict.fromkeys(COUNTERS, 0)
     slots = {"issued": 1, "no_ready_warp": 0, "unit_busy": 0, "barrier": 0, "memory": 9, "empty": 3}
     idle = memory_use(counters, 1000, gpu.spec, gpu.params)
     assert limit_of(slots, idle) == "memory latency" and "l1d_hit_rate" not in idle
