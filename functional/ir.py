@@ -1,7 +1,7 @@
 """The PTX program as data: what the parser yields and everything else reads.
 
 Instructions are numbered from 0 within their kernel, labels, pragmas and declarations not counted,
-which is also how the timing reference counts program counters (8 bytes each, REFERENCE.md "Semantics").
+which is also how the timing reference counts program counters (8 bytes each, GPGPU-Sim 4.2).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from jaxtyping import Int64, UInt8, UInt16, UInt32
 # A line record packs (line number << 5) | (sector bits << 1) | more.
 # `line number` = address / 128 B, sectors are 32 B. `more` = 1: another record of the same instruction follows.
 # Sector bits 0 (line number 0, more 0): no lane was active. Records of one instruction ascend by line number; an atomic
-# repeats a line as often as the most contended word of it is named (one transaction each, REFERENCE.md "Coalescing").
+# repeats a line as often as the most contended word of it is named (one transaction each, GPGPU-Sim 4.2).
 LINE_BYTES = 128
 SECTOR_BYTES = 32
 # Window, in line numbers, of generic accesses that resolve to shared memory: one such record a conflict cycle.

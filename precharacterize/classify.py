@@ -1,6 +1,6 @@
 """Which latency class and which kind of timing event a PTX instruction is.
 
-The classes are those of the reference's PTX front end (REFERENCE.md "GTX480", latency / initiation table).
+The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opcode_latency_*`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
 
 
 def long_waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
-    """Plain source registers, without address bases and guard (REFERENCE.md "Schedulers", two-level demotion)."""
+    """Plain source registers, without address bases and guard (GPGPU-Sim 4.2, two-level demotion)."""
     operands = [s for s in instruction.sources if not isinstance(s, Address)]
     return unique(ids[r.name] for s in operands for r in registers_of(s))
 

@@ -20,7 +20,7 @@ LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 @jit
 def transaction_bytes(m, access_bytes):
-    """Bytes of the segments that a warp's lanes are gathered into (REFERENCE.md "Coalescing")."""
+    """Bytes of the segments that a warp's lanes are gathered into, as GPGPU-Sim 4.2 coalesces."""
     if m.sector_coalescing or access_bytes == 1:
         return 32
     return 64 if access_bytes == 2 else 128
