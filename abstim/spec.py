@@ -198,8 +198,16 @@ def check_together(spec: Spec, where: str) -> None:
         raise InputError(f"{where}: shared_options_kib needs unified_l1d_bytes, the size of both together")
     if spec.l1d_banks > 1 and not spec.l1d_sectored:
         raise InputError(f"{where}: l1d_banks = {spec.l1d_banks} needs l1d_sectored = true: a bank serves one sector")
-    if (spec.l2_index == "ipoly" and spec.l2_sets & (spec.l2_sets - 1)) or spec.l2_sets > 4096:
+    _check_hashes(spec, where)
+
+
+def _check_hashes(spec: Spec, where: str) -> None:
+    """A polynomial names up to 4096 places, and of sets a power of two."""
+    if spec.l2_index == "ipoly" and (spec.l2_sets & (spec.l2_sets - 1) or spec.l2_sets > 4096):
         raise InputError(f"{where}: l2_index = ipoly needs l2_sets to be a power of two up to 4096")
+    slices = spec.dram_channels * spec.l2_slices_per_channel
+    if spec.l2_slice_index == "ipoly" and slices > 4096:
+        raise InputError(f"{where}: l2_slice_index = ipoly knows up to 4096 slices, not {slices}; use linear")
 
 
 def _check_sub_cores(spec: Spec, where: str) -> None:

@@ -118,11 +118,16 @@ def test_polynomials_are_primitive(degree):
         (["unified_l1d_bytes=0"], "shared_options_kib needs unified_l1d_bytes"),
         (["l2_sets=48"], "l2_index = ipoly needs l2_sets"),
         (["shared_options_kib=8,0"], "ascending"),
+        (["dram_channels=1024", "l2_slices_per_channel=8"], "up to 4096 slices, not 8192"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(overrides, message):
     with pytest.raises(InputError, match=message):
         load_gpu("rtx3070", overrides)
+
+
+def test_a_linear_l2_may_have_any_number_of_sets():
+    assert load_gpu("gtx480", ["l2_sets=6000"]).spec.l2_sets == 6000
 
 
 def test_the_limit_is_a_busy_resource_or_what_idle_cycles_wait_for():

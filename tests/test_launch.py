@@ -75,6 +75,17 @@ def test_a_second_launch_finds_what_the_first_left():
     assert simulate_point(inputs, gpu, blocks, caches).cycles == cold.cycles
 
 
+def test_where_lines_were_found_is_not_kept():
+    """The next launch may leave L1D fewer ways, and must not find a line in one it has lost."""
+    inputs, gpu, blocks = inputs_of("nn_euclid", "sub-cores")
+    launch, caches = Launch(inputs, gpu, blocks), Caches()
+    launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
+    hints = slice(int(launch.machine["hints_at"]), int(launch.machine["cache_words"]))
+    assert launch.heaps[:, hints].any()
+    launch.leave(caches)
+    assert caches.heaps is not None and not caches.heaps[:, hints].any()
+
+
 def test_kept_caches_never_make_a_run_of_equal_launches_slower():
     cycles = {
         flush: run("hotspot", *GPUS["real"], flush=flush).totals["cycles"] for flush in ("all", "l1", "l1d", "none")

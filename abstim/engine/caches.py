@@ -48,6 +48,8 @@ class Caches:
         self.heaps[:, first + 2 * l1d_lines : first + 4 * l1d_lines] = 0
         sectors = self.heaps[:, first + 5 * l1d_lines : first + LINE_WORDS * l1d_lines]
         sectors[sectors != NEVER] = 0
+        # Where lines were found last: the next launch may leave L1D fewer ways
+        self.heaps[:, int(m["hints_at"]) : int(m["cache_words"])] = 0
         if not m["perfect"]:
             self.far = far[: int(m["far_words"])].copy()
             self.far[int(m["l2_at"] + 4 * m["l2_lines"]) : int(m["slices_at"])] = 0
