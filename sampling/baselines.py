@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,12 +41,13 @@ class FirstInstructions:
         before = np.cumsum(profile.instructions) - profile.instructions
         return _one_stratum(self.name, profile, np.flatnonzero(before < self.instructions))
 
-    def estimate(self, selection: Selection, cycles: np.ndarray) -> Estimate:
+    def estimate(self, selection: Selection, measured: Sequence[float] | Sequence[Estimate]) -> Estimate:
         """The program's cycles; the error that of a mean over neighbours, independent or correlated."""
-        plain = selection.estimate(list(cycles))
+        plain = selection.estimate(measured)
+        cycles = np.array([m.total if isinstance(m, Estimate) else float(m) for m in measured])
         done = selection.instructions[selection.units]
         unseen = 1.0 - selection.detailed_fraction
-        cpi, error, degrees = batch_means(np.asarray(cycles, float) / done)
+        cpi, error, degrees = batch_means(cycles / done)
         relative = error / cpi * math.sqrt(max(unseen, 0.0)) if cpi else 0.0
         return around(
             self.name,

@@ -59,6 +59,7 @@ class Selection:
         given = [m for m in measured if isinstance(m, Estimate)]
         cycles = np.array([m.total if isinstance(m, Estimate) else float(m) for m in measured])
         detailed = np.array([m.detailed_fraction if isinstance(m, Estimate) else 1.0 for m in measured])
+        executed = np.array([m.functional_fraction if isinstance(m, Estimate) else 1.0 for m in measured])
         inner = np.array([m.standard_error if isinstance(m, Estimate) else 0.0 for m in measured])
         variances, degrees, basis = self._variances(cycles)
         total = float(np.dot(self.multipliers, cycles))
@@ -73,7 +74,7 @@ class Selection:
             0.0 if basis == "exact" else self.bias * total,
             basis=max((basis, worst(given)), key=("exact", "sampled", "model").index),
             detailed_fraction=_share(np.dot(sampled, detailed), self.instructions.sum()),
-            functional_fraction=self.detailed_fraction,
+            functional_fraction=_share(np.dot(sampled, executed), self.instructions.sum()),
             parts=self._parts(cycles),
         )
 

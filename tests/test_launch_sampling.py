@@ -1,4 +1,4 @@
-"""Sampling launches: profiles against whole executions, and estimates against whole simulations."""
+"""Programs of many launches: profiles against whole executions, and estimates against whole simulations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abstim import launch_sampling, sampled, simulate
+from abstim import sampled, simulate
 from abstim.config import load_gpu
+from abstim.sampled.driver import opened, run_method
+from abstim.sampled.inside import full as in_full
+from abstim.sampled.inside import simulate as simulate_launches
+from abstim.sampled.methods import METHODS, Known
+from abstim.sampled.profile import profile_of
 from abstim.workloads.kernel_stream import kernel_stream
 from abstim.workloads.resnet import resnet_network
 from functional import suite
 from functional.errors import InputError
-from sampling import Full, Stem
+from sampling import Stem
 
 GPU = load_gpu("gtx480", ["perfect_memory=false"])
 
@@ -27,12 +32,11 @@ def few_of_the_stream():
 def test_everything_chosen_gives_what_a_run_gives(make):
     """bfs is executed in order, the others launch by launch, each on the initial memory."""
     case = make()
-    known = launch_sampling.profile(case, GPU)
-    assert (known.shapes is None) == (case.name == "bfs")
-    found = launch_sampling.sample(case, GPU, known, Full())
+    program = opened(case, GPU, online=True)
+    assert program.alone == (case.name != "bfs")
+    found = simulate_launches(program, range(len(program)), in_full)
     run = simulate.run(case, GPU)
-    assert found.cycles.tolist() == [launch.cycles for launch in run.launches]
-    assert found.estimate.total == run.totals["cycles"] and found.estimate.basis == "exact"
+    assert [estimate.total for estimate in found] == [launch.cycles for launch in run.launches]
 
 
 @pytest.mark.parametrize(
@@ -40,29 +44,72 @@ def test_everything_chosen_gives_what_a_run_gives(make):
 )
 def test_profile_counts_what_executing_everything_counts(make):
     case = make()
-    known = launch_sampling.profile(case, GPU)
+    program = opened(case, GPU, online=False)
+    found = profile_of(program)
     run = simulate.run(case)
     exact = np.array([launch.warp_instructions for launch in run.launches])
-    if known.shapes is None:
-        assert known.profile.instructions.tolist() == exact.tolist()
-    np.testing.assert_allclose(known.profile.instructions, exact, rtol=0.15)
-    assert known.profile.instructions.sum() == pytest.approx(exact.sum(), rel=0.01)
+    if program.given:
+        assert found.instructions.tolist() == exact.tolist()
+    np.testing.assert_allclose(found.instructions, exact, rtol=0.15)
+    assert found.instructions.sum() == pytest.approx(exact.sum(), rel=0.01)
+
+
+def test_a_profile_of_some_thread_blocks_is_near_that_of_all():
+    """Streaming and tiled kernels: what 16 thread blocks tell of instructions, requests, basic blocks and lines."""
+    for name in ("matmul_tiled", "nn_euclid", "hotspot"):
+        case = suite.case(name)
+        some, every = opened(case, GPU, online=False), opened(case, GPU, online=False)
+        every.signatures = None
+        few, whole = profile_of(some), profile_of(every)
+        assert 0 < some.looked_instructions < whole.instructions.sum()
+        for column in ("instructions", "thread_instructions", "memory_requests", "basic_blocks", "features"):
+            np.testing.assert_allclose(
+                getattr(few, column), getattr(whole, column), rtol=0.1, err_msg=f"{name} {column}"
+            )
+        np.testing.assert_allclose(few.cycles, whole.cycles, rtol=0.25, err_msg=name)
 
 
 def test_launches_of_one_shape_take_one_simulation():
     case = resnet_network(18, stages=1, size=32).case()
-    known = launch_sampling.profile(case, GPU)
-    found = launch_sampling.sample(case, GPU, known, Stem(by_shape=True, least=1))
+    known = Known(profile_of(opened(case, GPU, online=False)))
+    shapes = replace(METHODS["stem"], run=lambda program, known, inside: _by_shape(program, known, inside))
+    found = run_method(shapes, opened(case, GPU, online=False), known)
     full = simulate.run(case, GPU).totals["cycles"]
-    assert len(found.selection.units) < 0.75 * len(case.launches)
+    assert found.estimate.detailed_fraction < 0.75
     assert found.estimate.relative_error(full) < 0.03
+
+
+def _by_shape(program, known, inside):
+    selection = Stem(by_shape=True, least=1).select(known.profile)
+    return selection.estimate(simulate_launches(program, selection.units.tolist(), inside))
 
 
 def test_the_command_takes_targets_that_are_executed_launch_by_launch():
     one = sampled.sample(few_of_the_stream, GPU)
     assert one.method == "stem" and 0 < one.estimate.detailed_fraction <= 1
-    both = sampled.compare(few_of_the_stream, GPU, ["pks", "random"])
-    assert [row.method for row in both.rows()] == ["full", "pks", "random"] and len(both.cycles) == 24
+    both = sampled.compare(few_of_the_stream, GPU, ["pks", "random", "photon"])
+    assert [row.method for row in both.rows()] == ["full", "pks", "random", "photon"] and len(both.cycles) == 24
     assert both.rows()[0].error == 0 and both.true_cycles == sum(both.cycles)
-    with pytest.raises(InputError, match="'photon' does not choose whole launches; there are stem"):
-        sampled.sample(few_of_the_stream, GPU, "photon")
+
+
+def test_launches_that_were_chosen_are_sampled_themselves():
+    """Selection and what is done inside a launch are orthogonal."""
+    big = kernel_stream(40)
+    case = replace(big, launches=big.launches[:40])
+    plain, within = (sampled.sample(case, GPU, "stem", inside=inside).estimate for inside in ("", "pkp"))
+    assert within.detailed_fraction <= plain.detailed_fraction
+    full = simulate.run(case, GPU).totals["cycles"]
+    assert within.relative_error(full) < 0.1 and within.covers(full)
+
+
+@pytest.mark.parametrize(
+    ("method", "inside", "message"),
+    [
+        ("photon", "pkp", "has its own way"),
+        ("pka", "full", "has its own way"),
+        ("stem", "foton", "did you mean photon"),
+    ],
+)
+def test_a_way_inside_that_does_not_go(method, inside, message):
+    with pytest.raises(InputError, match=message):
+        sampled.sample("hotspot", GPU, method, inside=inside)

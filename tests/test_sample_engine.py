@@ -107,7 +107,7 @@ def test_batches_execute_each_thread_block_once_and_leave_the_memory_of_one_run(
     (launch,) = case.launches
     whole, parts = case.memory.copy(), case.memory.copy()
     expected = default_executor().run(launch, whole)
-    blocks = ThreadBlocks(launch, parts, default_executor())
+    blocks = ThreadBlocks(launch, lambda launch, some: default_executor().run(launch, parts, some))
     for asked in ([40], [7, 3], [0, 1, 2], [41, 40, 7], list(range(30, 35))):
         at = blocks.at(np.array(asked))
         assert np.array_equal(blocks.trace.thread_blocks[at], asked)
@@ -176,13 +176,18 @@ def test_every_record_finds_its_instruction(target) -> None:
     assert counts[expected.get(target, "global_loads")] > 0
 
 
-def test_earlier_launches_are_finished_unless_the_user_says_otherwise() -> None:
-    for partial, executed in ((False, 128), (True, 2)):
-        opened = program("backprop_layerforward", partial=partial)
-        case = opened.case
-        case.launches = (*case.launches, *case.launches)
-        opened = SampledProgram(case, REAL, partial=partial)
-        opened.thread_blocks(0).at(np.array([0]))
-        opened.thread_blocks(0).at(np.array([100]))
-        opened.thread_blocks(1)
-        assert (opened.thread_blocks(0).ever == 128) == (executed == 128)
+@pytest.mark.parametrize("partial", [False, True])
+def test_earlier_launches_are_finished_unless_the_user_says_otherwise(partial) -> None:
+    """In bfs each launch reads what the one before it found."""
+    opened = program("bfs", partial=partial)
+    first, whole = opened.thread_blocks(0), opened.case.launches[0].thread_blocks
+    first.at(np.array([0, whole - 1]))
+    opened.thread_blocks(2)
+    assert first.ever == (2 if partial else whole)
+    assert opened.alone == partial
+
+
+def test_launches_that_decide_nothing_for_each_other_are_executed_alone() -> None:
+    opened = program("hotspot")
+    opened.thread_blocks(1)
+    assert opened.alone and opened.executed_instructions == 0

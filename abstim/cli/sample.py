@@ -32,6 +32,14 @@ def sample(
             "with --compare repeatable. Default: photon (of programs with many launches stem), or all of them.",
         ),
     ] = None,
+    inside: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How each launch that the method chooses is simulated: full, photon, pkp or tbpoint. Default: full; "
+            "photon, pkp, pka and tbpoint have a way of their own.",
+        ),
+    ] = "",
     compare: Annotated[
         bool, typer.Option("--compare", help="Simulate everything too: errors and speed-ups side by side.")
     ] = False,
@@ -84,7 +92,7 @@ def sample(
 
     `abstim sample gaussian_elimination --method pks`
 
-    `abstim sample resnet18 --set perfect_memory=false`
+    `abstim sample resnet18 --method stem --inside pkp --set perfect_memory=false`
 
     `abstim sample hotspot --compare --plot methods.svg`
 
@@ -92,15 +100,9 @@ def sample(
     """  # fmt: skip
     from abstim.cli.tables import print_json, progress
     from abstim.sampled.files import known_from, write_selection
-    from functional.errors import InputError
 
     names = method or []
-    if len(names) > 1 and not compare:
-        raise InputError("several methods need --compare")
-    if plot is not None and not compare:
-        raise InputError("--plot needs --compare")
-    if compare and (profile or light_profile):
-        raise InputError("--compare makes its own profile; leave out --profile and --light-profile")
+    _check(names, compare, plot is not None, bool(profile or light_profile), bool(inside) and select_only)
     known = known_from(profile, light_profile)
     with progress(quiet=as_json) as report:
         if select_only:
@@ -108,11 +110,11 @@ def sample(
             _say_written(written, as_json)
             return
         if compare:
-            everything = _compare(target, gpu, overrides, names, partial_functional, plot, report)
+            everything = _compare(target, gpu, overrides, names, inside, partial_functional, plot, report)
         else:
             from abstim.sampled import sample as run
 
-            one = run(target, gpu, (names or [""])[0], overrides or (), known=known,
+            one = run(target, gpu, (names or [""])[0], overrides or (), inside=inside, known=known,
                       partial=partial_functional, progress=report)  # fmt: skip
     if as_json:
         print_json(everything.to_json() if compare else one.to_json())
@@ -122,13 +124,27 @@ def sample(
         _print_sample(one)
 
 
-def _compare(target, gpu, overrides, names, partial, plot, report) -> Comparison:
+def _check(names: list[str], compare: bool, plot: bool, profiles: bool, inside_nothing: bool) -> None:
+    from functional.errors import InputError
+
+    wrong = {
+        "several methods need --compare": len(names) > 1 and not compare,
+        "--plot needs --compare": plot and not compare,
+        "--compare makes its own profile; leave out --profile and --light-profile": compare and profiles,
+        "--select-only simulates nothing; leave out --inside": inside_nothing,
+    }
+    for message, is_so in wrong.items():
+        if is_so:
+            raise InputError(message)
+
+
+def _compare(target, gpu, overrides, names, inside, partial, plot, report) -> Comparison:
     from abstim.sampled import compare
     from abstim.sampled.plot import check, draw
 
     if plot is not None:
         check(plot)
-    found = compare(target, gpu, names, overrides or (), partial=partial, progress=report)
+    found = compare(target, gpu, names, overrides or (), inside=inside, partial=partial, progress=report)
     if plot is not None:
         draw(found, plot)
     return found

@@ -8,25 +8,27 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from abstim import trace_cache
 from abstim.config import Gpu
 from abstim.progress import Progress, silent
+from abstim.sampled.inside import inside_named
 from abstim.sampled.methods import METHODS, Known, Method, method_named
 from abstim.sampled.profile import profile_of
 from abstim.sampled.program import SampledProgram
 from abstim.sampled.result import Comparison, SampleResult
 from abstim.sampled.store import MeasuredStore
-from abstim.simulate import _gpu
+from abstim.simulate import _gpu, occupancies, registers_of
 from abstim.target import open_target
 from abstim.workload import execute
 from abstim.workloads.streamed import StreamedCase
+from functional.case import Case
 from functional.errors import InputError
-from sampling import Estimate, Profile, SamplingError
+from sampling import SamplingError
 
 if TYPE_CHECKING:
     from abstim.target import Target
+
+MANY_LAUNCHES = "stem"  # the method for programs of many launches, where none is named
 
 
 def sample(
@@ -35,6 +37,7 @@ def sample(
     method: str = "",
     overrides: Sequence[str] = (),
     *,
+    inside: str = "",
     known: Known | None = None,
     partial: bool = False,
     instruction_budget: int | None = None,
@@ -42,28 +45,16 @@ def sample(
 ) -> SampleResult:
     """A target's cycles by one method of `METHODS` (default: photon; of targets with many launches, stem).
 
-    Launches simulated in full are kept on disk: an interrupted sample goes on where it was.
-    `known`: a profile made elsewhere. `partial`: what is skipped is not executed either, though later launches might
-    read it (`SampledProgram`). Raises InputError for anything a user got wrong.
+    `inside`: how each launch that the method chooses is simulated, a name of `INSIDE`. Launches simulated in full are
+    kept on disk: an interrupted sample goes on where it was. `known`: a profile made elsewhere. `partial`: what is
+    skipped is not executed either, though later launches might read it (`SampledProgram`). Raises InputError for
+    anything a user got wrong.
     """
     point, case = _gpu(gpu, overrides), open_target(target)
-    if isinstance(case, StreamedCase):
-        from abstim.sampled.streamed import DEFAULT, sample_streamed  # it builds on what this package offers
-
-        if known is not None:
-            raise InputError(f"{case.name} makes its own profile; leave out --profile and --light-profile")
-        return sample_streamed(case, point, method or DEFAULT, progress)
-    chosen = method_named(method or "photon")
+    chosen = _chosen(method or (MANY_LAUNCHES if isinstance(case, StreamedCase) else "photon"), inside)
     if chosen.online and known is not None:
-        raise InputError(f"{method} looks at each launch itself; leave out the profile")
-    if chosen.online:
-        kept = trace_cache.load(trace_cache.execution_key(case, type(None).__name__))
-        traces = kept.traces if kept else ()
-    else:
-        traces = execute(case, None, instruction_budget, progress).execution.traces
-    program = SampledProgram(
-        case, point, traces=traces, partial=partial, instruction_budget=instruction_budget, progress=progress
-    )
+        raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
+    program = opened(case, point, chosen.online, partial, instruction_budget, progress)
     program.prepare()
     store = MeasuredStore(case, point)
     program.measured = store.load()
@@ -73,6 +64,30 @@ def sample(
         store.save(program.measured)
 
 
+def _chosen(method: str, inside: str) -> Method:
+    found = method_named(method)
+    return found.with_inside(inside, inside_named(inside)) if inside else found
+
+
+def opened(
+    case: Case, gpu: Gpu, online: bool, partial: bool = False, instruction_budget: int | None = None,
+    progress: Progress = silent,
+) -> SampledProgram:  # fmt: skip
+    """A case as a method wants it: with all of its traces, if a profile needs them and not each launch can be executed
+    alone. Raises InputError for a thread block that an SM cannot hold."""
+    options: dict[str, Any] = {"partial": partial, "instruction_budget": instruction_budget, "progress": progress}
+    if isinstance(case, StreamedCase):
+        return SampledProgram(case, gpu, **options)
+    occupancies(case, registers_of(case), gpu)
+    program = SampledProgram(case, gpu, traces=case.traces, **options)
+    if program.given or program.signatures is not None:
+        return program
+    if not online:
+        return SampledProgram(case, gpu, traces=execute(case, None, instruction_budget, progress).execution.traces)
+    kept = trace_cache.load(trace_cache.execution_key(case, type(None).__name__))
+    return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
+
+
 def run_method(
     method: Method,
     program: SampledProgram,
@@ -80,34 +95,34 @@ def run_method(
     already: Mapping[str, float] = MappingProxyType({}),
 ) -> SampleResult:
     """One method on a program. `already`: seconds that others have spent on what it would have needed itself."""
-    started, measured = perf_counter(), set(program.measured)
+    started = perf_counter()
     try:
         if known is None and not method.online:
             known = Known(profile_of(program))
         _check(known, program)
-        estimate = method.run(program, known)
+        estimate = method.estimate(program, known)
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
-    wall = perf_counter() - started
-    spent: dict[str, float] = {stage: program.seconds[stage] for stage in ("execute", "time")}
-    fresh = sum(program.measured[number].seconds for number in program.asked - measured)
-    analyse = max(wall - spent["execute"] - spent["time"] - fresh, 0.0)
-    spent["time"] += sum(program.measured[number].seconds for number in program.asked)
+    spent = program.seconds
+    spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
     return SampleResult(
         target=program.case.name,
         gpu=program.gpu.name,
         method=method.name,
-        estimate=replace(estimate, functional_fraction=_executed(method, program, estimate)),
-        seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in (spent | {"analyse": analyse}).items()},
+        estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate.functional_fraction)),
+        seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         stability=tuple(tuple(simulator.history) for simulator in program.simulators if simulator.history),
     )
 
 
-def _executed(method: Method, program: SampledProgram, estimate: Estimate) -> float:
-    """Share of the work that the method had executed, whether anybody else executed more of it or not."""
-    if not method.online:
+def _executed(method: Method, program: SampledProgram, known: Known | None, chosen: float) -> float:
+    """Share of the work that the method had executed, whether anybody else executed more of it or not. `chosen`: what
+    the launches it chose needed."""
+    if method.online:
+        return chosen if program.given else program.executed_fraction
+    if known is None or program.signatures is None:
         return 1.0
-    return estimate.functional_fraction if program.given else program.executed_fraction
+    return min(chosen + program.looked_instructions / float(known.profile.instructions.sum()), 1.0)
 
 
 def _check(known: Known | None, program: SampledProgram) -> None:
@@ -124,38 +139,53 @@ def compare(
     methods: Sequence[str] = (),
     overrides: Sequence[str] = (),
     *,
+    inside: str = "",
     partial: bool = False,
     instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> Comparison:
-    """All methods beside the full simulation, executed and timed anew on one core, so that seconds compare."""
+    """All methods beside the full simulation, executed and timed anew, so that seconds compare."""
     point, case = _gpu(gpu, overrides), open_target(target)
-    if isinstance(case, StreamedCase):
-        from abstim.sampled.streamed import compare_streamed
-
-        return compare_streamed(case, point, methods, progress)
-    chosen = [method_named(name) for name in methods or tuple(METHODS)]
+    chosen = [_chosen(name, inside) for name in methods or tuple(METHODS)]
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
-    whole = SampledProgram(case, point, **options)
+    whole = SampledProgram(case, point, traces=case.traces, keep=not isinstance(case, StreamedCase), **options)
     whole.prepare()
-    full = run_method(METHODS["full"], whole, Known(_all_equal(whole)))
-    traces = [whole.trace(number) for number in range(len(whole))]
-    started = perf_counter()
-    known = Known(profile_of(whole))
-    already = {"execute": whole.seconds["execute"], "analyse": perf_counter() - started}
+    full = run_method(METHODS["full"], whole)
+    measured = [whole.measured[number] for number in range(len(whole))]
+    ready = Prepared(whole)
     found = []
     for method in chosen:
-        if method.name == "full":
+        if method is METHODS["full"]:
             continue
-        program = SampledProgram(case, point, traces=() if method.online else traces, partial=partial, **options)
-        program.measured = whole.measured
-        found.append(run_method(method, program, None if method.online else known, {} if method.online else already))
-    cycles = [whole.measured[number].cycles for number in range(len(whole))]
-    return Comparison(full=full, results=found, cycles=cycles)
+        program = ready.open(method, partial, options)
+        program.measured = dict(enumerate(measured))
+        known, already = ready.known(method)
+        found.append(run_method(method, program, known, already))
+    return Comparison(full=full, results=found, cycles=[each.cycles for each in measured])
 
 
-def _all_equal(program: SampledProgram) -> Profile:
-    """Enough of a profile to simulate everything."""
-    return Profile(
-        instructions=np.array([float(program.trace(n).warp_instructions.sum()) for n in range(len(program))])
-    )
+class Prepared:
+    """What methods would find out one after the other: traces where they need all, and the profile from them."""
+
+    def __init__(self, whole: SampledProgram) -> None:
+        self.whole = whole
+        self._known: Known | None = None
+        self._already: dict[str, float] = {}
+
+    def open(self, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
+        """The program as the method by itself would find it."""
+        case, gpu = self.whole.case, self.whole.gpu
+        if self.whole.signatures is not None or method.online:
+            return SampledProgram(case, gpu, traces=case.traces, partial=partial, **options)
+        traces = [self.whole.trace(number) for number in range(len(self.whole))]
+        return SampledProgram(case, gpu, traces=traces, **options)
+
+    def known(self, method: Method) -> tuple[Known | None, dict[str, float]]:
+        """A profile, and the seconds it took; nothing where the method makes its own."""
+        if method.online or self.whole.signatures is not None:
+            return None, {}
+        if self._known is None:
+            started = perf_counter()
+            self._known = Known(profile_of(self.whole))
+            self._already = {"execute": self.whole.seconds["execute"], "analyse": perf_counter() - started}
+        return self._known, self._already

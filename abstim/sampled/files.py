@@ -88,15 +88,11 @@ def write_selection(
 
 def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Progress) -> Known:
     from abstim.config import load_gpu
+    from abstim.sampled.driver import opened
     from abstim.sampled.profile import profile_of
-    from abstim.sampled.program import SampledProgram
     from abstim.target import open_target
-    from abstim.workload import execute
 
-    case = open_target(target)
-    traces = execute(case, progress=progress).execution.traces
-    program = SampledProgram(case, load_gpu(gpu, overrides), traces=traces)
-    return Known(profile_of(program))
+    return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))
 
 
 def _written(method: str, selection: Selection, files: list[Path]) -> dict[str, Any]:

@@ -9,15 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 import sampling
-from abstim.sampled.features import by_thread_block
+from abstim.sampled.inside import INSIDE, Inside, simulate
 from abstim.sampled.profile import light_profile_of
 from abstim.sampled.program import SampledProgram
 from functional.errors import InputError
-from sampling import Estimate, Profile, Selection
-from sampling.estimate import combine
+from sampling import Estimate, Part, Profile, Selection
+from sampling.estimate import combine, exact
 from sampling.pka import LightProfile
 
-TBPOINT = sampling.TBPoint(intra=sampling.IntraLaunch(times=3))
 Times = Literal["always", "measured"]
 
 
@@ -35,49 +34,46 @@ class Known:
 
 @dataclass(frozen=True)
 class Method:
-    """`select`: which launches; `run`: the estimate. `online`: needs no profile, so nothing is executed before it."""
+    """`run`: the estimate, each launch that the method chooses being simulated by `inside`. `select`: which it chooses.
+
+    `online`: needs no profile, so nothing is executed before it. `inside` may be replaced unless it is `own`.
+    """
 
     name: str
     what: str
-    run: Callable[[SampledProgram, Known | None], Estimate]
+    run: Callable[[SampledProgram, Known | None, Inside], Estimate]
     select: Callable[[Known], Selection] | None = None
     online: bool = False
+    inside: Inside = INSIDE["full"]
+    own: bool = False
+
+    def estimate(self, program: SampledProgram, known: Known | None) -> Estimate:
+        """The program's cycles."""
+        return self.run(program, known, self.inside)
+
+    def with_inside(self, name: str, inside: Inside) -> Method:
+        """The same choice of launches, each simulated another way. Raises InputError if the method has its own."""
+        if self.own:
+            raise InputError(f"{self.name} has its own way to simulate a launch; leave out --inside")
+        return replace(self, name=self.name if name == "full" else f"{self.name}+{name}", inside=inside)
 
 
-def _photon(program: SampledProgram, known: Known | None) -> Estimate:
+def _photon(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
     return sampling.Photon().program(program.online())
 
 
-def _pkp(program: SampledProgram, known: Known | None) -> Estimate:
-    estimates, weights = [], []
-    for number in range(len(program)):
-        program.progress("sample", number, len(program))
-        simulator = program.simulator(number, keep=False)
-        estimates.append(sampling.Pkp().launch(simulator).cycles)
-        weights.append(simulator.thread_blocks.mean_instructions * simulator.shape.thread_blocks)
-        program.drop(number)
-    return combine("PKP", estimates, weights)
-
-
-def _pka(program: SampledProgram, known: Known | None) -> Estimate:
-    assert known is not None
-    return sampling.Pka(pks=_pks(known)).program(known.profile, program.simulator)
+def _every_launch(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
+    estimates = simulate(program, range(len(program)), inside)
+    weights = [sum(part.instructions for part in estimate.parts) for estimate in estimates]
+    if all(estimate.basis == "exact" for estimate in estimates):
+        total, count = sum(estimate.total for estimate in estimates), len(program)
+        part = Part(name=f"{count} launches", how="detailed", instructions=sum(weights), cycles=total)
+        return exact("full", total, (part,))
+    return combine("every launch", estimates, weights)
 
 
 def _pks(known: Known) -> sampling.Pks:
     return sampling.Pks(measured=known.measured)
-
-
-def _tbpoint(program: SampledProgram, known: Known | None) -> Estimate:
-    assert known is not None
-
-    def open_launch(number: int) -> tuple[Any, np.ndarray, np.ndarray]:
-        requests, issued, _ = by_thread_block(program.trace(number))
-        ids = program.trace(number).thread_blocks
-        order = np.argsort(ids)
-        return program.simulator(number), requests[order], issued[order]
-
-    return TBPOINT.program(_times_if_measured(known), open_launch)
 
 
 def _times_if_measured(known: Known) -> Profile:
@@ -85,29 +81,22 @@ def _times_if_measured(known: Known) -> Profile:
     return known.profile if known.measured else replace(known.profile, cycles=None)
 
 
-def _over_launches(name: str, what: str, make: Callable[[Known], Any], times: Times) -> Method:
+def _over_launches(
+    name: str, what: str, make: Callable[[Known], Any], times: Times, inside: str = "full", own: bool = False
+) -> Method:
     """A method that has `select`, and perhaps an `estimate` of its own. `times`: which profile's it may use."""
 
     def select(known: Known) -> Selection:
         return make(known).select(known.profile if times == "always" else _times_if_measured(known))
 
-    def run(program: SampledProgram, known: Known | None) -> Estimate:
+    def run(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
         assert known is not None
         selection = select(known)
-        cycles = simulate(program, selection)
-        own = getattr(make(known), "estimate", None)
-        return own(selection, np.array(cycles)) if own else selection.estimate(cycles)
+        measured = simulate(program, selection.units.tolist(), inside)
+        estimate = getattr(make(known), "estimate", None)
+        return estimate(selection, measured) if estimate else selection.estimate(measured)
 
-    return Method(name, what, run, select)
-
-
-def simulate(program: SampledProgram, selection: Selection) -> list[float]:
-    """Cycles of the selected launches, each in full."""
-    found = []
-    for place, unit in enumerate(selection.units.tolist()):
-        program.progress("time", place, len(selection.units))
-        found.append(float(program.measure(unit).cycles))
-    return found
+    return Method(name, what, run, select, inside=INSIDE[inside], own=own)
 
 
 def _two_level_selection(known: Known) -> Selection:
@@ -125,7 +114,7 @@ def _mean_weights(known: Known) -> np.ndarray:
     return threads * (known.profile.instructions.sum() / threads[:done].sum())
 
 
-def _two_level(program: SampledProgram, known: Known | None) -> Estimate:
+def _two_level(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
     """Without files: the first tenth of the launches (at least 20) in detail, of the rest names and shapes."""
     assert known is not None
     if known.light is None:
@@ -133,7 +122,7 @@ def _two_level(program: SampledProgram, known: Known | None) -> Estimate:
             known, profile=first_launches(known.profile, max(20, len(program) // 10)), light=light_profile_of(program)
         )
     selection = _two_level_selection(known)
-    return selection.estimate(simulate(program, selection))
+    return selection.estimate(simulate(program, selection.units.tolist(), inside))
 
 
 def first_launches(profile: Profile, count: int) -> Profile:
@@ -143,13 +132,14 @@ def first_launches(profile: Profile, count: int) -> Profile:
 
 
 _ALL = (
-    Method("photon", "online: like launches, then warps or basic blocks that have settled", _photon, online=True),
-    Method("tbpoint", "like launches, then like regions of thread blocks", _tbpoint,
-           lambda known: TBPOINT.select(_times_if_measured(known))),
-    Method("pka", "principal launches, each stopped when IPC has settled", _pka,
-           lambda known: _pks(known).select(known.profile)),
-    _over_launches("pks", "principal launches in full", _pks, "always"),
-    Method("pkp", "every launch, stopped when IPC has settled", _pkp, online=True),
+    Method("photon", "online: like launches, then warps or basic blocks that have settled", _photon, online=True,
+           own=True),
+    _over_launches("tbpoint", "like launches, then like regions of thread blocks",
+                   lambda _: sampling.InterLaunch(), "measured", "tbpoint", own=True),
+    _over_launches("pka", "principal launches, each stopped when IPC has settled", _pks, "always", "pkp", own=True),
+    _over_launches("pks", "principal launches", _pks, "always"),
+    Method("pkp", "every launch, stopped when IPC has settled", _every_launch, online=True, inside=INSIDE["pkp"],
+           own=True),
     Method("two-level", "as pks; a classifier places launches not profiled in detail", _two_level,
            _two_level_selection),
     _over_launches("sieve", "strata of instruction counts, one launch each", lambda _: sampling.Sieve(), "measured"),
@@ -157,7 +147,7 @@ _ALL = (
                    lambda _: sampling.Stem(ratio=True), "always"),
     _over_launches("simpoint", "clusters of basic-block vectors, one launch each",
                    lambda _: sampling.SimPoint(), "measured"),
-    _over_launches("full", "everything", lambda _: sampling.Full(), "measured"),
+    Method("full", "every launch", _every_launch, lambda known: sampling.Full().select(known.profile), online=True),
     _over_launches("first", "the first billion warp instructions", lambda _: sampling.FirstInstructions(), "measured"),
     _over_launches("random", "a tenth of the launches at random", lambda _: sampling.RandomUnits(), "measured"),
     _over_launches("systematic", "one launch of every ten", lambda _: sampling.Systematic(), "measured"),

@@ -1,14 +1,22 @@
-"""What is known of a program's launches before any is timed: a `sampling.Profile` from its traces."""
+"""What is known of a program's launches before any is timed: a `sampling.Profile` from all of its traces, or, where
+launches can be executed alone, from a few thread blocks of one launch of each kind."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from abstim.config import Gpu
-from abstim.sampled.counts import in_memory, sums
+from abstim.sampled.counts import sums
+from abstim.sampled.executed import Executed, execute_some
 from abstim.sampled.features import basic_block_vector, by_thread_block, kinds_of, launch_counts
 from abstim.sampled.program import SampledProgram
+from abstim.workloads.dependence import trace_inputs
+from functional.launch import Launch
+from functional.program import Program
 from functional.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
@@ -17,25 +25,36 @@ from sampling.pka import LightProfile
 from sampling.pka.features import features
 from sampling.statistics import coefficient_of_variation
 
+if TYPE_CHECKING:
+    Row = dict[str, float | np.ndarray]
+
+PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be executed
+
 
 def profile_of(program: SampledProgram) -> Profile:
-    """Executes every launch. `cycles` are those of `expected_cycles`, which nobody has simulated."""
-    numbers = range(len(program))
-    rows = [_row(program, number) for number in numbers]
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    launches = program.case.launches
-    names = [launch.program.name for launch in launches]
-    programs = {launch.program.name: launch.program for launch in launches}
-    known = {name: kinds_of(each) for name, each in programs.items()}
-    counts = [launch_counts(launch.program, program.trace(n), known[names[n]]) for n, launch in enumerate(launches)]
+    """`cycles` are those of `expected_cycles`, which nobody has simulated."""
+    kind = _kinds_of_launches(program)
+    rows: list[Row] = []
+    shapes = np.zeros((len(program), 2), np.int64)
+    kernels: dict[str, int] = {}
+    runs = np.zeros(len(program), np.int64)
+    for number in range(len(program)):
+        launch = program.case.launches[number]
+        shapes[number] = launch.thread_blocks, launch.threads_per_block
+        runs[number] = kernels.setdefault(launch.program.name, len(kernels))
+        if kind[number] == len(rows):
+            program.progress("profile", number, len(program))
+            rows.append(_row(program, number, launch))
+    columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
+    blocks = _basic_blocks([row["basic_blocks"] for row in rows], kind, runs)  # type: ignore[misc]
     return Profile(
-        kernels=np.unique(names, return_inverse=True)[1].reshape(-1),
-        thread_blocks=np.array([launch.thread_blocks for launch in launches]),
-        threads_per_block=np.array([launch.threads_per_block for launch in launches]),
-        features=features({name: np.array([row[name] for row in counts]) for name in counts[0]}),
-        basic_blocks=_basic_blocks(program, names),
-        **columns,
-    )
+        kernels=runs, thread_blocks=shapes[:, 0], threads_per_block=shapes[:, 1], features=features(columns),
+        basic_blocks=blocks,
+        **{name: columns[name] for name in _COLUMNS},
+    )  # fmt: skip
+
+
+_COLUMNS = ("instructions", "thread_instructions", "memory_requests", "block_size_variation", "cycles")
 
 
 def light_profile_of(program: SampledProgram) -> LightProfile:
@@ -45,43 +64,82 @@ def light_profile_of(program: SampledProgram) -> LightProfile:
     return LightProfile([launch.program.name for launch in launches], shapes)
 
 
-def _row(program: SampledProgram, number: int) -> dict[str, float]:
-    trace = program.trace(number)
-    requests, issued, threads = by_thread_block(trace)
-    return {
-        "instructions": float(issued.sum()),
-        "thread_instructions": float(threads.sum()),
-        "memory_requests": float(requests.sum()),
-        "block_size_variation": coefficient_of_variation(threads),
-        "cycles": expected_cycles(trace, program.table(number), program.gpu, program.blocks_per_sm[number]),
-    }
+def _kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
+    """Equal numbers for launches of which one row is enough."""
+    if program.signatures is None:
+        return np.arange(len(program))
+    number_of: dict[object, int] = {}
+    return np.array([number_of.setdefault(key, len(number_of)) for key in program.signatures])
 
 
-def _basic_blocks(program: SampledProgram, names: list[str]) -> Float64[np.ndarray, "launch basic_block"]:
-    """Each kernel's basic blocks have their own columns."""
-    widths = {launch.program.name: len(launch.program.blocks) for launch in program.case.launches}
-    starts = dict(zip(widths, np.cumsum([0, *widths.values()])[:-1].tolist(), strict=True))
-    found = np.zeros((len(names), sum(widths.values())))
-    for number, name in enumerate(names):
-        vector = basic_block_vector(program.case.launches[number].program, program.trace(number))
-        found[number, starts[name] : starts[name] + len(vector)] = vector
+def _row(program: SampledProgram, number: int, launch: Launch) -> Row:
+    if program.signatures is None:
+        executed = Executed(launch.thread_blocks, ((program.trace(number), 1.0),))
+    else:
+        some = launch.thread_blocks if _irregular(launch.program) else PROFILED_BLOCKS
+        executed = execute_some(lambda blocks: program.look_at(number, blocks), launch.thread_blocks, some)
+    found = row(launch.program, executed, program.table(number), program.gpu, program.blocks_per_sm(number))
+    program.drop(number)
     return found
 
 
-def expected_cycles(trace: Trace, table: LatencyTable, gpu: Gpu, blocks_per_sm: int) -> float:
+def _irregular(program: Program) -> bool:
+    """May thread blocks of one launch do different amounts of work, because data decide?"""
+    inputs = trace_inputs(program)
+    return inputs is None or bool(inputs.contents)
+
+
+def row(program: Program, executed: Executed, table: LatencyTable, gpu: Gpu, blocks_per_sm: int) -> Row:
+    """A launch in numbers: the columns of a Profile and PKA's twelve characteristics."""
+    kinds = kinds_of(program)
+    pieces = [(_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
+    found: Row = {name: sum(weight * counts[name] for counts, weight in pieces) for name in pieces[0][0]}
+    threads = executed.each(lambda trace: by_thread_block(trace)[2])
+    return found | {
+        "divergence_efficiency": found["thread_instructions"] / max(found["instructions"], 1.0),
+        "block_size_variation": coefficient_of_variation(threads),
+        "cycles": expected_cycles(executed, table, gpu, blocks_per_sm),
+        "basic_blocks": executed.total(lambda trace: basic_block_vector(program, trace).astype(float)),
+    }
+
+
+def _counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
+    columns = zip(("memory_requests", "instructions", "thread_instructions"), by_thread_block(trace), strict=True)
+    return launch_counts(program, trace, kinds) | {name: float(column.sum()) for name, column in columns}
+
+
+def _basic_blocks(
+    vectors: Sequence[Float64[np.ndarray, " basic_block"]],
+    kind: Int64[np.ndarray, " launch"],
+    kernels: Int64[np.ndarray, " launch"],
+) -> Float64[np.ndarray, "launch basic_block"]:
+    """Each kernel's basic blocks have their own columns."""
+    first = np.unique(kind, return_index=True)[1]
+    widths = np.zeros(int(kernels.max()) + 1, np.int64)
+    widths[kernels[first]] = [len(vector) for vector in vectors]
+    starts = np.cumsum(widths) - widths
+    found = np.zeros((len(vectors), int(widths.sum())))
+    for place, (kernel, vector) in enumerate(zip(kernels[first].tolist(), vectors, strict=True)):
+        found[place, starts[kernel] : starts[kernel] + len(vector)] = vector
+    return found[kind]
+
+
+def expected_cycles(executed: Executed, table: LatencyTable, gpu: Gpu, blocks_per_sm: int) -> float:
     """Roughly a launch's cycles: the largest of what issuing, fetching each line once, and waves of lone blocks take.
 
     It stands for the time a profiler would have measured, where none has: to tell long launches from short ones.
     """
     spec, params = gpu.spec, gpu.params
-    blocks = len(trace.thread_blocks)
-    issue = trace.warp_instructions.sum() / (min(spec.sm_count, blocks) * spec.schedulers_per_sm)
-    lines = trace.records[in_memory(trace.records)] >> 5
-    fetched = len(np.unique(lines))
+    blocks = executed.thread_blocks
+    instructions = executed.total(lambda trace: float(trace.warp_instructions.sum()))
+    issue = instructions / (min(spec.sm_count, blocks) * spec.schedulers_per_sm)
+    fetched, accesses = executed.lines()
     memory = 0.0 if spec.perfect_memory else fetched * 4 * params.dram_sector_cycles / spec.dram_channels
-    alone = _lone_block_cycles(trace, table, gpu, fetched / max(len(lines), 1))
+    missing = min(fetched / max(accesses, 1.0), 1.0)
     slots = min(blocks_per_sm * spec.sm_count, blocks)
-    return float(max(issue, memory, alone.max(), alone.sum() / slots, 1.0)) + params.launch_latency_cycles
+    waves = executed.total(lambda trace: float(_lone_block_cycles(trace, table, gpu, missing).sum())) / slots
+    longest = float(executed.each(lambda trace: _lone_block_cycles(trace, table, gpu, missing)).max())
+    return max(issue, memory, waves, longest, 1.0) + params.launch_latency_cycles
 
 
 def _lone_block_cycles(trace: Trace, table: LatencyTable, gpu: Gpu, missing: float) -> Float64[np.ndarray, " tb"]:

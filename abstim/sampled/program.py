@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from time import perf_counter
 
 import numpy as np
 
 from abstim.config import Gpu
 from abstim.engine.inputs import LaunchInputs
-from abstim.engine.launch import Launch
+from abstim.engine.launch import Launch as EngineLaunch
 from abstim.progress import Progress, silent
 from abstim.sampled.functional import EngineFunctional
 from abstim.sampled.simulator import EngineSimulator
 from abstim.sampled.thread_blocks import ThreadBlocks
-from abstim.simulate import occupancies, registers_of
-from abstim.workload import latency_table
+from abstim.simulate import launch_occupancy
+from abstim.workload import default_budget, latency_table
+from abstim.workloads.dependence import signatures
+from abstim.workloads.streamed import execute_launch
 from functional.case import Case
 from functional.executor import default_executor
+from functional.launch import Launch
 from functional.trace import Trace
 from precharacterize import LatencyTable
 from sampling.statistics import t_quantile
@@ -27,55 +31,96 @@ from sampling.statistics import t_quantile
 
 @dataclass(frozen=True)
 class Measured:
-    """A launch simulated in full, and the wall-clock seconds that took."""
+    """A launch simulated in full, its warp instructions, and the seconds that executing and timing it took."""
 
     cycles: int
-    seconds: float
+    instructions: float
+    execute_seconds: float
+    time_seconds: float
 
 
 class SampledProgram:
     """`traces`: an execution there is already. Without one, launches are executed as they are asked for.
 
-    A launch reads what those before it wrote. So before one is opened, those before it are executed to their end,
-    unless `partial`, where what a method skips is not executed at all: right where values decide no control flow and
-    no address (neural networks, stencils), wrong elsewhere. `seconds` adds up wall-clock time by stage.
+    Where no launch of the program decides what another does (`workloads.dependence`), each is executed alone, and
+    `signatures` tell which are equal. Elsewhere a launch reads what those before it wrote: before one is opened, those
+    before it are executed to their end, unless `partial`, where what a method skips is not executed at all: right where
+    values decide no control flow and no address, wrong elsewhere. `keep`: traces, once executed; otherwise
+    each is dropped with its launch. `seconds` adds up wall-clock time by stage, of all threads.
     """
 
     def __init__(
-        self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False,
+        self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
         instruction_budget: int | None = None, progress: Progress = silent,
     ) -> None:  # fmt: skip
-        self.case, self.gpu, self.partial, self.progress = case, gpu, partial, progress
+        self.case, self.gpu, self.keep, self.progress = case, gpu, keep or bool(traces), progress
         self.budget = instruction_budget
-        self.blocks_per_sm = [o.blocks_per_sm for o in occupancies(case, registers_of(case), gpu)]
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.signatures = None if traces else signatures(case)
+        self.alone = partial or self.signatures is not None
+        self.given = bool(traces)
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
         self.asked: set[int] = set()  # which of them this one asked for
         self.simulators: list[EngineSimulator] = []
+        self.executed_instructions, self.looked_instructions = 0.0, 0.0  # warp instructions; the latter by `look_at`
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._lock, self._executing = Lock(), Lock()
+        self._finished = 0  # launches executed to their end, where that matters
         self._tables: dict[str, LatencyTable] = {}
-        self.given = bool(traces)
+        self._registers: dict = {}
         self._memory = None if traces else case.memory.copy()
-        self._executor = None if traces else default_executor()
-        self._opened = [
-            ThreadBlocks(launch, None, None, trace, spent=self._spent)
-            for launch, trace in zip(case.launches, traces, strict=False)
-        ]
+        self._executor = default_executor()
+        self._opened: dict[int, ThreadBlocks] = {
+            number: ThreadBlocks(launch, self._run, trace)
+            for number, (launch, trace) in enumerate(zip(case.launches, traces, strict=False))
+        }
 
     def __len__(self) -> int:
         return len(self.case.launches)
 
-    def _spent(self, stage: str, seconds: float) -> None:
-        self.seconds[stage] += seconds
+    def _run(self, launch: Launch, thread_blocks: Sequence[int]) -> Trace:
+        """One launch at a time: the executor itself uses every core."""
+        assert self._memory is not None, "a complete trace has every thread block"
+        budget = self.budget or default_budget(launch)
+        with self._executing:
+            started = perf_counter()
+            if self.signatures is None:
+                trace = self._executor.run(launch, self._memory, list(thread_blocks), budget)
+            else:
+                trace = execute_launch(self._executor, launch, self._memory, budget, list(thread_blocks))
+            self.executed_instructions += float(trace.warp_instructions.sum())
+            self.spent("execute", perf_counter() - started)
+        return trace
 
-    def thread_blocks(self, number: int, keep: bool = True) -> ThreadBlocks:
-        """A launch, ready to be executed. `keep`: the traces of those before it, if they must be finished first."""
-        while len(self._opened) <= number:
-            if self._opened and not self.partial:
-                self._opened[-1].finish(keep)
-            launch = self.case.launches[len(self._opened)]
-            self._opened.append(
-                ThreadBlocks(launch, self._memory, self._executor, instruction_budget=self.budget, spent=self._spent)
-            )
+    def spent(self, stage: str, seconds: float) -> None:
+        """Add to a stage's seconds."""
+        with self._lock:
+            self._seconds[stage] += seconds
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What it took to execute and to time, here or, of launches that another program measured, there."""
+        return {stage: self._seconds[stage] for stage in ("execute", "time")}
+
+    def look_at(self, number: int, thread_blocks: Sequence[int]) -> Trace:
+        """Execute some thread blocks of a launch that can be executed alone, and again later if need be."""
+        trace = self._run(self.case.launches[number], thread_blocks)
+        self.looked_instructions += float(trace.warp_instructions.sum())
+        return trace
+
+    def thread_blocks(self, number: int) -> ThreadBlocks:
+        """A launch, ready to be executed."""
+        if number not in self._opened:
+            if not self.alone:  # it may read what those before it write
+                for earlier in range(self._finished, number):
+                    self._open(earlier).finish(self.keep)
+                self._finished = number
+            self._open(number)
+        return self._opened[number]
+
+    def _open(self, number: int) -> ThreadBlocks:
+        with self._lock:
+            if number not in self._opened:
+                self._opened[number] = ThreadBlocks(self.case.launches[number], self._run)
         return self._opened[number]
 
     def trace(self, number: int) -> Trace:
@@ -92,11 +137,19 @@ class SampledProgram:
             self._tables[program.name] = latency_table(program, self.gpu)
         return self._tables[program.name]
 
-    def simulator(self, number: int, basic_blocks: bool = False, keep: bool = True) -> EngineSimulator:
+    def blocks_per_sm(self, number: int) -> int:
+        """Of a launch. Raises InputError for a thread block that an SM cannot hold."""
+        launch = self.case.launches[number]
+        name = launch.program.name
+        if name not in self._registers:
+            self._registers[name] = self.case.registers(launch)
+        return launch_occupancy(launch, number, self._registers[name], self.gpu).blocks_per_sm
+
+    def simulator(self, number: int, basic_blocks: bool = False) -> EngineSimulator:
         """A launch to be stepped."""
         simulator = EngineSimulator(
-            self.thread_blocks(number, keep), self.gpu, self.table(number), self.blocks_per_sm[number],
-            self.name(number), basic_blocks,
+            self.thread_blocks(number), self.gpu, self.table(number), self.blocks_per_sm(number), self.name(number),
+            basic_blocks, self.spent,
         )  # fmt: skip
         self.simulators.append(simulator)
         return simulator
@@ -110,51 +163,57 @@ class SampledProgram:
         """Launches in order, as Photon takes them; traces are dropped once their launch is done."""
         for number in range(len(self)):
             self.progress("sample", number, len(self))
-            simulator = self.simulator(number, basic_blocks=True, keep=False)
+            simulator = self.simulator(number, basic_blocks=True)
             yield simulator, EngineFunctional(simulator.thread_blocks)
             self.drop(number)
 
     def drop(self, number: int) -> None:
         """Forget a launch's trace, having executed what later ones need of it."""
-        blocks = self._opened[number]
-        if self._executor is not None and number + 1 < len(self):
-            if not self.partial:
-                blocks.finish(keep=False)
-            blocks.trace = None
+        if self.keep or number not in self._opened:
+            return
+        if not self.alone and number + 1 < len(self):
+            self._opened[number].finish(keep=False)
+        self._opened[number].trace = None
 
     def measure(self, number: int) -> Measured:
         """Simulate a launch in full, once."""
-        if number not in self.measured:
-            trace, table = self.trace(number), self.table(number)
-            order = self._opened[number].at(np.arange(self.case.launches[number].thread_blocks))
-            started = perf_counter()
-            inputs = LaunchInputs(table, trace, self.case.launches[number].shared_bytes)
-            launch = Launch(inputs, self.gpu, self.blocks_per_sm[number])
-            launch.run(order, drain=True)
-            self.measured[number] = Measured(launch.result().cycles, perf_counter() - started)
+        known = self.measured.get(number)
+        if known is not None:
+            if number not in self.asked:
+                self.spent("execute", known.execute_seconds)
+                self.spent("time", known.time_seconds)
+        else:
+            self.measured[number] = self._measure(number)
         self.asked.add(number)
         return self.measured[number]
 
+    def _measure(self, number: int) -> Measured:
+        trace, table = self.trace(number), self.table(number)
+        order = self._opened[number].at(np.arange(self.case.launches[number].thread_blocks))
+        started = perf_counter()
+        inputs = LaunchInputs(table, trace, self.case.launches[number].shared_bytes)
+        launch = EngineLaunch(inputs, self.gpu, self.blocks_per_sm(number))
+        launch.run(order, drain=True)
+        took = perf_counter() - started
+        self.spent("time", took)
+        executing, instructions = self._opened[number].seconds, float(trace.warp_instructions.sum())
+        return Measured(launch.result().cycles, instructions, executing, took)
+
     def prepare(self) -> None:
         """Compile or load the engine, characterise, import SciPy, so that no method's time holds them."""
-        for number in range(len(self)):
-            self.table(number)
         none = np.zeros(0, np.int64)
         offsets = np.zeros(1, np.int64)
         empty = Trace(
             none, 1, none.astype(np.uint16), none.astype(np.uint32), none.astype(np.uint32), none.astype(np.uint8),
             offsets, offsets, offsets, none, none,
         )  # fmt: skip
-        Launch(LaunchInputs(self.table(0), empty), self.gpu, 1).run(none, drain=True)
+        EngineLaunch(LaunchInputs(self.table(0), empty), self.gpu, 1).run(none, drain=True)
         t_quantile(10.0)
 
     @property
     def executed_fraction(self) -> float:
         """Share of the thread blocks that was executed, by the warp instructions a block of their launch has."""
-        return _share([(b.ever, b.launch.thread_blocks, b.mean_instructions) for b in self._opened], len(self))
-
-
-def _share(rows: list[tuple[int, int, float]], launches: int) -> float:
-    done = sum(executed * each for executed, _, each in rows)
-    whole = sum(blocks * each for _, blocks, each in rows)
-    return done / whole if whole and len(rows) == launches else 1.0
+        if len(self._opened) < len(self):
+            return 1.0
+        whole = sum(blocks.mean_instructions * blocks.launch.thread_blocks for blocks in self._opened.values())
+        return min(self.executed_instructions / whole, 1.0) if whole else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -40,15 +41,16 @@ class Progress:
 class EngineSimulator:
     """One launch on one GPU. Thread blocks that are never stepped are never executed.
 
-    `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency.
+    `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
+    the seconds of a stage.
     """
 
     def __init__(
         self, thread_blocks: ThreadBlocks, gpu: Gpu, table: LatencyTable, blocks_per_sm: int, name: str,
-        basic_blocks: bool = True,
+        basic_blocks: bool, spent: Callable[[str, float], None],
     ) -> None:  # fmt: skip
         self.thread_blocks, self.gpu, self.table, self.blocks_per_sm = thread_blocks, gpu, table, blocks_per_sm
-        self.basic_blocks = basic_blocks
+        self.basic_blocks, self._spent = basic_blocks, spent
         launch = thread_blocks.launch
         self.shape = LaunchShape(
             name=name,
@@ -102,7 +104,7 @@ class EngineSimulator:
         rows = state.unissued if state.watch is not None else 0
         state.log = state.launch.run(positions, drain=drain, log_rows=rows)
         state.unissued -= len(state.log)
-        self.thread_blocks.spent("time", perf_counter() - started)
+        self._spent("time", perf_counter() - started)
 
     def _observe(self, state: Progress, clock: int) -> Observation:
         launch = state.launch

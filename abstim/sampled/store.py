@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from abstim.engine.compiled.compile import sources_digest
 from abstim.sampled.program import Measured
 from abstim.trace_cache import execution_key
 from functional.case import Case
+
+_COLUMNS = tuple(field.name for field in fields(Measured))
 
 
 class MeasuredStore:
@@ -29,8 +33,8 @@ class MeasuredStore:
             return {}
         try:
             with np.load(self.path, allow_pickle=False) as file:
-                rows = zip(*(file[name].tolist() for name in ("launch", "cycles", "seconds")), strict=True)
-            found = {launch: Measured(cycles, seconds) for launch, cycles, seconds in rows}
+                rows = zip(file["launch"].tolist(), *(file[name].tolist() for name in _COLUMNS), strict=True)
+            found = {launch: Measured(*columns) for launch, *columns in rows}
         except Exception as error:  # whatever is wrong with the file, it can be made again
             note(f"cache: {self.path} is damaged ({error}); simulating again")
             return {}
@@ -43,10 +47,6 @@ class MeasuredStore:
             return
         launches = sorted(measured)
         buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            launch=np.array(launches),
-            cycles=np.array([measured[n].cycles for n in launches]),
-            seconds=np.array([measured[n].seconds for n in launches]),
-        )
+        columns: dict[str, Any] = {name: np.array([getattr(measured[n], name) for n in launches]) for name in _COLUMNS}
+        np.savez(buffer, launch=np.array(launches), **columns)
         write_atomic(self.path, lambda file: file.write(buffer.getvalue()))

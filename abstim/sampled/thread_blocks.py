@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
 from jaxtyping import Int64
 
-from functional.executor import Executor
 from functional.launch import Launch
-from functional.memory import Memory
 from functional.trace import Trace, concatenate
 
 # A call of the executor costs a copy of memory: a batch is at least this share of what was executed, and of the grid.
@@ -21,19 +19,18 @@ class ThreadBlocks:
     """A growing trace of a launch; `positions` says where in it a thread block is, -1 if it has not been executed.
 
     Kernels may change what they read, so no block is executed twice: what one part of a method has executed serves the
-    others. Blocks are executed in another order than the GPU's, which no correct kernel can tell. `complete` is given:
-    the launch was executed before.
+    others. Blocks are executed in another order than the GPU's, which no correct kernel can tell. `run` executes some;
+    `complete` is given: the launch was executed before.
     """
 
     def __init__(
-        self, launch: Launch, memory: Memory | None, run: Executor | None, complete: Trace | None = None,
-        instruction_budget: int | None = None, spent: Callable[[str, float], None] = lambda stage, seconds: None,
-    ) -> None:  # fmt: skip
-        self.launch, self.memory, self.executor, self.spent = launch, memory, run, spent
-        self.budget = instruction_budget
+        self, launch: Launch, run: Callable[[Launch, Sequence[int]], Trace], complete: Trace | None = None
+    ) -> None:
+        self.launch, self._execute_some = launch, run
         self.positions = np.full(launch.thread_blocks, -1)
         self.trace: Trace | None = None
         self.ever, self.instructions = 0, 0  # thread blocks executed, traces kept or not, and their warp instructions
+        self.seconds = 0.0  # that executing took
         if complete is not None:
             self._count(complete)
             self._append(complete)
@@ -73,13 +70,9 @@ class ThreadBlocks:
         self._append(self._run(missing))
 
     def _run(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
-        from abstim.workload import default_budget
-
-        assert self.executor is not None and self.memory is not None, "a complete trace has every thread block"
         started = perf_counter()
-        budget = self.budget or default_budget(self.launch)
-        trace = self.executor.run(self.launch, self.memory, thread_blocks.tolist(), budget)
-        self.spent("execute", perf_counter() - started)
+        trace = self._execute_some(self.launch, thread_blocks.tolist())
+        self.seconds += perf_counter() - started
         self._count(trace)
         return trace
 

@@ -85,9 +85,10 @@ class Photon:
         return exact(self.name, total, (whole,))
 
     def _may_skip(self, run: Run, analysis: Analysis) -> bool:
+        """Not within the last wave either: a launch that drains is not steady (not in the paper)."""
         retired = max(run.dispatched - run.shape.wave_blocks, 1)
         return (
-            len(run.remaining) > 0
+            len(run.remaining) >= run.shape.wave_blocks
             and run.settled
             and analysis.resembles(retired, run.dispatched, self.request_tolerance)
         )

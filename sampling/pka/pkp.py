@@ -54,10 +54,13 @@ class Pkp:
         return Projection(exact(self.name, total, (whole,)), dict(run.seen.counters))
 
     def _enough(self, run: Run) -> bool:
-        """The one-wave rule, and a wave on warm caches to project from (not in the paper)."""
-        if run.shape.thread_blocks < run.shape.wave_blocks:
+        """The one-wave rule; and, not in the paper, a wave on warm caches to project from and one to project: a launch
+        that drains is not steady."""
+        wave = run.shape.wave_blocks
+        if run.shape.thread_blocks < wave:
             return run.finished > 0
-        return run.finished > run.shape.wave_blocks and (run.settled or not self.in_flight)
+        steady = run.settled and len(run.remaining) >= wave
+        return run.finished > wave and (steady or not self.in_flight)
 
     def quasi_stable(self, ipc: Float64[np.ndarray, " window"]) -> bool:
         """Whether the deviation of IPC over the window is below s of its mean."""
