@@ -40,21 +40,20 @@ class Executed:
         """Values of the thread blocks that were executed."""
         return np.concatenate([of(trace) for trace, _ in self.pieces])
 
-    def lines(self) -> tuple[float, float]:
-        """Cache lines in global and local memory that the launch touches, distinct ones and all accesses.
+    def lines(self) -> float:
+        """Distinct cache lines in global and local memory that the launch touches.
 
-        Distinct ones grow with the thread blocks not executed as they did over the last half of those that were.
+        They grow with the thread blocks not executed as they did over the last half of those that were.
         """
-        touched = [(_lines(trace), weight) for trace, weight in self.pieces]
-        distinct = len(np.unique(np.concatenate([lines for lines, _ in touched])))
-        accesses = sum(weight * len(lines) for lines, weight in touched)
+        *before, inner = [_lines(trace) for trace, _ in self.pieces]
+        distinct = len(np.unique(np.concatenate([*before, inner])))
         if self.all_of_it:
-            return float(distinct), accesses
-        *before, (inner, _) = self.pieces
-        half = np.arange(0, len(inner.thread_blocks), 2)
-        fewer = len(np.unique(np.concatenate([_lines(trace) for trace, _ in before] + [_lines(inner, half)])))
-        growth = (distinct - fewer) / max(len(inner.thread_blocks) - len(half), 1)
-        return distinct + growth * (self.thread_blocks - self.count), accesses
+            return float(distinct)
+        last = self.pieces[-1][0]
+        half = np.arange(0, len(last.thread_blocks), 2)
+        fewer = len(np.unique(np.concatenate([*before, _lines(last, half)])))
+        growth = (distinct - fewer) / max(len(last.thread_blocks) - len(half), 1)
+        return distinct + growth * (self.thread_blocks - self.count)
 
 
 def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: int) -> Executed:

@@ -144,7 +144,7 @@ _ALL = (
            _two_level_selection),
     _over_launches("sieve", "strata of instruction counts, one launch each", lambda _: sampling.Sieve(), "measured"),
     _over_launches("stem", "as many launches of a kind as the error bound asks for",
-                   lambda _: sampling.Stem(ratio=True), "always"),
+                   lambda _: sampling.Stem(), "always"),
     _over_launches("simpoint", "clusters of basic-block vectors, one launch each",
                    lambda _: sampling.SimPoint(), "measured"),
     Method("full", "every launch", _every_launch, lambda known: sampling.Full().select(known.profile), online=True),

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from abstim.config import Gpu
-from abstim.sampled.counts import sums
 from abstim.sampled.executed import Executed, execute_some
 from abstim.sampled.features import basic_block_vector, by_thread_block, kinds_of, launch_counts
 from abstim.sampled.program import SampledProgram
@@ -18,8 +17,6 @@ from abstim.workloads.dependence import trace_inputs
 from functional.launch import Launch
 from functional.program import Program
 from functional.trace import Trace
-from precharacterize import LatencyTable
-from precharacterize.classify import Kind
 from sampling import Profile
 from sampling.pka import LightProfile
 from sampling.pka.features import features
@@ -37,6 +34,7 @@ def profile_of(program: SampledProgram) -> Profile:
     rows: list[Row] = []
     shapes = np.zeros((len(program), 2), np.int64)
     kernels: dict[str, int] = {}
+    irregular: dict[str, bool] = {}
     runs = np.zeros(len(program), np.int64)
     for number in range(len(program)):
         launch = program.case.launches[number]
@@ -44,7 +42,9 @@ def profile_of(program: SampledProgram) -> Profile:
         runs[number] = kernels.setdefault(launch.program.name, len(kernels))
         if kind[number] == len(rows):
             program.progress("profile", number, len(program))
-            rows.append(_row(program, number, launch))
+            if launch.program.name not in irregular:
+                irregular[launch.program.name] = _irregular(launch.program)
+            rows.append(_row(program, number, launch, irregular[launch.program.name]))
     columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
     blocks = _basic_blocks([row["basic_blocks"] for row in rows], kind, runs)  # type: ignore[misc]
     return Profile(
@@ -72,13 +72,13 @@ def _kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
     return np.array([number_of.setdefault(key, len(number_of)) for key in program.signatures])
 
 
-def _row(program: SampledProgram, number: int, launch: Launch) -> Row:
+def _row(program: SampledProgram, number: int, launch: Launch, irregular: bool) -> Row:
     if program.signatures is None:
         executed = Executed(launch.thread_blocks, ((program.trace(number), 1.0),))
     else:
-        some = launch.thread_blocks if _irregular(launch.program) else PROFILED_BLOCKS
+        some = launch.thread_blocks if irregular else PROFILED_BLOCKS
         executed = execute_some(lambda blocks: program.look_at(number, blocks), launch.thread_blocks, some)
-    found = row(launch.program, executed, program.table(number), program.gpu, program.blocks_per_sm(number))
+    found = row(launch.program, executed, program.gpu)
     program.drop(number)
     return found
 
@@ -89,7 +89,7 @@ def _irregular(program: Program) -> bool:
     return inputs is None or bool(inputs.contents)
 
 
-def row(program: Program, executed: Executed, table: LatencyTable, gpu: Gpu, blocks_per_sm: int) -> Row:
+def row(program: Program, executed: Executed, gpu: Gpu) -> Row:
     """A launch in numbers: the columns of a Profile and PKA's twelve characteristics."""
     kinds = kinds_of(program)
     pieces = [(_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
@@ -98,7 +98,7 @@ def row(program: Program, executed: Executed, table: LatencyTable, gpu: Gpu, blo
     return found | {
         "divergence_efficiency": found["thread_instructions"] / max(found["instructions"], 1.0),
         "block_size_variation": coefficient_of_variation(threads),
-        "cycles": expected_cycles(executed, table, gpu, blocks_per_sm),
+        "cycles": expected_cycles(executed, gpu),
         "basic_blocks": executed.total(lambda trace: basic_block_vector(program, trace).astype(float)),
     }
 
@@ -124,36 +124,15 @@ def _basic_blocks(
     return found[kind]
 
 
-def expected_cycles(executed: Executed, table: LatencyTable, gpu: Gpu, blocks_per_sm: int) -> float:
-    """Roughly a launch's cycles: the largest of what issuing, fetching each line once, and waves of lone blocks take.
+def expected_cycles(executed: Executed, gpu: Gpu) -> float:
+    """Roughly a launch's cycles: what issuing takes, and fetching each line once, one after the other.
 
-    It stands for the time a profiler would have measured, where none has: to tell long launches from short ones.
+    It stands for the time a profiler would have measured, where none has: to tell long launches from short ones. Waves
+    of thread blocks and the latency of one are left out: they are steps, so that launches which grow alike would
+    not look alike, and STEM's errors doubled.
     """
     spec, params = gpu.spec, gpu.params
-    blocks = executed.thread_blocks
     instructions = executed.total(lambda trace: float(trace.warp_instructions.sum()))
-    issue = instructions / (min(spec.sm_count, blocks) * spec.schedulers_per_sm)
-    fetched, accesses = executed.lines()
-    memory = 0.0 if spec.perfect_memory else fetched * 4 * params.dram_sector_cycles / spec.dram_channels
-    missing = min(fetched / max(accesses, 1.0), 1.0)
-    slots = min(blocks_per_sm * spec.sm_count, blocks)
-    waves = executed.total(lambda trace: float(_lone_block_cycles(trace, table, gpu, missing).sum())) / slots
-    longest = float(executed.each(lambda trace: _lone_block_cycles(trace, table, gpu, missing)).max())
-    return max(issue, memory, waves, longest, 1.0) + params.launch_latency_cycles
-
-
-def _lone_block_cycles(trace: Trace, table: LatencyTable, gpu: Gpu, missing: float) -> Float64[np.ndarray, " tb"]:
-    """Cycles of each thread block's slowest warp by itself: loads of one basic block overlap, those of two do not.
-
-    `missing`: share of the accesses that leave L1D.
-    """
-    params = gpu.params
-    beyond = params.l1_miss_extra_cycles if gpu.spec.perfect_memory else (
-        params.l2_request_cycles + params.l2_reply_cycles + params.dram_latency_cycles
-    )  # fmt: skip
-    loads = np.maximum.reduceat(table.kind == Kind.GLOBAL_LOAD, table.block_start)
-    cycles = np.add.reduceat(table.gap_cycles, table.block_start) + loads * (
-        params.l1d_latency_cycles + missing * beyond
-    )
-    warps = sums(cycles[trace.blocks], np.diff(trace.block_offsets))
-    return warps.reshape(-1, trace.warps_per_block).max(1)
+    issue = instructions / (min(spec.sm_count, executed.thread_blocks) * spec.schedulers_per_sm)
+    fetched = 0.0 if spec.perfect_memory else executed.lines()
+    return issue + fetched * 4 * params.dram_sector_cycles / spec.dram_channels + params.launch_latency_cycles
