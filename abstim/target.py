@@ -47,6 +47,18 @@ def open_target(target: Target) -> Case:
     return suite.case(target)
 
 
+def names_in(group: str) -> tuple[str, ...]:
+    """Targets of a group of the suite (`all`: the whole suite) or of the workloads. Raises InputError if unknown."""
+    from abstim import workloads
+    from functional import suite
+
+    if group in workloads.GROUPS:
+        return workloads.names(group)
+    if group not in (*suite.GROUPS, "all"):
+        raise InputError(f"no group {group!r}; there are {', '.join((*suite.GROUPS, 'all', *workloads.GROUPS))}")
+    return suite.names(None if group == "all" else group)
+
+
 def _is_trace(target: str) -> bool:
     from functional.accelsim import is_trace  # only for what is there: importing it takes a while
 

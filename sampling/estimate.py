@@ -30,7 +30,8 @@ class Estimate:
     """An estimated total with its 95 % interval `[low, high]`, in the unit of the statistic (cycles by default).
 
     `detailed_fraction`: share of the warp instructions that was simulated in detail; `functional_fraction`: share that
-    was executed at all, detailed ones included. Both are 1 where a method does not pay.
+    was executed at all, detailed ones included. Both are 1 where a method does not pay. `ideal`: all was simulated to
+    choose the sample, so nothing was saved; `detailed_fraction` is that of a method that would know what to choose.
     """
 
     method: str
@@ -42,6 +43,7 @@ class Estimate:
     functional_fraction: float = 1.0
     parts: tuple[Part, ...] = ()
     confidence: float = CONFIDENCE
+    ideal: bool = False
 
     @property
     def standard_error(self) -> float:

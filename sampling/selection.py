@@ -34,6 +34,7 @@ class Selection:
     instructions: Float64[np.ndarray, " unit"]
     spread: Float64[np.ndarray, " stratum"] | None = None
     bias: float = 0.0  # relative error of the whole that the method itself admits; widens the interval
+    unit: str = "launches"  # what is selected, for people
 
     def __post_init__(self) -> None:
         if not np.array_equal(np.unique(self.strata[self.units]), np.arange(self.strata.max() + 1)):
@@ -85,7 +86,7 @@ class Selection:
         chosen = np.bincount(self.strata[self.units])
         rows = zip(chosen.tolist(), members.tolist(), instructions.tolist(), scaled.tolist(), strict=True)
         return tuple(
-            Part(name=f"stratum {h}", how=f"{m} of {n} launches", instructions=i, cycles=c)
+            Part(name=f"stratum {h}", how=f"{m:,} of {n:,} {self.unit}", instructions=i, cycles=c)
             for h, (m, n, i, c) in enumerate(rows)
         )
 

@@ -191,8 +191,26 @@ def test_workloads_are_targets():
     assert case.launches[0].grid[:2] == (32, 31) and case.memory.buffers["count"].bytes == 16 * 125 * 123 * 4
 
 
+def test_every_workload_is_in_one_group():
+    assert sorted(name for group in workloads.GROUPS for name in workloads.names(group)) == sorted(workloads.names())
+    assert "relu_256x" in workloads.names("256x") and "resnet18" in workloads.names("programs")
+
+
+@pytest.mark.parametrize("name", workloads.ENLARGED[16])
+def test_enlarged_benchmarks_have_as_many_times_the_thread_blocks(name):
+    small, large = (open_target(target).launches[0].thread_blocks for target in (name, f"{name}_16x"))
+    assert large == pytest.approx(16 * small, rel=0.04)
+
+
+def test_an_enlarged_benchmark_computes_what_it_should():
+    case = open_target("histogram_atomics_16x")
+    memory = case.memory.copy()
+    default_executor().run(case.launches[0], memory)
+    assert case.expected and case.compare(memory) == []
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pagerank_converged", *(f"{name}_16x" for name in workloads.ENLARGED)])
+@pytest.mark.parametrize("name", ["pagerank_converged", *workloads.names("16x"), *workloads.names("256x")])
 def test_enlarged_benchmarks_compute_what_they_should(name):
     case = open_target(name)
     memory, executor = case.memory.copy(), default_executor()

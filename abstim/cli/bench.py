@@ -7,22 +7,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from abstim.cli.bench_sample import bench_sample
 from abstim.cli.options import Backend, GpuName, Json, Overrides
+from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.bench import BenchResult
     from abstim.bench.compare import Verdict
 
-_REFERENCE, _COMPARE = "Beside the reference", "Beside an earlier result"
+_REFERENCE, _COMPARE, _SAMPLE = "Beside the reference", "Beside an earlier result", "Sampling methods"
 
 
 def bench(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Suite benchmarks; without any, the whole group.")
     ] = None,
-    group: Annotated[str, typer.Option(help="Measured if no name is given: table1, apps, micro or all.")] = "table1",
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Measured if no name is given: table1, apps, micro or all; with --stage sample also 16x, 256x or "
+            "programs. Repeatable. Default: table1, with --stage sample 16x."
+        ),
+    ] = None,
     stage: Annotated[
-        list[str] | None, typer.Option(help="Only this stage: parse, characterize, execute, time; repeatable.")
+        list[str] | None,
+        typer.Option(help="Only this stage: parse, characterize, execute, time, or, alone, sample; repeatable."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --stage sample: as in `abstim sample`; all; or ideal, those that need the full simulation; "
+            "repeatable. Default: photon, tbpoint.",
+            rich_help_panel=_SAMPLE,
+        ),
     ] = None,
     points: Annotated[int, typer.Option(help="Design points to time in one call.")] = 1,
     rounds: Annotated[int, typer.Option(help="Go over all benchmarks so often; 5 or more show the noise.")] = 1,
@@ -58,7 +76,15 @@ def bench(
     `abstim bench --rounds 5 --reference tests/data/cycles.csv --json > now.json`
 
     `abstim bench --rounds 5 --compare before.json`
+
+    `abstim bench --stage sample --set perfect_memory=false`
     """
+    if "sample" in (stage or ()):
+        _only(stage=len(stage or ()) > 1, points=points > 1, rounds=rounds > 1, reference=reference, variant=variant,
+              compare=compare, backend=backend != "compiled")  # fmt: skip
+        return bench_sample(names or (), group or (), method or (), gpu, overrides or (), as_json)
+    if method:
+        raise InputError("--method needs --stage sample")
     from abstim import bench as library
     from abstim.bench import against
     from abstim.bench import compare as comparison
@@ -66,7 +92,7 @@ def bench(
     from abstim.config import load_gpu
     from functional import suite
 
-    chosen = names or suite.names(None if group == "all" else group)
+    chosen = names or [n for g in group or ("table1",) for n in suite.names(None if g == "all" else g)]
     old = comparison.read_old(compare) if compare else None
     beside = against.read(reference, variant or (), chosen) if reference else None
     with progress(quiet=as_json) as report:
@@ -82,6 +108,12 @@ def bench(
     _print_rates(found)
     _print_against(found)
     _print_verdicts(verdicts, changed)
+
+
+def _only(**others: object) -> None:
+    """Sampling methods are measured by themselves."""
+    if given := [f"--{name}" for name, value in others.items() if value]:
+        raise InputError(f"--stage sample goes alone, without {', '.join(given)}")
 
 
 def _print_rates(found: BenchResult) -> None:

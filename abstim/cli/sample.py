@@ -28,7 +28,8 @@ def sample(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random or systematic; "
+            help="photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random, systematic; "
+            "over parts of launches, needing the full simulation: ideal-first, -random, -systematic, -simpoint; "
             "with --compare repeatable. Default: photon (of programs with many launches stem), or all of them.",
         ),
     ] = None,
@@ -169,7 +170,8 @@ def _print_sample(result: SampleResult) -> None:
     rows = [("cycles", f"{quantity(round(estimate.total))} {half}")]
     rows += [("95 % interval", f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}")]
     rows += [("which rests on", _BASIS[estimate.basis])]
-    rows += [("simulated in detail", f"{estimate.detailed_fraction:.2%} of the instructions")]
+    ideal = "; ideal: choosing them needs the full simulation" if estimate.ideal else ""
+    rows += [("simulated in detail", f"{estimate.detailed_fraction:.2%} of the instructions{ideal}")]
     rows += [("executed", f"{estimate.functional_fraction:.2%}")]
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]

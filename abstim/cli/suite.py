@@ -9,9 +9,17 @@ import typer
 
 from abstim.cli.options import Json
 
+_WHAT = {
+    "programs": "Programs of many launches (programs)",
+    "16x": "16 times the size (16x)",
+    "256x": "256 times the size (256x)",
+}
+
 
 def suite(
-    group: Annotated[str | None, typer.Option(help="Only this group: table1, apps or micro.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Only this group: table1, apps, micro; of workloads programs, 16x, 256x.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the benchmarks that come with abstim, and the larger workloads made of them; each runs by its name.
@@ -20,18 +28,21 @@ def suite(
     """
     from abstim import workloads
     from abstim.cli.tables import print_json, print_table
+    from abstim.target import names_in
     from functional import suite as benchmarks
 
+    larger = {g: workloads.names(g) for g in workloads.GROUPS if group in (None, g)}
     rows = []
-    for name in benchmarks.names(group):
+    for name in names_in(group or "all") if group not in workloads.GROUPS else ():
         counts = benchmarks.instruction_counts(name)["active"]
         kernels = benchmarks.registers(name)
         rows.append((name, benchmarks.group_of(name), ", ".join(kernels), len(counts), sum(counts)))
     keys = ("name", "group", "kernels", "launches", "thread_instructions")
-    larger = workloads.names() if group is None else ()
     if as_json:
-        print_json({"benchmarks": [dict(zip(keys, row, strict=True)) for row in rows], "workloads": larger})
+        names = [name for own in larger.values() for name in own]
+        print_json({"benchmarks": [dict(zip(keys, row, strict=True)) for row in rows], "workloads": names})
         return
-    print_table("", ("name", "group", "kernels", "launches", "thread instructions"), rows, left=3)
-    if larger:
-        print(textwrap.fill(f"Workloads: {', '.join(larger)}", 100))
+    if rows:
+        print_table("", ("name", "group", "kernels", "launches", "thread instructions"), rows, left=3)
+    for name, own in larger.items():
+        print(textwrap.fill(f"{_WHAT[name]}: {', '.join(own)}", 100))

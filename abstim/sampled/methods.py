@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 import sampling
+from abstim.sampled import ideal
 from abstim.sampled.inside import INSIDE, Inside, simulate
 from abstim.sampled.profile import light_profile_of
 from abstim.sampled.program import SampledProgram
@@ -131,6 +132,12 @@ def first_launches(profile: Profile, count: int) -> Profile:
     return Profile(**first)
 
 
+def _ideal(name: str, what: str) -> Method:
+    """A baseline over units of the full simulation, which it needs."""
+    return Method(name, f"ideal, needs the full simulation: {what}",
+                  lambda program, known, inside: ideal.estimate(name, program), online=True, own=True)  # fmt: skip
+
+
 _ALL = (
     Method("photon", "online: like launches, then warps or basic blocks that have settled", _photon, online=True,
            own=True),
@@ -151,6 +158,7 @@ _ALL = (
     _over_launches("first", "the first billion warp instructions", lambda _: sampling.FirstInstructions(), "measured"),
     _over_launches("random", "a tenth of the launches at random", lambda _: sampling.RandomUnits(), "measured"),
     _over_launches("systematic", "one launch of every ten", lambda _: sampling.Systematic(), "measured"),
+    *(_ideal(name, what) for name, (what, _) in ideal.IDEAL.items()),
 )  # fmt: skip
 METHODS = {method.name: method for method in _ALL}
 

@@ -35,7 +35,7 @@ class SampleResult:
     @property
     def saved_seconds(self) -> float:
         """Of timing, if what was not simulated had taken as long an instruction as what was."""
-        fraction = self.estimate.detailed_fraction
+        fraction = 1.0 if self.estimate.ideal else self.estimate.detailed_fraction
         return self.seconds["time"] * (1.0 / fraction - 1.0) if fraction else 0.0
 
     def to_json(self) -> dict[str, Any]:

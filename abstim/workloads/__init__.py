@@ -1,4 +1,4 @@
-"""Programs of many launches, built from the suite's kernels: where sampling matters (docs/workloads.md)."""
+"""Programs of many launches, and of long ones, built from the suite's kernels (docs/workloads.md)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ if TYPE_CHECKING:
 
 RESNETS = (18, 34, 50, 101, 152)
 VGGS = (16, 19)
-ENLARGED = ("bfs", "spmv_csr", "lavamd", "mandelbrot")  # at 16 times the suite's size
+STREAMING = ("relu", "fir", "matmul_tiled", "black_scholes", "nn_euclid", "histogram_atomics")
+ENLARGED = {  # by how much; the suite's names
+    16: ("bfs", "spmv_csr", "lavamd", "mandelbrot", *STREAMING, "aes256_encrypt", "matmul_naive"),
+    256: STREAMING,
+}
+GROUPS = ("programs", *(f"{times}x" for times in ENLARGED))  # programs: many launches
 
 
-def names() -> tuple[str, ...]:
-    """Names of all workloads."""
-    return tuple(_makers())
+def names(group: str | None = None) -> tuple[str, ...]:
+    """Names of all workloads, or of one of GROUPS."""
+    if group in (None, *GROUPS[1:]):
+        return tuple(name for name in _makers() if group is None or name.endswith(f"_{group}"))
+    return tuple(name for name in _makers() if not name.endswith(GROUPS[1:]))
 
 
 def is_name(target: str) -> bool:
@@ -35,7 +42,7 @@ def _makers() -> dict[str, Callable[[], Case]]:
         **{f"vgg{depth}": partial(_vgg, depth) for depth in VGGS},
         **{f"resnet{depth}": partial(_resnet, depth) for depth in RESNETS},
         "kernel_stream": _stream,
-        **{f"{name}_16x": partial(_enlarged, name) for name in ENLARGED},
+        **{f"{name}_{times}x": partial(_enlarged, name, times) for times, own in ENLARGED.items() for name in own},
     }
 
 
@@ -63,7 +70,7 @@ def _stream() -> Case:
     return kernel_stream()
 
 
-def _enlarged(name: str) -> Case:
+def _enlarged(name: str, times: int) -> Case:
     from abstim.workloads.enlarged import enlarged
 
-    return enlarged(name)
+    return enlarged(name, times)

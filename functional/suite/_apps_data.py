@@ -60,8 +60,7 @@ def pagerank(n: int = 7650, iters: int | None = 4, change: float = 0.0) -> Recip
 
 
 @bench("apps")
-def histogram_atomics() -> Recipe:
-    n = 122801
+def histogram_atomics(n: int = 122801, grid: int = 60) -> Recipe:
     r = rng(209)
     value = r.integers(0, 256, n)
     hot = r.random(n) < 0.5  # half of the values in 8 bins
@@ -69,7 +68,7 @@ def histogram_atomics() -> Recipe:
     c = Recipe()
     c.launch(
         "histogram_atomics",
-        60,
+        grid,
         256,
         [c.input("value", value.astype(u32)), c.output("bins", np.bincount(value, minlength=256).astype(u32)), n],
     )
@@ -137,8 +136,8 @@ def transpose() -> Recipe:
 
 
 @bench("apps")
-def black_scholes() -> Recipe:
-    n, rate, sigma = 15300, 0.02, 0.3
+def black_scholes(n: int = 15300) -> Recipe:
+    rate, sigma = 0.02, 0.3
     r = rng(214)
     s, x, t = uniform(r, 5, 30, n), uniform(r, 1, 100, n), uniform(r, 0.25, 10, n)
     s_, x_, t_ = s.astype(f64), x.astype(f64), t.astype(f64)

@@ -27,26 +27,26 @@ def matmul_case(seed, kernel, m, n, k):
 
 
 @bench("apps")
-def matmul_tiled() -> Recipe:
-    return matmul_case(201, "matmul_tiled", 128, 128, 128)
+def matmul_tiled(side: int = 128) -> Recipe:
+    return matmul_case(201, "matmul_tiled", side, side, 128)
 
 
 @bench("apps")
-def matmul_naive() -> Recipe:
-    return matmul_case(202, "matmul_naive", 128, 128, 64)
+def matmul_naive(side: int = 128) -> Recipe:
+    return matmul_case(202, "matmul_naive", side, side, 64)
 
 
 @bench("apps")
-def relu() -> Recipe:
-    x = uniform(rng(203), -1, 1, 61400)
+def relu(n: int = 61400) -> Recipe:
+    x = uniform(rng(203), -1, 1, n)
     c = Recipe()
-    c.launch("relu", 240, 256, [c.input("x", x), c.output("y", np.maximum(x, 0)), x.size])
+    c.launch("relu", blocks(n, 256), 256, [c.input("x", x), c.output("y", np.maximum(x, 0)), x.size])
     return c
 
 
 @bench("apps")
-def fir() -> Recipe:
-    n, taps = 15360, 32
+def fir(n: int = 15360) -> Recipe:
+    taps = 32
     r = rng(204)
     x, h = uniform(r, -1, 1, n), uniform(r, -1, 1, taps)
     y = np.convolve(x.astype(f64), h.astype(f64))[:n]
@@ -139,13 +139,12 @@ def aes256_reference(plain, round_keys, box):
 
 
 @bench("apps")
-def aes256_encrypt() -> Recipe:
+def aes256_encrypt(n: int = 60 * 128) -> Recipe:
     box = aes_sbox()
     # known answer of FIPS-197, appendix C.3
     kat_key, kat_in = bytes(range(32)), bytes.fromhex("00112233445566778899aabbccddeeff")
     kat = aes256_reference(np.frombuffer(kat_in, u8)[None], aes256_round_keys(kat_key, box), box)
     assert kat.tobytes().hex() == "8ea2b7ca516745bfeafc49904b496089"
-    n = 60 * 128
     r = rng(206)
     plain = r.integers(0, 256, (n, 16)).astype(u8)
     keys = aes256_round_keys(r.integers(0, 256, 32).tolist(), box)

@@ -165,8 +165,8 @@ def hotspot3d() -> Recipe:
 
 
 @bench("table1")
-def nn_euclid() -> Recipe:
-    n, lat, lon = 30700, 30.0, 90.0
+def nn_euclid(n: int = 30700) -> Recipe:
+    lat, lon = 30.0, 90.0
     r = rng(115)
     rec = np.stack([uniform(r, 0, 90, n), uniform(r, 0, 180, n)], 1)
     dist = np.hypot(rec[:, 0].astype(f64) - lat, rec[:, 1].astype(f64) - lon)
