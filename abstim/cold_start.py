@@ -17,15 +17,14 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from abstim.config import Gpu
-from abstim.engine import Caches, LaunchInputs
+from abstim.engine import Caches
 from abstim.engine.point import simulate_point
-from abstim.engine.warm import bank_loads, warm
+from abstim.engine.warm import SECTOR_BITS, bank_loads, data, warm, warm_code
 from abstim.progress import Progress, silent
 from abstim.simulate import engine_results, in_parallel, occupancies, registers_of
 from abstim.workload import Workload
 from functional.errors import InputError
-from functional.memory import GLOBAL_BASE
-from functional.trace import LINE_BYTES, PARAM_WINDOW_LINE
+from functional.trace import LINE_BYTES
 from sampling.cold_start import (
     Blrl,
     Correction,
@@ -38,7 +37,6 @@ from sampling.cold_start import (
     ipc_difference,
 )
 
-SECTOR_BITS = np.uint32(15 << 1)
 SECTORS = 4  # of a line
 PRE_SAMPLE = 16  # launches before a sample that MRRL and BLRL look at
 
@@ -210,15 +208,10 @@ class Study:
         """Caches after the code of the launch itself, if an earlier one ran it, and a plan's memory accesses."""
         caches, program = Caches(), self.workload.case.launches[number].program.name
         if any(launch.program.name == program for launch in self.workload.case.launches[:number]):
-            warm(without_data(self.workload.inputs(number, self.gpu)), self.gpu, self.blocks_per_sm[number], caches,
-                 self.one_wave(number))  # fmt: skip
+            warm_code(self.workload.inputs(number, self.gpu), self.gpu, self.blocks_per_sm[number], caches)
         for k, share in plan:
             warm(self.workload.inputs(k, self.gpu), self.gpu, self.blocks_per_sm[k], caches, share)
         return caches
-
-    def one_wave(self, number: int) -> float:
-        """Share of a launch's thread blocks that the GPU holds at once."""
-        return min(1.0, self.blocks_per_sm[number] * self.gpu.spec.sm_count / len(self.traces[number].thread_blocks))
 
     def timed(self, number: int, caches: Caches) -> int:
         """Cycles of a launch that finds these caches."""
@@ -263,17 +256,3 @@ def lines_of(records: np.ndarray) -> Int64[np.ndarray, " reference"]:
     """Global and local lines of trace records in which a lane was active."""
     lines = (records >> np.uint32(5)).astype(np.int64)
     return lines[data(records) & ((records & SECTOR_BITS) != 0)]
-
-
-def data(records: np.ndarray) -> np.ndarray:
-    """Which records are of global or local memory, not of constants and parameters."""
-    lines = records >> np.uint32(5)
-    return (lines >= GLOBAL_BASE // LINE_BYTES) & (lines < PARAM_WINDOW_LINE)
-
-
-def without_data(inputs: LaunchInputs) -> LaunchInputs:
-    """A launch that reads its instructions and constants only: no lane of its other accesses is active."""
-    records = inputs.trace.records
-    return replace(
-        inputs, trace=replace(inputs.trace, records=np.where(data(records), records & ~SECTOR_BITS, records))
-    )

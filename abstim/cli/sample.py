@@ -41,6 +41,15 @@ def sample(
             "photon, pkp, pka and tbpoint have a way of their own.",
         ),
     ] = "",
+    warm_up: Annotated[
+        str,
+        typer.Option(
+            metavar="N|all|perfect",
+            help="Caches are kept between launches: before each that is simulated, warm them up with the memory "
+            "accesses of the last N launches or of all; perfect: with --method full, simulate all in order. Default: "
+            "flush them.",
+        ),
+    ] = "",
     compare: Annotated[
         bool, typer.Option("--compare", help="Simulate everything too: errors and speed-ups side by side.")
     ] = False,
@@ -111,11 +120,11 @@ def sample(
             _say_written(written, as_json)
             return
         if compare:
-            everything = _compare(target, gpu, overrides, names, inside, partial_functional, plot, report)
+            everything = _compare(target, gpu, overrides, names, inside, warm_up, partial_functional, plot, report)
         else:
             from abstim.sampled import sample as run
 
-            one = run(target, gpu, (names or [""])[0], overrides or (), inside=inside, known=known,
+            one = run(target, gpu, (names or [""])[0], overrides or (), inside=inside, warm_up=warm_up, known=known,
                       partial=partial_functional, progress=report)  # fmt: skip
     if as_json:
         print_json(everything.to_json() if compare else one.to_json())
@@ -139,13 +148,14 @@ def _check(names: list[str], compare: bool, plot: bool, profiles: bool, inside_n
             raise InputError(message)
 
 
-def _compare(target, gpu, overrides, names, inside, partial, plot, report) -> Comparison:
+def _compare(target, gpu, overrides, names, inside, warm_up, partial, plot, report) -> Comparison:
     from abstim.sampled import compare
     from abstim.sampled.plot import check, draw
 
     if plot is not None:
         check(plot)
-    found = compare(target, gpu, names, overrides or (), inside=inside, partial=partial, progress=report)
+    options = {"inside": inside, "warm_up": warm_up, "partial": partial}
+    found = compare(target, gpu, names, overrides or (), progress=report, **options)
     if plot is not None:
         draw(found, plot)
     return found

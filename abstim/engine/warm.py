@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import Int64
 
@@ -10,6 +12,10 @@ from abstim.engine.caches import Caches
 from abstim.engine.inputs import LaunchInputs
 from abstim.engine.launch import Launch
 from abstim.engine.machine import code_of, streams_of
+from functional.memory import GLOBAL_BASE
+from functional.trace import LINE_BYTES, PARAM_WINDOW_LINE
+
+SECTOR_BITS = np.uint32(15 << 1)  # of a record
 
 
 def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, share: float = 1.0) -> None:
@@ -27,6 +33,26 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
     first = blocks - int(np.ceil(min(max(share, 0.0), 1.0) * blocks))
     walk(launch.sms, launch.heaps, launch.far, launch.machine, code, streams, offsets, first, blocks)
     launch.leave(caches)
+
+
+def warm_code(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches) -> None:
+    """Send what a launch's first wave reads of instructions and constants through the tags."""
+    resident = blocks_per_sm * gpu.spec.sm_count / len(inputs.trace.thread_blocks)
+    warm(without_data(inputs), gpu, blocks_per_sm, caches, resident)
+
+
+def data(records: np.ndarray) -> np.ndarray:
+    """Which records are of global or local memory, not of constants and parameters."""
+    lines = records >> np.uint32(5)
+    return (lines >= GLOBAL_BASE // LINE_BYTES) & (lines < PARAM_WINDOW_LINE)
+
+
+def without_data(inputs: LaunchInputs) -> LaunchInputs:
+    """A launch that reads its instructions and constants only: no lane of its other accesses is active."""
+    records = inputs.trace.records
+    return replace(
+        inputs, trace=replace(inputs.trace, records=np.where(data(records), records & ~SECTOR_BITS, records))
+    )
 
 
 def bank_loads(

@@ -17,6 +17,7 @@ from abstim.sampled.profile import profile_of
 from abstim.sampled.program import SampledProgram
 from abstim.sampled.result import Comparison, SampleResult
 from abstim.sampled.store import MeasuredStore
+from abstim.sampled.warm_up import EMPTY, KEPT, KeptCaches, WarmUp, warm_up_named
 from abstim.simulate import _gpu, occupancies, registers_of
 from abstim.target import open_target
 from abstim.workload import execute
@@ -38,6 +39,7 @@ def sample(
     overrides: Sequence[str] = (),
     *,
     inside: str = "",
+    warm_up: str = "",
     known: Known | None = None,
     partial: bool = False,
     instruction_budget: int | None = None,
@@ -46,7 +48,8 @@ def sample(
     """A target's cycles by one method of `METHODS` (default: photon; of targets with many launches, stem).
 
     `inside`: how each launch that the method chooses is simulated, a name of `INSIDE`. Launches simulated in full are
-    kept on disk: an interrupted sample goes on where it was. `known`: a profile made elsewhere. `partial`: what is
+    kept on disk: an interrupted sample goes on where it was. `warm_up`: what each finds in the caches
+    (`warm_up_named`; nothing by default). `known`: a profile made elsewhere. `partial`: what is
     skipped is not executed either, though later launches might read it (`SampledProgram`). Raises InputError for
     anything a user got wrong.
     """
@@ -54,9 +57,10 @@ def sample(
     chosen = _chosen(method or (MANY_LAUNCHES if isinstance(case, StreamedCase) else "photon"), inside)
     if chosen.online and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
-    program = opened(case, point, chosen.online, partial, instruction_budget, progress)
+    before = _warm_up(warm_up, chosen, point)
+    program = opened(case, point, chosen.online, partial, instruction_budget, progress, before)
     program.prepare()
-    store = MeasuredStore(case, point)
+    store = MeasuredStore(case, point, before.name)
     program.measured = store.load()
     try:
         return run_method(chosen, program, known)
@@ -69,21 +73,35 @@ def _chosen(method: str, inside: str) -> Method:
     return found.with_inside(inside, inside_named(inside)) if inside else found
 
 
+def _warm_up(name: str, method: Method, gpu: Gpu) -> WarmUp:
+    """Raises InputError for a warm-up that the method or the GPU leaves nothing to do."""
+    found = warm_up_named(name)
+    if found.name != EMPTY and gpu.spec.perfect_memory:
+        raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; --set perfect_memory=false")
+    if found.name == KEPT and method.name != "full":
+        raise InputError(
+            "a perfect warm-up is a full simulation: --method full; others take a number of launches, or all"
+        )
+    return found
+
+
 def opened(
     case: Case, gpu: Gpu, online: bool, partial: bool = False, instruction_budget: int | None = None,
-    progress: Progress = silent,
+    progress: Progress = silent, warm_up: WarmUp | None = None,
 ) -> SampledProgram:  # fmt: skip
     """A case as a method wants it: with all of its traces, if a profile needs them and not each launch can be executed
     alone. Raises InputError for a thread block that an SM cannot hold."""
-    options: dict[str, Any] = {"partial": partial, "instruction_budget": instruction_budget, "progress": progress}
+    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "warm_up": warm_up}
+    partial_options = options | {"partial": partial}
     if isinstance(case, StreamedCase):
-        return SampledProgram(case, gpu, **options)
+        return SampledProgram(case, gpu, **partial_options)
     occupancies(case, registers_of(case), gpu)
-    program = SampledProgram(case, gpu, traces=case.traces, **options)
+    program = SampledProgram(case, gpu, traces=case.traces, **partial_options)
     if program.given or program.signatures is not None:
         return program
-    if not online:
-        return SampledProgram(case, gpu, traces=execute(case, None, instruction_budget, progress).execution.traces)
+    if not online or program.warm_up.name != EMPTY:
+        traces = execute(case, None, instruction_budget, progress).execution.traces
+        return SampledProgram(case, gpu, traces=traces, **options)
     kept = trace_cache.load(trace_cache.execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
 
@@ -140,25 +158,31 @@ def compare(
     overrides: Sequence[str] = (),
     *,
     inside: str = "",
+    warm_up: str = "",
     partial: bool = False,
     instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> Comparison:
-    """All methods beside the full simulation, executed and timed anew, so that seconds compare."""
+    """All methods beside the full simulation, executed and timed anew, so that seconds compare. With a `warm_up` the
+    full simulation keeps its caches between launches, and no method may use what another has measured."""
     point, case = _gpu(gpu, overrides), open_target(target)
     chosen = [_chosen(name, inside) for name in methods or tuple(METHODS)]
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
-    whole = SampledProgram(case, point, traces=case.traces, keep=not isinstance(case, StreamedCase), **options)
+    before = [_warm_up(warm_up, method, point) for method in chosen]
+    kept = KeptCaches() if warm_up_named(warm_up).name != EMPTY else None
+    whole = SampledProgram(
+        case, point, traces=case.traces, keep=not isinstance(case, StreamedCase), warm_up=kept, **options
+    )
     whole.prepare()
     full = run_method(METHODS["full"], whole)
     measured = [whole.measured[number] for number in range(len(whole))]
     ready = Prepared(whole)
     found = []
-    for method in chosen:
+    for method, start in zip(chosen, before, strict=True):
         if method is METHODS["full"]:
             continue
-        program = ready.open(method, partial, options)
-        program.measured = dict(enumerate(measured))
+        program = ready.open(method, partial, options | {"warm_up": start})
+        program.measured = {} if kept else dict(enumerate(measured))
         known, already = ready.known(method)
         found.append(run_method(method, program, known, already))
     return Comparison(full=full, results=found, cycles=[each.cycles for each in measured])

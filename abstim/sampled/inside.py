@@ -70,5 +70,5 @@ def simulate(program: SampledProgram, launches: Sequence[int], inside: Inside) -
         program.drop(launches[place])
         return estimate
 
-    threads = (os.cpu_count() or 1) if program.alone else 1
+    threads = 1 if program.warm_up.in_order or not program.alone else os.cpu_count() or 1
     return in_parallel(one, len(launches), threads, lambda n, of: program.progress("simulate", n, of))

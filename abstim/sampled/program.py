@@ -11,12 +11,15 @@ from time import perf_counter
 import numpy as np
 
 from abstim.config import Gpu
+from abstim.engine.caches import Caches
 from abstim.engine.inputs import LaunchInputs
 from abstim.engine.launch import Launch as EngineLaunch
+from abstim.engine.warm import warm
 from abstim.progress import Progress, silent
 from abstim.sampled.functional import EngineFunctional
 from abstim.sampled.simulator import EngineSimulator
 from abstim.sampled.thread_blocks import ThreadBlocks
+from abstim.sampled.warm_up import EMPTY, EmptyCaches, WarmUp
 from abstim.simulate import launch_occupancy
 from abstim.workload import default_budget, latency_table
 from abstim.workloads.dependence import signatures
@@ -46,14 +49,16 @@ class SampledProgram:
     `signatures` tell which are equal. Elsewhere a launch reads what those before it wrote: before one is opened, those
     before it are executed to their end, unless `partial`, where what a method skips is not executed at all: right where
     values decide no control flow and no address, wrong elsewhere. `keep`: traces, once executed; otherwise
-    each is dropped with its launch. `seconds` adds up wall-clock time by stage, of all threads.
+    each is dropped with its launch. `warm_up`: what a launch finds in the caches. `seconds` adds up wall-clock time by
+    stage, of all threads.
     """
 
     def __init__(
         self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
-        instruction_budget: int | None = None, progress: Progress = silent,
+        warm_up: WarmUp | None = None, instruction_budget: int | None = None, progress: Progress = silent,
     ) -> None:  # fmt: skip
         self.case, self.gpu, self.keep, self.progress = case, gpu, keep or bool(traces), progress
+        self.warm_up: WarmUp = warm_up or EmptyCaches()
         self.budget = instruction_budget
         self.signatures = None if traces else signatures(case)
         self.alone = partial or self.signatures is not None
@@ -67,6 +72,7 @@ class SampledProgram:
         self._finished = 0  # launches executed to their end, where that matters
         self._tables: dict[str, LatencyTable] = {}
         self._registers: dict = {}
+        self._firsts: dict[str, int] = {}
         self._memory = None if traces else case.memory.copy()
         self._executor = default_executor()
         self._opened: dict[int, ThreadBlocks] = {
@@ -130,6 +136,20 @@ class SampledProgram:
         assert blocks.trace is not None
         return blocks.trace
 
+    def accesses(self, number: int) -> Trace:
+        """A whole launch, to be walked for what it leaves in the caches."""
+        if self.given or self.signatures is None:
+            return self.trace(number)
+        launch = self.case.launches[number]
+        return self._run(launch, range(launch.thread_blocks))
+
+    def first_launch_of(self, number: int) -> int:
+        """The first launch of the same kernel."""
+        if not self._firsts:
+            for place, launch in enumerate(self.case.launches):
+                self._firsts.setdefault(launch.program.name, place)
+        return self._firsts[self.case.launches[number].program.name]
+
     def table(self, number: int) -> LatencyTable:
         """The latency table of a launch's program."""
         program = self.case.launches[number].program
@@ -149,7 +169,7 @@ class SampledProgram:
         """A launch to be stepped."""
         simulator = EngineSimulator(
             self.thread_blocks(number), self.gpu, self.table(number), self.blocks_per_sm(number), self.name(number),
-            basic_blocks, self.spent,
+            basic_blocks, self.spent, lambda: self.warm_up.before(self, number),
         )  # fmt: skip
         self.simulators.append(simulator)
         return simulator
@@ -192,8 +212,9 @@ class SampledProgram:
         order = self._opened[number].at(np.arange(self.case.launches[number].thread_blocks))
         started = perf_counter()
         inputs = LaunchInputs(table, trace, self.case.launches[number].shared_bytes)
-        launch = EngineLaunch(inputs, self.gpu, self.blocks_per_sm(number))
+        launch = EngineLaunch(inputs, self.gpu, self.blocks_per_sm(number), caches=self.warm_up.before(self, number))
         launch.run(order, drain=True)
+        self.warm_up.after(launch)
         took = perf_counter() - started
         self.spent("time", took)
         executing, instructions = self._opened[number].seconds, float(trace.warp_instructions.sum())
@@ -207,7 +228,10 @@ class SampledProgram:
             none, 1, none.astype(np.uint16), none.astype(np.uint32), none.astype(np.uint32), none.astype(np.uint8),
             offsets, offsets, offsets, none, none,
         )  # fmt: skip
-        EngineLaunch(LaunchInputs(self.table(0), empty), self.gpu, 1).run(none, drain=True)
+        inputs = LaunchInputs(self.table(0), empty)
+        EngineLaunch(inputs, self.gpu, 1).run(none, drain=True)
+        if self.warm_up.name != EMPTY:
+            warm(inputs, self.gpu, 1, Caches())
         t_quantile(10.0)
 
     @property

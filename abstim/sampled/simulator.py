@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from abstim.config import Gpu
+from abstim.engine.caches import Caches
 from abstim.engine.inputs import COUNTERS, LaunchInputs
 from abstim.engine.launch import Launch
 from abstim.sampled.counts import warps_of
@@ -42,15 +43,15 @@ class EngineSimulator:
     """One launch on one GPU. Thread blocks that are never stepped are never executed.
 
     `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
-    the seconds of a stage.
+    the seconds of a stage; `caches` says what the launch finds in them (None: nothing).
     """
 
     def __init__(
         self, thread_blocks: ThreadBlocks, gpu: Gpu, table: LatencyTable, blocks_per_sm: int, name: str,
-        basic_blocks: bool, spent: Callable[[str, float], None],
+        basic_blocks: bool, spent: Callable[[str, float], None], caches: Callable[[], Caches | None] = lambda: None,
     ) -> None:  # fmt: skip
         self.thread_blocks, self.gpu, self.table, self.blocks_per_sm = thread_blocks, gpu, table, blocks_per_sm
-        self.basic_blocks, self._spent = basic_blocks, spent
+        self.basic_blocks, self._spent, self._caches = basic_blocks, spent, caches
         launch = thread_blocks.launch
         self.shape = LaunchShape(
             name=name,
@@ -66,11 +67,11 @@ class EngineSimulator:
         self.history: list[tuple[float, float]] = []  # clock, warp instructions a cycle since the step before
 
     def init(self) -> Progress:
-        """Nothing dispatched, caches empty."""
+        """Nothing dispatched, caches as they are found."""
         self.thread_blocks.at(np.zeros(1, np.int64))  # the engine needs a trace to lay out its state
         launch = Launch(
-            self._inputs(), self.gpu, self.blocks_per_sm, room=self.shape.thread_blocks, windows=WINDOWS,
-            window_cycles=WINDOW_CYCLES,
+            self._inputs(), self.gpu, self.blocks_per_sm, caches=self._caches(), room=self.shape.thread_blocks,
+            windows=WINDOWS, window_cycles=WINDOW_CYCLES,
         )  # fmt: skip
         classes = instruction_classes(self.thread_blocks.launch.program)
         watch = Watch(self.table.block_start, classes, self.shape.warps) if self.basic_blocks else None

@@ -13,6 +13,7 @@ from abstim.cache import cache_dir, note, write_atomic
 from abstim.config import Gpu
 from abstim.engine.compiled.compile import sources_digest
 from abstim.sampled.program import Measured
+from abstim.sampled.warm_up import EMPTY, KEPT
 from abstim.trace_cache import execution_key
 from functional.case import Case
 
@@ -20,16 +21,16 @@ _COLUMNS = tuple(field.name for field in fields(Measured))
 
 
 class MeasuredStore:
-    """Of one case on one GPU with this version of the engine."""
+    """Of one case on one GPU with this version of the engine. `caches`: how they were warmed up before each launch."""
 
-    def __init__(self, case: Case, gpu: Gpu) -> None:
-        point = f"{execution_key(case, '')}:{gpu.spec}:{gpu.params}:{gpu.pipeline}:{sources_digest()}"
+    def __init__(self, case: Case, gpu: Gpu, caches: str = EMPTY) -> None:
+        point = f"{execution_key(case, '')}:{gpu.spec}:{gpu.params}:{gpu.pipeline}:{sources_digest()}:{caches}"
         self.path = cache_dir("sampled") / f"{hashlib.sha256(point.encode()).hexdigest()}.npz"
-        self.kept = 0
+        self.kept, self.alone = 0, caches != KEPT  # a launch that another one's caches decide is none to go on from
 
     def load(self) -> dict[int, Measured]:
         """What is there; nothing, and a line on stderr, if the file is damaged."""
-        if not self.path.is_file():
+        if not (self.alone and self.path.is_file()):
             return {}
         try:
             with np.load(self.path, allow_pickle=False) as file:
@@ -43,7 +44,7 @@ class MeasuredStore:
 
     def save(self, measured: dict[int, Measured]) -> None:
         """Replace the file, if there is more to keep than it has."""
-        if len(measured) <= self.kept:
+        if len(measured) <= self.kept or not self.alone:
             return
         launches = sorted(measured)
         buffer = io.BytesIO()
