@@ -18,7 +18,7 @@ LATENCIES = {
 }
 
 
-def memory_use(counters: Mapping[str, int], cycles: int, spec: Spec, params: Params) -> dict[str, float]:
+def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params: Params) -> dict[str, float]:
     """Hit rates (of transactions; NaN-free: a cache nobody asked has none), traffic in bytes, and use of capacity.
 
     `l2_use` and `dram_use` are busy time over all time of all slices or channels, from 0 to 1.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sampling.statistics import CONFIDENCE, t_quantile
@@ -32,6 +32,7 @@ class Estimate:
     `detailed_fraction`: share of the warp instructions that was simulated in detail; `functional_fraction`: share that
     was executed at all, detailed ones included. Both are 1 where a method does not pay. `ideal`: all was simulated to
     choose the sample, so nothing was saved; `detailed_fraction` is that of a method that would know what to choose.
+    `counters`: any other statistics of the whole; empty where the method projects none.
     """
 
     method: str
@@ -44,6 +45,7 @@ class Estimate:
     parts: tuple[Part, ...] = ()
     confidence: float = CONFIDENCE
     ideal: bool = False
+    counters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def standard_error(self) -> float:
@@ -74,11 +76,14 @@ def around(
     return Estimate(method=method, total=total, low=max(total - half, 0.0), high=total + half, **known)  # type: ignore[arg-type]
 
 
-def exact(method: str, total: float, parts: tuple[Part, ...] = ()) -> Estimate:
+def exact(
+    method: str, total: float, parts: tuple[Part, ...] = (), counters: Mapping[str, float] | None = None
+) -> Estimate:
     """Everything was simulated: the total is the answer and the method did not pay."""
     return Estimate(
-        method=method, total=total, low=total, high=total, basis="exact", detailed_fraction=1.0, parts=parts
-    )
+        method=method, total=total, low=total, high=total, basis="exact", detailed_fraction=1.0, parts=parts,
+        counters=counters or {},
+    )  # fmt: skip
 
 
 def combine(
@@ -104,7 +109,17 @@ def combine(
         detailed_fraction=sum(e.detailed_fraction * n for e, n in pairs) / weight,
         functional_fraction=sum(e.functional_fraction * n for e, n in pairs) / weight,
         parts=tuple(part for estimate in estimates for part in estimate.parts),
+        counters=weighted_counters(estimates, [1.0] * len(estimates)),
     )
+
+
+def weighted_counters(estimates: Sequence[object], weights: Sequence[float]) -> dict[str, float]:
+    """Sums of the statistics that each of them has; none if there is anything but estimates."""
+    known = [estimate.counters for estimate in estimates if isinstance(estimate, Estimate)]
+    if len(known) < len(estimates) or not known:
+        return {}
+    names = [name for name in known[0] if all(name in counters for counters in known)]
+    return {name: sum(w * c[name] for w, c in zip(weights, known, strict=True)) for name in names}
 
 
 def worst(estimates: Sequence[Estimate]) -> Basis:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from sampling.errors import SamplingError
-from sampling.estimate import Basis, Estimate, Part, around, worst
+from sampling.estimate import Basis, Estimate, Part, around, weighted_counters, worst
 from sampling.statistics import pooled_error
 
 # Relative error of one unit's cycles, where nothing says how far units of its stratum differ in what no feature shows.
@@ -77,6 +77,7 @@ class Selection:
             detailed_fraction=_share(np.dot(sampled, detailed), self.instructions.sum()),
             functional_fraction=_share(np.dot(sampled, executed), self.instructions.sum()),
             parts=self._parts(cycles),
+            counters=weighted_counters(measured, self.multipliers.tolist()),
         )
 
     def _parts(self, cycles: Float64[np.ndarray, " sample"]) -> tuple[Part, ...]:

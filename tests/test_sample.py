@@ -172,3 +172,28 @@ def test_command_prints_how_each_part_was_found(capsys, tmp_path) -> None:
     text = capsys.readouterr().out
     assert "faster" in text and max(map(len, text.splitlines())) <= 100
     assert (tmp_path / "out.svg").read_text().startswith("<?xml")
+
+
+def test_other_statistics_are_projected_too() -> None:
+    run = abstim.run("pagerank", REAL)
+    whole = sum(launch.caches["dram_reads"] for launch in run.launches)
+    for method in ("full", "pks", "pka"):
+        found = sample("pagerank", REAL, method)
+        assert found.estimate.counters["dram_reads"] == pytest.approx(whole), method
+        assert 0 < found.memory["dram_use"] < 1 and 0 < found.memory["l2_hit_rate"] < 1
+    assert sample("pagerank", REAL, "photon").memory == {}
+
+
+def test_an_analysis_made_for_one_gpu_serves_another(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    case = streaming(200)
+    first = sample(case, REAL, "photon").estimate
+    again = sample(case, REAL, "photon").estimate
+    assert again.total == first.total and again.functional_fraction <= first.functional_fraction
+    (folder,) = (tmp_path / "analyses").iterdir()
+    stamp = (folder / "0.npz").stat().st_mtime_ns
+    wider = load_gpu("gtx480", ["perfect_memory=false", "sm_count=30"])
+    assert sample(case, wider, "photon").estimate.total < first.total
+    assert (folder / "0.npz").stat().st_mtime_ns == stamp
+    (folder / "0.npz").write_bytes(b"damaged")
+    assert sample(case, REAL, "photon").estimate.total == first.total

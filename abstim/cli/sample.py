@@ -183,6 +183,10 @@ def _print_sample(result: SampleResult) -> None:
     ideal = "; ideal: choosing them needs the full simulation" if estimate.ideal else ""
     rows += [("simulated in detail", f"{estimate.detailed_fraction:.2%} of the instructions{ideal}")]
     rows += [("executed", f"{estimate.functional_fraction:.2%}")]
+    if result.memory:
+        rates = [(name, result.memory.get(f"{name.lower()}_hit_rate")) for name in ("L1D", "L2")]
+        known = [f"{name} {rate:.1%}" for name, rate in rates if rate is not None]
+        rows += [("projected hit rates", ", ".join(known) or "none"), ("DRAM use", f"{result.memory['dram_use']:.0%}")]
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
     print_table(f"{result.target} on {result.gpu}, {result.method}", ("", ""), rows, left=2)

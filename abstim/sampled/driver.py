@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from abstim import trace_cache
 from abstim.config import Gpu
+from abstim.limits import memory_use
 from abstim.progress import Progress, silent
 from abstim.sampled.inside import inside_named
 from abstim.sampled.methods import METHODS, Known, Method, method_named
 from abstim.sampled.profile import profile_of
 from abstim.sampled.program import SampledProgram
 from abstim.sampled.result import Comparison, SampleResult
-from abstim.sampled.store import MeasuredStore
+from abstim.sampled.store import AnalysisStore, MeasuredStore
 from abstim.sampled.warm_up import EMPTY, KEPT, KeptCaches, WarmUp, warm_up_named
 from abstim.simulate import _gpu, occupancies, registers_of
 from abstim.target import open_target
@@ -24,7 +25,7 @@ from abstim.workload import execute
 from abstim.workloads.streamed import StreamedCase
 from functional.case import Case
 from functional.errors import InputError
-from sampling import SamplingError
+from sampling import Estimate, SamplingError
 
 if TYPE_CHECKING:
     from abstim.target import Target
@@ -61,7 +62,7 @@ def sample(
     program = opened(case, point, chosen.online, partial, instruction_budget, progress, before)
     program.prepare()
     store = MeasuredStore(case, point, before.name)
-    program.measured = store.load()
+    program.measured, program.analyses = store.load(), AnalysisStore(case)
     try:
         return run_method(chosen, program, known)
     finally:  # after an interrupt too
@@ -129,8 +130,15 @@ def run_method(
         method=method.name,
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate.functional_fraction)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
+        memory=_memory(estimate, program.gpu),
         stability=tuple(tuple(simulator.history) for simulator in program.simulators if simulator.history),
     )
+
+
+def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
+    if gpu.spec.perfect_memory or not estimate.counters:
+        return {}
+    return memory_use(estimate.counters, estimate.total, gpu.spec, gpu.params)
 
 
 def _executed(method: Method, program: SampledProgram, known: Known | None, chosen: float) -> float:

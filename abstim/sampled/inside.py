@@ -24,7 +24,7 @@ def full(program: SampledProgram, number: int) -> Estimate:
     """Everything."""
     found = program.measure(number)
     part = Part(name=program.name(number), how="detailed", instructions=found.instructions, cycles=found.cycles)
-    return exact("full", float(found.cycles), (part,))
+    return exact("full", float(found.cycles), (part,), found.counters)
 
 
 def photon(program: SampledProgram, number: int) -> Estimate:
@@ -36,7 +36,7 @@ def photon(program: SampledProgram, number: int) -> Estimate:
 def pkp(program: SampledProgram, number: int) -> Estimate:
     """Until instructions a cycle have settled."""
     simulator = program.simulator(number)
-    estimate = sampling.Pkp().launch(simulator, 1.0).cycles
+    estimate = sampling.Pkp().launch(simulator, 1.0)
     blocks = simulator.thread_blocks  # how many instructions there are is known only now
     whole = blocks.mean_instructions * blocks.launch.thread_blocks
     return replace(estimate, parts=tuple(replace(p, instructions=p.instructions * whole) for p in estimate.parts))

@@ -15,7 +15,7 @@ from abstim.sampled.profile import light_profile_of
 from abstim.sampled.program import SampledProgram
 from functional.errors import InputError
 from sampling import Estimate, Part, Profile, Selection
-from sampling.estimate import combine, exact
+from sampling.estimate import combine, exact, weighted_counters
 from sampling.pka import LightProfile
 
 Times = Literal["always", "measured"]
@@ -60,7 +60,7 @@ class Method:
 
 
 def _photon(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
-    return sampling.Photon().program(program.online())
+    return sampling.Photon().program(program.online(), program.analyses)
 
 
 def _every_launch(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
@@ -69,7 +69,7 @@ def _every_launch(program: SampledProgram, known: Known | None, inside: Inside) 
     if all(estimate.basis == "exact" for estimate in estimates):
         total, count = sum(estimate.total for estimate in estimates), len(program)
         part = Part(name=f"{count} launches", how="detailed", instructions=sum(weights), cycles=total)
-        return exact("full", total, (part,))
+        return exact("full", total, (part,), weighted_counters(estimates, [1.0] * len(estimates)))
     return combine("every launch", estimates, weights)
 
 

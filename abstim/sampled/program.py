@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
@@ -29,17 +29,19 @@ from functional.executor import default_executor
 from functional.launch import Launch
 from functional.trace import Trace
 from precharacterize import LatencyTable
+from sampling.photon import Analysis
 from sampling.statistics import t_quantile
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A launch simulated in full, its warp instructions, and the seconds that executing and timing it took."""
+    """A launch simulated in full: the engine's counters, and the seconds that executing and timing it took."""
 
     cycles: int
-    instructions: float
+    instructions: float  # of warps
     execute_seconds: float
     time_seconds: float
+    counters: Mapping[str, int]
 
 
 class SampledProgram:
@@ -64,6 +66,7 @@ class SampledProgram:
         self.alone = partial or self.signatures is not None
         self.given = bool(traces)
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
+        self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs
         self.asked: set[int] = set()  # which of them this one asked for
         self.simulators: list[EngineSimulator] = []
         self.executed_instructions, self.looked_instructions = 0.0, 0.0  # warp instructions; the latter by `look_at`
@@ -218,7 +221,8 @@ class SampledProgram:
         took = perf_counter() - started
         self.spent("time", took)
         executing, instructions = self._opened[number].seconds, float(trace.warp_instructions.sum())
-        return Measured(launch.result().cycles, instructions, executing, took)
+        result = launch.result()
+        return Measured(result.cycles, instructions, executing, took, result.counters)
 
     def prepare(self) -> None:
         """Compile or load the engine, characterise, import SciPy, so that no method's time holds them."""

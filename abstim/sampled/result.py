@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sampling import Estimate
@@ -16,7 +16,8 @@ class SampleResult:
     """One method on one target and GPU.
 
     `seconds` are wall-clock: execute (functionally), time (in detail), analyse (the method itself). `stability`: for
-    each launch that was stepped, (cycle, warp instructions a cycle since the row before).
+    each launch that was stepped, (cycle, warp instructions a cycle since the row before). `memory`: hit rates, traffic
+    and use (`limits.memory_use`) projected to the whole; empty where the method projects cycles alone.
     """
 
     target: str
@@ -25,6 +26,7 @@ class SampleResult:
     estimate: Estimate
     seconds: dict[str, float]
     stability: tuple[tuple[tuple[float, float], ...], ...] = ()
+    memory: dict[str, float] = field(default_factory=dict)
     true_cycles: float | None = None
 
     @property
@@ -47,6 +49,7 @@ class SampleResult:
             "method": self.method,
             "estimate": asdict(self.estimate),
             "seconds": self.seconds,
+            "memory": self.memory,
             "stability": [thinned(history) for history in self.stability],
         } | ({} if self.true_cycles is None else {"true_cycles": self.true_cycles})
 

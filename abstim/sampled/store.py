@@ -1,10 +1,12 @@
-"""Launches already simulated in full, on disk, so that an interrupted or repeated sample goes on where it was."""
+"""What sampling keeps on disk: launches simulated in full, so that an interrupted or repeated sample goes on where it
+was, and analyses, which no GPU changes."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import fields
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,14 @@ import numpy as np
 from abstim.cache import cache_dir, note, write_atomic
 from abstim.config import Gpu
 from abstim.engine.compiled.compile import sources_digest
+from abstim.engine.inputs import COUNTERS
 from abstim.sampled.program import Measured
 from abstim.sampled.warm_up import EMPTY, KEPT
 from abstim.trace_cache import execution_key
 from functional.case import Case
+from sampling.photon import Analysis
 
-_COLUMNS = tuple(field.name for field in fields(Measured))
+_COLUMNS = ("cycles", "instructions", "execute_seconds", "time_seconds")
 
 
 class MeasuredStore:
@@ -34,8 +38,11 @@ class MeasuredStore:
             return {}
         try:
             with np.load(self.path, allow_pickle=False) as file:
-                rows = zip(file["launch"].tolist(), *(file[name].tolist() for name in _COLUMNS), strict=True)
-            found = {launch: Measured(*columns) for launch, *columns in rows}
+                columns = {name: file[name].tolist() for name in _COLUMNS}
+                counters = [dict(zip(COUNTERS, row, strict=True)) for row in file["counters"].tolist()]
+                launches = file["launch"].tolist()
+            rows = zip(*(columns[name] for name in _COLUMNS), counters, strict=True)
+            found = {launch: Measured(*row) for launch, row in zip(launches, rows, strict=True)}
         except Exception as error:  # whatever is wrong with the file, it can be made again
             note(f"cache: {self.path} is damaged ({error}); simulating again")
             return {}
@@ -49,5 +56,44 @@ class MeasuredStore:
         launches = sorted(measured)
         buffer = io.BytesIO()
         columns: dict[str, Any] = {name: np.array([getattr(measured[n], name) for n in launches]) for name in _COLUMNS}
+        columns["counters"] = np.array([[measured[n].counters[name] for name in COUNTERS] for n in launches])
         np.savez(buffer, launch=np.array(launches), **columns)
         write_atomic(self.path, lambda file: file.write(buffer.getvalue()))
+
+
+class AnalysisStore(MutableMapping[int, Analysis]):
+    """Photon's analyses of one case's launches, a file each: made on one GPU, they serve all others."""
+
+    def __init__(self, case: Case) -> None:
+        self.folder = cache_dir("analyses") / execution_key(case, "photon")
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number}.npz"
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and self._path(number).is_file()
+
+    def __getitem__(self, number: int) -> Analysis:
+        path = self._path(number)
+        if number not in self:
+            raise KeyError(number)
+        try:
+            return Analysis.load(path)
+        except Exception as error:  # whatever is wrong with the file, it can be made again
+            note(f"cache: {path} is damaged ({error}); analysing again")
+            path.unlink(missing_ok=True)
+            raise KeyError(number) from None
+
+    def __setitem__(self, number: int, analysis: Analysis) -> None:
+        buffer = io.BytesIO()
+        analysis.save(buffer)
+        write_atomic(self._path(number), lambda file: file.write(buffer.getvalue()))
+
+    def __delitem__(self, number: int) -> None:
+        self._path(number).unlink()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(int(path.stem) for path in self.folder.glob("*.npz")))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -49,7 +49,7 @@ class Analysis:
         noise = 2.0 * np.hypot(seen.std() / np.sqrt(len(seen)), left.std() / np.sqrt(len(left)))
         return bool(abs(seen.mean() - left.mean()) <= tolerance * left.mean() + noise)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | IO[bytes]) -> None:
         """Write an `.npz` file."""
         columns: dict[str, Any] = {name: np.asarray(value) for name, value in vars(self).items()}
         np.savez(path, **columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 
 from sampling.estimate import Estimate, Part, combine, exact, renamed
@@ -31,11 +31,19 @@ class Photon:
     request_tolerance: float = 0.1
     name = "Photon"
 
-    def program(self, launches: Iterable[tuple[Simulator, Functional]]) -> Estimate:
-        """All launches of a program, in order."""
+    def program(
+        self,
+        launches: Iterable[tuple[Simulator, Functional]],
+        analyses: MutableMapping[int, Analysis] | None = None,
+    ) -> Estimate:
+        """All launches of a program, in order. `analyses` of launches by number, kept from earlier runs, on whatever
+        GPU, are used; those made anew are added."""
         estimates, instructions, sources = [], [], []
+        kept = {} if analyses is None else analyses
         for number, (simulator, functional) in enumerate(launches):
-            estimate, weight, match = self._launch(simulator, functional, None)
+            estimate, weight, match, analysis = self._launch(simulator, functional, kept.get(number))
+            if number not in kept:
+                kept[number] = analysis
             estimates.append(estimate)
             instructions.append(weight)
             sources.append(("launch", number) if match is None else ("known", match))
@@ -47,20 +55,20 @@ class Photon:
 
     def _launch(
         self, simulator: Simulator, functional: Functional, analysis: Analysis | None
-    ) -> tuple[Estimate, float, int | None]:
-        """Estimate, instructions, and which known launch it is or was predicted from: those share their error."""
+    ) -> tuple[Estimate, float, int | None, Analysis]:
+        """Estimate, instructions, which known launch it is or was predicted from: they share their error; analysis."""
         shape = simulator.shape
         known = analysis or analyse(functional, shape, self.analysis_share, self.dimensions)
         if self.kernel is not None and (match := self.kernel.match(known, shape)) is not None:
             estimate = self.kernel.predict(known, shape, match)
-            return estimate, sum(part.instructions for part in estimate.parts), match
+            return estimate, sum(part.instructions for part in estimate.parts), match, known
         instructions = known.instructions / known.warps * shape.warps
         executed = 0.0 if analysis is not None else known.warps / shape.warps
         estimate = renamed(self._inside(simulator, functional, known, instructions, executed), self.name)
         if self.kernel is not None:
             self.kernel.remember(KnownLaunch(analysis=known, shape=shape, instructions=instructions, estimate=estimate))
-            return estimate, instructions, len(self.kernel.known) - 1
-        return estimate, instructions, None
+            return estimate, instructions, len(self.kernel.known) - 1, known
+        return estimate, instructions, None, known
 
     def _inside(
         self, simulator: Simulator, functional: Functional, analysis: Analysis, instructions: float, executed: float

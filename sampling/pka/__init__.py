@@ -2,7 +2,7 @@
 
 from sampling.pka.features import METRICS, features, read_nsight_compute
 from sampling.pka.pka import Pka
-from sampling.pka.pkp import Pkp, Projection
+from sampling.pka.pkp import Pkp
 from sampling.pka.pks import Pks
 from sampling.pka.two_level import LightProfile, TwoLevel, read_nsight_systems
 
@@ -12,7 +12,6 @@ __all__ = [
     "Pka",
     "Pkp",
     "Pks",
-    "Projection",
     "TwoLevel",
     "features",
     "read_nsight_compute",

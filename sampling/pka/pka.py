@@ -29,7 +29,5 @@ class Pka:
         """The whole program, each selected launch projected."""
         selection = self.select(profile)
         instructions = selection.instructions
-        measured = [
-            self.pkp.launch(open_launch(unit), float(instructions[unit])).cycles for unit in selection.units.tolist()
-        ]
+        measured = [self.pkp.launch(open_launch(unit), float(instructions[unit])) for unit in selection.units.tolist()]
         return renamed(selection.estimate(measured), self.name)

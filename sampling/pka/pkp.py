@@ -14,14 +14,6 @@ from sampling.schedule import dispatch_equal
 from sampling.statistics import batch_means
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """A launch's cycles, and every other statistic the simulator counts, projected to the whole launch."""
-
-    cycles: Estimate
-    counters: dict[str, float]
-
-
 @dataclass(frozen=True)
 class Pkp:
     """Rolling window of 3,000 cycles, s = 0.25, and at least a wave of thread blocks finished.
@@ -39,8 +31,9 @@ class Pkp:
     in_flight: bool = True
     name = "PKP"
 
-    def launch(self, simulator: Simulator, instructions: float | None = None) -> Projection:
-        """One launch. `instructions` of the whole launch, if known, are reported with its parts."""
+    def launch(self, simulator: Simulator, instructions: float | None = None) -> Estimate:
+        """One launch, and every other statistic that the simulator counts. `instructions` of the whole launch, if
+        known, are reported with its parts."""
         run = Run(simulator)
         ipc: Float64[np.ndarray, " window"] = np.empty(0)
         kept = max(2, self.window_cycles // simulator.shape.window_cycles)
@@ -51,7 +44,7 @@ class Pkp:
                 return self._project(run, ipc, instructions)
         total = run.finish()
         whole = Part(name=run.shape.name, how="detailed", instructions=instructions or 0.0, cycles=total)
-        return Projection(exact(self.name, total, (whole,)), dict(run.seen.counters))
+        return exact(self.name, total, (whole,), dict(run.seen.counters))
 
     def _enough(self, run: Run) -> bool:
         """The one-wave rule; and, not in the paper, a wave on warm caches to project from and one to project: a launch
@@ -67,7 +60,7 @@ class Pkp:
         mean = float(ipc.mean())
         return mean > 0 and float(ipc.std()) < self.s * mean
 
-    def _project(self, run: Run, ipc: Float64[np.ndarray, " window"], instructions: float | None) -> Projection:
+    def _project(self, run: Run, ipc: Float64[np.ndarray, " window"], instructions: float | None) -> Estimate:
         now, whole, finished = run.seen.clock_cycles, run.shape.thread_blocks, run.finished
         cycles = run.retired(run.shape.wave_blocks)[1]
         mean, error, degrees = batch_means(cycles)
@@ -82,12 +75,11 @@ class Pkp:
             Part(name=f"thread blocks {run.dispatched}-{whole - 1}", how="projection", instructions=known * (1 - share),
                  cycles=left),
         )  # fmt: skip
-        estimate = around(
-            self.name, now + left, spread, degrees, basis="sampled", detailed_fraction=share, functional_fraction=share,
-            parts=parts,
-        )  # fmt: skip
         done = now / (now + left) if self.in_flight else finished / whole
-        return Projection(estimate, {name: value / done for name, value in run.seen.counters.items()})
+        return around(
+            self.name, now + left, spread, degrees, basis="sampled", detailed_fraction=share, functional_fraction=share,
+            parts=parts, counters={name: value / done for name, value in run.seen.counters.items()},
+        )  # fmt: skip
 
     def cycles_left(self, run: Run, finished: int, mean_cycles: float) -> float:
         """Until the launch ends, if thread blocks go on taking their mean time."""
