@@ -123,7 +123,7 @@ class LaunchedKernel(Case):
 
     def printed(self) -> tuple[str, ...]:
         """What the kernel prints with `printf`, a call each, by thread block: executes it."""
-        return tuple(self._executed().printed)
+        return tuple(self._executed().printed.calls)
 
     def _executed(self) -> Memory:
         from functional.executor import default_executor

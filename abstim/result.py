@@ -57,6 +57,7 @@ class RunResult:
     launches: list[LaunchResult]
     wall_seconds: dict[str, float]
     outputs: list[OutputCheck] | None = None  # None: not checked, or nothing to check against
+    printf: str = ""  # what the kernels wrote with it
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
     totals: dict[str, float] = field(init=False)
 

@@ -182,6 +182,7 @@ def time(
                 launches=launches,
                 wall_seconds=wall,
                 outputs=outputs,
+                printf=workload.execution.printed,
                 gpu_values=asdict(gpu.spec) | asdict(gpu.params),
             )
         )

@@ -101,7 +101,13 @@ def run_streamed(
     rows = list(overlapped(timer, jobs(), threads))
     wall = {"parse": parse_seconds, "execute": executing, "time": perf_counter() - started - executing}
     return [
-        RunResult(target=case.name, gpu=gpu.name, launches=[row[k] for row in rows], wall_seconds=wall)
+        RunResult(
+            target=case.name,
+            gpu=gpu.name,
+            launches=[row[k] for row in rows],
+            wall_seconds=wall,
+            printf=memory.printed.text(),
+        )
         for k, gpu in enumerate(gpus)
     ]
 

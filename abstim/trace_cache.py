@@ -1,7 +1,7 @@
 """Executions on disk: the traces of every launch of a target and the verdict on its outputs, one file a target.
 
-A file is one of frames, like those of a trace store: a frame a launch, then one with the outputs. The folder is capped;
-the file longest unused goes first.
+A file is one of frames, like those of a trace store: a frame a launch, then one with the outputs and what was printed.
+The folder is capped; the file longest unused goes first.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Execution:
 
     traces: tuple[Trace, ...]
     outputs: tuple[OutputCheck, ...]
+    printed: str = ""  # what the kernels wrote with printf
 
 
 def execution_key(case: Case, executor: str) -> str:
@@ -89,11 +90,14 @@ def _encode(execution: Execution) -> bytes:
     frames = FrameWriter(buffer)
     for trace in execution.traces:
         frames.write(encode(trace))
-    frames.write(json.dumps([asdict(o) for o in execution.outputs]).encode())
+    rest = {"outputs": [asdict(o) for o in execution.outputs], "printed": execution.printed}
+    frames.write(json.dumps(rest).encode())
     frames.finish()
     return buffer.getvalue()
 
 
 def _decode(content: bytes) -> Execution:
-    *traces, outputs = read_frames(io.BytesIO(content))
-    return Execution(tuple(map(decode, traces)), tuple(OutputCheck(**o) for o in json.loads(outputs)))
+    *traces, last = read_frames(io.BytesIO(content))
+    rest = json.loads(last)
+    outputs = tuple(OutputCheck(**o) for o in rest["outputs"])
+    return Execution(tuple(map(decode, traces)), outputs, rest["printed"])

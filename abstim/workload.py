@@ -90,7 +90,7 @@ def execute_case(
     for number, launch in enumerate(case.launches):
         progress(f"execute {case.name}", number, len(case.launches))
         traces.append(executor.run(launch, memory, instruction_budget=instruction_budget or default_budget(launch)))
-    return Execution(tuple(traces), _checked_outputs(case, memory))
+    return Execution(tuple(traces), _checked_outputs(case, memory), memory.printed.text())
 
 
 def write_store(
@@ -120,7 +120,8 @@ def write_store(
         budget = instruction_budget or default_budget(launch)
         chunks = executor.stream(launch, memory, instruction_budget=budget)
         writer.launch(launch, case.registers(launch), reported(chunks))
-    return writer.finish(case.name, [asdict(check) for check in _checked_outputs(case, memory)])
+    outputs = [asdict(check) for check in _checked_outputs(case, memory)]
+    return writer.finish(case.name, outputs, memory.printed.text())
 
 
 def _stored(case: StoredCase, progress: Progress) -> Execution:
@@ -129,7 +130,8 @@ def _stored(case: StoredCase, progress: Progress) -> Execution:
     for number in range(len(case.launches)):
         progress(f"read {case.name}", number, len(case.launches))
         traces.append(case.trace(number))
-    return Execution(tuple(traces), tuple(OutputCheck(**output) for output in case.manifest.outputs))
+    outputs = tuple(OutputCheck(**output) for output in case.manifest.outputs)
+    return Execution(tuple(traces), outputs, case.manifest.printed)
 
 
 def _check_executable(case: Case) -> None:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int64, Integer, UInt8
 
 from functional.errors import InputError
 from functional.ir import Symbol, Variable
+from functional.printed import Printed
 from functional.texture import HANDLE, Texture
 
 GLOBAL_BASE = 0x7000_0000
@@ -62,7 +63,7 @@ class Memory:
         self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self._textures: list[Texture] = []
-        self.printed: list[str] = []  # what kernels wrote with printf, a call each, in thread-block order
+        self.printed = Printed()  # what kernels wrote with printf
         self.place(variables)
 
     @property
@@ -183,7 +184,7 @@ class Memory:
         other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
         other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
         other._arena, other._used_bytes = self._moved(len(self._arena)), self._used_bytes
-        other.const_arena, other.printed = self.const_arena.copy(), list(self.printed)
+        other.const_arena, other.printed = self.const_arena.copy(), self.printed.copy()
         other._textures = list(self._textures)
         return other
 

@@ -153,7 +153,7 @@ def printed(format_: str, stores: str, before: str = "", block: int = 2) -> list
     from functional.llvm_executor import LlvmExecutor
 
     LlvmExecutor().run(make_launch(link(parsed, "k"), 2, block, [Pointer("o")], memory), memory)
-    return [*memory.printed, str(memory.read("o", np.uint32)[0])]
+    return [*memory.printed.calls, str(memory.read("o", np.uint32)[0])]
 
 
 def test_printf() -> None:

@@ -18,8 +18,8 @@ from functional.executor import Executor
 from functional.launch import Launch, Pointer, make_launch
 from functional.link import link
 from functional.llvm_executor import LlvmExecutor, attempts, chunks
+from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.machine import Machine
-from functional.llvm_executor.races import independent
 from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.trace import COUNTS, OFFSETS, STREAMS, Trace, concatenate, rechunk
@@ -69,8 +69,8 @@ def test_some_kernels_do_run_on_several_threads(several: LlvmExecutor, monkeypat
     found: list[bool] = []
     original = attempts.Shadow.clean
 
-    def watched(shadow, trace):
-        found.append(original(shadow, trace))
+    def watched(shadow, trace, machine):
+        found.append(original(shadow, trace, machine))
         return found[-1]
 
     monkeypatch.setattr(attempts.Shadow, "clean", watched)

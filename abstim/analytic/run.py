@@ -89,9 +89,12 @@ def time(workload: Workload, gpus: Sequence[Gpu], limits=None, progress: Progres
             limit = limits[k][number]
             launches[k].append(_launch(workload, number, gpu, summary, prediction, limit, registers[number]))
     wall["time"] = perf_counter() - started
-    outputs = list(workload.execution.outputs) or None
+    execution = workload.execution
+    outputs, printf = list(execution.outputs) or None, execution.printed
     return [
-        RunResult(target=workload.case.name, gpu=gpu.name, launches=rows, wall_seconds=wall, outputs=outputs)
+        RunResult(
+            target=workload.case.name, gpu=gpu.name, launches=rows, wall_seconds=wall, outputs=outputs, printf=printf
+        )
         for gpu, rows in zip(gpus, launches, strict=True)
     ]
 

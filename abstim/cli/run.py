@@ -80,7 +80,7 @@ def run(
     """
     from functools import partial
 
-    from abstim.cli.tables import print_json, progress
+    from abstim.cli.tables import print_json, print_printf, progress
     from abstim.config import load_gpu
     from abstim.target import resolve
 
@@ -92,10 +92,9 @@ def run(
         results = _predict(model, backend, flush, case, gpus, instruction_budget, report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else _runs(results))
-    elif len(results) == 1:
-        _print_run(results[0])
     else:
-        _print_comparison(results)
+        print_printf(results[0].printf)
+        _print_run(results[0]) if len(results) == 1 else _print_comparison(results)
     if timeline is not None:
         _write_timeline(timeline, case, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)

@@ -42,6 +42,12 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
+def print_printf(text: str) -> None:
+    """What kernels wrote with `printf`, on lines of its own."""
+    if text:
+        print(text, end="" if text.endswith("\n") else "\n", flush=True)
+
+
 def quantity(value: Any) -> str:
     """A number for people: thousands separated, four significant digits of a fraction."""
     if value is None:

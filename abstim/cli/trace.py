@@ -64,13 +64,20 @@ def summary(manifest: Manifest) -> dict[str, object]:
     totals = {key: sum(getattr(launch, key) for launch in manifest.launches) for key in keys}
     names = ("kernel", "label", "grid", "block", "file", *keys)
     launches = [{name: getattr(launch, name) for name in names} for launch in manifest.launches]
-    return {"target": manifest.name, **totals, "launches": launches, "outputs": list(manifest.outputs)}
+    return {
+        "target": manifest.name,
+        **totals,
+        "launches": launches,
+        "outputs": list(manifest.outputs),
+        "printf": manifest.printed,
+    }
 
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:
     from abstim.cache import note
-    from abstim.cli.tables import duration, quantity
+    from abstim.cli.tables import duration, print_printf, quantity
 
+    print_printf(manifest.printed)
     total: dict = summary(manifest)
     warps = max(1, total["warp_instructions"])
     launches = len(manifest.launches)

@@ -239,12 +239,22 @@ def store(unit: Unit, inst: Instruction) -> None:
     return _store_values(unit, space, where, values, size)
 
 
+def _note(unit: Unit) -> None:
+    """Say where the line records of a store to global memory will be."""
+    e, place = unit.e, unit.context("stores")
+    e.store(e.scalar(f"inttoptr i64 {place.name} to ptr", "ptr"), 0, unit.context("records"), align=8)
+    e.store("%ctx", _slot("stores"), e.op("add", place, unit.context("stores_step")), align=8)
+
+
 def _store_values(unit: Unit, space: str, where: Value, values: list[Value], size: int) -> None:
     where, kind = unit.e.widen(where), vector(f"i{8 * size}")
+    if space == "global":
+        _note(unit)
     if len(values) == 1 and space in ("global", "shared"):
         _call(unit, "void", f"st_{space}_{8 * size}", f"ptr %ctx, {where}, {values[0]}, i32 {unit.lanes()}",
               f"ptr, {vector('i64')}, {kind}, i32")  # fmt: skip
         return
+    space = "stored" if space == "global" else space
     _scattered(unit, Value(host_lanes(unit, space, where, size * len(values)), "i64", True), values, size)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.ir import Address, Immediate, Instruction, Register, Special, Symbol, Vector
+from functional.ir import MEMORY_OPCODES, Address, Immediate, Instruction, Register, Special, Symbol, Vector
 from functional.liveness import live_in
 from functional.program import BasicBlock, Program
 
@@ -20,6 +20,7 @@ _PER_LANE = frozenset({
     "addc", "subc", "madc", "atom", "activemask", "elect", "match", "shfl", "vote", "redux", "bar", "barrier", "mma",
     "wmma", "ldmatrix", "movmatrix", "mbarrier",
 })  # fmt: skip
+_CLOCKS = ("%clock", "%globaltimer")
 _UNIFORM_SPECIALS = frozenset({"%warpid", "%nwarpid", "WARP_SZ", "%smid", "%nsmid", "%gridid"})
 
 
@@ -119,3 +120,19 @@ def uniform_operand(operand: object, uniform: set[Register] | frozenset[Register
         case Vector(elements=elements):
             return all(e is not None and uniform_operand(e, uniform) for e in elements)
     return False
+
+
+def independent(program: Program) -> bool:
+    """Can the order of thread blocks matter only through plain loads and stores, which `races.Shadow` sees?
+
+    Atomics on global memory make the outcome depend on the order of blocks by design, and clocks tell it.
+    """
+    return not any(_orders_blocks(i) for i in program.instructions)
+
+
+def _orders_blocks(inst: Instruction) -> bool:
+    if any(isinstance(s, Special) and s.name.startswith(_CLOCKS) for s in inst.sources):
+        return True
+    if inst.opcode in ("atom", "red"):
+        return inst.space != "shared"
+    return inst.opcode in MEMORY_OPCODES - {"ld", "ldu", "st"}

@@ -36,7 +36,8 @@ def atomic(unit: Unit, inst: Instruction) -> None:
     where, lanes, size = e.widen(where), unit.lanes(), bits // 8
     record = "conflict_atomic" if space == "shared" else "record_atomic"
     _call(unit, "void", record, f"ptr %ctx, {where}, i32 {lanes}, i64 {size}", f"ptr, {vector('i64')}, i32, i64")
-    host = _call(unit, vector("i64"), f"locate_some_{space}", f"ptr %ctx, {where}, i32 {lanes}, i64 {size}",
+    locate = f"locate_some_{'stored' if space == 'global' else space}"
+    host = _call(unit, vector("i64"), locate, f"ptr %ctx, {where}, i32 {lanes}, i64 {size}",
                  f"ptr, {vector('i64')}, i32, i64")  # fmt: skip
     function = f"atomic_{name}_{inst.type}"
     unit.e.functions[function] = _function(function, name, kind, inst.type)

@@ -21,6 +21,7 @@ from functional.llvm_executor.chunks import Sizes
 from functional.llvm_executor.compile import Compiled
 from functional.llvm_executor.machine import Abandoned, Machine, Worker
 from functional.llvm_executor.races import Shadow
+from functional.llvm_executor.undo import Undo
 from functional.memory import Memory
 from functional.trace import Trace
 
@@ -80,6 +81,7 @@ class Job:
     budget: int
     chunk_bytes: int | None
     workers: Pool[Worker]
+    undo: Undo
     leases: ExitStack  # holds the workers until nobody looks at a trace any more
     done: int = 0
     used: int = 0
@@ -93,7 +95,7 @@ class Job:
         """The first, second, ... of the machines that run the launch."""
         while number >= len(self.machines):
             worker, append = self.leases.enter_context(self.workers.one()), self.chunk_bytes is None
-            new = Machine(self.compiled, self.launch, self.memory, self.budget, worker, self.used, append)
+            new = Machine(self.compiled, self.launch, self.memory, self.budget, worker, self.undo, self.used, append)
             self.machines.append(new)
         return self.machines[number]
 
@@ -123,6 +125,8 @@ def parallel(job: Job, threads: int, shadows: Pool[Shadow]) -> Iterator[Trace]:
     if (len(job.blocks) - job.done) * sizes.instructions_per_block < _WORTH_THREADS:
         return
     machines = [job.machine(number) for number in range(threads)]
+    for machine in machines:
+        machine.streams.note_stores()
     with ExitStack() as stack:
         shadow = stack.enter_context(shadows.one())
         if not shadow.begin(first, job.launch.program, job.memory):
@@ -138,11 +142,11 @@ def _checked(machines: list[Machine], shadow: Shadow, blocks: np.ndarray) -> tup
     before = machine.used
     try:
         trace = machine.run(blocks)
+        if not shadow.clean(trace, machine):
+            raise Conflict
+        return trace, machine.used - before
     finally:
         machines.append(machine)
-    if not shadow.clean(trace):
-        raise Conflict
-    return trace, machine.used - before
 
 
 def _in_order(

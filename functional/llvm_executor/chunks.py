@@ -6,7 +6,7 @@ from functional.launch import Launch
 from functional.trace import Trace
 
 _FIRST_WARPS = 8
-_MOST_GROWTH = 4
+_MOST_GROWTH = 8
 # Thread instructions of a chunk where several run at once: some milliseconds
 _LEAST_INSTRUCTIONS, _MOST_INSTRUCTIONS = 1 << 24, 1 << 26
 # Neighbouring blocks often write bytes of one sector, which belong in one chunk: 8 blocks a float each, 32 a byte each
@@ -42,6 +42,8 @@ class Sizes:
 
         Smaller towards the end, so that all threads end at about the same time; whole rows of a grid, if possible.
         """
+        if not self._blocks:
+            return self._next(stop - position, stop - position)
         least, most = (max(1, int(n / self.instructions_per_block)) for n in (_LEAST_INSTRUCTIONS, _MOST_INSTRUCTIONS))
         left = stop - position
         share = min(most, max(least, left // (2 * self.threads)), self._fitting(left))

@@ -17,6 +17,7 @@ from typing import Any
 
 from functional.ir import Symbol
 from functional.llvm_executor import runtime
+from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.kernel import Generated, generate
 from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor.slots import Slots
@@ -34,8 +35,7 @@ class Compiled:
     def __init__(self, program: Program, generated: Generated, engine: Any) -> None:
         self.generated, self._engine = generated, engine
         self.slots = Slots(program)
-        storing = ("st", "atom", "red", "wmma")
-        self.writes = any(i.opcode in storing and i.space in ("global", "generic") for i in program.instructions)
+        self.independent = independent(program)
         self.frames: dict[tuple[int, ...], Any] = {}
         self.address = engine.get_function_address("kernel")
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 CONTEXT = (
     "arena",  # host address of global address 0 (that of the arena less GLOBAL_BASE)
     "starts", "ends", "regions",  # the sorted region table: host addresses of two int64 arrays, and their length
-    "last_start", "last_end",  # the region that was found last
+    "last_start", "last_end", "stored_start", "stored_end",  # the region a load, a store found last
+    "touched",  # host address of a byte a region, of LOADED and STORED
+    "pages", "saved", "saved_count",  # see undo.py
+    "stores", "stores_step",  # host address where the next store notes where its line records are; 8, or 0: nobody asks
     "const", "const_limit", "param", "param_limit", "shared", "shared_limit", "local", "local_limit", "local_stride",
     "local_word",  # (warp of the grid) * words of a thread's local memory
     "records", "records_stop",  # host addresses: next line record, end of the buffer
@@ -24,6 +27,7 @@ CONTEXT = (
     "nwarpid", "dynamic_smem_size", "total_smem_size", "shared_bytes", "local_base", "local_bytes",
     "zero", "zeros", "most_events", "counts",  # frame slots to clear: offsets (int64, 128 B each) and their number
 )  # fmt: skip
+LOADED, STORED = 1, 2  # a load, a store has found the region
 SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte offsets
 
 # Fields of a frame, in bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import NamedTuple
 
@@ -13,13 +12,13 @@ from functional.launch import Launch
 from functional.llvm_executor import layout as at
 from functional.llvm_executor.compile import Compiled, call
 from functional.llvm_executor.streams import MOST_KEPT_BYTES, Buffers, Streams
+from functional.llvm_executor.undo import Undo
 from functional.memory import GLOBAL_BASE, Memory
 from functional.numpy_executor.slots import Slots
 from functional.trace import Trace
 
 _PAD = 512  # bytes around every storage: vector loads reach beyond the lanes that are active
 _LEAST_TURNS, _TURN_SHIFT = 1 << 16, 10  # as the oracle: basic blocks a warp may run
-_PIECE_BYTES = 1 << 22
 _numbers = count()
 
 
@@ -71,12 +70,14 @@ class Machine:
     """
 
     def __init__(
-        self, compiled: Compiled, launch: Launch, memory: Memory, budget: int, worker: Worker, used: int, append: bool
-    ) -> None:
+        self, compiled: Compiled, launch: Launch, memory: Memory, budget: int, worker: Worker, undo: Undo, used: int,
+        append: bool,
+    ) -> None:  # fmt: skip
         self.compiled, self.launch, self.worker = compiled, launch, worker
         self.context = np.zeros(len(at.CONTEXT), np.int64)
         self.kept: list[object] = []  # arrays whose addresses the context holds
         self._storages(memory, compiled.slots)
+        self.touched = np.zeros(len(memory.regions) + 1, np.uint8)
         self._geometry()
         key = (worker.number, *launch.block)
         frames = compiled.frames.get(key)
@@ -88,7 +89,7 @@ class Machine:
             frames=frames.address, frame_bytes=generated.frame_bytes, kernel=compiled.address,
             budget=budget, used=used, most_events=max(_LEAST_TURNS, budget >> _TURN_SHIFT),
             zero=self._address(np.array(generated.zeroed, np.int64)), zeros=len(generated.zeroed),
-            symbols=self._address(addresses),
+            symbols=self._address(addresses), **undo.slots(),
         )  # fmt: skip
         largest = 256 * max(b.stop - b.start for b in launch.program.blocks)
         self.streams = Streams(self.context, largest, worker.buffers, append)
@@ -98,6 +99,8 @@ class Machine:
         thread_blocks = np.ascontiguousarray(thread_blocks)
         count = len(thread_blocks)
         self._set(thread_blocks=thread_blocks.ctypes.data, thread_block=0, thread_block_stop=count, fresh=1)
+        self.touched[:] = 0  # and no region is known, so that each of this chunk is found once
+        self._set(touched=self.touched.ctypes.data, last_start=0, last_end=0, stored_start=0, stored_end=0)
         self.streams.begin(count * self.launch.warps_per_block)
         while (code := call("run", self.context.ctypes.data)) == at.STOPPED:
             self.streams.grow()
@@ -164,40 +167,3 @@ class Machine:
         frames[:, at.WARP : at.WARP + 4] = np.arange(warps, dtype=np.uint32)[:, None].view(np.uint8)
         frames[:, at.INITIAL_MASK : at.INITIAL_MASK + 4] = masks[:, None].view(np.uint8)
         return storage
-
-
-class Snapshot:
-    """A copy of global memory, to come back to. Its buffer outlives the launch, for the next one."""
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-
-    def trim(self) -> None:
-        """Let go of a copy that is too large to hold on to."""
-        if self._bytes.nbytes > MOST_KEPT_BYTES:
-            self._bytes = np.empty(0, np.uint8)
-
-    def take(self, memory: Memory, threads: int) -> None:
-        """Copy what is there; much of it by `threads` at a time."""
-        contents = list(memory.contents())
-        size = sum(map(len, contents))
-        if len(self._bytes) < size:
-            self._bytes = np.empty(size, np.uint8)
-        if threads == 1 or size < 2 * _PIECE_BYTES:
-            np.concatenate(contents, out=self._bytes[:size])
-            return
-        starts = np.cumsum([0, *map(len, contents)])
-        pieces = [
-            (self._bytes[start + first :], region[first : first + _PIECE_BYTES])
-            for region, start in zip(contents, starts, strict=False)
-            for first in range(0, len(region), _PIECE_BYTES)
-        ]
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda piece: np.copyto(piece[0][: len(piece[1])], piece[1]), pieces))
-
-    def restore(self, memory: Memory) -> None:
-        """Undo every write since `take`; the regions of `memory` must be those of then."""
-        at_byte = 0
-        for region in memory.contents():
-            region[:] = self._bytes[at_byte : at_byte + len(region)]
-            at_byte += len(region)

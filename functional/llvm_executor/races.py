@@ -1,4 +1,4 @@
-"""May thread blocks run at the same time, and did they touch each other's data when they did?"""
+"""Did thread blocks that ran at the same time touch each other's data?"""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from threading import Lock
 
 import numpy as np
 
-from functional.ir import MEMORY_OPCODES, Instruction, Special
+from functional.ir import Instruction
 from functional.llvm_executor.compile import call
-from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES
+from functional.llvm_executor.layout import LOADED, STORED
+from functional.llvm_executor.machine import Machine
+from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES, STORES_JOB
 from functional.llvm_executor.streams import MOST_KEPT_BYTES
 from functional.memory import GLOBAL_BASE, Memory
 from functional.program import Program
@@ -16,23 +18,6 @@ from functional.trace import LINE_BYTES, SECTOR_BYTES, Trace
 
 _CELL_WORDS = 2 * LINE_BYTES // SECTOR_BYTES
 _LAST_ID = 1 << 31
-_CLOCKS = ("%clock", "%globaltimer")
-
-
-def independent(program: Program) -> bool:
-    """Can the order of thread blocks matter only through plain loads and stores, which `Shadow` sees?
-
-    Atomics on global memory make the outcome depend on the order of blocks by design, and clocks tell it.
-    """
-    return not any(_orders_blocks(i) for i in program.instructions)
-
-
-def _orders_blocks(inst: Instruction) -> bool:
-    if any(isinstance(s, Special) and s.name.startswith(_CLOCKS) for s in inst.sources):
-        return True
-    if inst.opcode in ("atom", "red"):
-        return inst.space != "shared"
-    return inst.opcode in MEMORY_OPCODES - {"ld", "ldu", "st"}
 
 
 class Accesses:
@@ -79,14 +64,30 @@ class Shadow:
         self._written = np.zeros(lines // PAGE_LINES + 1, np.uint8)
         known = self._look(first, learn=True)
         pages = [(region - GLOBAL_BASE) // (PAGE_LINES * LINE_BYTES) for region in memory.ranges()]
-        for start, end in zip(*pages, strict=True):
-            self._written[start : end + 1] = self._written[start : end + 1].any()
+        self._shared = np.zeros(len(memory.regions), bool)  # regions, written by the first chunk, as others may
+        for number, (start, end) in enumerate(zip(*pages, strict=True)):
+            self._shared[number] = self._written[start : end + 1] = self._written[start : end + 1].any()
         return known
 
-    def clean(self, trace: Trace) -> bool:
-        """Is the next chunk without conflict with those before it? Chunks may come from several threads."""
+    def clean(self, trace: Trace, machine: Machine) -> bool:
+        """Is the chunk that a machine has just run without conflict with those before it? Chunks may come from several
+        threads."""
+        touched = machine.touched[: len(self._shared)]
+        if (touched[~self._shared] & STORED).any():
+            return False
         with self._lock:
-            return self._look(trace, learn=False)
+            if (touched[self._shared] & LOADED).any():
+                return self._look(trace, learn=False)
+            return self._look_at_stores(machine.streams.noted_stores())
+
+    def _look_at_stores(self, stores: np.ndarray) -> bool:
+        values = dict(
+            stores=stores.ctypes.data, count=len(stores), shadow=self._cells.ctypes.data,
+            first_line=GLOBAL_BASE // LINE_BYTES, lines=len(self._cells), id=self._next, base=self._base,
+        )  # fmt: skip
+        self._next += 1
+        job = np.array([values[name] for name in STORES_JOB], np.int64)
+        return call("store_races", job.ctypes.data) == CLEAN
 
     def _look(self, trace: Trace, learn: bool) -> bool:
         values = dict(

@@ -12,14 +12,16 @@ from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadB
 from functional.launch import Launch
 from functional.llvm_executor.attempts import Conflict, Job, Pool, default_threads, parallel, serial
 from functional.llvm_executor.compile import Compiled, load
-from functional.llvm_executor.machine import Abandoned, Snapshot, Worker
-from functional.llvm_executor.races import Shadow, independent
+from functional.llvm_executor.join import joined
+from functional.llvm_executor.machine import Abandoned, Worker
+from functional.llvm_executor.races import Shadow
+from functional.llvm_executor.undo import Undo
 from functional.llvm_executor.unit import NotGenerated
 from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.run import checked_blocks
 from functional.program import Program
-from functional.trace import Trace, concatenate, rechunk
+from functional.trace import Trace, rechunk
 
 _CACHED_PROGRAMS, _KNOWN_LAUNCHES = 64, 4096
 
@@ -38,7 +40,7 @@ class LlvmExecutor:
         # Launches, by program and shape, for which several threads do not pay: too short, or in conflict
         self._one_thread: set[tuple[object, ...]] = set()
         self._lock = Lock()
-        self._workers, self._snapshots, self._shadows = Pool(Worker), Pool(Snapshot), Pool(Shadow)
+        self._workers, self._undos, self._shadows = Pool(Worker), Pool(Undo), Pool(Shadow)
 
     def supports(self, program: Program) -> bool:
         """Does this executor run the program itself? If not, the NumPy executor does, with the same result."""
@@ -71,8 +73,9 @@ class LlvmExecutor:
         if compiled is None:
             return self.oracle.run(launch, memory, blocks, instruction_budget)
         with ExitStack() as leases:
-            job = Job(compiled, launch, memory, blocks, instruction_budget, None, self._workers, leases)
-            return concatenate(list(self._chunks(job)), launch.warps_per_block)
+            undo = leases.enter_context(self._undos.one())
+            job = Job(compiled, launch, memory, blocks, instruction_budget, None, self._workers, undo, leases)
+            return joined(list(self._chunks(job)), launch.warps_per_block, self.threads)
 
     def stream(
         self,
@@ -88,25 +91,23 @@ class LlvmExecutor:
             yield from self.oracle.stream(launch, memory, blocks, instruction_budget, chunk_bytes)
             return
         with ExitStack() as leases:
-            job = Job(compiled, launch, memory, blocks, instruction_budget, chunk_bytes, self._workers, leases)
+            undo = leases.enter_context(self._undos.one())
+            job = Job(compiled, launch, memory, blocks, instruction_budget, chunk_bytes, self._workers, undo, leases)
             with closing(self._chunks(job)) as chunks:
                 yield from rechunk(chunks, chunk_bytes)
 
     def _chunks(self, job: Job) -> Generator[Trace]:
         """Run a job in the first way that comes to its end."""
-        with self._snapshots.one() as before:
-            if job.compiled.writes:
-                before.take(job.memory, self.threads)
-            ways = [self._parallel, serial, self._by_oracle]
-            while not job.finished:
-                try:
-                    yield from ways.pop(0)(job)
-                except Abandoned:
-                    if job.compiled.writes:
-                        before.restore(job.memory)
-                    if not job.done:  # the first chunk runs alone, in any way but the last
-                        ways = [self._by_oracle]
-                    _replay(job)
+        job.undo.begin(job.memory)
+        ways = [self._parallel, serial, self._by_oracle]
+        while not job.finished:
+            try:
+                yield from ways.pop(0)(job)
+            except Abandoned:
+                job.undo.restore(job.memory)
+                if not job.done:  # the first chunk runs alone, in any way but the last
+                    ways = [self._by_oracle]
+                _replay(job)
 
     def _parallel(self, job: Job) -> Iterator[Trace]:
         program = job.launch.program
@@ -115,7 +116,7 @@ class LlvmExecutor:
             return
         if len(self._one_thread) >= _KNOWN_LAUNCHES:
             self._one_thread.clear()
-        if not independent(program):
+        if not job.compiled.independent:
             self._one_thread.add(key)
             return
         try:

@@ -10,12 +10,15 @@ from functional.llvm_executor import (
     runtime_calls,
     runtime_gather,
     runtime_generic,
+    runtime_locate,
     runtime_matrices,
     runtime_memory,
     runtime_races,
     runtime_records,
     runtime_schedule,
     runtime_stack,
+    runtime_streams,
+    runtime_undo,
     runtime_wmma,
 )
 from functional.llvm_executor.emit import ATTRIBUTES
@@ -25,6 +28,7 @@ declare i32 @llvm.cttz.i32(i32, i1)
 declare i32 @llvm.ctlz.i32(i32, i1)
 declare i32 @llvm.ctpop.i32(i32)
 declare i32 @llvm.umax.i32(i32, i32)
+declare i32 @llvm.smin.i32(i32, i32)
 declare i8 @llvm.umax.i8(i8, i8)
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
@@ -75,41 +79,14 @@ done:
 """
 
 
-# Copies `count` pieces {source byte, bytes} one after the other: the streams of warps that ran in several turns.
-_COLLECT = """
-define i32 @collect(ptr %to, ptr %from, ptr %pieces, i64 %count) #0 {
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %i1, %piece ]
-  %out = phi ptr [ %to, %entry ], [ %next, %piece ]
-  %more = icmp ult i64 %i, %count
-  br i1 %more, label %piece, label %done
-piece:
-  %o = mul i64 %i, 16
-  %p = getelementptr i8, ptr %pieces, i64 %o
-  %start = load i64, ptr %p, align 8
-  %q = getelementptr i8, ptr %p, i64 8
-  %bytes = load i64, ptr %q, align 8
-  %s = getelementptr i8, ptr %from, i64 %start
-  call void @llvm.memmove.p0.p0.i64(ptr %out, ptr %s, i64 %bytes, i1 false)
-  %next = getelementptr i8, ptr %out, i64 %bytes
-  %i1 = add i64 %i, 1
-  br label %loop
-done:
-  ret i32 0
-}
-"""
-
-
 def text() -> str:
     """IR of the module."""
     parts = [
-        _INTRINSICS, _declared(), runtime_records.RECORDS, runtime_memory.REGIONS, runtime_gather.text(),
-        runtime_access.text(),
+        _INTRINSICS, _declared(), runtime_records.RECORDS, runtime_memory.REGIONS, runtime_undo.UNDO,
+        runtime_gather.text(), runtime_locate.text(), runtime_access.text(),
         runtime_atomics.ATOMICS, runtime_stack.STACK, runtime_calls.CALLS, runtime_generic.ELSEWHERE,
         runtime_matrices.text(), runtime_wmma.text(),
-        runtime_schedule.text(), _COLLECT, runtime_races.RACES,
+        runtime_schedule.text(), runtime_streams.STREAMS, runtime_races.RACES,
         *(_math(name) for name in _MATH), ATTRIBUTES, "",
     ]  # fmt: skip
     return "\n".join(parts)

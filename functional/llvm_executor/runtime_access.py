@@ -3,114 +3,8 @@
 from __future__ import annotations
 
 from functional.llvm_executor.runtime_halves import halves
-from functional.llvm_executor.runtime_memory import IOTA, SIZES, SPACES, get, put, record, splat
-from functional.trace import PARAM_WINDOW_LINE
-
-
-def _fault(result: str) -> str:
-    return f"bad:\n{put('fault', '1')}{get('scratch', 'scratch')}{result}"
-
-
-def empty(space: str) -> str:
-    """Call that logs an access without an active lane."""
-    if space == "shared":
-        return "  call void @conflict(ptr %ctx, i8 0)\n"
-    return "  call void @record(ptr %ctx, i32 0)\n"
-
-
-def locate(space: str) -> str:
-    """Host addresses of checked lanes; those of a scratch area after a fault. At least one lane is active."""
-    base, limit = SPACES[space]
-    if limit is None:
-        bounds = "  %inside = call i1 @lanes_in_regions(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size)\n"
-    else:
-        bounds = f"""{
-            get("limit", limit)
-        }  %highs = select <32 x i1> %lanes, <32 x i64> %address, <32 x i64> zeroinitializer
-  %high = call i64 @llvm.vector.reduce.umax.v32i64(<32 x i64> %highs)
-  %room = sub i64 %limit, %size
-  %fits = icmp sge i64 %room, 0
-  %under = icmp ule i64 %high, %room
-  %inside = and i1 %fits, %under
-"""
-    lane = ""
-    place = "%address"
-    if space == "local":
-        lane = get("stride", "local_stride") + splat("st", "i64", "%stride")
-        lane += f"  %own = mul <32 x i64> %st, <{IOTA}>\n  %place = add <32 x i64> %own, %address\n"
-        place = "%place"
-    return f"""
-define <32 x i64> @locate_{space}(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size) #0 {{
-entry:
-  %lanes = bitcast i32 %mask to <32 x i1>
-{bounds}  %low = sub i64 %size, 1
-{splat("lows", "i64", "%low")}  %rest = and <32 x i64> %address, %lows
-  %off = icmp ne <32 x i64> %rest, zeroinitializer
-  %wrong0 = bitcast <32 x i1> %off to i32
-  %wrong = and i32 %wrong0, %mask
-  %aligned = icmp eq i32 %wrong, 0
-  %good = and i1 %aligned, %inside
-  br i1 %good, label %go, label %bad
-go:
-{get("base", base)}{lane}{splat("bases", "i64", "%base")}  %host = add <32 x i64> %bases, {place}
-  ret <32 x i64> %host
-{_fault("")}{splat("safe", "i64", "%scratch")}  ret <32 x i64> %safe
-}}
-"""
-
-
-def check(space: str) -> str:
-    """Record and locate; lanes of an empty mask are at the scratch area."""
-    return f"""
-define <32 x i64> @check_{space}(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size) #0 {{
-entry:
-  %some = icmp ne i32 %mask, 0
-  br i1 %some, label %go, label %none
-go:
-{record(space, "%address", "%size")}  %host = call <32 x i64> @locate_{
-        space
-    }(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size)
-  ret <32 x i64> %host
-none:
-{empty(space)}{get("scratch", "scratch")}{splat("safe", "i64", "%scratch")}  ret <32 x i64> %safe
-}}
-"""
-
-
-def locate_one(space: str) -> str:
-    """Record and locate an address that all lanes share (not local memory)."""
-    base, limit = SPACES[space]
-    if limit is None:
-        bounds = "  %inside = call i1 @in_region(ptr %ctx, i64 %address, i64 %stop)\n"
-    else:
-        bounds = f"""{get("limit", limit)}  %a = icmp ule i64 %stop, %limit
-  %b = icmp ult i64 %address, %stop
-  %inside = and i1 %a, %b
-"""
-    shift = f"  %moved = add i64 %address, {PARAM_WINDOW_LINE * 128 if space == 'param' else 0}\n"
-    record = shift + "  call void @record_one(ptr %ctx, i64 %moved)\n"
-    if space == "shared":
-        record = "  call void @conflict(ptr %ctx, i8 1)\n"
-    return f"""
-define i64 @check_one_{space}(ptr %ctx, i64 %address, i32 %mask, i64 %size) #0 {{
-entry:
-  %some = icmp ne i32 %mask, 0
-  br i1 %some, label %go, label %none
-go:
-{record}  %stop = add i64 %address, %size
-{bounds}  %low = sub i64 %size, 1
-  %rest = and i64 %address, %low
-  %aligned = icmp eq i64 %rest, 0
-  %good = and i1 %aligned, %inside
-  br i1 %good, label %host, label %bad
-host:
-{get("base", base)}  %h = add i64 %base, %address
-  ret i64 %h
-none:
-{empty(space)}{get("nowhere", "scratch")}  ret i64 %nowhere
-{_fault("")}  ret i64 %scratch
-}}
-"""
+from functional.llvm_executor.runtime_locate import empty
+from functional.llvm_executor.runtime_memory import SIZES, SPACES, get, record, splat
 
 
 def _act(bits: int, stores: bool) -> tuple[str, str]:
@@ -137,14 +31,17 @@ def _general(space: str, bits: int, stores: bool) -> str:
     base, limit = SPACES[space]
     size = bits // 8
     if limit is None:
-        bounds = """  %gstop = add i64 %high, SIZE
-  %one.region = call i1 @in_region(ptr %ctx, i64 %low, i64 %gstop)
-""".replace("SIZE", str(size))
+        bounds = f"""  %gstop = add i64 %high, {size}
+  %one.region = call i1 @in_region_{space}(ptr %ctx, i64 %low, i64 %gstop)
+"""
     else:
         bounds = get("glimit", limit) + f"""  %gstop = add i64 %high, {size}
   %one.region = icmp ule i64 %gstop, %glimit
 """  # fmt: skip
     act, slow = _act(bits, stores)
+    keep = ""
+    if space == "stored":
+        keep = "  call void @keep_span(ptr %ctx, i64 %low, i64 %gstop, <32 x i64> %named, i32 %mask)\n"
     return f"""  %glanes = bitcast i32 %mask to <32 x i1>
 {splat("gfirst", "i64", "%first")}  %named = select <32 x i1> %glanes, <32 x i64> %address, <32 x i64> %gfirst
   %low = call i64 @llvm.vector.reduce.umin.v32i64(<32 x i64> %named)
@@ -159,7 +56,7 @@ def _general(space: str, bits: int, stores: bool) -> str:
   %good = and i1 %good0, %near
   br i1 %good, label %together.go, label %slow
 together.go:
-{record(space, "%named", str(size))}{get("gbase", base)}  %origin.g = add i64 %gbase, %low
+{keep}{record(space, "%named", str(size))}{get("gbase", base)}  %origin.g = add i64 %gbase, %low
 {splat("lows.g", "i64", "%low")}  %distance = sub <32 x i64> %named, %lows.g
   %distance32 = trunc <32 x i64> %distance to <32 x i32>
   %gb = inttoptr i64 %origin.g to ptr
@@ -196,10 +93,11 @@ one.go:
 {halves(space, bits)}"""
 
 
-def _bounds(limit: str | None) -> str:
+def _bounds(space: str) -> str:
     """IR of %inside: do bytes %first to %stop - 1 lie in one region, or below the limit of the space?"""
+    limit = SPACES[space][1]
     if limit is None:
-        return "  %inside = call i1 @in_region(ptr %ctx, i64 %first, i64 %stop)\n"
+        return f"  %inside = call i1 @in_region_{space}(ptr %ctx, i64 %first, i64 %stop)\n"
     return f"""{get("limit", limit)}  %a = icmp ule i64 %stop, %limit
   %b = icmp ult i64 %first, %stop
   %inside = and i1 %a, %b
@@ -226,13 +124,14 @@ logged:
 
 def access(space: str, bits: int, stores: bool) -> str:
     """`ld_SPACE_BITS` or `st_SPACE_BITS` (global and shared)."""
-    base, limit = SPACES[space]
-    size, kind = bits // 8, f"<32 x i{bits}>"
-    bounds, (logs, log_one) = _bounds(limit), _logs(space, size)
+    region = "stored" if stores and space == "global" else space
+    base, size, kind = SPACES[space][0], bits // 8, f"<32 x i{bits}>"
+    bounds, (logs, log_one) = _bounds(region), _logs(space, size)
     if stores:
         head = f"define void @st_{space}_{bits}(ptr %ctx, <32 x i64> %address, {kind} %value, i32 %mask) #0 {{"
         nothing = done = "  ret void"
-        whole = f"""  %lanes = bitcast i32 %mask to <32 x i1>
+        keep = "  call void @keep_range(ptr %ctx, i64 %first, i64 %stop)\n" if region == "stored" else ""
+        whole = f"""{keep}  %lanes = bitcast i32 %mask to <32 x i1>
   call void @llvm.masked.store.v32i{bits}.p0({kind} %value, ptr align 1 %p, <32 x i1> %lanes)
 """
     else:
@@ -250,7 +149,7 @@ none:
   %p = inttoptr i64 %h to ptr
 {whole}{done}
 {"" if stores else _one(space, bits, bounds, log_one)}general:
-{_general(space, bits, stores)}
+{_general(region, bits, stores)}
 }}
 """
 
@@ -291,7 +190,4 @@ fast:
 
 def text() -> str:
     """All access helpers."""
-    parts = [locate(space) + check(space) for space in SPACES]
-    parts += [locate_one(space) for space in SPACES if space != "local"]
-    parts += [access(s, bits, stores) for s in ("global", "shared") for bits in SIZES for stores in (False, True)]
-    return "".join(parts)
+    return "".join(access(s, bits, stores) for s in ("global", "shared") for bits in SIZES for stores in (False, True))

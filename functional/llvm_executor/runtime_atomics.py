@@ -15,7 +15,7 @@ go:
 none:
 {get("scratch", "scratch")}{splat("safe", "i64", "%scratch")}  ret <32 x i64> %safe
 }}
-""" for space in ("global", "shared"))  # fmt: skip
+""" for space in ("stored", "shared"))  # fmt: skip
 
 _RECORDS = f"""
 define void @conflict_atomic(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size) #0 {{

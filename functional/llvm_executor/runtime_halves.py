@@ -58,8 +58,8 @@ def halves(space: str, bits: int) -> str:
     if limit is None:
         bounds = f"""  %hs0 = add i64 %first, {16 * size}
   %hs1 = add i64 %second, {16 * size}
-  %hin0 = call i1 @in_region(ptr %ctx, i64 %first, i64 %hs0)
-  %hin1 = call i1 @in_region(ptr %ctx, i64 %second, i64 %hs1)
+  %hin0 = call i1 @in_region_{space}(ptr %ctx, i64 %first, i64 %hs0)
+  %hin1 = call i1 @in_region_{space}(ptr %ctx, i64 %second, i64 %hs1)
   %hin = and i1 %hin0, %hin1
 """
     else:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functional.llvm_executor.layout import SLOT
+from functional.llvm_executor.layout import LOADED, SLOT, STORED
 from functional.trace import PARAM_WINDOW_LINE
 
 IOTA = ", ".join(f"i64 {i}" for i in range(32))
 SIZES = (8, 16, 32, 64)
 # space -> (host base, address limit or None for the region table)
 SPACES = {
-    "global": ("arena", None), "shared": ("shared", "shared_limit"), "const": ("const", "const_limit"),
+    "global": ("arena", None), "stored": ("arena", None),  # global memory that is written to
+    "shared": ("shared", "shared_limit"), "const": ("const", "const_limit"),
     "param": ("param", "param_limit"), "local": ("local", "local_limit"),
 }  # fmt: skip
 
@@ -47,9 +48,24 @@ def record(space: str, address: str, size: str) -> str:
     return f"  call void @record_lanes(ptr %ctx, <32 x i64> {address}, i32 %mask)\n"
 
 
-REGIONS = f"""
+def _touch(what: int) -> str:
+    """IR that notes who has found region %at."""
+    return (
+        get("flags", "touched", "ptr")
+        + f"""  %flag = getelementptr i8, ptr %flags, i64 %at
+  %known = load i8, ptr %flag, align 1
+  %now = or i8 %known, {what}
+  store i8 %now, ptr %flag, align 1
+"""
+    )
+
+
+def _find(space: str) -> str:
+    """The search for a region, by loads (`global`) or by stores (`stored`)."""
+    last, touch = ("last", LOADED) if space == "global" else ("stored", STORED)
+    return f"""
 ; Is [%first, %stop) inside one region? Remembers the region.
-define i1 @find_region(ptr %ctx, i64 %first, i64 %stop) #0 {{
+define i1 @find_region_{space}(ptr %ctx, i64 %first, i64 %stop) #0 {{
 entry:
 {get("starts", "starts", "ptr")}{get("ends", "ends", "ptr")}{get("count", "regions")}  br label %loop
 loop:
@@ -81,14 +97,20 @@ check:
   %good = and i1 %in, %order
   br i1 %good, label %yes, label %no
 yes:
-{put("last_start", "%s")}{put("last_end", "%e")}  ret i1 true
+{put(last + "_start", "%s")}{put(last + "_end", "%e")}{_touch(touch)}  ret i1 true
 no:
   ret i1 false
 }}
+"""
 
-define i1 @in_region(ptr %ctx, i64 %first, i64 %stop) alwaysinline #0 {{
+
+def _in_region(space: str) -> str:
+    """Is a range in the region that was found last, or in another one?"""
+    last = "last" if space == "global" else "stored"
+    return f"""
+define i1 @in_region_{space}(ptr %ctx, i64 %first, i64 %stop) alwaysinline #0 {{
 entry:
-{get("s", "last_start")}{get("e", "last_end")}  %a = icmp uge i64 %first, %s
+{get("s", last + "_start")}{get("e", last + "_end")}  %a = icmp uge i64 %first, %s
   %b = icmp ule i64 %stop, %e
   %c = icmp ult i64 %first, %stop
   %ab = and i1 %a, %b
@@ -97,12 +119,17 @@ entry:
 yes:
   ret i1 true
 search:
-  %found = call i1 @find_region(ptr %ctx, i64 %first, i64 %stop)
+  %found = call i1 @find_region_{space}(ptr %ctx, i64 %first, i64 %stop)
   ret i1 %found
 }}
+"""
 
+
+def _lanes(space: str) -> str:
+    """The same of the words of lanes."""
+    return f"""
 ; Are all lanes inside regions? One region for all first, then lane after lane.
-define i1 @lanes_in_regions(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size) #0 {{
+define i1 @lanes_in_regions_{space}(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size) #0 {{
 entry:
   %array = alloca <32 x i64>, align 64
   %lanes = bitcast i32 %mask to <32 x i1>
@@ -111,7 +138,7 @@ entry:
   %low = call i64 @llvm.vector.reduce.umin.v32i64(<32 x i64> %lows)
   %high = call i64 @llvm.vector.reduce.umax.v32i64(<32 x i64> %highs)
   %stop = add i64 %high, %size
-  %one = call i1 @in_region(ptr %ctx, i64 %low, i64 %stop)
+  %one = call i1 @in_region_{space}(ptr %ctx, i64 %low, i64 %stop)
   br i1 %one, label %good, label %each
 each:
   store <32 x i64> %address, ptr %array, align 64
@@ -124,7 +151,7 @@ loop:
   %p = getelementptr i64, ptr %array, i32 %i
   %a = load i64, ptr %p, align 8
   %e = add i64 %a, %size
-  %in = call i1 @in_region(ptr %ctx, i64 %a, i64 %e)
+  %in = call i1 @in_region_{space}(ptr %ctx, i64 %a, i64 %e)
   br i1 %in, label %next, label %bad
 next:
   %finished = icmp eq i32 %left, 0
@@ -135,3 +162,6 @@ bad:
   ret i1 false
 }}
 """
+
+
+REGIONS = "".join(_find(space) + _in_region(space) + _lanes(space) for space in ("global", "stored"))

@@ -5,6 +5,8 @@ then for each the chunk that read it. Numbers up to %base are those of earlier l
 readers. Most lines lie in buffers that are only read: `written` says of a page whether its buffer is one that the first
 chunk of the launch wrote to (when it looks at that chunk, `learn`, it makes the note itself). In others, a read is not
 looked at further, and a write is a conflict.
+
+A chunk that reads no buffer that is written need not be gone through: the stores that it noted are enough.
 """
 
 from __future__ import annotations
@@ -15,14 +17,18 @@ JOB = (
     "first", "writes",  # basic block -> its first access, access -> does it write
     "shadow", "written", "first_line", "lines", "id", "base", "learn",
 )  # fmt: skip
+STORES_JOB = ("stores", "count", "shadow", "first_line", "lines", "id", "base")  # where each store left its records
 CLEAN, CONFLICT = 0, 1
 PAGE_LINES = 1 << 12  # half a red zone of memory.py, so that no page holds bytes of two buffers
 
 
-def _load(name: str) -> str:
-    kind = "ptr" if name not in ("warps", "first_line", "lines", "id", "base", "learn") else "i64"
-    at = f"  %{name}.p = getelementptr i64, ptr %job, i64 {JOB.index(name)}\n"
-    return at + f"  %{name} = load {kind}, ptr %{name}.p, align 8\n"
+def _load(job: tuple[str, ...]) -> str:
+    lines = []
+    for position, name in enumerate(job):
+        kind = "i64" if name in ("warps", "count", "first_line", "lines", "id", "base", "learn") else "ptr"
+        lines.append(f"  %{name}.p = getelementptr i64, ptr %job, i64 {position}\n")
+        lines.append(f"  %{name} = load {kind}, ptr %{name}.p, align 8\n")
+    return "".join(lines)
 
 
 def _splat(name: str, value: str) -> str:
@@ -45,11 +51,68 @@ def _others(name: str, cells: str) -> str:
     )
 
 
+# IR of who wrote and who read the sectors of record %rec, line %relative, and of %sectors, those it names
+_CELLS = """  %offset = shl i64 %relative, 5
+  %cell = getelementptr i8, ptr %shadow, i64 %offset
+  %cell.read = getelementptr i8, ptr %cell, i64 16
+  %writers = load <4 x i32>, ptr %cell, align 4
+  %readers = load <4 x i32>, ptr %cell.read, align 4
+  %bits = lshr i32 %rec, 1
+  %four = trunc i32 %bits to i4
+  %sectors = bitcast i4 %four to <4 x i1>
+"""
+# IR of %relative, the line of record %rec, and %global: is it one of global memory?
+_LINE = """  %line32 = lshr i32 %rec, 5
+  %line = zext i32 %line32 to i64
+  %relative = sub i64 %line, %first_line
+  %global = icmp ult i64 %relative, %lines
+"""
+# IR that notes a write; %touched: sectors with which others had to do
+_WRITE = """  %touched = or <4 x i1> %wrote, %read
+  %writers.new = select <4 x i1> %sectors, <4 x i32> %ids, <4 x i32> %writers
+  store <4 x i32> %writers.new, ptr %cell, align 4
+"""
+_STORES = f"""
+define i32 @store_races(ptr %job) #0 {{
+entry:
+{_load(STORES_JOB)}  %id32 = trunc i64 %id to i32
+  %base32 = trunc i64 %base to i32
+{_splat("ids", "%id32")}{_splat("bases", "%base32")}  br label %store
+store:
+  %k = phi i64 [ 0, %entry ], [ %k1, %store.end ]
+  %left = icmp ult i64 %k, %count
+  br i1 %left, label %begin, label %clean
+begin:
+{_element("at", "stores", "%k", "ptr")}  %k1 = add i64 %k, 1
+  br label %record
+record:
+  %p = phi ptr [ %at, %begin ], [ %p1, %record.end ]
+  %rec = load i32, ptr %p, align 4
+  %p1 = getelementptr i8, ptr %p, i64 4
+{_LINE}  br i1 %global, label %touch, label %record.end
+touch:
+{_CELLS}{_others("wrote", "%writers")}{_others("read", "%readers")}{_WRITE}  %both = and <4 x i1> %touched, %sectors
+  %both.bits = bitcast <4 x i1> %both to i4
+  %races = icmp ne i4 %both.bits, 0
+  br i1 %races, label %conflict, label %record.end
+record.end:
+  %more.bit = and i32 %rec, 1
+  %more = icmp ne i32 %more.bit, 0
+  br i1 %more, label %record, label %store.end
+store.end:
+  br label %store
+clean:
+  ret i32 {CLEAN}
+conflict:
+  ret i32 {CONFLICT}
+}}
+"""
+
 # Yields CONFLICT also for records that are not those of the program's accesses: then nothing is known.
-RACES = f"""
+_TRACE = f"""
 define i32 @races(ptr %job) #0 {{
 entry:
-{"".join(map(_load, JOB))}  %id32 = trunc i64 %id to i32
+{_load(JOB)}  %id32 = trunc i64 %id to i32
   %base32 = trunc i64 %base to i32
   %learning = icmp ne i64 %learn, 0
   %several = add i32 %base32, 1
@@ -86,11 +149,7 @@ record:
   br i1 %inside, label %look, label %conflict
 look:
 {_element("rec", "records", "%rr", "i32", 4)}  %r.next = add i64 %rr, 1
-  %line32 = lshr i32 %rec, 5
-  %line = zext i32 %line32 to i64
-  %relative = sub i64 %line, %first_line
-  %global = icmp ult i64 %relative, %lines
-  br i1 %global, label %touch, label %record.end
+{_LINE}  br i1 %global, label %touch, label %record.end
 touch:
   %page = udiv i64 %relative, {PAGE_LINES}
 {_element("page.written", "written", "%page", "i8", 1)}  %tracked = icmp ne i8 %page.written, 0
@@ -105,25 +164,14 @@ note:
 track:
   br i1 %learning, label %record.end, label %track.sectors
 track.sectors:
-  %offset = shl i64 %relative, 5
-  %cell = getelementptr i8, ptr %shadow, i64 %offset
-  %cell.read = getelementptr i8, ptr %cell, i64 16
-  %writers = load <4 x i32>, ptr %cell, align 4
-  %readers = load <4 x i32>, ptr %cell.read, align 4
-  %bits = lshr i32 %rec, 1
-  %four = trunc i32 %bits to i4
-  %sectors = bitcast i4 %four to <4 x i1>
-{_others("wrote", "%writers")}{_others("read", "%readers")}  br i1 %write, label %writing, label %reading
+{_CELLS}{_others("wrote", "%writers")}{_others("read", "%readers")}  br i1 %write, label %writing, label %reading
 reading:
   %seen = select <4 x i1> %read, <4 x i32> %many, <4 x i32> %ids
   %readers.new = select <4 x i1> %sectors, <4 x i32> %seen, <4 x i32> %readers
   store <4 x i32> %readers.new, ptr %cell.read, align 4
   br label %judge
 writing:
-  %touched = or <4 x i1> %wrote, %read
-  %writers.new = select <4 x i1> %sectors, <4 x i32> %ids, <4 x i32> %writers
-  store <4 x i32> %writers.new, ptr %cell, align 4
-  br label %judge
+{_WRITE}  br label %judge
 judge:
   %others = phi <4 x i1> [ %wrote, %reading ], [ %touched, %writing ]
   %both = and <4 x i1> %others, %sectors
@@ -149,3 +197,5 @@ conflict:
   ret i32 {CONFLICT}
 }}
 """
+
+RACES = _STORES + _TRACE

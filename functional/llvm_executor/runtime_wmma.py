@@ -157,9 +157,9 @@ done:
 def _matrix(space: str) -> str:
     """Log %lines lines of %length bytes, %stride apart; yields the host address of the first. Odd ones fault."""
     base, limit = SPACES[space]
-    log = "log_matrix" if space == "global" else "count_matrix"
+    log = "count_matrix" if space == "shared" else "log_matrix"
     if limit is None:
-        inside = "  %inside = call i1 @in_region(ptr %ctx, i64 %start, i64 %stop)\n"
+        inside = f"  %inside = call i1 @in_region_{space}(ptr %ctx, i64 %start, i64 %stop)\n"
     else:
         inside = get("limit", limit) + "  %inside = icmp ule i64 %stop, %limit\n"
     return f"""
@@ -178,6 +178,7 @@ line:
   %stop = add i64 %start, %length
 {inside}  br i1 %inside, label %next, label %bad
 next:
+{"  call void @keep_range(ptr %ctx, i64 %start, i64 %stop)" if space == "stored" else ""}
   %i1 = add i64 %i, 1
   %more = icmp ult i64 %i1, %lines
   br i1 %more, label %line, label %good
@@ -191,20 +192,21 @@ bad:
 """
 
 
-# A generic address: of global memory, or of shared memory, where every pass is a record.
-_GENERIC = f"""
-define i64 @matrix_generic(ptr %ctx, i64 %base, i64 %stride, i64 %lines, i64 %length) #0 {{
+def _generic(space: str) -> str:
+    """A generic address: of global memory (`space`), or of shared memory, where every pass is a record."""
+    return f"""
+define i64 @matrix_generic_{space}(ptr %ctx, i64 %base, i64 %stride, i64 %lines, i64 %length) #0 {{
 entry:
   %global = icmp uge i64 %base, {GLOBAL_BASE}
   br i1 %global, label %outside, label %inside
 outside:
-  %far = call i64 @matrix_global(ptr %ctx, i64 %base, i64 %stride, i64 %lines, i64 %length)
+  %far = call i64 @matrix_{space}(ptr %ctx, i64 %base, i64 %stride, i64 %lines, i64 %length)
   ret i64 %far
 inside:
   %moved = sub i64 %base, {WINDOWS["shared"][0]}
 {
-    get("con", "conflicts", "ptr")
-}  %near = call i64 @matrix_shared(ptr %ctx, i64 %moved, i64 %stride, i64 %lines, i64 %length)
+        get("con", "conflicts", "ptr")
+    }  %near = call i64 @matrix_shared(ptr %ctx, i64 %moved, i64 %stride, i64 %lines, i64 %length)
   %passes = load i8, ptr %con, align 1
 {get("fault", "fault")}  %wrong = icmp ne i64 %fault, 0
   br i1 %wrong, label %out, label %log
@@ -219,4 +221,6 @@ out:
 
 def text() -> str:
     """All helpers of this file."""
-    return _MULTIPLY + _SECTORS + _matrix("global") + _matrix("shared") + _GENERIC
+    return "".join([
+        _MULTIPLY, _SECTORS, *map(_matrix, ("global", "stored", "shared")), *map(_generic, ("global", "stored")),
+    ])  # fmt: skip

@@ -9,12 +9,36 @@ import numpy as np
 
 from functional.llvm_executor.compile import call
 from functional.llvm_executor.layout import CONTEXT, SEGMENT_WORDS
-from functional.trace import STREAMS, Trace
+from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
+from functional.trace import OFFSETS, STREAMS, Trace
 
 _AT = {name: position for position, name in enumerate(CONTEXT)}
 _FIRST = 1 << 16  # entries of a new buffer
 MOST_KEPT_BYTES = 1 << 28  # of anything that outlives a launch
 _LEAST_ROOM = 1 << 14  # more than any basic block writes
+
+
+class Room:
+    """Bytes handed out one behind the other. What is handed out is valid until `clear`."""
+
+    def __init__(self) -> None:
+        self._bytes, self._used = np.empty(_FIRST, np.uint8), 0
+
+    def take(self, count: int, dtype: np.dtype) -> np.ndarray:
+        """An array of `count` elements, COPY_BYTES of free room behind it."""
+        size = count * dtype.itemsize
+        if self._used + size + COPY_BYTES > len(self._bytes):
+            self._bytes, self._used = np.empty(max(2 * len(self._bytes), size + COPY_BYTES), np.uint8), 0
+        start = self._used
+        self._used = -(-(start + size + COPY_BYTES) // 64) * 64
+        return self._bytes[start : start + size].view(dtype)
+
+    def clear(self) -> None:
+        self._used = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes.nbytes
 
 
 class Buffers:
@@ -23,40 +47,52 @@ class Buffers:
     def __init__(self) -> None:
         self.blocks, self.masks = np.empty(_FIRST, np.uint16), np.empty(_FIRST, np.uint32)
         self.records, self.conflicts = np.empty(_FIRST, np.uint32), np.empty(_FIRST, np.uint8)
+        self.stores = np.empty(_FIRST, np.int64)  # as many as records: each store has one or more
         self.segments = np.empty((1 << 12, SEGMENT_WORDS), np.int64)
+        self.sorted = Room()
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in (self.blocks, self.masks, self.records, self.conflicts, self.segments))
+        return sum(buffer.nbytes for buffer in vars(self).values())
 
 
 class Streams(Buffers):
     """Buffers of one launch; `context` is its int64 context, in which their addresses and cursors stand.
 
-    `append`: traces are views of the buffers, valid as long as nobody else writes to those, and each chunk comes behind
-    the one before. Else they are copies, and a chunk starts over.
+    `append`: traces lie in the buffers, valid as long as nobody else writes to those, and each chunk comes behind
+    the one before. Else they are arrays of their own, and a chunk starts over.
     """
 
     def __init__(self, context: np.ndarray, largest_block: int, buffers: Buffers, append: bool) -> None:
         self.__dict__.update(vars(buffers))
         self.context, self.room, self.append = context, max(_LEAST_ROOM, largest_block), append
-        self._first = (0, 0, 0)  # event, record and conflict of the chunk
-        self._set(event=0, records=self.records.ctypes.data, conflicts=self.conflicts.ctypes.data)
+        self.sorted.clear()
+        self._start_at(0, 0, 0)
 
     def begin(self, rows: int) -> None:
         """A chunk of `rows` warps is to come."""
         self.counts = np.zeros((rows, 2), np.int64)
-        if self.append:
-            self._first = self._used()[:3]
-        else:
-            self._set(event=0, records=self.records.ctypes.data, conflicts=self.conflicts.ctypes.data)
-        self._set(segment=0)
-        self._point()
+        self._set(segment=0, stores=self.stores.ctypes.data)
         self.grow()
+
+    def note_stores(self) -> None:
+        """From now on, every store to global memory notes where its line records are."""
+        self._set(stores_step=self.stores.itemsize)
+
+    def noted_stores(self) -> np.ndarray:
+        """Host addresses of the first record of each store of the chunk."""
+        return self.stores[: (self._get("stores") - self.stores.ctypes.data) // self.stores.itemsize]
 
     def keep(self, buffers: Buffers) -> None:
         """Hand grown buffers back for the next launch."""
         vars(buffers).update({name: getattr(self, name) for name in vars(buffers)})
+
+    def _start_at(self, event: int, record: int, conflict: int) -> None:
+        """Where the next chunk begins."""
+        self._first = (event, record, conflict)
+        self._set(
+            event=event, records=self.records.ctypes.data + 4 * record, conflicts=self.conflicts.ctypes.data + conflict
+        )
 
     def _set(self, **slots: int) -> None:
         for name, value in slots.items():
@@ -66,11 +102,12 @@ class Streams(Buffers):
         return int(self.context[_AT[name]])
 
     def _point(self) -> None:
+        """Behind the last element of every buffer, COPY_BYTES or a row remain."""
         self._set(
-            blocks=self.blocks.ctypes.data, masks=self.masks.ctypes.data, event_stop=len(self.blocks),
-            records_stop=self.records.ctypes.data + self.records.nbytes,
-            conflicts_stop=self.conflicts.ctypes.data + self.conflicts.nbytes,
-            segments=self.segments.ctypes.data, segment_stop=len(self.segments), counts=self.counts.ctypes.data,
+            blocks=self.blocks.ctypes.data, masks=self.masks.ctypes.data, event_stop=len(self.blocks) - COPY_BYTES,
+            records_stop=self.records.ctypes.data + self.records.nbytes - COPY_BYTES,
+            conflicts_stop=self.conflicts.ctypes.data + self.conflicts.nbytes - COPY_BYTES,
+            segments=self.segments.ctypes.data, segment_stop=len(self.segments) - 1, counts=self.counts.ctypes.data,
         )  # fmt: skip
 
     def _used(self) -> tuple[int, int, int, int]:
@@ -79,66 +116,68 @@ class Streams(Buffers):
         return self._get("event"), records, self._get("conflicts") - self.conflicts.ctypes.data, self._get("segment")
 
     def grow(self) -> None:
-        """Double whatever is nearly full."""
+        """Double whatever is nearly full, and say where everything is."""
         events, records, conflicts, segments = self._used()
-        if events >= len(self.blocks):
+        if events >= len(self.blocks) - COPY_BYTES:
             self.blocks, self.masks = _longer(self.blocks, events), _longer(self.masks, events)
         if records + self.room > len(self.records):
-            old = self.records.ctypes.data
-            self.records = _longer(self.records, records, self.room)
-            self.segments[:segments, 2] += self.records.ctypes.data - old
-            self._set(records=self.records.ctypes.data + 4 * records)
+            self._grow_records(records, segments)
         if conflicts + self.room > len(self.conflicts):
             old = self.conflicts.ctypes.data
             self.conflicts = _longer(self.conflicts, conflicts, self.room)
             self.segments[:segments, 3] += self.conflicts.ctypes.data - old
             self._set(conflicts=self.conflicts.ctypes.data + conflicts)
-        if segments >= len(self.segments):
+        if segments >= len(self.segments) - 1:
             self.segments = _longer(self.segments, segments)
         self._point()
 
+    def _grow_records(self, records: int, segments: int) -> None:
+        old, noted = self.records.ctypes.data, len(self.noted_stores())
+        self.records = _longer(self.records, records, self.room)
+        moved = self.records.ctypes.data - old
+        self.segments[:segments, 2] += moved
+        self.stores[:noted] += moved
+        self.stores = _longer(self.stores, noted, self.room)
+        self._set(records=old + moved + 4 * records, stores=self.stores.ctypes.data + noted * self.stores.itemsize)
+
     def trace(self, thread_blocks: np.ndarray, warps_per_block: int) -> Trace:
         """The streams of the chunk in warp order."""
-        events, records, conflicts, segments = self._used()
-        table = self.segments[:segments]
-        rows = table[:, 0]
-        order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
-        starts = (table[:, 1], (table[:, 2] - self.records.ctypes.data) // 4, table[:, 3] - self.conflicts.ctypes.data)
-        ends = zip(starts, self._first, (events, records, conflicts), strict=True)
-        cut = [_Cut(start, first, end, rows, order, len(self.counts)) for start, first, end in ends]
-        streams = zip(STREAMS, (0, 0, 1, 2), strict=True)
-        own = {name: cut[k].sorted(getattr(self, name), self.append) for name, k in streams}
+        *ends, segments = self._used()
+        warps = len(self.counts)
+        self.segments[segments, 1:] = ends[0], self._get("records"), self._get("conflicts")
+        offsets = {name: np.empty(warps + 1, np.int64) for name in OFFSETS}
+        places = np.zeros((warps + 1, SEGMENT_WORDS), np.int64)
+        job = np.zeros(len(JOB), np.int64)
+        job[:4] = self.segments.ctypes.data, segments, warps, places.ctypes.data
+        job[4:7] = [array.ctypes.data for array in offsets.values()]
+        streams = self._slices(ends) if call("measure", job.ctypes.data) else self._sorted(job, ends)
         return Trace(
-            thread_blocks=thread_blocks.astype(np.int64), warps_per_block=warps_per_block,
-            **own, block_offsets=cut[0].offsets, record_offsets=cut[1].offsets,
-            conflict_offsets=cut[2].offsets, warp_instructions=self.counts[:, 0].copy(),
-            thread_instructions=self.counts[:, 1].copy(),
+            thread_blocks=thread_blocks.astype(np.int64), warps_per_block=warps_per_block, **streams, **offsets,
+            warp_instructions=self.counts[:, 0].copy(), thread_instructions=self.counts[:, 1].copy(),
         )  # fmt: skip
 
+    def _slices(self, ends: list[int]) -> dict[str, np.ndarray]:
+        """Streams that are in order as they were written."""
+        own = {name: getattr(self, name)[self._first[k] : ends[k]] for name, k in _KINDS.items()}
+        if self.append:
+            self._start_at(*ends)
+            return own
+        self._start_at(0, 0, 0)
+        return {name: stream.copy() for name, stream in own.items()}
 
-class _Cut:
-    """Where the segments cut one kind of stream."""
+    def _sorted(self, job: np.ndarray, ends: list[int]) -> dict[str, np.ndarray]:
+        """Sorted copies; what was written is no longer needed."""
+        room = self.sorted if self.append else Room()
+        own = {name: room.take(ends[k] - self._first[k], getattr(self, name).dtype) for name, k in _KINDS.items()}
+        order = np.empty(job[1], np.int64)
+        job[7:10] = order.ctypes.data, self.blocks.ctypes.data, self.masks.ctypes.data
+        job[10:] = [stream.ctypes.data for stream in own.values()]
+        call("gather_streams", job.ctypes.data)
+        self._start_at(*self._first)
+        return own
 
-    def __init__(
-        self, starts: np.ndarray, first: int, end: int, rows: np.ndarray, order: np.ndarray | None, warps: int
-    ) -> None:
-        self.first, self.end, self.order, self.starts = first, end, order, starts
-        self.lengths = np.empty(len(starts), np.int64)
-        self.lengths[:-1] = starts[1:] - starts[:-1]
-        self.lengths[-1:] = end - starts[-1:]
-        counts = np.bincount(rows, self.lengths, warps).astype(np.int64)  # exact below 2**53
-        self.offsets = np.zeros(warps + 1, np.int64)
-        np.cumsum(counts, out=self.offsets[1:])
 
-    def sorted(self, stream: np.ndarray, as_view: bool) -> np.ndarray:
-        if self.order is None or self.end == self.first:
-            own = stream[self.first : self.end]
-            return own if as_view else own.copy()
-        size = stream.itemsize
-        pieces = np.stack([self.starts[self.order] * size, self.lengths[self.order] * size], axis=1)
-        out = np.empty(self.end - self.first, stream.dtype)
-        call("collect", out.ctypes.data, stream.ctypes.data, pieces.ctypes.data, len(pieces))
-        return out
+_KINDS = dict(zip(STREAMS, (0, 0, 1, 2), strict=True))  # stream -> which of events, records, conflicts it counts
 
 
 def _longer(array: np.ndarray, used: int, room: int = 0) -> Any:

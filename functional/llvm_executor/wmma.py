@@ -60,7 +60,7 @@ class _Matrix:
         self.stride = e.op("mul", leading, self.size)
         base = _first_lane(unit, address(unit, where, inst.space))
         arguments = f"ptr %ctx, i64 {base.name}, i64 {self.stride.name}, i64 {lines}, i64 {length * self.size}"
-        host = _call(unit, "i64", f"matrix_{inst.space}", arguments, "ptr, i64, i64, i64, i64")
+        host = _call(unit, "i64", _helper(inst), arguments, "ptr, i64, i64, i64, i64")
         self.host = Value(host, "i64", False)
         self.stride = e.select(e.compare("ne", unit.context("fault"), 0), 0, self.stride)  # all at the scratch area
 
@@ -81,6 +81,12 @@ class _Matrix:
         if self.by_column and self.size < 4:
             return 8 * self.size, 4 // self.size
         return 32, 1
+
+
+def _helper(inst: Instruction) -> str:
+    """The run time's function that checks and records a matrix."""
+    of_global = "stored" if inst.modifiers[0] == "store" else "global"
+    return {"global": f"matrix_{of_global}", "generic": f"matrix_generic_{of_global}"}.get(inst.space, "matrix_shared")
 
 
 def _constants(numbers: list[int]) -> Value:

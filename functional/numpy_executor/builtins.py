@@ -1,7 +1,7 @@
 """Functions of the device run time: `vprintf` and `__assertfail`.
 
 A format is C's; nvcc packs the arguments behind each other in local memory, each aligned to its size. What is printed
-goes to `Memory.printed`, in thread-block order and within a block in the order of execution.
+goes to `Memory.printed`, by thread block and warp, and of a warp in the order of execution.
 """
 
 from __future__ import annotations

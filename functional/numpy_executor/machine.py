@@ -77,7 +77,7 @@ class Machine:
         self.saved: dict[int, Saved] = {}  # by level
         if code.program.recursive:
             self.stack.on_return = self._returned
-        self.printed: list[tuple[int, str]] = []  # (block of the chunk, text)
+        self.printed: list[tuple[int, str]] = []  # (warp of the chunk, text)
         self.issued = np.zeros(self.warps, np.int64)  # instructions of each warp, its running basic block's included
         self.registers = [np.zeros((1, 1), dtype) for dtype in code.slot_dtypes]
         for slot, name in code.special_slots.items():
@@ -147,7 +147,7 @@ class Machine:
 
     def prints(self, row: int, text: str) -> None:
         """Keep what a thread of a warp printed."""
-        self.printed.append((int(self.block_of_row[row]), text))
+        self.printed.append((row, text))
 
     def lanes(self, rows: np.ndarray) -> np.ndarray:
         """Active lanes of warps, bool [row, 32]."""

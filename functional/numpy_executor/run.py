@@ -76,7 +76,7 @@ class NumpyExecutor:
                 machine = Machine(code, launch, memory, chosen, self.log)
                 used += run_chunk(machine, instruction_budget, used)
                 trace = gather(chosen, launch.warps_per_block, [machine.finish()])
-                memory.printed += [text for _, text in sorted(machine.printed, key=lambda p: p[0])]
+                memory.printed.add(text for _, text in sorted(machine.printed, key=lambda p: p[0]))
             yield trace
 
     def decode(self, program: Program) -> Code:

@@ -10,7 +10,7 @@ import msgspec
 
 from functional.errors import InputError
 
-VERSION = 1
+VERSION = 2
 MANIFEST, PTX = "manifest.json", "program.ptx"
 
 
@@ -40,6 +40,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     ptx_sha256: str
     launches: tuple[LaunchEntry, ...]
     outputs: tuple[dict[str, Any], ...]
+    printed: str = ""  # what the kernels wrote with printf
 
 
 class _Document(msgspec.Struct):

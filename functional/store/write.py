@@ -59,9 +59,10 @@ class StoreWriter:
         )  # fmt: skip
         self._launches.append(entry)
 
-    def finish(self, name: str, outputs: Sequence[dict[str, Any]]) -> manifest.Manifest:
-        """Make it a store: `name` is that of the target, `outputs` the verdict on what it computed."""
-        whole = manifest.Manifest(name, self._ptx_sha256, tuple(self._launches), tuple(outputs))
+    def finish(self, name: str, outputs: Sequence[dict[str, Any]], printed: str = "") -> manifest.Manifest:
+        """Make it a store: `name` is that of the target, `outputs` the verdict on what it computed, `printed` what its
+        kernels wrote with `printf`."""
+        whole = manifest.Manifest(name, self._ptx_sha256, tuple(self._launches), tuple(outputs), printed)
         with self._file(manifest.MANIFEST) as file:
             file.write(manifest.encode(whole))
         return whole
