@@ -10,7 +10,7 @@ from jaxtyping import Int64
 
 from abstim.config import Gpu
 from abstim.engine.caches import Caches
-from abstim.engine.compiled.grid import run_grid
+from abstim.engine.compiled.entries import run_grid
 from abstim.engine.compiled.layout import EMPTY, GRID, new_state
 from abstim.engine.inputs import COUNTERS, EngineResult, LaunchInputs
 from abstim.engine.machine import code_of, lay_out_record, machine_of, streams_of

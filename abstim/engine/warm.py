@@ -24,7 +24,7 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
     Each resident warp makes one memory access in turn, where in a launch their order is that of time. Releases the
     interpreter lock while it runs.
     """
-    from abstim.engine.compiled.warm import walk
+    from abstim.engine.compiled.entries import walk
 
     launch = Launch(inputs, gpu, blocks_per_sm, caches=caches)
     code, operands = code_of(inputs.table)
@@ -59,7 +59,7 @@ def bank_loads(
     inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, lines: Int64[np.ndarray, " line"]
 ) -> Int64[np.ndarray, "controller bank"]:
     """How many of some lines each bank of each memory controller holds."""
-    from abstim.engine.compiled.warm import controllers
+    from abstim.engine.compiled.entries import controllers
 
     machine = Launch(inputs, gpu, blocks_per_sm).machine
     found = np.zeros((gpu.spec.dram_channels, gpu.spec.dram_banks), np.int64)

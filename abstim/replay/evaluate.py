@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abstim.engine.compiled.compile import compiled
+from abstim.engine.compiled.native import compiled
 
 
 @compiled

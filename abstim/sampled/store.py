@@ -13,7 +13,7 @@ import numpy as np
 
 from abstim.cache import cache_dir, note, write_atomic
 from abstim.config import Gpu
-from abstim.engine.compiled.compile import sources_digest
+from abstim.engine.compiled.native import sources_digest
 from abstim.engine.inputs import COUNTERS
 from abstim.sampled.program import Measured
 from abstim.sampled.warm_up import EMPTY, KEPT

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.l2 import access
-from abstim.engine.compiled.layout import NEVER
+from abstim.engine.compiled.layout import NEVER, READ, WHOLE_LINE
 from abstim.engine.compiled.servers import respond_in_order
 from abstim.engine.compiled.tags import find, first_free, place, touch, victim
 
@@ -18,7 +18,7 @@ def supply(sm, heap, far, m, line, sectors, time):
     """Cycle in which a line missed by a hit time of `time` is there."""
     if m.perfect:
         return respond_in_order(sm, time + m.miss_cycles)
-    return access(sm, heap, far, m, line, sectors, time + 1, False, m.l2_sector_units)
+    return access(sm, heap, far, m, line, sectors, time + 1, READ, m.l2_sector_units)
 
 
 @jit
@@ -33,7 +33,7 @@ def l1i_lookup(sm, heap, far, m, pc, time):
             sm.fetch_blocked = sm.l1i_misses_until[entry]
             return NEVER
         k = victim(heap, first, m.l1i_ways, lines)
-        there = time + m.l1i_miss_cycles if m.perfect else supply(sm, heap, far, m, CODE_LINE + line, 15, time)
+        there = time + m.l1i_miss_cycles if m.perfect else supply(sm, heap, far, m, CODE_LINE + line, WHOLE_LINE, time)
         place(heap, k, lines, line, there)
         sm.l1i_misses_until[entry] = there
         sm.l1i_misses += 1
@@ -52,7 +52,7 @@ def texture_line(sm, heap, far, m, line, time):
     if k < 0:
         sm.l1t_misses += 1
         k = victim(heap, first, m.l1t_ways, lines)
-        place(heap, k, lines, line, supply(sm, heap, far, m, line, 15, time))
+        place(heap, k, lines, line, supply(sm, heap, far, m, line, WHOLE_LINE, time))
     touch(sm, heap, k, lines)
     return max(time, heap[k + 2 * lines])
 

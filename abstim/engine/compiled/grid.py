@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abstim.engine.compiled.compile import compiled, jit, outlined
+from abstim.engine.compiled.compile import jit, outlined
 from abstim.engine.compiled.frontend import fetch, next_fetch, want_fetch
 from abstim.engine.compiled.layout import NEVER, TWO_LEVEL, WHEEL
 from abstim.engine.compiled.schedule import take_turn
@@ -97,12 +97,11 @@ def start_warp(sm, heap, far, m, code, streams, w):
     want_fetch(sm, w, code[sm.pc[w]].pc)
 
 
-@compiled
 def run_grid(sms, heaps, far, m, code, streams, offsets, grid, order, drain):
     """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch.
 
     Each round takes every SM, in cyclic order from the one after the last that took a block, to cycle `limit`, or to
-    where it can take a block if there are more. (One function: each level of calls compiles all below it once more.)
+    where it can take a block if there are more.
     """
     window = NEVER if m.perfect else WINDOW_CYCLES
     if grid.limit == 0:

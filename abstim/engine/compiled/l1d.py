@@ -5,7 +5,7 @@ from __future__ import annotations
 from abstim.engine.compiled.caches import supply
 from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.l2 import access, hashed
-from abstim.engine.compiled.layout import HINTS, NEVER
+from abstim.engine.compiled.layout import HINTS, NEVER, WHOLE_LINE, WRITE
 from abstim.engine.compiled.servers import respond_in_order
 from abstim.engine.compiled.tags import arrived_victim, drop, find, place, touch, victim
 
@@ -131,7 +131,7 @@ def l1d_load(sm, heap, far, m, line, time, sectors):
             if not m.perfect:
                 time = inject(sm, m, time, 1) - 1
         else:
-            wanted = 15
+            wanted = WHOLE_LINE
         done = supply(sm, heap, far, m, line, wanted, time)
         arrive_at(heap, m, k, wanted, done)
     if not m.l1d_fifo:
@@ -153,7 +153,7 @@ def store_below(sm, heap, far, m, line, sectors, time):
     sectors = segment(sectors)
     size = 32 * ((sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3))
     sent = inject(sm, m, time, (size + m.packet_bytes + m.flit_bytes - 1) // m.flit_bytes)
-    return access(sm, heap, far, m, line, sectors, sent, True, m.l2_sector_units)
+    return access(sm, heap, far, m, line, sectors, sent, WRITE, m.l2_sector_units)
 
 
 @jit

@@ -29,6 +29,9 @@ BUCKET_CYCLES_LOG2, BUCKETS, UNITS_A_CYCLE_LOG2 = 4, 4096, 6  # of the servers t
 RESPONSES = 1 << 14  # cycles ahead a response can be booked
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
 HINTS = 256  # where a line was found last, by its low bits
+# Typed, because of a function that is called with literals there is one form for each
+WHOLE_LINE = np.int64(15)  # the set of its four sectors
+READ, WRITE = np.bool_(False), np.bool_(True)
 LINE_WORDS = 9  # of an L1D line (tags.py) and of an L2 line (l2.py)
 WHEEL = 64  # cycles ahead a warp can be put on the wheel; later ones go round again
 

@@ -7,6 +7,7 @@ import numpy as np
 from abstim.engine.compiled.caches import const_line, texture_line
 from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.l1d import beyond, l1d_load, l1d_store
+from abstim.engine.compiled.layout import READ
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -159,7 +160,7 @@ def global_result(sm, heap, far, m, code, streams, i, first, end, start):
 def transaction(sm, heap, far, m, kind, line, time, sectors):
     """Result cycle of one transaction that would meet the L1D tags at `time`."""
     if kind == GLOBAL_ATOMIC:
-        return beyond(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors, False, m.l2_atomic_units)
+        return beyond(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors, READ, m.l2_atomic_units)
     if kind == TEXTURE_LOAD:
         return texture_line(sm, heap, far, m, line, time)
     if line >= LOCAL_LINE:

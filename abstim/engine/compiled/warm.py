@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.compiled.caches import l1i_lookup
-from abstim.engine.compiled.compile import compiled, jit
+from abstim.engine.compiled.compile import jit
 from abstim.engine.compiled.l2 import slice_of
 from abstim.engine.compiled.memory import PARAM_LOAD, occupancy_of, result_of
 
@@ -55,7 +55,6 @@ def next_access(sm, heap, far, m, code, streams, w, time):
     return False
 
 
-@compiled
 def walk(sms, heaps, far, m, code, streams, offsets, first, stop):
     """The thread blocks `first` .. `stop` - 1, as many at once as the SMs hold, dealt to the SMs in turn."""
     time = 0
@@ -73,7 +72,6 @@ def walk(sms, heaps, far, m, code, streams, offsets, first, stop):
         first += count
 
 
-@compiled
 def controllers(m, lines, reads):
     """Counts, into `reads[channel, bank]`, the lines that each bank of each memory controller holds."""
     for k in range(len(lines)):

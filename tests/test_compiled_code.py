@@ -1,0 +1,113 @@
+"""Machine code of the compiled engine: kept on disk, found again, loaded without the compiler."""
+
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from abstim.engine.compiled import native
+from abstim.engine.compiled.native import Native, compiled
+
+RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
+
+
+class Pair(NamedTuple):
+    small: np.ndarray
+    wide: np.ndarray
+
+
+@compiled
+def accumulate(records, pair, one, scale, more):
+    for k in range(len(pair.small)):
+        for j in range(pair.wide.shape[1]):
+            records[0].sum += pair.small[k] * pair.wide[k, j] * scale // one.divisor
+    if more:
+        one.sum = records[0].sum
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+
+
+def arguments(divisor=2, more=True):
+    pair = Pair(np.arange(3, dtype=np.uint16), np.arange(6, dtype=np.int64).reshape(3, 2))
+    records = np.zeros(2, RECORD)
+    records["divisor"] = divisor
+    return records, pair, records[1], np.int64(4), more
+
+
+def refuse(*_):
+    raise AssertionError("compiled again")
+
+
+def fresh():
+    return Native(__name__, "accumulate")
+
+
+def test_code_is_kept_and_found_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    given = arguments()
+    Native(__name__, "accumulate", "this takes a moment")(*given)
+    assert given[0]["sum"].tolist() == [2 * (1 * (2 + 3) + 2 * (4 + 5))] * 2
+    assert capsys.readouterr().err == "this takes a moment\n"
+    assert len(list((tmp_path / "engine").iterdir())) == 1
+
+    import abstim.engine.compiled.compile
+
+    monkeypatch.setattr(abstim.engine.compiled.compile, "object_code", refuse)
+    again = arguments(divisor=1, more=False)
+    Native(__name__, "accumulate", "this takes a moment")(*again)
+    assert again[0]["sum"].tolist() == [4 * 23, 0]
+    assert capsys.readouterr().err == ""
+
+    monkeypatch.setattr(native, "sources_digest", lambda: "other sources")
+    with pytest.raises(AssertionError, match="compiled again"):
+        fresh()(*again)
+
+
+def test_damaged_code_is_compiled_again(tmp_path):
+    given = arguments()
+    fresh()(*given)
+    (path,) = (tmp_path / "engine").iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + b"x" * 9)
+    again = arguments()
+    fresh()(*again)
+    assert np.array_equal(given[0], again[0])
+    assert path.read_bytes()[-9:] != b"x" * 9
+
+
+def test_other_types_are_other_code(tmp_path):
+    function = fresh()
+    records, pair, one, scale, more = arguments()
+    function(records, pair, one, scale, more)
+    wider = Pair(pair.small.astype(np.uint32), pair.wide)
+    function(records, wider, one, scale, more)
+    assert records["sum"].tolist() == [2 * 2 * 23] * 2
+    assert len(list((tmp_path / "engine").iterdir())) == 2
+
+
+def test_arrays_that_cannot_be_written_need_no_code_of_their_own(tmp_path):
+    function, given = fresh(), arguments()
+    given[1].small.flags.writeable = False
+    function(*given)
+    function(*arguments())
+    assert len(list((tmp_path / "engine").iterdir())) == 1
+
+
+def test_what_it_cannot_take():
+    function, (records, pair, one, scale, more) = fresh(), arguments()
+    with pytest.raises(ValueError, match="not contiguous"):
+        function(records, Pair(pair.small, pair.wide[:, ::2]), one, scale, more)
+    with pytest.raises(TypeError):
+        function(records, pair, one, 0.5, more)
+    with pytest.raises(ZeroDivisionError):
+        function(*arguments(divisor=0))
+
+
+def test_importing_the_engine_imports_no_compiler():
+    code = "import sys, abstim.engine.launch, abstim.engine.warm; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
