@@ -232,7 +232,8 @@ RULES: dict[str, Rule] = {
     "cache:il1": _cache("l1i", l1i_line_bytes="line_bytes", l1i_mshrs="mshrs"),
     "const_cache:l1": _cache("const", const_line_bytes="line_bytes", const_mshrs="mshrs"),
     "cache:dl1": _cache(
-        "l1d", l1d_line_bytes="line_bytes", l1d_index="index", l1d_mshr_merges="merges", l1d_miss_queue="miss_queue",
+        "l1d", l1d_line_bytes="line_bytes", l1d_index="index", l1d_mshrs="mshrs", l1d_mshr_merges="merges",
+        l1d_miss_queue="miss_queue",
         l1d_sectored="sectored", l1d_write="write", l1d_write_allocate="write_allocate", l1d_allocate="allocate",
         l1d_replacement="replacement",
     ),

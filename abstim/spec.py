@@ -137,6 +137,7 @@ class Spec:
     shared_banks: int = _whole(32, 32, "32: the trace holds conflicts on 32 banks")
     l1i_mshrs: int = _whole(1, 8)
     const_mshrs: int = _whole(1, 8)
+    l1d_mshrs: int = _whole(1, 4096)
     l1d_mshr_merges: int = _whole(1, 4096)
     l1d_miss_queue: int = _whole(1, 4096)
 

@@ -21,7 +21,7 @@ from functional.ir import Symbol, Variable
 from functional.printed import Printed
 from functional.texture import HANDLE, Texture
 
-GLOBAL_BASE = 0x7000_0000
+GLOBAL_BASE = 0xC000_0000  # GPGPU-Sim's: which lines share a cache set, a bank and a channel depends on it
 GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE
 ALIGNMENT_BYTES = 256  # what cudaMalloc guarantees
 RED_ZONE_BYTES = 1 << 20  # above every bit that picks a cache set

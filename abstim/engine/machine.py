@@ -129,7 +129,8 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
     slice_hash, l2_hash = slices if spec.l2_slice_index == "ipoly" else 0, sets if spec.l2_index == "ipoly" else 0
     return {
         "perfect": spec.perfect_memory, "l1i_mshrs": spec.l1i_mshrs, "const_mshrs": spec.const_mshrs,
-        "mshr_merges": spec.l1d_mshr_merges, "miss_queue": spec.l1d_miss_queue,
+        "mshr_merges": spec.l1d_mshr_merges, "l1d_mshrs": spec.l1d_mshrs, "miss_queue": spec.l1d_miss_queue,
+        "pipe_stages": params.l1d_latency_cycles * spec.l1d_banks,
         "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
         "channels": spec.dram_channels, "slices_per_channel": spec.l2_slices_per_channel,
         "interleave_log2": _log2(spec.channel_interleave_bytes // LINE_BYTES),
@@ -199,6 +200,8 @@ def _lay_out_heap(m: np.ndarray) -> None:
         "bus_at": m["result_bus"] * m["ring"],
         "bank_at": m["banks"] * m["ring"] * m["register_steps"],
         "responses_at": 0 if m["perfect"] else RESPONSES,
+        "mshrs_at": 0 if m["perfect"] else m["l1d_mshrs"],
+        "pipe_at": 0 if m["perfect"] else m["pipe_stages"],
     }
     m["heap_words"] = _lay_out(m, sizes)
 
@@ -212,6 +215,7 @@ def _lay_out_far(m: np.ndarray) -> None:
         "slices_at": 2 * BUCKETS * slices,
         "channels_at": 2 * BUCKETS * m["channels"],
         "rows_at": m["channels"] * m["dram_banks"],
+        "banks_at": m["channels"] * m["dram_banks"],
         "uses_at": 1,
     }
     m["far_words"] = 1 if m["perfect"] else _lay_out(m, sizes)

@@ -116,6 +116,30 @@ def merge(sm, heap, m, k, sectors, time):
 
 
 @jit
+def wait_for_mshr(sm, heap, m, time):
+    """Cycle from `time` on in which a miss register is free: the first of a binary heap. The tags wait for it."""
+    if heap[m.mshrs_at] > time:
+        time = heap[m.mshrs_at]
+        sm.tags_blocked = max(sm.tags_blocked, time)
+    return time
+
+
+@jit
+def take_mshr(heap, m, until):
+    """Take the miss register that is free first, until a line is there."""
+    k = 0
+    while True:
+        child = 2 * k + 1
+        if child + 1 < m.l1d_mshrs and heap[m.mshrs_at + child + 1] < heap[m.mshrs_at + child]:
+            child += 1
+        if child >= m.l1d_mshrs or heap[m.mshrs_at + child] >= until:
+            heap[m.mshrs_at + k] = until
+            return
+        heap[m.mshrs_at + k] = heap[m.mshrs_at + child]
+        k = child
+
+
+@jit
 def l1d_load(sm, heap, far, m, line, time, sectors):
     """Result cycle of one load (or local store) transaction, a hit at `time`. Allocates on a miss."""
     k = l1d_find(heap, m, line)
@@ -124,6 +148,8 @@ def l1d_load(sm, heap, far, m, line, time, sectors):
         done = merge(sm, heap, m, k, sectors, time)
     else:
         sm.l1d_misses += 1
+        if not m.perfect:
+            time = wait_for_mshr(sm, heap, m, time)
         if k < 0:
             k, time = allocate(sm, heap, far, m, line, time)
         if m.l1d_sectored:
@@ -133,6 +159,8 @@ def l1d_load(sm, heap, far, m, line, time, sectors):
         else:
             wanted = WHOLE_LINE
         done = supply(sm, heap, far, m, line, wanted, time)
+        if not m.perfect:
+            take_mshr(heap, m, done)
         arrive_at(heap, m, k, wanted, done)
     if not m.l1d_fifo:
         touch(sm, heap, k, m.l1d_lines)

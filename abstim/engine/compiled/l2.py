@@ -1,14 +1,14 @@
 """L2 slices and DRAM channels, shared by all SMs (docs/timing-rules.md, rule 11).
 
 `far` holds the L2 tags (line + 1, last use, valid sectors, dirty sectors, reads waiting for a sector, a byte each, and
-the cycle in which each of the four sectors is there), the servers of slices and channels, the open row of every bank,
-and a use counter.
+the cycle in which each of the four sectors is there), the servers of slices and channels, of every bank the open row
+and the cycle in which it has served all it was asked, and a use counter.
 """
 
 from __future__ import annotations
 
 from abstim.engine.compiled.compile import jit, outlined
-from abstim.engine.compiled.layout import BUCKETS
+from abstim.engine.compiled.layout import BUCKETS, UNITS_A_CYCLE_LOG2
 from abstim.engine.compiled.servers import block, respond, serve
 from abstim.engine.compiled.tags import find, victim
 
@@ -56,10 +56,16 @@ def l2_line(far, m, line):
 
 
 @jit
+def bank_of(m, channel, local):
+    """Number of a line's bank among those of all channels."""
+    bank = ((local >> m.bank_log2) << 1) | ((local >> m.slice_log2) & 1)
+    return channel * m.dram_banks + bank % m.dram_banks
+
+
+@jit
 def activate_cycles(far, m, channel, local):
     """Cycles to open a line's row: 0 if it is open."""
-    bank = ((local >> m.bank_log2) << 1) | ((local >> m.slice_log2) & 1)
-    at = m.rows_at + channel * m.dram_banks + bank % m.dram_banks
+    at = m.rows_at + bank_of(m, channel, local)
     row = (local >> m.row_log2) + 1
     if far[at] == row:
         return 0
@@ -98,9 +104,17 @@ def on_its_way(far, m, k, j, number, served):
 
 @jit
 def read_sector(far, m, k, j, channel, local, served):
-    """Sector `j` of the line at `k` is asked of DRAM; returns when it is there."""
-    ready = served + activate_cycles(far, m, channel, local)
-    filled = serve(far, m.channels_at + channel * BUCKETS * 2, ready, m.dram_sector_units) + m.dram_cycles
+    """Sector `j` of the line at `k` is asked of DRAM; returns when it is there.
+
+    A channel serves its banks in turn: behind what waits for other banks a read waits one turn for each that waits
+    for its own, and no longer than if the channel served all in order.
+    """
+    opening, bank = activate_cycles(far, m, channel, local), m.banks_at + bank_of(m, channel, local)
+    turn = (m.dram_banks * m.dram_sector_units) >> UNITS_A_CYCLE_LOG2
+    in_turn = max(served, far[bank]) + opening + turn
+    in_order = serve(far, m.channels_at + channel * BUCKETS * 2, served + opening, m.dram_sector_units)
+    far[bank] = min(in_order, in_turn)
+    filled = far[bank] + m.dram_cycles
     far[k + (5 + j) * m.l2_lines] = filled
     far[k + 4 * m.l2_lines] = (far[k + 4 * m.l2_lines] & ~(255 << (8 * j))) | (1 << (8 * j))
     return filled

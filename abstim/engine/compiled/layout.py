@@ -48,15 +48,16 @@ MACHINE = np.dtype(
             "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles",
             "atomic_cycles", "l1i_miss_cycles",
             "register_count",
-            "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "miss_queue", "flit_bytes", "packet_bytes",
+            "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue",
+            "flit_bytes", "packet_bytes",
             "request_cycles", "l2_reply_cycles", "dram_cycles", "dram_reply_cycles", "activate_cycles",
             "l2_sector_units", "l2_atomic_units", "dram_sector_units", "channels", "slices_per_channel",
             "interleave_log2", "slice_log2", "slice_hash_log2",
             "l2_sets", "l2_ways", "l2_merges", "l2_lines", "l2_hash_log2", "dram_banks", "row_log2", "bank_log2",
-            "responses_at", "l2_at", "slices_at", "channels_at", "rows_at", "uses_at",
+            "responses_at", "l2_at", "slices_at", "channels_at", "rows_at", "banks_at", "uses_at",
             "blocks_at", "warps_at", "windows_at", "windows", "window_log2", "far_words",
             "ring", "registers_at", "results_at", "bus_at", "bank_at", "l1i_at", "const_at", "l1t_at", "l1d_at",
-            "hints_at", "cache_words", "heap_words",
+            "hints_at", "mshrs_at", "pipe_at", "cache_words", "heap_words",
         )),
         ("port_width", np.int64, KINDS),
         ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
@@ -97,6 +98,8 @@ SM = np.dtype(
         ("horizon", np.int64),  # run no further: a thread block may come in then
         ("more_blocks", np.int64),
         ("response_free", np.int64),
+        ("entered", np.int64),  # cycle in which the latest transaction entered the L1D pipe,
+        ("pipe_position", np.int64),  # and where it stands in it
         ("tags_blocked", np.int64),  # L1D tags take no transaction before; so
         ("const_blocked", np.int64),  # the constant cache,
         ("fetch_blocked", np.int64),  # and the fetch stage

@@ -140,9 +140,10 @@ def const_result(sm, heap, far, m, streams, first, end, start):
 
 @jit
 def global_result(sm, heap, far, m, code, streams, i, first, end, start):
-    """A global, local or generic access: one transaction a cycle through the L1D pipeline, last line first."""
+    """A global, local or generic access: one transaction a cycle into the L1D pipeline, last line first."""
     kind, size = code[i].kind, transaction_bytes(m, code[i].access_bytes)
     time, done, busy = start + m.l1d_cycles, start, -1
+    sm.entered = start
     for k in range(end - 1, first - 1, -1):
         record = np.int64(streams.records[k])
         line, left = record >> 5, (record >> 1) & 15
@@ -150,10 +151,31 @@ def global_result(sm, heap, far, m, code, streams, i, first, end, start):
             sectors = next_transaction(left, size)
             left &= ~sectors
             later, busy = next_cycle(m, busy, sectors)
-            time = max(time + later, sm.tags_blocked)
+            enter_pipe(sm, heap, m, later)
+            time = max(time + later, sm.tags_blocked, sm.entered + m.l1d_cycles)
             done = max(done, transaction(sm, heap, far, m, kind, line, time, sectors))
+            leave_pipe(sm, heap, m, time)
     sm.tags_blocked = max(sm.tags_blocked, time + 1)
     return done
+
+
+@jit
+def enter_pipe(sm, heap, m, later):
+    """The next transaction enters the L1D pipeline, `later` cycles after the one before it, or once there is room.
+
+    While the tags are blocked, transactions close up behind them: as many as the pipeline has stages.
+    """
+    sm.entered += later
+    if not m.perfect:  # whose tags are never blocked
+        sm.entered = max(sm.entered, heap[m.pipe_at + sm.pipe_position])
+
+
+@jit
+def leave_pipe(sm, heap, m, time):
+    """The transaction that met the tags at `time` leaves the pipeline; a blocked one stays until it can go on."""
+    if not m.perfect:
+        heap[m.pipe_at + sm.pipe_position] = max(time, sm.tags_blocked)
+        sm.pipe_position = sm.pipe_position + 1 if sm.pipe_position + 1 < m.pipe_stages else 0
 
 
 @jit

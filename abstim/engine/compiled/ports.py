@@ -118,7 +118,7 @@ def execute(sm, heap, far, m, code, streams, i, w, time):
         start = max(dispatched + 1, sm.unit_free[unit])
         sm.unit_free[unit] = start + busy
         result = result_of(sm, heap, far, m, code, streams, w, i, start, end)
-        back_pressure = max(sm.tags_blocked - m.l1d_cycles - 1, sm.const_blocked)
+        back_pressure = max(sm.entered, sm.const_blocked)
         sm.unit_free[unit] = max(sm.unit_free[unit], back_pressure)
     else:
         earliest = max(dispatched + 1, sm.last_start[port]) if kind == SP else dispatched + 1
