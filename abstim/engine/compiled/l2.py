@@ -132,12 +132,14 @@ def access(sm, heap, far, m, line, sectors, time, write, units):
             sm.dram_writes += write_out(far, m, k, channel, time + m.request_cycles)
         far[k] = line + 1
         far[valid] = 0
-    done = time
+    done, left = time, (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
+    all_served = serve(far, m.slices_at + number * BUCKETS * 2, time + m.request_cycles, left * units)
     for j in range(4):
         if not (sectors >> j) & 1:
             continue
         sm.l2_accesses += 1
-        served = serve(far, m.slices_at + number * BUCKETS * 2, time + m.request_cycles, units)
+        left -= 1
+        served = all_served - ((left * units) >> UNITS_A_CYCLE_LOG2)
         present = (far[valid] >> j) & 1
         if not present:
             sm.l2_misses += 1
