@@ -82,6 +82,7 @@ class ColdStart:
         """Everything, as what `json.dumps` takes; a reuse without a neighbour is null."""
         reuse = {"forward_reuse": self.forward_reuse, "backward_reuse": self.backward_reuse}
         return {
+            "kind": "coldstart",
             "target": self.target,
             "gpu": self.gpu,
             "instructions": self.instructions.tolist(),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
-from browser import Browser, find_browser
+from browser import Browser
+from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
 
 from abstim.bench import BenchResult, Rate
 from abstim.bench.rate import Against
@@ -20,11 +20,10 @@ from abstim.report.page import charts_of, render, section_of
 from abstim.report.read import Source, read_source
 from abstim.report.sweep import pareto_front, sweep_section
 from abstim.result import SLOT_REASONS
+from abstim.sampled import sample
 from abstim.simulate import run_many
 from abstim.validate import Comparison, Validation
 from functional.errors import InputError
-
-NEEDS_BROWSER = pytest.mark.skipif(find_browser() is None, reason="no Chromium")
 
 
 def sweep(points):
@@ -60,22 +59,6 @@ def with_windows(run):
     return run
 
 
-def sampled():
-    parts = [{"name": f"launch {k}", "how": how, "instructions": 1e4, "cycles": 5000.0 + k}
-             for k, how in enumerate(["detailed", "warp", "warp", "kernel"])]  # fmt: skip
-    estimate = {"method": "photon", "total": 20_006.0, "low": 19_000.0, "high": 21_000.0, "basis": "sampled",
-                "confidence": 0.95, "detailed_fraction": 0.25, "functional_fraction": 0.5, "parts": parts}  # fmt: skip
-    stability = [{"part": "launch 0", "issued_instructions": 1000 * k, "drift": 0.5 / (k + 1)} for k in range(9)]
-    return {
-        "kind": "sample",
-        "target": "x",
-        "gpu": "gtx480",
-        "estimate": estimate,
-        "true_cycles": 20_000,
-        "stability": stability,
-    }
-
-
 def bench_result():
     counts = (10**7, 10**6, 10**7, 10**6)
     rates = {n: {s: Rate((0.1, 0.2, 0.3), 1.0, *counts) for s in ("execute", "time")} for n in ("x", "y")}
@@ -85,7 +68,7 @@ def bench_result():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """One file of every kind."""
+    """One file of every kind but those of `test_report_sampling`."""
     folder = tmp_path_factory.mktemp("results")
     from abstim.config import load_gpu
 
@@ -98,28 +81,9 @@ def files(tmp_path_factory):
         write(folder / "runs.json", {"kind": "runs", "runs": runs}),
         write(folder / "validate.json", validation.to_json()),
         write(folder / "bench.json", bench_result()),
-        write(folder / "sample.json", sampled()),
+        write(folder / "sample.json", sample("nn_euclid", gpus[0]).to_json()),
         folder / "sweep.parquet",
     ]
-
-
-class Outline(HTMLParser):
-    """Headings, ids, what labels refer to, and addresses."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.headings, self.ids, self.references, self.addresses, self.tables = [], [], [], [], 0
-        self.feed(html)
-
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.tables += tag == "table"
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(int(tag[1]))
-        self.ids += [found["id"]] if "id" in found else []
-        for key in ("aria-labelledby", "aria-describedby", "for"):
-            self.references += found.get(key, "").split()
-        self.addresses += [found[key] for key in ("href", "src", "action") if key in found]
 
 
 def test_page_is_whole_and_well_formed(files, tmp_path):
@@ -134,8 +98,8 @@ def test_page_is_whole_and_well_formed(files, tmp_path):
     assert page.tables == len(charts) and all(c.summary and c.table.rows for c in charts)
     titles = {chart.title for chart in charts}
     assert titles >= {"Kernel time, and where the issue slots went", "IPC over time", "Hit rates", "Roofline",
-                      "Balance of the SMs", "Pareto front", "Heat map", "Parallel coordinates", "What was skipped",
-                      "Stability over time", "Predicted against measured cycles"}  # fmt: skip
+                      "Balance of the SMs", "Pareto front", "Heat map", "Parallel coordinates",
+                      "How its parts were found", "Predicted against measured cycles"}  # fmt: skip
 
 
 def test_names_cannot_break_out_of_the_page():
@@ -261,23 +225,6 @@ def test_missing_files_and_folders_are_said(tmp_path, files):
         write_report(files[:1], tmp_path / "nowhere" / "report.html")
 
 
-DRAWN = "document.documentElement?.dataset.drawnMs"
-# Charts whose canvas holds nothing but its background.
-BLANK = """[...document.querySelectorAll('.chart')].filter((chart) => {
-  const found = [];
-  const look = (root) => root.querySelectorAll('*').forEach((element) => {
-    if (element.tagName == 'CANVAS') found.push(element);
-    if (element.shadowRoot) look(element.shadowRoot);
-  });
-  look(chart);
-  const colors = new Set();
-  for (const canvas of found) {
-    if (!canvas.width || !canvas.height) continue;
-    const pixels = new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-    for (let k = 0; k < pixels.length && colors.size < 4; k += 3) colors.add(pixels[k]);
-  }
-  return colors.size < 4;
-}).map((chart) => chart.id)"""
 FIGURE = "Bokeh.documents[0].roots().find((f) => f.renderers.some((r) => r.name === 'sm_count'))"
 
 

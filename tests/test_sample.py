@@ -6,14 +6,19 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import abstim
 from abstim.cli import main
+from abstim.cli.parts import MOST_WAYS, by_way
+from abstim.cli.sample import _print_sample
 from abstim.config import load_gpu
-from abstim.sampled import METHODS, Known, compare, sample
+from abstim.sampled import METHODS, Known, SampleResult, compare, sample
+from abstim.sampled.result import thinned
 from functional.errors import InputError
 from functional.suite import ptx_path
-from sampling import Profile
+from sampling import Estimate, Part, Profile
 
 REAL = load_gpu("gtx480", ["perfect_memory=false"])
 
@@ -197,3 +202,41 @@ def test_an_analysis_made_for_one_gpu_serves_another(monkeypatch, tmp_path) -> N
     assert (folder / "0.npz").stat().st_mtime_ns == stamp
     (folder / "0.npz").write_bytes(b"damaged")
     assert sample(case, REAL, "photon").estimate.total == first.total
+
+
+WAYS = st.tuples(st.sampled_from([f"{n} of 919 launches" for n in range(40)]), st.floats(0, 1e6), st.floats(0, 1e6))
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(WAYS, max_size=80))
+def test_ways_hold_all_parts_and_the_largest_are_told_apart(parts) -> None:
+    ways = by_way(parts)
+    assert len(ways) <= MOST_WAYS + 1
+    assert sum(way.parts for way in ways) == len(parts)
+    for place, name in ((1, "instructions"), (2, "cycles")):
+        assert sum(getattr(way, name) for way in ways) == pytest.approx(sum(part[place] for part in parts))
+    alone = {way.how: way for way in by_way(parts, most=len(parts))}
+    shown = [way for way in ways if not way.how.endswith(" other ways")]
+    assert all(alone[way.how] == way for way in shown)
+    left = [way.cycles for how, way in alone.items() if how not in {way.how for way in shown}]
+    assert not left or min(way.cycles for way in shown) >= max(left)
+
+
+def test_a_hundred_ways_and_long_names_fit_on_a_page(capsys) -> None:
+    kernel = "_ZN2at6native29vectorized_elementwise_kernel" + "ILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEE" * 3
+    parts = tuple(Part(name=str(n), how=f"kernel (as {n} {kernel})", instructions=1e9, cycles=1e9 + n)
+                  for n in range(100))  # fmt: skip
+    estimate = Estimate(method="x", total=1e11, low=9e10, high=2e11, basis="model", detailed_fraction=0.1, parts=parts)
+    seconds = {"execute": 1.0, "time": 2.0, "analyse": 3.0}
+    _print_sample(SampleResult(target=kernel, gpu="gtx480", method="photon", estimate=estimate, seconds=seconds))
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.count("kernel (as") == MOST_WAYS and "88 other ways" in text and "88,000,003,828" in text
+
+
+def test_a_thinned_history_ends_where_the_whole_one_does() -> None:
+    for length in (1, 199, 200, 201, 399, 1000):
+        history = [(float(k), 1.0) for k in range(length)]
+        found = thinned(history)
+        assert found[-1] == history[-1] and min(length, 100) <= len(found) <= 200
+        assert len(set(np.diff([cycle for cycle, _ in found]))) <= 1  # evenly spaced

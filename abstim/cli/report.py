@@ -15,7 +15,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RESULT...",
-            help="What `--json` of run, validate, bench or sample printed, or the table of a sweep.",
+            help="What `--json` of run, validate, bench, sample or coldstart printed, or the table of a sweep.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page.")] = Path("report.html"),
@@ -24,8 +24,8 @@ def report(
 ) -> None:
     """Draw results as one HTML page that works offline, by keyboard, with a screen reader, light and dark.
 
-    Files are recognised by what they hold: JSON of `abstim run`, `validate`, `bench` and `sample`; JSON, CSV or Parquet
-    of `abstim explore`.
+    Files are recognised by what they hold: JSON of `abstim run`, `validate`, `bench`, `sample` (one method, or several
+    with `--compare`), `bench --stage sample` and `coldstart`; JSON, CSV or Parquet of `abstim explore`.
 
     Example: `abstim run hotspot --json > hotspot.json && abstim report hotspot.json -o hotspot.html`
     """

@@ -173,6 +173,7 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 
 def _print_sample(result: SampleResult) -> None:
+    from abstim.cli.parts import by_way
     from abstim.cli.tables import duration, print_table, quantity
 
     estimate = result.estimate
@@ -190,8 +191,9 @@ def _print_sample(result: SampleResult) -> None:
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
     print_table(f"{result.target} on {result.gpu}, {result.method}", ("", ""), rows, left=2)
-    parts = _grouped(estimate.parts)
-    print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), parts)
+    ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
+    found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
+    print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)
 
 
 _BASIS = {
@@ -199,15 +201,6 @@ _BASIS = {
     "sampled": "the spread of the sample",
     "model": "the method's own assumption; one sample has no spread",
 }
-
-
-def _grouped(parts) -> list[tuple]:
-    """Parts found the same way, together."""
-    found: dict[str, list[float]] = {}
-    for part in parts:
-        row = found.setdefault(part.how, [0, 0.0, 0.0])
-        row[0], row[1], row[2] = row[0] + 1, row[1] + part.instructions, row[2] + part.cycles
-    return [(how, int(n), round(instructions), round(cycles)) for how, (n, instructions, cycles) in found.items()]
 
 
 def _print_comparison(found: Comparison) -> None:

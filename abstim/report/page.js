@@ -15,7 +15,7 @@
     legend: { label_text_color: ink },
     bar: { title_text_color: ink, major_label_text_color: ink },
   });
-  const kinds = { Title: "text", LinearAxis: "axis", LogAxis: "axis", CategoricalAxis: "axis", Grid: "grid", Legend: "legend", ColorBar: "bar" };
+  const kinds = { Title: "text", Text: "text", LinearAxis: "axis", LogAxis: "axis", CategoricalAxis: "axis", Grid: "grid", Legend: "legend", ColorBar: "bar" };
 
   function paint(models) {
     button.setAttribute("aria-pressed", String(isDark()));

@@ -33,7 +33,10 @@ def write_report(
 def section_of(source: Source) -> Section:
     """The section of one file. Raises InputError if a key is missing that its kind always has."""
     from abstim.report.benchmark import bench_section
+    from abstim.report.coldstart import coldstart_section
     from abstim.report.launches import comparison_section, run_section
+    from abstim.report.sample_bench import sample_bench_section
+    from abstim.report.sample_methods import comparison_of_methods_section
     from abstim.report.sampled import sampling_section
     from abstim.report.sweep import sweep_section
     from abstim.report.validation import validation_section
@@ -45,6 +48,9 @@ def section_of(source: Source) -> Section:
         "bench": lambda: bench_section(source.data),
         "explore": lambda: sweep_section(source.name, source.data),
         "sample": lambda: sampling_section(source.data),
+        "sample-comparison": lambda: comparison_of_methods_section(source.data),
+        "bench-sample": lambda: sample_bench_section(source.data),
+        "coldstart": lambda: coldstart_section(source.data),
     }
     try:
         return make[source.kind]()

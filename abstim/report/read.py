@@ -13,7 +13,8 @@ from functional.errors import InputError
 if TYPE_CHECKING:
     import pandas
 
-KINDS = ("run", "runs", "validate", "bench", "explore", "sample")  # the key "kind" of a JSON result
+# the key "kind" of a JSON result
+KINDS = ("run", "runs", "validate", "bench", "explore", "sample", "sample-comparison", "bench-sample", "coldstart")
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def run_method(
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate.functional_fraction)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
-        stability=tuple(tuple(simulator.history) for simulator in program.simulators if simulator.history),
+        stability={program.name(n): tuple(s.history) for n, s in sorted(program.simulators.items()) if s.history},
     )
 
 

@@ -68,7 +68,7 @@ class SampledProgram:
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
         self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs
         self.asked: set[int] = set()  # which of them this one asked for
-        self.simulators: list[EngineSimulator] = []
+        self.simulators: dict[int, EngineSimulator] = {}  # of launches that are stepped
         self.executed_instructions, self.looked_instructions = 0.0, 0.0  # warp instructions; the latter by `look_at`
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._lock, self._executing = Lock(), Lock()
@@ -174,7 +174,7 @@ class SampledProgram:
             self.thread_blocks(number), self.gpu, self.table(number), self.blocks_per_sm(number), self.name(number),
             basic_blocks, self.spent, lambda: self.warm_up.before(self, number),
         )  # fmt: skip
-        self.simulators.append(simulator)
+        self.simulators[number] = simulator
         return simulator
 
     def name(self, number: int) -> str:

@@ -15,9 +15,9 @@ _POINTS = 200  # of a launch's history that are worth a line in a file
 class SampleResult:
     """One method on one target and GPU.
 
-    `seconds` are wall-clock: execute (functionally), time (in detail), analyse (the method itself). `stability`: for
-    each launch that was stepped, (cycle, warp instructions a cycle since the row before). `memory`: hit rates, traffic
-    and use (`limits.memory_use`) projected to the whole; empty where the method projects cycles alone.
+    `seconds` are wall-clock: execute (functionally), time (in detail), analyse (the method itself). `stability`: of
+    each launch that was stepped, in their order, (cycle, warp instructions a cycle since the step before). `memory`: hit
+    rates, traffic and use (`limits.memory_use`) projected to the whole; empty where the method projects cycles alone.
     """
 
     target: str
@@ -25,7 +25,7 @@ class SampleResult:
     method: str
     estimate: Estimate
     seconds: dict[str, float]
-    stability: tuple[tuple[tuple[float, float], ...], ...] = ()
+    stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     true_cycles: float | None = None
 
@@ -50,7 +50,7 @@ class SampleResult:
             "estimate": asdict(self.estimate),
             "seconds": self.seconds,
             "memory": self.memory,
-            "stability": [thinned(history) for history in self.stability],
+            "stability": {launch: thinned(history) for launch, history in self.stability.items()},
         } | ({} if self.true_cycles is None else {"true_cycles": self.true_cycles})
 
 
@@ -111,14 +111,15 @@ class Comparison:
             "true_cycles": self.true_cycles,
             "cycles": self.cycles,
             "rows": [asdict(row) for row in self.rows()],
+            "full": self.full.to_json(),
             "results": [result.to_json() | {"true_cycles": self.true_cycles} for result in self.results],
         }
 
 
 def thinned(history: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most _POINTS of them, evenly spaced."""
+    """At most _POINTS of them, evenly spaced, the last one included: it says where detailed simulation ended."""
     step = -(-len(history) // _POINTS) or 1
-    return list(history[::step])
+    return list(history[::-1][::step][::-1])
 
 
 def _ratio(whole: float, part: float) -> float:

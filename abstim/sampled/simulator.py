@@ -159,6 +159,8 @@ class EngineSimulator:
         whole = min(clock // WINDOW_CYCLES, WINDOWS - 1)
         counts = state.launch.windows[state.told : whole].astype(float)
         if len(counts):
+            if not self.history:
+                self.history.append((float(self.latency), 0.0))
             self.history.append((float(clock + self.latency), float(counts.mean()) / WINDOW_CYCLES))
         idle = np.zeros(self.idle_windows if state.told == 0 and whole else 0)
         state.told = max(state.told, whole)
