@@ -16,8 +16,8 @@ class SampleResult:
     """One method on one target and GPU.
 
     `seconds` are wall-clock: execute (functionally), time (in detail), analyse (the method itself). `stability`: of
-    each launch that was stepped, in their order, (cycle, warp instructions a cycle since the step before). `memory`: hit
-    rates, traffic and use (`limits.memory_use`) projected to the whole; empty where the method projects cycles alone.
+    each launch that was stepped, in their order, (cycle, warp instructions a cycle since the step before). `memory`:
+    hit rates, traffic and use (`limits.memory_use`) projected to the whole; empty where only cycles are projected.
     """
 
     target: str
