@@ -181,6 +181,36 @@ def test_conversions_that_pack() -> None:
     assert each_lane(body, floats, 5)[0].tolist() == want
 
 
+def test_what_is_too_small_for_f16() -> None:
+    """Powers of two next to the least subnormals of f16, f32 and f64: each mode gives 0 or the number next to it."""
+    powers = [2.0**n for n in (-24, -25, -26, -100, -126, -149, -150, -151, -160, -210, -506, -1000, -1022, -1074)]
+    numbers = np.array(
+        [*powers, *(-x for x in powers), 0.0, -0.0, np.nextafter(2.0**-25, 1), -np.nextafter(2.0**-25, 1)]
+    )
+    body = "".join(
+        f"mov.b64 %fd0, {{%i0, %i1}}; cvt.{mode}.f16.f64 %h0, %fd0; cvt.u32.u16 %o{i}, %h0;"
+        for i, mode in enumerate(("rn", "rz", "rm", "rp"))
+    )
+    out = each_lane(body, numbers.view(np.uint32).reshape(32, 2), 4)
+    for x, got in zip(numbers.tolist(), out.tolist(), strict=True):
+        zero, least = (0x8000, 0x8001) if math.copysign(1, x) < 0 else (0, 1)
+        away, whole = zero if x == 0 else least, abs(x) == 2.0**-24
+        want = [least if abs(x) > 2.0**-25 else zero, least if whole else zero]
+        want += [least if whole else zero, away] if zero == 0 else [away, least if whole else zero]
+        assert got == want, x
+
+
+def test_ex2_of_f16_from_the_least_result_down_to_none() -> None:
+    exponents = np.array(
+        [-24, -25, -26, -100, -149, -150, -151, -160, -210, -266, -462, -506, -930, -1022, -1074, -1076]
+    )
+    halves = np.concatenate([exponents, np.arange(-16, 0)]).astype(np.float16)
+    body = "ex2.approx.f16x2 %o0, %i0; mov.b32 {%h0, %h1}, %i0; ex2.approx.f16 %h0, %h0; cvt.u32.u16 %o1, %h0;"
+    out = each_lane(body, (halves.view(np.uint16).astype(np.uint32) * 0x10001)[:, None], 2)
+    want = [1, *[0] * 15, *(int(np.float16(2.0**n).view(np.uint16)) for n in range(-16, 0))]
+    assert out.tolist() == [[0x10001 * bits, bits] for bits in want]
+
+
 # -- integers --------------------------------------------------------------------------------------------------------
 
 

@@ -66,13 +66,13 @@ def two_sum(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def round_to_odd(e: Emitter, s: Value, error: Value) -> Value:
-    """s + error rounded to odd, where s is that sum rounded to nearest; `error` may be wider."""
+    """s + error rounded to odd, where s is that sum rounded to nearest, a zero with its sign; `error` may be wider."""
     bits = e.raw_bits(s)
     even = e.compare("eq", e.op("and", bits, 1), 0)
     move = e.op("and", even, e.compare("one", error, 0.0))
     move = e.op("and", move, e.op("and", finite(e, error), finite(e, s)))
-    up = e.op("xor", e.compare("ogt", error, 0.0), e.compare("ogt", s, 0.0))
-    moved = e.op("add", bits, e.select(up, -1, 1, bits.kind))
+    shrinks = e.op("xor", e.compare("ogt", error, 0.0), e.compare("sge", bits, 0))
+    moved = e.op("add", bits, e.select(shrinks, -1, 1, bits.kind))
     return e.as_kind(e.select(move, moved, bits), s.kind)
 
 
