@@ -242,3 +242,16 @@ def test_a_thinned_history_ends_where_the_whole_one_does() -> None:
         found = thinned(history)
         assert found[-1] == history[-1] and min(length, 100) <= len(found) <= 200
         assert len(set(np.diff([cycle for cycle, _ in found]))) <= 1  # evenly spaced
+
+
+@pytest.mark.parametrize("command", ["trace", "export-trace"])
+def test_what_was_executed_elsewhere_is_sampled_too(command, tmp_path) -> None:
+    folder = tmp_path / "hotspot"
+    with pytest.raises(SystemExit) as exit_:
+        main([command, "hotspot", "-o", str(folder)])
+    assert exit_.value.code == 0
+    whole = abstim.run(str(folder), REAL).totals["cycles"]
+    for method in ("photon", "stem", "pka"):
+        assert sample(str(folder), REAL, method).estimate.relative_error(whole) < 0.05, method
+    found = compare(str(folder), REAL, ["photon", "pks"])
+    assert found.true_cycles == whole and [row.error < 0.05 for row in found.rows()] == [True] * 3

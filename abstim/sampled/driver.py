@@ -25,6 +25,8 @@ from abstim.workload import execute
 from abstim.workloads.streamed import StreamedCase
 from functional.case import Case
 from functional.errors import InputError
+from functional.store import StoredCase
+from functional.trace import Trace
 from sampling import Estimate, SamplingError
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ def opened(
     if isinstance(case, StreamedCase):
         return SampledProgram(case, gpu, **partial_options)
     occupancies(case, registers_of(case), gpu)
-    program = SampledProgram(case, gpu, traces=case.traces, **partial_options)
+    program = SampledProgram(case, gpu, traces=_recorded(case, progress), **partial_options)
     if program.given or program.signatures is not None:
         return program
     if not online or program.warm_up.name != EMPTY:
@@ -105,6 +107,12 @@ def opened(
         return SampledProgram(case, gpu, traces=traces, **options)
     kept = trace_cache.load(trace_cache.execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
+
+
+def _recorded(case: Case, progress: Progress) -> tuple[Trace, ...]:
+    """All traces of a target that was executed elsewhere, a trace store or directory; of others none."""
+    elsewhere = bool(case.traces) or isinstance(case, StoredCase)
+    return execute(case, progress=progress).execution.traces if elsewhere else ()
 
 
 def run_method(
@@ -174,12 +182,13 @@ def compare(
     """All methods beside the full simulation, executed and timed anew, so that seconds compare. With a `warm_up` the
     full simulation keeps its caches between launches, and no method may use what another has measured."""
     point, case = _gpu(gpu, overrides), open_target(target)
-    chosen = [_chosen(name, inside) for name in methods or tuple(METHODS)]
+    default = [name for name, method in METHODS.items() if not (inside and method.own)]
+    chosen = [_chosen(name, inside) for name in methods or default]
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
     before = [_warm_up(warm_up, method, point) for method in chosen]
     kept = KeptCaches() if warm_up_named(warm_up).name != EMPTY else None
     whole = SampledProgram(
-        case, point, traces=case.traces, keep=not isinstance(case, StreamedCase), warm_up=kept, **options
+        case, point, traces=_recorded(case, progress), keep=not isinstance(case, StreamedCase), warm_up=kept, **options
     )
     whole.prepare()
     full = run_method(METHODS["full"], whole)
@@ -207,8 +216,8 @@ class Prepared:
     def open(self, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
         """The program as the method by itself would find it."""
         case, gpu = self.whole.case, self.whole.gpu
-        if self.whole.signatures is not None or method.online:
-            return SampledProgram(case, gpu, traces=case.traces, partial=partial, **options)
+        if not self.whole.given and (self.whole.signatures is not None or method.online):
+            return SampledProgram(case, gpu, partial=partial, **options)
         traces = [self.whole.trace(number) for number in range(len(self.whole))]
         return SampledProgram(case, gpu, traces=traces, **options)
 

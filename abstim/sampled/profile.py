@@ -42,9 +42,9 @@ def profile_of(program: SampledProgram) -> Profile:
         runs[number] = kernels.setdefault(launch.program.name, len(kernels))
         if kind[number] == len(rows):
             program.progress("profile", number, len(program))
-            if launch.program.name not in irregular:
+            if program.signatures is not None and launch.program.name not in irregular:
                 irregular[launch.program.name] = _irregular(launch.program)
-            rows.append(_row(program, number, launch, irregular[launch.program.name]))
+            rows.append(_row(program, number, launch, irregular.get(launch.program.name, True)))
     columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
     blocks = _basic_blocks([row["basic_blocks"] for row in rows], kind, runs)  # type: ignore[misc]
     return Profile(
