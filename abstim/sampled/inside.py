@@ -63,12 +63,13 @@ def inside_named(name: str) -> Inside:
 
 
 def simulate(program: SampledProgram, launches: Sequence[int], inside: Inside) -> list[Estimate]:
-    """Chosen launches, in ascending order; at once as many as there are cores, where each can be executed alone."""
+    """Chosen launches, in ascending order; at once as many as there are cores, if it is proved that none decides what
+    another does."""
 
     def one(place: int) -> Estimate:
         estimate = inside(program, launches[place])
         program.drop(launches[place])
         return estimate
 
-    threads = 1 if program.warm_up.in_order or not program.alone else os.cpu_count() or 1
+    threads = 1 if program.warm_up.in_order or program.signatures is None else os.cpu_count() or 1
     return in_parallel(one, len(launches), threads, lambda n, of: program.progress("simulate", n, of))
