@@ -114,3 +114,14 @@ def test_launches_that_were_chosen_are_sampled_themselves():
 def test_a_way_inside_that_does_not_go(method, inside, message):
     with pytest.raises(InputError, match=message):
         sampled.sample("hotspot", GPU, method, inside=inside)
+
+
+def test_ideal_baselines_are_left_out_where_they_cannot_be():
+    """Before anything is simulated, and by name with a reason."""
+    few = replace(kernel_stream(6), launches=kernel_stream(6).launches[:6])
+    names = [row.method for row in sampled.compare(few, GPU).rows()]
+    assert "photon" in names and not any(name.startswith("ideal") for name in names)
+    with pytest.raises(InputError, match="made launch by launch"):
+        sampled.compare(few, GPU, ["stem", "ideal-random"])
+    with pytest.raises(InputError, match="leave out --warm-up"):
+        sampled.sample("dct8x8", GPU, "ideal-random", warm_up="1")

@@ -61,6 +61,7 @@ def sample(
     if chosen.online and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
     before = _warm_up(warm_up, chosen, point)
+    _check_ideal(chosen, case, before)
     program = opened(case, point, chosen.online, partial, instruction_budget, progress, before)
     program.prepare()
     store = MeasuredStore(case, point, before.name)
@@ -86,6 +87,14 @@ def _warm_up(name: str, method: Method, gpu: Gpu) -> WarmUp:
             "a perfect warm-up is a full simulation: --method full; others take a number of launches, or all"
         )
     return found
+
+
+def _check_ideal(method: Method, case: Case, warm_up: WarmUp) -> None:
+    """Before anything is simulated. Raises InputError for what an ideal baseline cannot do."""
+    if method.ideal and isinstance(case, StreamedCase):
+        raise InputError(f"{method.name} needs all traces at once; those of {case.name} are made launch by launch")
+    if method.ideal and warm_up.name != EMPTY:
+        raise InputError(f"{method.name} starts each launch with empty caches; leave out --warm-up")
 
 
 def opened(
@@ -182,10 +191,13 @@ def compare(
     """All methods beside the full simulation, executed and timed anew, so that seconds compare. With a `warm_up` the
     full simulation keeps its caches between launches, and no method may use what another has measured."""
     point, case = _gpu(gpu, overrides), open_target(target)
-    default = [name for name, method in METHODS.items() if not (inside and method.own)]
+    not_ideal = isinstance(case, StreamedCase) or warm_up_named(warm_up).name != EMPTY
+    default = [n for n, method in METHODS.items() if not ((inside and method.own) or (not_ideal and method.ideal))]
     chosen = [_chosen(name, inside) for name in methods or default]
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
     before = [_warm_up(warm_up, method, point) for method in chosen]
+    for method, start in zip(chosen, before, strict=True):
+        _check_ideal(method, case, start)
     kept = KeptCaches() if warm_up_named(warm_up).name != EMPTY else None
     whole = SampledProgram(
         case, point, traces=_recorded(case, progress), keep=not isinstance(case, StreamedCase), warm_up=kept, **options

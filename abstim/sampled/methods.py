@@ -38,6 +38,7 @@ class Method:
     """`run`: the estimate, each launch that the method chooses being simulated by `inside`. `select`: which it chooses.
 
     `online`: needs no profile, so nothing is executed before it. `inside` may be replaced unless it is `own`.
+    `ideal`: needs all traces at once and a full simulation from empty caches.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Method:
     online: bool = False
     inside: Inside = INSIDE["full"]
     own: bool = False
+    ideal: bool = False
 
     def estimate(self, program: SampledProgram, known: Known | None) -> Estimate:
         """The program's cycles."""
@@ -135,7 +137,8 @@ def first_launches(profile: Profile, count: int) -> Profile:
 def _ideal(name: str, what: str) -> Method:
     """A baseline over units of the full simulation, which it needs."""
     return Method(name, f"ideal, needs the full simulation: {what}",
-                  lambda program, known, inside: ideal.estimate(name, program), online=True, own=True)  # fmt: skip
+                  lambda program, known, inside: ideal.estimate(name, program), online=True, own=True,
+                  ideal=True)  # fmt: skip
 
 
 _ALL = (

@@ -66,8 +66,8 @@ class SampledProgram:
         self.alone = partial or self.signatures is not None
         self.given = bool(traces)
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
-        self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs
         self.asked: set[int] = set()  # which of them this one asked for
+        self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs
         self.simulators: dict[int, EngineSimulator] = {}  # of launches that are stepped
         self.executed_instructions, self.looked_instructions = 0.0, 0.0  # warp instructions; the latter by `look_at`
         self._seconds: defaultdict[str, float] = defaultdict(float)

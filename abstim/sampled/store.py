@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator, MutableMapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,12 @@ class AnalysisStore(MutableMapping[int, Analysis]):
     """Photon's analyses of one case's launches, a file each: made on one GPU, they serve all others."""
 
     def __init__(self, case: Case) -> None:
-        self.folder = cache_dir("analyses") / execution_key(case, "photon")
+        self._case = case
+
+    @cached_property
+    def folder(self) -> Path:
+        """Found when first asked for: the key takes a pass over all launches and all memory."""
+        return cache_dir("analyses") / execution_key(self._case, "photon")
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number}.npz"

@@ -37,9 +37,7 @@ class Units:
 
     instructions: Int64[np.ndarray, " unit"]
     cycles: Int64[np.ndarray, " unit"]
-    basic_blocks: Int64[
-        np.ndarray, "unit basic_block"
-    ]  # warp instructions; each kernel's blocks have their own columns
+    basic_blocks: Int64[np.ndarray, "unit basic_block"]  # warp instructions; every kernel has columns of its own
     seconds: float
 
     @property
