@@ -12,13 +12,13 @@ from typing import Any
 __version__ = "0.1.0"
 # Where each public name lives; loaded on first use, because a start of the command should not pay for all of them.
 _HOME = {
-    "run": "abstim.simulate",
-    "load": "abstim.loading",
-    "kernel_time": "abstim.replay.transformable",
-    "load_gpu": "abstim.config",
-    "Gpu": "abstim.config",
-    "RunResult": "abstim.result",
-    "LaunchResult": "abstim.result",
+    "run": "abstim.session.run",
+    "load": "abstim.target.loading",
+    "kernel_time": "abstim.gradient.transformable",
+    "load_gpu": "abstim.gpu.config",
+    "Gpu": "abstim.gpu.config",
+    "RunResult": "abstim.session.result",
+    "LaunchResult": "abstim.session.result",
     "InputError": "functional.errors",
 }
 __all__ = ["Gpu", "InputError", "LaunchResult", "RunResult", "kernel_time", "load", "load_gpu", "run"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from abstim.config import Gpu, load_gpu
 from abstim.engine import LaunchInputs
+from abstim.gpu.config import Gpu, load_gpu
 from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from abstim.cli import main
-from abstim.config import load_gpu
-from abstim.sass import opcodes, sass_opcode, table_path, trace_case
-from abstim.simulate import time
-from abstim.workload import Execution, Workload
+from abstim.gpu.config import load_gpu
+from abstim.session.run import time
+from abstim.target.execution import Execution, Workload
+from abstim.target.trace_directory import opcodes, sass_opcode, table_path, trace_case
 from functional import suite
 from functional.accelsim import write
 from functional.accelsim.opcodes import StaticInstruction

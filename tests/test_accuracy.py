@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from abstim.relative import median_miss_errors, relative_accuracy
-from abstim.validate import read_reference, select, validate
+from abstim.study.relative import median_miss_errors, relative_accuracy
+from abstim.study.validate import read_reference, select, validate
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 KERNELS, MICRO = ("table1", "apps"), ("micro",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from abstim.cli import main
-from abstim.result import LaunchResult
+from abstim.session.result import LaunchResult
 
 
 def abstim(capsys, *words):

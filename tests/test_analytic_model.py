@@ -9,10 +9,10 @@ import pytest
 from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, run_many, summaries
 from abstim.analytic.compare import pooled, rank_random
 from abstim.analytic.space import random_points
-from abstim.config import load_gpu
-from abstim.simulate import run
-from abstim.target import open_target
-from abstim.workload import execute
+from abstim.gpu.config import load_gpu
+from abstim.session.run import run
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
 from functional.errors import InputError
 
 REAL = load_gpu("gtx480", ["perfect_memory=false"])

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abstim.bench import BenchResult, Rate, against, compare
 from abstim.cli import main
-from abstim.validate import known_variants
+from abstim.study.bench import BenchResult, Rate, against, compare
+from abstim.study.validate import known_variants
 from functional.errors import InputError
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
@@ -114,7 +114,7 @@ def call(capsys, *arguments):
 
 
 def test_command_measures_compares_and_prints(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("abstim.bench.stages.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
     beside = ("bench", "nn_euclid", "--rounds", "3", "--reference", str(CYCLES), "--variant", "GTX480_a")
     code, out, _ = call(capsys, *beside, "--json")
     data = json.loads(out)
@@ -123,7 +123,7 @@ def test_command_measures_compares_and_prints(capsys, tmp_path, monkeypatch):
     assert set(stages) == {"parse", "characterize", "execute", "time"}
     assert all(len(stage["round_seconds"]) == 3 for stage in stages.values())
     (row,) = data["against"]
-    from abstim.simulate import run
+    from abstim.session.run import run
 
     (gpu, cycles) = known_variants()["GTX480_a"], row["predicted_cycles"]
     assert run("nn_euclid", gpu).totals["cycles"] == cycles

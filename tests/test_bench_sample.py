@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from abstim.bench import sampling
-from abstim.bench.sampling import SampleBench, bench_samples, summary
 from abstim.cli import main
-from abstim.sampled import METHODS, compare
-from abstim.sampled.result import Row
-from abstim.target import names_in
+from abstim.study.bench import sampling
+from abstim.study.bench.sampling import SampleBench, bench_samples, summary
+from abstim.study.sample import METHODS, compare
+from abstim.study.sample.result import Row
+from abstim.target.resolve import names_in
 from functional import suite
 from functional.errors import InputError
 
@@ -83,7 +83,7 @@ def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_f
             raise InputError("there is none")
         return done
 
-    monkeypatch.setattr("abstim.sampled.compare", stub)
+    monkeypatch.setattr("abstim.study.sample.compare", stub)
     assert bench_samples(["nn_euclid", "bfs", "relu"], ["pks"]).to_json()["interrupted"]
     code, out, err = call(capsys, "nn_euclid", "bfs", "relu", *STAGE)
     assert code == 130 and "nn_euclid" in out and "interrupted" in err

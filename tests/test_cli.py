@@ -41,7 +41,7 @@ $L__BB0_2:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    import abstim.engine.point  # noqa: F401  its machine code stays in the cache of all tests
+    import abstim.engine.simulate  # noqa: F401  its machine code stays in the cache of all tests
 
     monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
 
@@ -90,8 +90,6 @@ def test_help_imports_nothing_slow():
         (("run", "hotspot", "--set", "sm_cuont=3"), "did you mean sm_count?"),
         (("run", "hotspot", "--set", "sm_count=0"), "not a whole number from 1 to 4096"),
         (("run", "hotspot", "--grid", "4"), "--grid: only for a .ptx target"),
-        (("run", "hotspot", "--backend", "quantum"), "no back end 'quantum'"),
-        (("run", "hotspot", "--set", "perfect_memory=false", "--backend", "array"), "perfect memory only"),
         (("run", "missing.json"), "missing.json"),
         (("run", "missing.ptx", "--grid", "1", "--block", "1"), "missing.ptx"),
         (("run", "missing.ptx"), "also needs --grid and --block"),
@@ -202,6 +200,6 @@ def test_interrupt_is_clean(capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("abstim.config.gpu_names", interrupted)
+    monkeypatch.setattr("abstim.gpu.config.gpu_names", interrupted)
     code, out, err = call(capsys, "gpus")
     assert (code, out, err) == (130, "", "abstim: interrupted\n")

@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from abstim.cli.app import app
-from abstim.cold_start import Study, cold_start, in_order, lines_of
-from abstim.config import load_gpu
 from abstim.engine import Caches
-from abstim.engine.machine import machine_of
-from abstim.engine.point import simulate_point
-from abstim.engine.warm import bank_loads, warm, without_data
+from abstim.engine.design_point import machine_of
+from abstim.engine.simulate import simulate_point
+from abstim.engine.warming import bank_loads, warm, without_data
+from abstim.gpu.config import load_gpu
 from abstim.progress import silent
-from abstim.workload import execute
+from abstim.study.cold_start import Study, cold_start, in_order, lines_of
+from abstim.target.execution import execute
 from functional import suite
 from functional.errors import InputError
 from functional.memory import GLOBAL_BASE

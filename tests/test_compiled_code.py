@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from abstim.engine.compiled import native
-from abstim.engine.compiled.native import Native, compiled
+from functional.disk.machine_code import Native, compiled
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
 
@@ -55,15 +55,15 @@ def test_code_is_kept_and_found_again(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "this takes a moment\n"
     assert len(list((tmp_path / "engine").iterdir())) == 1
 
-    import abstim.engine.compiled.compile
+    import functional.disk.compile
 
-    monkeypatch.setattr(abstim.engine.compiled.compile, "object_code", refuse)
+    monkeypatch.setattr(functional.disk.compile, "object_code", refuse)
     again = arguments(divisor=1, more=False)
     Native(__name__, "accumulate", "this takes a moment")(*again)
     assert again[0]["sum"].tolist() == [4 * 23, 0]
     assert capsys.readouterr().err == ""
 
-    monkeypatch.setattr(native, "sources_digest", lambda: "other sources")
+    monkeypatch.setattr(native, "sources_digest", lambda *modules: "other sources")
     with pytest.raises(AssertionError, match="compiled again"):
         fresh()(*again)
 
@@ -109,5 +109,5 @@ def test_what_it_cannot_take():
 
 
 def test_importing_the_engine_imports_no_compiler():
-    code = "import sys, abstim.engine.launch, abstim.engine.warm; sys.exit('numba' in sys.modules)"
+    code = "import sys, abstim.engine.simulation, abstim.engine.warming; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from abstim.config import gpu_names, load_gpu
-from abstim.spec import SECTIONS
+from abstim.gpu.config import gpu_names, load_gpu
+from abstim.gpu.spec import SECTIONS
 from functional.errors import InputError
 from precharacterize.parameters import Operation
 

@@ -76,7 +76,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
-    monkeypatch.setattr("abstim.bench.stages.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
     return tmp_path
 
 

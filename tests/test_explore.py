@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abstim.config import domains, load_gpu
-from abstim.explore.design import MOST_POINTS, design
-from abstim.explore.expressions import Expression
-from abstim.explore.keys import DERIVED, TOLERANCE, value_of
-from abstim.explore.pareto import front, ranked
-from abstim.explore.points import Space
-from abstim.explore.ranges import parse_axes, parse_axis
-from abstim.explore.screen import search
-from abstim.explore.sensitivity import by_regression
-from abstim.explore.sweep import sweep_of
+from abstim.gpu.config import domains, load_gpu
+from abstim.study.explore.design import MOST_POINTS, design
+from abstim.study.explore.expressions import Expression
+from abstim.study.explore.keys import DERIVED, TOLERANCE, value_of
+from abstim.study.explore.pareto import front, ranked
+from abstim.study.explore.points import Space
+from abstim.study.explore.ranges import parse_axes, parse_axis
+from abstim.study.explore.screen import search
+from abstim.study.explore.sensitivity import by_regression
+from abstim.study.explore.sweep import sweep_of
 from functional.errors import InputError
 
 GPU = load_gpu("gtx480")
@@ -205,7 +205,6 @@ def test_an_expression_that_is_no_number_is_refused(text, message):
         ({"constraint": ["time < 1"]}, "known only after"),
         ({"count": 0}, "whole number above 0"),
         ({"count": 5}, "the grid has all its points"),
-        ({"backend": "fast"}, "no back end"),
     ],
 )
 def test_wrong_sweeps_are_refused(arguments, message):
@@ -316,17 +315,17 @@ def test_a_search_with_a_biased_screen_finds_the_front(monkeypatch):
     true_front = points.positions[front(everything)]
     hits = np.isin(true_front, found.points.positions).mean()
     assert hits > 0.85
-    monkeypatch.setattr("abstim.explore.screen.ROUNDS", 1)
+    monkeypatch.setattr("abstim.study.explore.screen.ROUNDS", 1)
     uncorrected = search(points, screen, time, objectives, 300)
     assert np.isin(true_front, uncorrected.points.positions).mean() < hits - 0.05
 
 
 def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     analytic = pytest.importorskip("abstim.analytic")
-    from abstim.config import changed
-    from abstim.explore.analytic import analytic_screen
-    from abstim.target import open_target
-    from abstim.workload import execute
+    from abstim.gpu.config import changed
+    from abstim.study.explore.analytic import analytic_screen
+    from abstim.target.execution import execute
+    from abstim.target.resolve import open_target
 
     workload = execute(open_target("nn_euclid"))
     points = space("sm_count=4,16", "dram_gbps=50,100", "latency_cycles.fp32_add=4,9", "scheduler=gto,lrr").at(

@@ -8,11 +8,11 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from abstim.config import changed, domains, load_gpu
-from abstim.explore.jobs import Planner
-from abstim.explore.local import time_chunk
-from abstim.target import open_target
-from abstim.workload import execute
+from abstim.gpu.config import changed, domains, load_gpu
+from abstim.study.explore.jobs import Planner
+from abstim.study.explore.local import time_chunk
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
 from functional.errors import InputError
 
 BASES = {

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import abstim
-from abstim.config import load_gpu
-from abstim.explore import explore, sweep_of
-from abstim.explore.jobs import Planner
-from abstim.explore.result import FORMATS, check_format
-from abstim.explore.store import Store, store_path
+from abstim.gpu.config import load_gpu
+from abstim.study.explore import explore, sweep_of
+from abstim.study.explore.jobs import Planner
+from abstim.study.explore.result import FORMATS, check_format
+from abstim.study.explore.store import Store, store_path
 from functional.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-c", "from abstim.cli import main; main()", "explore
 @pytest.fixture
 def own_store(monkeypatch, tmp_path):
     """Results kept apart from those of other tests; everything else stays where it is."""
-    monkeypatch.setattr("abstim.explore.store.store_path", lambda: tmp_path / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.store.store_path", lambda: tmp_path / "store.sqlite")
     return tmp_path / "store.sqlite"
 
 
@@ -173,7 +173,7 @@ def test_a_damaged_store_costs_time_only(own_store, capsys):
 
 def test_a_store_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("abstim.explore.store.store_path", lambda: tmp_path / "file" / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.store.store_path", lambda: tmp_path / "file" / "store.sqlite")
     assert (swept("sm_count=4,8").cycles > 0).all()
     assert "cannot keep results" in capsys.readouterr().err
 
@@ -245,31 +245,6 @@ def test_killed_and_run_again_gives_the_same_table(own_store, tmp_path):
     assert found[-1] < kept(tmp_path / "two") == kept(tmp_path / "one")
 
 
-TWO_DEVICES = """
-import jax, json, sys
-from abstim.config import load_gpu
-from abstim.explore import explore, local, sweep_of
-used, time_chunk = set(), local.time_chunk
-def watched(*arguments):
-    used.update(str(device) for device in jax.numpy.zeros(1).devices())
-    return time_chunk(*arguments)
-local.time_chunk = watched
-sweep = sweep_of(load_gpu("gtx480"), ["sm_count=2,3,4,5"], backend="array")
-print(json.dumps([explore(["nn_euclid"], sweep).cycles.tolist(), sorted(used)]))
-"""
-
-
-@pytest.mark.slow
-def test_array_back_end_uses_every_device(own_store, tmp_path):
-    """Two devices, made of this CPU; the same cycles as the compiled engine's."""
-    expected = swept("sm_count=2,3,4,5").cycles.tolist()
-    environment = with_cache(tmp_path) | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run([sys.executable, "-c", TWO_DEVICES], env=environment, capture_output=True, timeout=600)
-    cycles, used = json.loads(done.stdout)
-    assert cycles == expected
-    assert len(used) == 2
-
-
 @pytest.fixture
 def cluster(own_store):
     distributed = pytest.importorskip("distributed")
@@ -296,16 +271,16 @@ def test_a_killed_worker_is_not_missed(cluster, tmp_path):
 
 
 def test_a_cluster_nobody_answers_at_is_said_in_one_line(own_store, monkeypatch):
-    monkeypatch.setattr("abstim.explore.cluster.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("abstim.study.explore.cluster.CONNECT_SECONDS", 0.2)
     with pytest.raises(InputError, match="no scheduler answers"):
         swept("sm_count=4", cluster="tcp://127.0.0.1:9")
 
 
 def test_a_worker_of_another_version_is_refused(monkeypatch):
-    from abstim.explore import cluster
-    from abstim.workload import execute
+    from abstim.study.explore import cluster
+    from abstim.target.execution import execute
 
-    planner = Planner([execute(abstim.target.open_target("nn_euclid"))])
+    planner = Planner([execute(abstim.target.resolve.open_target("nn_euclid"))])
     job = next(planner.jobs(0, GPU))
     arguments = (planner.inputs(job), [job.gpu], [job.blocks_per_sm], "compiled")
     assert cluster.on_worker(cluster.engine_digest(), *arguments)[0] > 0

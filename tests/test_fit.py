@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from abstim.cli import main
-from abstim.config import load_gpu
-from abstim.fit import fit
-from abstim.fit.data import gpus_of, split
-from abstim.fit.search import OUTLIER, damped
-from abstim.fit.statistics import knowledge
-from abstim.replay.kernel import KernelTime
-from abstim.validate import Measured, choose, known_variants, read_reference
+from abstim.gpu.config import load_gpu
+from abstim.gradient.kernel import KernelTime
+from abstim.study.fit import fit
+from abstim.study.fit.data import gpus_of, split
+from abstim.study.fit.search import OUTLIER, damped
+from abstim.study.fit.statistics import knowledge
+from abstim.study.validate import Measured, choose, known_variants, read_reference
 from functional.errors import InputError
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"

@@ -6,11 +6,11 @@ from functools import cache
 
 import pytest
 
-from abstim.config import config_dir, load_gpu
+from abstim.engine.design_point import POLYNOMIALS, l1d_ways, residues
 from abstim.engine.inputs import COUNTERS
-from abstim.engine.machine import POLYNOMIALS, l1d_ways, residues
-from abstim.limits import limit_of, memory_use
-from abstim.simulate import run
+from abstim.gpu.config import config_dir, load_gpu
+from abstim.session.limits import limit_of, memory_use
+from abstim.session.run import run
 from functional.errors import InputError
 
 NAMES = sorted(path.stem for path in config_dir().glob("*.toml"))

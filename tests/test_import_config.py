@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from abstim.cli import main
-from abstim.config import load_gpu
-from abstim.gpgpusim_config import Option, cache_of, read_options, timing_of
-from abstim.import_config import import_config
+from abstim.gpu.config import load_gpu
+from abstim.gpu.gpgpusim_config import Option, cache_of, read_options, timing_of
+from abstim.gpu.import_config import import_config
 from functional.errors import InputError
 
 DATA = Path(__file__).parent / "data" / "accelsim"

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abstim
-from abstim.config import load_gpu
-from abstim.replay.kernel import KernelTime
-from abstim.replay.parameters import INDEX, PARAMETERS, is_whole, terms, values_of
+from abstim.gpu.config import load_gpu
+from abstim.gradient.kernel import KernelTime
+from abstim.gradient.parameters import INDEX, PARAMETERS, is_whole, terms, values_of
 from functional.errors import InputError
 
 REAL = ("perfect_memory=false",)

@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abstim import sampled, simulate
-from abstim.config import load_gpu
-from abstim.sampled.driver import opened, run_method
-from abstim.sampled.inside import full as in_full
-from abstim.sampled.inside import simulate as simulate_launches
-from abstim.sampled.methods import METHODS, Known
-from abstim.sampled.profile import profile_of
-from abstim.workloads.kernel_stream import kernel_stream
-from abstim.workloads.resnet import resnet_network
+from abstim.gpu.config import load_gpu
+from abstim.session import run as simulate
+from abstim.study import sample as sampled
+from abstim.study.sample.driver import opened, run_method
+from abstim.study.sample.inside import full as in_full
+from abstim.study.sample.inside import simulate as simulate_launches
+from abstim.study.sample.methods import METHODS, Known
+from abstim.study.sample.profile import profile_of
+from abstim.target.workloads.kernel_stream import kernel_stream
+from abstim.target.workloads.resnet import resnet_network
 from functional import suite
 from functional.errors import InputError
 from sampling import Stem

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abstim.loading import load, parse_argument
+from abstim.target.loading import load, parse_argument
 from functional.errors import InputError
 from functional.ir import Parameter
 from functional.launch import Dim3, Pointer, Scalar, layout, make_launch, static_bytes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from abstim.config import load_gpu
-from abstim.occupancy import occupancy
+from abstim.gpu.config import load_gpu
+from abstim.gpu.occupancy import occupancy
 from functional.errors import InputError
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"

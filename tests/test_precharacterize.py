@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from abstim.config import load_gpu
+from abstim.gpu.config import load_gpu
 from functional.link import link
 from functional.parser import parse
 from precharacterize import LatencyTable, characterize

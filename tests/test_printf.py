@@ -9,8 +9,8 @@ import pytest
 from ptx_kernels import HEADER
 from typer.testing import CliRunner
 
-from abstim import trace_cache
 from abstim.cli.app import app
+from abstim.target import trace_cache
 from functional.printed import MOST_BYTES, Printed
 
 # printf("%d %d %d\n", block, warp, round) by the first lane of each warp, twice, with a barrier in between

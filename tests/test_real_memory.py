@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import abstim
-from functional.errors import InputError
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 
@@ -81,8 +80,3 @@ def test_a_bank_that_nobody_else_wants_answers_within_a_turn() -> None:
 def test_the_same_cycles_every_time() -> None:
     again = abstim.run("nn_euclid", "gtx480", ["perfect_memory=false"])
     assert [launch.cycles for launch in again.launches] == [launch.cycles for launch in run("nn_euclid").launches]
-
-
-def test_the_array_back_end_refuses_real_memory() -> None:
-    with pytest.raises(InputError, match="perfect memory only"):
-        abstim.run("nn_euclid", "gtx480", ["perfect_memory=false"], backend="array")

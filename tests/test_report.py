@@ -12,17 +12,17 @@ import pytest
 from browser import Browser
 from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
 
-from abstim.bench import BenchResult, Rate
-from abstim.bench.rate import Against
-from abstim.report import page as page_module
-from abstim.report import write_report
-from abstim.report.page import charts_of, render, section_of
-from abstim.report.read import Source, read_source
-from abstim.report.sweep import pareto_front, sweep_section
-from abstim.result import SLOT_REASONS
-from abstim.sampled import sample
-from abstim.simulate import run_many
-from abstim.validate import Comparison, Validation
+from abstim.session.result import SLOT_REASONS
+from abstim.session.run import run_many
+from abstim.show.report import page as page_module
+from abstim.show.report import write_report
+from abstim.show.report.page import charts_of, render, section_of
+from abstim.show.report.read import Source, read_source
+from abstim.show.report.sweep import pareto_front, sweep_section
+from abstim.study.bench import BenchResult, Rate
+from abstim.study.bench.rate import Against
+from abstim.study.sample import sample
+from abstim.study.validate import Comparison, Validation
 from functional.errors import InputError
 
 
@@ -70,7 +70,7 @@ def bench_result():
 def files(tmp_path_factory):
     """One file of every kind but those of `test_report_sampling`."""
     folder = tmp_path_factory.mktemp("results")
-    from abstim.config import load_gpu
+    from abstim.gpu.config import load_gpu
 
     gpus = [load_gpu("gtx480", ["perfect_memory=false"]), load_gpu("gtx480_1sched")]
     runs = [result.to_json() for result in run_many("nn_euclid", gpus)]

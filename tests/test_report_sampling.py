@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
 
-from abstim.bench.sampling import bench_samples
-from abstim.cold_start import cold_start
-from abstim.config import load_gpu
-from abstim.report import beside, coldstart, write_report
-from abstim.report.page import charts_of, section_of
-from abstim.report.read import KINDS, Source, read_source
-from abstim.sampled import compare, sample
-from abstim.target import open_target
-from abstim.workload import execute
+from abstim.gpu.config import load_gpu
+from abstim.show.report import beside, coldstart, write_report
+from abstim.show.report.page import charts_of, section_of
+from abstim.show.report.read import KINDS, Source, read_source
+from abstim.study.bench.sampling import bench_samples
+from abstim.study.cold_start import cold_start
+from abstim.study.sample import compare, sample
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
 from functional.errors import InputError
 
 REAL = load_gpu("gtx480", ["perfect_memory=false"])

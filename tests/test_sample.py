@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.cli import main
-from abstim.cli.parts import MOST_WAYS, by_way
 from abstim.cli.sample import _print_sample
-from abstim.config import load_gpu
-from abstim.sampled import METHODS, Known, SampleResult, compare, sample
-from abstim.sampled.result import thinned
+from abstim.gpu.config import load_gpu
+from abstim.show.parts import MOST_WAYS, by_way
+from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
+from abstim.study.sample.result import thinned
 from functional.errors import InputError
 from functional.suite import ptx_path
 from sampling import Estimate, Part, Profile
@@ -89,8 +89,8 @@ def test_the_same_sample_twice_is_the_same() -> None:
 
 
 def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
-    from abstim.sampled.program import SampledProgram
-    from abstim.sampled.store import MeasuredStore
+    from abstim.study.sample.program import SampledProgram
+    from abstim.study.sample.store import MeasuredStore
     from functional import suite
 
     overrides = ["perfect_memory=false", "l1d_ways=2"]  # a point no other test keeps launches of

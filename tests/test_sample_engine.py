@@ -7,15 +7,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from abstim.config import load_gpu
-from abstim.sampled.counts import block_counts, ranges, warp_types
-from abstim.sampled.features import kinds_of, launch_counts
-from abstim.sampled.functional import EngineFunctional
-from abstim.sampled.program import SampledProgram
-from abstim.sampled.simulator import WINDOW_CYCLES
-from abstim.sampled.thread_blocks import ThreadBlocks
-from abstim.simulate import run
-from abstim.target import open_target
+from abstim.gpu.config import load_gpu
+from abstim.session.run import run
+from abstim.study.sample.counts import block_counts, ranges, warp_types
+from abstim.study.sample.features import kinds_of, launch_counts
+from abstim.study.sample.functional import EngineFunctional
+from abstim.study.sample.program import SampledProgram
+from abstim.study.sample.simulator import WINDOW_CYCLES
+from abstim.study.sample.thread_blocks import ThreadBlocks
+from abstim.target.resolve import open_target
 from functional.executor import default_executor
 
 REAL = load_gpu("gtx480", ["perfect_memory=false"])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abstim import simulate
-from abstim.config import load_gpu
-from abstim.sampled import compare, sample
-from abstim.sampled.driver import opened
-from abstim.sampled.inside import full
-from abstim.sampled.inside import simulate as simulate_launches
-from abstim.sampled.warm_up import EmptyCaches, KeptCaches, MemoryOf, MemoryOfAll, warm_up_named
-from abstim.target import open_target
+from abstim.gpu.config import load_gpu
+from abstim.session import run as simulate
+from abstim.study.sample import compare, sample
+from abstim.study.sample.driver import opened
+from abstim.study.sample.inside import full
+from abstim.study.sample.inside import simulate as simulate_launches
+from abstim.study.sample.warm_up import EmptyCaches, KeptCaches, MemoryOf, MemoryOfAll, warm_up_named
+from abstim.target.resolve import open_target
 from functional.errors import InputError
 
 GPU = load_gpu("gtx480", ["perfect_memory=false"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import abstim
-from abstim.simulate import run_many
+from abstim.session.run import run_many
 from functional.errors import InputError
 
 SAXPY = """
@@ -47,7 +47,7 @@ MACRO = ["sm_count=30", "schedulers_per_sm=1", "scheduler=lrr", "max_blocks_per_
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
-    import abstim.engine.point  # its machine code stays in the cache of all tests
+    import abstim.engine.simulate  # its machine code stays in the cache of all tests
 
     monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "saxpy.ptx"
@@ -78,7 +78,7 @@ def test_characterised_and_executed_once_for_every_macro_architecture(launch, mo
         raise AssertionError("done again")
 
     monkeypatch.setattr("precharacterize.store.build_table", never)
-    monkeypatch.setattr("abstim.workload.execute_case", never)
+    monkeypatch.setattr("abstim.target.execution.execute_case", never)
     for override in MACRO:
         abstim.run(launch, "gtx480", [override])
     with pytest.raises(AssertionError, match="done again"):

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 import functional.suite as suite
 from abstim.cli import main
 from abstim.cli.app import app
-from abstim.simulate import run
-from abstim.target import open_target
-from abstim.workload import execute, execute_case, write_store
+from abstim.session.run import run
+from abstim.target.execution import execute, execute_case, write_store
+from abstim.target.resolve import open_target
 from functional.errors import InputError
 from functional.executor import default_executor
 from functional.parser import parse

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ptx_kernels import HEADER, REGISTERS, module
 
-from abstim.simulate import run
+from abstim.session.run import run
 from functional.errors import ExecutionError, InputError
 from functional.launch import Pointer, make_launch
 from functional.launches_json import load_case
@@ -174,5 +174,3 @@ def test_textures_have_a_cache_of_their_own(tmp_path) -> None:
     first, second = run(str(tmp_path / "launches.json"), "gtx480", ["perfect_memory=false"], flush="l1d").launches
     assert first.caches["l1t_accesses"] == second.caches["l1t_accesses"] > 0
     assert (first.caches["l1t_misses"] > 0, second.caches["l1t_misses"]) == (True, 0) and second.cycles < first.cycles
-    with pytest.raises(InputError, match="no texture cache"):
-        run(str(tmp_path / "launches.json"), "gtx480", backend="array")

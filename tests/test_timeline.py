@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abstim.timeline import IssueLog, LaunchLog, slices, timeline, windows, write_timeline
+from abstim.show.timeline import IssueLog, LaunchLog, slices, timeline, windows, write_timeline
 
 BLOCK_START = np.array([0, 3, 4, 9])  # blocks of 3, 1, 5 and 2 instructions
 LENGTHS = (3, 1, 5, 2)

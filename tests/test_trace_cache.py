@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abstim import trace_cache
-from abstim.cache import evict, trace_cache_bytes, write_atomic
-from abstim.result import OutputCheck
-from abstim.trace_cache import Execution
+from abstim.session.result import OutputCheck
+from abstim.target import trace_cache
+from abstim.target.trace_cache import Execution
+from functional.disk.folder import evict, trace_cache_bytes, write_atomic
 from functional.errors import InputError
 from functional.trace import Trace
 

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abstim
-from abstim.config import load_gpu
-from abstim.engine.compiled.layout import LOG_COLUMNS
 from abstim.engine.inputs import LaunchInputs
-from abstim.engine.launch import Launch
-from abstim.sampled import Known, compare, ideal, sample, units
-from abstim.sampled.features import basic_block_vector
-from abstim.sampled.program import SampledProgram
-from abstim.sampled.units import Cutter, simulate_units
-from abstim.target import open_target
+from abstim.engine.layout import LOG_COLUMNS
+from abstim.engine.simulation import Simulation
+from abstim.gpu.config import load_gpu
+from abstim.study.sample import Known, compare, ideal, sample, units
+from abstim.study.sample.features import basic_block_vector
+from abstim.study.sample.program import SampledProgram
+from abstim.study.sample.units import Cutter, simulate_units
+from abstim.target.resolve import open_target
 from functional.errors import InputError
 from sampling import Profile
 
@@ -71,7 +71,7 @@ def test_pieces_of_a_log_are_the_whole_log_in_order(gpu) -> None:
     order = program.thread_blocks(0).at(np.arange(len(trace.thread_blocks)))
 
     def launch():
-        return Launch(LaunchInputs(program.table(0), trace), gpu, program.blocks_per_sm(0))
+        return Simulation(LaunchInputs(program.table(0), trace), gpu, program.blocks_per_sm(0))
 
     whole = launch().run(order, drain=True, log_rows=int(trace.warp_instructions.sum()))
     cycle, sm, instruction = (whole[:, LOG_COLUMNS.index(name)] for name in ("cycle", "sm", "instruction"))
@@ -138,7 +138,7 @@ def test_baselines_choose_parts_of_a_single_launch_and_say_that_they_are_ideal()
 
 
 def test_units_are_kept_and_made_again_when_damaged() -> None:
-    from abstim.sampled.store import MeasuredStore
+    from abstim.study.sample.store import MeasuredStore
 
     gpu = load_gpu("gtx480", ["l1d_ways=2"])
     case = open_target("nn_euclid")

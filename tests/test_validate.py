@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from abstim.bench import BenchResult, Rate, design_points
-from abstim.config import load_gpu
-from abstim.validate import Comparison, Validation, known_variants, plot, read_reference, select
+from abstim.gpu.config import load_gpu
+from abstim.study.bench import BenchResult, Rate, design_points
+from abstim.study.validate import Comparison, Validation, known_variants, plot, read_reference, select
 from functional.errors import InputError
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"

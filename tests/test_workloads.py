@@ -7,16 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abstim import simulate, workloads
-from abstim.streamed import run_streamed
-from abstim.target import open_target
-from abstim.workload import execute
-from abstim.workloads.dependence import signatures, trace_inputs
-from abstim.workloads.kernel_stream import kernel_stream
-from abstim.workloads.network import Network
-from abstim.workloads.resnet import DEPTHS, resnet_network
-from abstim.workloads.streamed import LazyLaunches, execute_launch
-from abstim.workloads.vgg import vgg_network
+from abstim.session import run as simulate
+from abstim.session.streamed import run_streamed
+from abstim.target import workloads
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
+from abstim.target.workloads.dependence import signatures, trace_inputs
+from abstim.target.workloads.kernel_stream import kernel_stream
+from abstim.target.workloads.lazy_launches import LazyLaunches, execute_launch
+from abstim.target.workloads.network import Network
+from abstim.target.workloads.resnet import DEPTHS, resnet_network
+from abstim.target.workloads.vgg import vgg_network
 from functional import suite
 from functional.case import Case
 from functional.executor import default_executor

@@ -13,14 +13,14 @@ from jaxtyping import Float
 from abstim.analytic.point import points_of
 from abstim.analytic.run import predict_points, summaries
 from abstim.analytic.space import random_points
-from abstim.config import Gpu, load_gpu
+from abstim.gpu.config import Gpu, load_gpu
 from abstim.progress import Progress, silent
-from abstim.simulate import engine_results
-from abstim.target import open_target
-from abstim.workload import execute
+from abstim.session.run import engine_results
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
 
 if TYPE_CHECKING:
-    from abstim.target import Target
+    from abstim.target.resolve import Target
 
 
 @dataclass(frozen=True, slots=True)

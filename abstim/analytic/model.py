@@ -17,7 +17,7 @@ from abstim.analytic.interpolate import miss_ratios
 from abstim.analytic.markov import ipc_one_issue
 from abstim.analytic.point import Point
 from abstim.analytic.summary import Summary
-from abstim.spec import ALUS
+from abstim.gpu.spec import ALUS
 
 SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one
 QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from abstim.spec import INSTRUCTION_CLASSES
+from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind

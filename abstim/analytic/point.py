@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-from abstim.config import Gpu
-from abstim.spec import ALUS, INSTRUCTION_CLASSES
+from abstim.gpu.config import Gpu
+from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
 
 Value = Float[Array, "*point"]
 

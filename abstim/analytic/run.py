@@ -1,4 +1,4 @@
-"""A target on any number of GPUs by the analytic model: what `abstim.simulate.run_many` is for the engine."""
+"""A target on any number of GPUs by the analytic model: what `abstim.session.run.run_many` is for the engine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, summarize
-from abstim.config import Gpu
+from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.result import LaunchResult, RunResult
-from abstim.simulate import occupancies, registers_of
-from abstim.target import open_target
-from abstim.workload import Workload, execute
+from abstim.session.result import LaunchResult, RunResult
+from abstim.session.run import occupancies, registers_of
+from abstim.target.execution import Workload, execute
+from abstim.target.resolve import open_target
 
 if TYPE_CHECKING:
-    from abstim.target import Target
+    from abstim.target.resolve import Target
 
 CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
 
@@ -45,7 +45,7 @@ def summaries(workload: Workload, gpu: Gpu, progress: Progress = silent) -> list
 
 def predict_points(summary: Summary, points: Point) -> Prediction:
     """`predict` for any number of points, CHUNK at a time; fields are NumPy arrays."""
-    from abstim.engine.array.run import persistent_programs
+    from abstim.analytic.compile import persistent_programs
 
     count = len(points.sm_count)
     size = min(CHUNK, 1 << (count - 1).bit_length())
@@ -144,6 +144,6 @@ def _launch(workload: Workload, number: int, gpu: Gpu, summary: Summary, p: Pred
 
 
 def _memory(l1d: float | None, l2: float | None, sectors: int, read: int) -> dict[str, float]:
-    """Named as abstim.limits.memory_use names them."""
+    """Named as abstim.session.limits.memory_use names them."""
     rates = {name: rate for name, rate in (("l1d_hit_rate", l1d), ("l2_hit_rate", l2)) if rate is not None}
     return rates | {"l2_bytes": SECTOR_BYTES * sectors, "dram_read_bytes": SECTOR_BYTES * read}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.config import Gpu, load_gpu
+from abstim.gpu.config import Gpu, load_gpu
 
 # Each key is drawn evenly from its values, independently of the others. Sizes go in powers of two, rates and latencies
 # from about half to twice those of the base.

@@ -27,8 +27,8 @@ from abstim.analytic.nodes import (
 )
 from abstim.analytic.reuse import distances, histogram, largest_in
 from abstim.analytic.walk import walk_blocks
-from abstim.config import Gpu
-from abstim.spec import INSTRUCTION_CLASSES
+from abstim.gpu.config import Gpu
+from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.launch import Launch
 from functional.trace import Trace
 from precharacterize import LatencyTable

@@ -8,7 +8,7 @@ import typer
 
 from abstim.cli.bench import bench
 from abstim.cli.characterize import characterize
-from abstim.cli.coldstart import coldstart
+from abstim.cli.cold_start import coldstart
 from abstim.cli.explore import explore
 from abstim.cli.export_trace import export_trace
 from abstim.cli.fit import fit

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.bench_sample import bench_sample
-from abstim.cli.options import Backend, GpuName, Json, Overrides
+from abstim.cli.options import GpuName, Json, Overrides
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from abstim.bench import BenchResult
-    from abstim.bench.compare import Verdict
+    from abstim.study.bench import BenchResult
+    from abstim.study.bench.compare import Verdict
 
 _REFERENCE, _COMPARE, _SAMPLE = "Beside the reference", "Beside an earlier result", "Sampling methods"
 
@@ -60,7 +60,6 @@ def bench(
     ] = None,
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
-    backend: Backend = "compiled",
     as_json: Json = False,
 ) -> None:
     """Measure how fast each stage is, in million instructions a second (MIPS), and their geometric mean.
@@ -81,15 +80,15 @@ def bench(
     """
     if "sample" in (stage or ()):
         _only(stage=len(stage or ()) > 1, points=points > 1, rounds=rounds > 1, reference=reference, variant=variant,
-              compare=compare, backend=backend != "compiled")  # fmt: skip
+              compare=compare)  # fmt: skip
         return bench_sample(names or (), group or (), method or (), gpu, overrides or (), as_json)
     if method:
         raise InputError("--method needs --stage sample")
-    from abstim import bench as library
-    from abstim.bench import against
-    from abstim.bench import compare as comparison
-    from abstim.cli.tables import print_json, progress
-    from abstim.config import load_gpu
+    from abstim.gpu.config import load_gpu
+    from abstim.show.tables import print_json, progress
+    from abstim.study import bench as library
+    from abstim.study.bench import against
+    from abstim.study.bench import compare as comparison
     from functional import suite
 
     chosen = names or [n for g in group or ("table1",) for n in suite.names(None if g == "all" else g)]
@@ -97,7 +96,7 @@ def bench(
     beside = against.read(reference, variant or (), chosen) if reference else None
     with progress(quiet=as_json) as report:
         found = library.bench(
-            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, backend, rounds, beside, report
+            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, rounds, beside, report
         )
     json = found.to_json()
     verdicts = comparison.compare(old, json) if old else []
@@ -117,8 +116,8 @@ def _only(**others: object) -> None:
 
 
 def _print_rates(found: BenchResult) -> None:
-    from abstim.bench import FIGURES
-    from abstim.cli.tables import duration, print_table, quantity
+    from abstim.show.tables import duration, print_table, quantity
+    from abstim.study.bench import FIGURES
 
     rows = [
         (name, stage, duration(r.first_seconds), duration(r.seconds), *map(quantity, r.mips.values()))
@@ -132,8 +131,8 @@ def _print_rates(found: BenchResult) -> None:
 
 
 def _print_against(found: BenchResult) -> None:
-    from abstim.bench.rate import geomean
-    from abstim.cli.tables import duration, print_table, quantity
+    from abstim.show.tables import duration, print_table, quantity
+    from abstim.study.bench.rate import geomean
 
     if not found.against:
         return
@@ -152,8 +151,8 @@ def _print_against(found: BenchResult) -> None:
 
 
 def _print_verdicts(verdicts: list[Verdict], changed: list[str]) -> None:
-    from abstim.cache import note
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
+    from functional.disk.folder import note
 
     if not verdicts:
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from abstim.bench.sampling import SampleBench, Summary
+    from abstim.study.bench.sampling import SampleBench, Summary
 
 
 def bench_sample(
@@ -16,9 +16,9 @@ def bench_sample(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Measure and print what was done; then end with 130 after an interrupt, or raise InputError for what failed."""
-    from abstim.bench import sampling
-    from abstim.cli.tables import print_json, progress
-    from abstim.target import names_in
+    from abstim.show.tables import print_json, progress
+    from abstim.study.bench import sampling
+    from abstim.target.resolve import names_in
     from functional.errors import InputError
 
     targets = list(names) or [name for group in groups or (sampling.GROUP,) for name in names_in(group)]
@@ -36,7 +36,7 @@ def bench_sample(
 
 
 def _print_rows(found: SampleBench) -> None:
-    from abstim.cli.tables import duration, print_table
+    from abstim.show.tables import duration, print_table
 
     rows = [
         (
@@ -57,7 +57,7 @@ def _print_rows(found: SampleBench) -> None:
 
 
 def _print_summaries(found: SampleBench) -> None:
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     overall, each = found.overall(), found.summaries()
     if overall is None:

@@ -25,10 +25,10 @@ def characterize(
 
     Example: `abstim characterize hotspot --gpu gtx480 --listing`
     """
-    from abstim.cli.tables import print_json
-    from abstim.config import load_gpu
-    from abstim.target import programs_of
-    from abstim.workload import latency_table
+    from abstim.gpu.config import load_gpu
+    from abstim.show.tables import print_json
+    from abstim.target.execution import latency_table
+    from abstim.target.resolve import programs_of
 
     point = load_gpu(gpu, overrides or ())
     tables = [(program, latency_table(program, point)) for program in programs_of(target)]
@@ -53,7 +53,7 @@ def _as_json(program, table) -> dict:
 
 
 def _print_summary(tables) -> None:
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     rows = [
         (p.name, len(p.instructions), len(p.blocks), t.register_count, int(t.gap_cycles.sum()), t.key[:12])
@@ -64,7 +64,7 @@ def _print_summary(tables) -> None:
 
 
 def _print_listing(program, table) -> None:
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
     from precharacterize.parameters import UNITS
 
     rows = [

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import Backend, GpuName, Json, Overrides
+from abstim.cli.options import GpuName, Json, Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from abstim.explore import Exploration
+    from abstim.study.explore import Exploration
 
 _WHICH, _HOW = "Which points", "How"
 
@@ -79,7 +79,6 @@ def explore(
             metavar="tcp://HOST:PORT", help="Time on the workers of this dask scheduler.", rich_help_panel=_HOW
         ),
     ] = "",
-    backend: Backend = "compiled",
     as_json: Json = False,
 ) -> None:
     """Time targets on many design points of a GPU: best points, Pareto front, what matters how much.
@@ -94,15 +93,15 @@ def explore(
     `abstim explore hotspot nn_euclid --vary sm_count=8:64:8 --vary l1d_kib=8:64:log2 --define
     "area=sm_count*(4+l1d_kib/16)" --objective area --objective time`
     """
-    from abstim.cli.tables import print_json, progress
-    from abstim.config import load_gpu
-    from abstim.explore import explore as run
-    from abstim.explore import sweep_of
-    from abstim.explore.result import check_format
+    from abstim.gpu.config import load_gpu
+    from abstim.show.tables import print_json, progress
+    from abstim.study.explore import explore as run
+    from abstim.study.explore import sweep_of
+    from abstim.study.explore.result import check_format
 
     if output is not None:
         check_format(output)
-    how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "backend": backend, "cluster": cluster}
+    how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "cluster": cluster}
     base = load_gpu(gpu, overrides or ())
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
     with progress(quiet=as_json) as report:
@@ -116,7 +115,7 @@ def explore(
 
 
 def _print(found: Exploration, top: int, output: Path | None) -> None:
-    from abstim.cache import note
+    from functional.disk.folder import note
 
     if found.timed.any():
         _print_points(found, top)
@@ -131,7 +130,7 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
 
 def _print_points(found: Exploration, top: int) -> None:
     """The front if there are several objectives, else the best points."""
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     best = found.best()
     several = len(found.objectives) > 1
@@ -156,7 +155,7 @@ def _spread(rows: Any, top: int) -> Any:
 
 def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
     """Varied keys, defined names, and the time; keys that derived ones stand for are in the file only."""
-    from abstim.cli.tables import duration
+    from abstim.show.tables import duration
 
     table = found.table()
     names = [axis.key for axis in found.points.space.axes] + list(found.points.space.defines)
@@ -168,7 +167,7 @@ def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
 
 
 def _print_sensitivity(found: Exploration) -> None:
-    from abstim.cli.tables import print_table, quantity
+    from abstim.show.tables import print_table, quantity
 
     rows = [
         (one.key, _percent(one.elasticity), f"{one.swing:.2f}x", quantity(one.best).lower())
@@ -194,7 +193,7 @@ def _is_perfect(found: Exploration) -> bool:
 
 
 def _print_work(found: Exploration) -> None:
-    from abstim.cli.tables import duration, quantity
+    from abstim.show.tables import duration, quantity
 
     work = found.work
     print(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")

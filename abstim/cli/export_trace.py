@@ -20,9 +20,9 @@ def export_trace(
 
     Example: `abstim export-trace hotspot -o traces/hotspot --xz`
     """
-    from abstim.cli.tables import print_json, progress, quantity
-    from abstim.sass import sass_opcode
-    from abstim.target import open_target
+    from abstim.show.tables import print_json, progress, quantity
+    from abstim.target.resolve import open_target
+    from abstim.target.trace_directory import sass_opcode
     from functional.accelsim import write
 
     case = open_target(target)

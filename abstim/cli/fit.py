@@ -10,7 +10,7 @@ import typer
 from abstim.cli.options import Json, Overrides
 
 if TYPE_CHECKING:
-    from abstim.fit import Fit
+    from abstim.study.fit import Fit
 
 
 def fit(
@@ -48,10 +48,10 @@ def fit(
     Example: `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
     l1d_latency_cycles,dram_latency_cycles -o fitted.toml`
     """
-    from abstim import fit as library
-    from abstim.cli.tables import print_json, progress
-    from abstim.fit.result import check_output
-    from abstim.validate import choose, read_reference
+    from abstim.show.tables import print_json, progress
+    from abstim.study import fit as library
+    from abstim.study.fit.result import check_output
+    from abstim.study.validate import choose, read_reference
 
     if output is not None:
         check_output(output)
@@ -73,8 +73,8 @@ def fit(
 
 
 def _print(found: Fit) -> None:
-    from abstim.cli.tables import duration, print_table
-    from abstim.fit.result import interval
+    from abstim.show.tables import duration, print_table
+    from abstim.study.fit.result import interval
 
     rows = [(p.name, interval(p), p.start, p.value) for p in found.parameters]
     print_table(f"{found.gpu} fitted to {found.reference}", ("parameter", "known to", "start", "fit"), rows, left=2)
@@ -92,7 +92,7 @@ def _print(found: Fit) -> None:
 
 def _print_correlations(found: Fit) -> None:
     """Pairs of estimates that go together."""
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     own, table = found.parameters, found.correlation
     pairs = [

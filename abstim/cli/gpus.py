@@ -18,8 +18,8 @@ def gpus(
 
     Examples: `abstim gpus`, `abstim gpus gtx480`, `abstim gpus mine.toml --set sm_count=30`
     """
-    from abstim.cli.tables import print_json
-    from abstim.config import gpu_names, load_gpu
+    from abstim.gpu.config import gpu_names, load_gpu
+    from abstim.show.tables import print_json
 
     chosen = [load_gpu(each, overrides or ()) for each in ([name] if name else gpu_names())]
     if as_json:
@@ -36,7 +36,7 @@ def _as_json(gpu) -> dict:
 
 
 def _print_list(gpus) -> None:
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     rows = [
         (g.name, g.title, g.spec.sm_count, g.spec.schedulers_per_sm, g.spec.scheduler, g.spec.core_clock_hz / 1e6)
@@ -46,7 +46,7 @@ def _print_list(gpus) -> None:
 
 
 def _print_one(gpu) -> None:
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     rows = [(key, str(s.value), s.source) for key, s in gpu.settings.items()]
     print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3)

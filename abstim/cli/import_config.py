@@ -10,7 +10,7 @@ import typer
 from abstim.cli.options import Json
 
 if TYPE_CHECKING:
-    from abstim.import_config import Imported
+    from abstim.gpu.import_config import Imported
 
 
 def import_config(
@@ -30,8 +30,8 @@ def import_config(
     """
     from dataclasses import asdict
 
-    from abstim.cli.tables import print_json
-    from abstim.import_config import import_config as imported_from
+    from abstim.gpu.import_config import import_config as imported_from
+    from abstim.show.tables import print_json
 
     imported = imported_from(files, base)
     if output:
@@ -60,7 +60,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print_report(imported: Imported, output: Path, base: str) -> None:
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     rows = [(u.option, u.value if len(u.value) <= 30 else u.value[:27] + "...", u.why) for u in imported.unused]
     print_table(f"Options not used ({len(rows)})", ("option", "value", "why"), rows, left=3)
@@ -68,7 +68,7 @@ def _print_report(imported: Imported, output: Path, base: str) -> None:
 
 
 def _print_toml(imported: Imported) -> None:
-    from abstim.cache import note
+    from functional.disk.folder import note
 
     print(imported.toml, end="")
     for unused in imported.unused:

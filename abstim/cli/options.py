@@ -44,13 +44,10 @@ InstructionBudget = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Backend = Annotated[
-    str, typer.Option(metavar="compiled|array", help="Which form of the timing engine; both give the same cycles.")
-]
 Model = Annotated[
     str,
     typer.Option(
-        metavar="engine|analytic",
-        help="Replay every instruction (engine), or estimate from hit-rate curves and bounds (analytic).",
+        metavar="detailed|analytic",
+        help="Replay every instruction (detailed), or estimate from hit-rate curves and bounds (analytic).",
     ),
 ]

@@ -29,8 +29,8 @@ def report(
 
     Example: `abstim run hotspot --json > hotspot.json && abstim report hotspot.json -o hotspot.html`
     """
-    from abstim.cli.tables import print_json, progress
-    from abstim.report import write_report
+    from abstim.show.report import write_report
+    from abstim.show.tables import print_json, progress
 
     with progress(quiet=as_json) as shown:
         write_report(results, output, title, shown)

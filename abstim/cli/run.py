@@ -9,7 +9,6 @@ import typer
 
 from abstim.cli.options import (
     Arguments,
-    Backend,
     Block,
     DynamicShared,
     GpuNames,
@@ -22,7 +21,7 @@ from abstim.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from abstim.result import RunResult
+    from abstim.session.result import RunResult
 
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
@@ -51,8 +50,7 @@ def run(
         ),
     ] = "all",
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
-    backend: Backend = "compiled",
-    model: Model = "engine",
+    model: Model = "detailed",
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -80,16 +78,16 @@ def run(
     """
     from functools import partial
 
-    from abstim.cli.tables import print_json, print_printf, progress
-    from abstim.config import load_gpu
-    from abstim.target import resolve
+    from abstim.gpu.config import load_gpu
+    from abstim.show.tables import print_json, print_printf, progress
+    from abstim.target.resolve import resolve
 
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
     case = partial(
         resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     with progress(quiet=as_json) as report:
-        results = _predict(model, backend, flush, case, gpus, instruction_budget, report)
+        results = _predict(model, flush, case, gpus, instruction_budget, report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else _runs(results))
     else:
@@ -101,12 +99,12 @@ def run(
 
 
 def _write_timeline(path: Path, case, gpu, flush: str, quiet: bool) -> None:
-    from abstim.cache import note
-    from abstim.cli.tables import progress
-    from abstim.target import open_target
-    from abstim.timeline import write_timeline
-    from abstim.watch import watch
-    from abstim.workload import execute
+    from abstim.session.issue_logs import watch
+    from abstim.show.tables import progress
+    from abstim.show.timeline import write_timeline
+    from abstim.target.execution import execute
+    from abstim.target.resolve import open_target
+    from functional.disk.folder import note
 
     with progress(quiet=quiet) as report:
         launches = list(watch(execute(open_target(case), progress=report), gpu, flush, report))
@@ -118,26 +116,24 @@ def _runs(results: list[RunResult]) -> dict[str, Any]:
     return {"kind": "runs", "runs": [result.to_json() for result in results]}
 
 
-def _predict(
-    model: str, backend: str, flush: str, case, gpus, instruction_budget: int | None, report
-) -> list[RunResult]:
+def _predict(model: str, flush: str, case, gpus, instruction_budget: int | None, report) -> list[RunResult]:
     from functional.errors import InputError
 
     if model == "analytic":
         if flush != "all":
-            raise InputError("the analytic model starts each launch with empty caches; use --model engine")
+            raise InputError("the analytic model starts each launch with empty caches; use --model detailed")
         from abstim.analytic import run_many
 
         return run_many(case, gpus, report, instruction_budget=instruction_budget)
-    if model != "engine":
-        raise InputError(f"no model {model!r}; there are engine, analytic")
-    from abstim.simulate import run_many as run_engine
+    if model != "detailed":
+        raise InputError(f"no model {model!r}; there are detailed, analytic")
+    from abstim.session.run import run_many as run_engine
 
-    return run_engine(case, gpus, instruction_budget=instruction_budget, backend=backend, flush=flush, progress=report)
+    return run_engine(case, gpus, instruction_budget=instruction_budget, flush=flush, progress=report)
 
 
 def _print_run(result: RunResult) -> None:
-    from abstim.cli.tables import duration, quantity
+    from abstim.show.tables import duration, quantity
 
     total, first = result.totals, result.launches[0]
     if len(result.launches) > MOST_ROWS:
@@ -158,7 +154,7 @@ def _print_run(result: RunResult) -> None:
 
 def _print_kernels(result: RunResult) -> None:
     """A row a kernel, where there are too many launches to read."""
-    from abstim.cli.tables import duration, print_table
+    from abstim.show.tables import duration, print_table
 
     groups: dict[str, list] = {}
     for launch in result.launches:
@@ -173,7 +169,7 @@ def _print_kernels(result: RunResult) -> None:
 
 
 def _print_launches(result: RunResult) -> None:
-    from abstim.cli.tables import duration, print_table
+    from abstim.show.tables import duration, print_table
 
     rows = [
         (
@@ -197,8 +193,8 @@ def _name(launch) -> str:
 
 
 def _print_slots(result: RunResult) -> None:
-    from abstim.cli.tables import print_table
-    from abstim.result import SLOT_REASONS
+    from abstim.session.result import SLOT_REASONS
+    from abstim.show.tables import print_table
 
     slots = {reason: sum(launch.issue_slots[reason] for launch in result.launches) for reason in SLOT_REASONS}
     total = max(1, sum(slots.values()))
@@ -212,7 +208,7 @@ def _rate(launch, cache: str) -> str:
 
 
 def _print_memory(result: RunResult) -> None:
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     rows = [
         (
@@ -231,7 +227,7 @@ def _print_memory(result: RunResult) -> None:
 
 def _print_bounds(result: RunResult) -> None:
     """Of the analytic model: what limits each launch, hit rates, traffic."""
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", "DRAM bytes")
     print_table("Limits", columns, [_bound_row(launch) for launch in result.launches], left=2)
@@ -245,7 +241,7 @@ def _bound_row(launch):
 
 def _print_comparison(results: list[RunResult]) -> None:
     """One row a GPU, the first one the yardstick."""
-    from abstim.cli.tables import duration, print_table
+    from abstim.show.tables import duration, print_table
 
     first = results[0].totals["cycles"]
     rows = [
@@ -264,7 +260,7 @@ def _print_comparison(results: list[RunResult]) -> None:
 
 
 def _report_outputs(result: RunResult, check: bool) -> None:
-    from abstim.cache import note
+    from functional.disk.folder import note
 
     wrong = [output for output in result.outputs or () if output.mismatches]
     for output in wrong:

@@ -10,7 +10,7 @@ import typer
 from abstim.cli.options import GpuName, Json, Overrides
 
 if TYPE_CHECKING:
-    from abstim.sampled import Comparison, SampleResult
+    from abstim.study.sample import Comparison, SampleResult
 
 _FILES = "From and for other tools"
 
@@ -108,8 +108,8 @@ def sample(
 
     `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
     """  # fmt: skip
-    from abstim.cli.tables import print_json, progress
-    from abstim.sampled.files import known_from, write_selection
+    from abstim.show.tables import print_json, progress
+    from abstim.study.sample.files import known_from, write_selection
 
     names = method or []
     _check(names, compare, plot is not None, bool(profile or light_profile), bool(inside) and select_only)
@@ -122,7 +122,7 @@ def sample(
         if compare:
             everything = _compare(target, gpu, overrides, names, inside, warm_up, partial_functional, plot, report)
         else:
-            from abstim.sampled import sample as run
+            from abstim.study.sample import sample as run
 
             one = run(target, gpu, (names or [""])[0], overrides or (), inside=inside, warm_up=warm_up, known=known,
                       partial=partial_functional, progress=report)  # fmt: skip
@@ -149,8 +149,8 @@ def _check(names: list[str], compare: bool, plot: bool, profiles: bool, inside_n
 
 
 def _compare(target, gpu, overrides, names, inside, warm_up, partial, plot, report) -> Comparison:
-    from abstim.sampled import compare
-    from abstim.sampled.plot import check, draw
+    from abstim.study.sample import compare
+    from abstim.study.sample.plot import check, draw
 
     if plot is not None:
         check(plot)
@@ -162,7 +162,7 @@ def _compare(target, gpu, overrides, names, inside, warm_up, partial, plot, repo
 
 
 def _say_written(written: dict, as_json: bool) -> None:
-    from abstim.cli.tables import print_json
+    from abstim.show.tables import print_json
 
     if as_json:
         print_json({"kind": "selection"} | written)
@@ -173,8 +173,8 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 
 def _print_sample(result: SampleResult) -> None:
-    from abstim.cli.parts import by_way
-    from abstim.cli.tables import duration, print_table, quantity
+    from abstim.show.parts import by_way
+    from abstim.show.tables import duration, print_table, quantity
 
     estimate = result.estimate
     half = f"+-{estimate.relative_half_width:.2%}"
@@ -204,7 +204,7 @@ _BASIS = {
 
 
 def _print_comparison(found: Comparison) -> None:
-    from abstim.cli.tables import duration, print_table
+    from abstim.show.tables import duration, print_table
 
     rows = [
         (

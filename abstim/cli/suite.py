@@ -26,9 +26,9 @@ def suite(
 
     Example: `abstim suite --group table1`
     """
-    from abstim import workloads
-    from abstim.cli.tables import print_json, print_table
-    from abstim.target import names_in
+    from abstim.show.tables import print_json, print_table
+    from abstim.target import workloads
+    from abstim.target.resolve import names_in
     from functional import suite as benchmarks
 
     larger = {g: workloads.names(g) for g in workloads.GROUPS if group in (None, g)}

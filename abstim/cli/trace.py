@@ -40,9 +40,9 @@ def trace(
     from pathlib import Path
     from time import perf_counter
 
-    from abstim.cli.tables import print_json, progress
-    from abstim.target import resolve
-    from abstim.workload import write_store
+    from abstim.show.tables import print_json, progress
+    from abstim.target.execution import write_store
+    from abstim.target.resolve import resolve
     from functional.executor import default_executor
 
     case = resolve(
@@ -74,8 +74,8 @@ def summary(manifest: Manifest) -> dict[str, object]:
 
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:
-    from abstim.cache import note
-    from abstim.cli.tables import duration, print_printf, quantity
+    from abstim.show.tables import duration, print_printf, quantity
+    from functional.disk.folder import note
 
     print_printf(manifest.printed)
     total: dict = summary(manifest)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from abstim.cli.options import Backend, Json, Model
+from abstim.cli.options import Json, Model
 
 
 def validate(
@@ -25,8 +25,7 @@ def validate(
         str,
         typer.Option(metavar="all|none", help="Which rows of the table: caches invalidated before launches, or kept."),
     ] = "all",
-    backend: Backend = "compiled",
-    model: Model = "engine",
+    model: Model = "detailed",
     points: Annotated[
         int,
         typer.Option(min=0, help="Instead of a reference: the analytic model against the engine on random GPUs."),
@@ -47,19 +46,19 @@ def validate(
     if points:
         _rank(benchmark or [], points, as_json)
         return
-    from abstim import validate as library
-    from abstim.cache import note
-    from abstim.cli.tables import print_json, progress
+    from abstim.show.tables import print_json, progress
+    from abstim.study import validate as library
+    from functional.disk.folder import note
     from functional.errors import InputError
 
     if reference is None:
         raise InputError("validate needs --reference CSV, or --points COUNT with --benchmark")
-    if flush not in library.FLUSHES:
-        raise InputError(f"--flush {flush!r} is not one of {', '.join(library.FLUSHES)}")
+    if flush not in library.TABLE_FLUSHES:
+        raise InputError(f"--flush {flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
     table = library.read_reference(reference, flush)
     chosen, skipped = library.select(table, variant or (), group or (), benchmark or ())
     with progress(quiet=as_json) as report:
-        found = library.validate(chosen, backend, report, model, flush)
+        found = library.validate(chosen, report, model, flush)
     found.skipped[:0] = skipped
     if plot is not None:
         library.plot(found, plot)
@@ -73,7 +72,7 @@ def validate(
 
 def _rank(benchmarks: list[str], points: int, as_json: bool) -> None:
     from abstim.analytic.compare import pooled, rank_random
-    from abstim.cli.tables import print_json, print_table, progress
+    from abstim.show.tables import print_json, print_table, progress
     from functional.errors import InputError
 
     if not benchmarks:
@@ -95,13 +94,13 @@ def _rank(benchmarks: list[str], points: int, as_json: bool) -> None:
         )
         for r in found
     ]
-    heads = ("benchmark", "points", "rank correlation", "mean error", "median ratio", "a point", "engine")
+    heads = ("benchmark", "points", "rank correlation", "mean error", "median ratio", "a point", "detailed")
     print_table("Analytic model against the engine, on random GPUs", heads, rows)
     print(f"Rank correlation of all together: {pooled(found):.4f}")
 
 
 def _print(found) -> None:
-    from abstim.cli.tables import print_table
+    from abstim.show.tables import print_table
 
     rows = [
         (c.benchmark, c.group, c.variant, c.launches, c.measured_cycles, c.predicted_cycles, f"{c.error:+.2%}")
@@ -126,7 +125,7 @@ def _print(found) -> None:
 
 
 def _print_relative(found) -> None:
-    from abstim.relative import median_miss_errors, relative_accuracy
+    from abstim.study.relative import median_miss_errors, relative_accuracy
 
     for name, (error, count) in median_miss_errors(found.comparisons).items():
         print(f"{name.replace('_', ' ')}: median error {error:.2%} of {count} benchmarks")

@@ -41,7 +41,7 @@ class EngineResult:
     """One launch on one design point.
 
     `cycles` counts from the launch to the cycle after the last warp has left, `sm_cycles` the same an SM;
-    `issue_slots` are scheduler cycles by reason (abstim.result.SLOT_REASONS), cycles x schedulers in every row.
+    `issue_slots` are scheduler cycles by reason (abstim.session.result.SLOT_REASONS), cycles x schedulers in every row.
     """
 
     cycles: int
@@ -49,4 +49,4 @@ class EngineResult:
     issue_slots: Int64[np.ndarray, "sm reason"]
     resident_warp_cycles: Int64[np.ndarray, " sm"]
     counters: dict[str, int]  # COUNTERS, all SMs together
-    history: dict[str, Any] = field(default_factory=dict)  # over time: Launch.history; {} if it was not kept
+    history: dict[str, Any] = field(default_factory=dict)  # over time: Simulation.history; {} if it was not kept

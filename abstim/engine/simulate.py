@@ -1,47 +1,45 @@
-"""One launch on many design points, on the back end that fits."""
+"""One launch on many design points."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
-from abstim.config import Gpu
+import numpy as np
+
 from abstim.engine.inputs import EngineResult, LaunchInputs
+from abstim.engine.kept_caches import Caches
+from abstim.engine.simulation import Simulation
+from abstim.gpu.config import Gpu
 
-if TYPE_CHECKING:
-    from abstim.engine.caches import Caches
+WINDOWS, WINDOW_CYCLES = 1 << 14, 64  # a million cycles; of longer launches no history is kept
 
 
 def simulate(
     inputs: LaunchInputs,
     points: Sequence[Gpu],
     blocks_per_sm: Sequence[int],
-    backend: str = "compiled",
     caches: Sequence[Caches] | None = None,
-    progress: Callable[[int], None] = lambda done: None,
     threads: int | None = None,
 ) -> list[EngineResult]:
-    """Time a launch on every design point; `blocks_per_sm[k]` is the occupancy of `points[k]`.
-
-    Back ends: `compiled` (machine code, threads over design points) and `array` (one JAX program over all SMs of all
-    points). Both follow one list of rules and agree to the cycle. `progress` is told how many points are done.
-    """
-    if backend == "array":
-        from abstim.engine.array import simulate_points
-
-        return simulate_points(inputs, points, blocks_per_sm, progress)
-    from abstim.engine.point import simulate_point
+    """Time a launch on every design point, on as many threads as there are CPUs; `blocks_per_sm[k]` is the occupancy of
+    `points[k]`, `caches[k]` what it finds there (see `simulate_point`)."""
 
     def one(k: int) -> EngineResult:
         return simulate_point(inputs, points[k], blocks_per_sm[k], caches[k] if caches else None)
 
     if len(points) == 1 or threads == 1:
         return [one(k) for k in range(len(points))]
-    results = []
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-        for result in pool.map(one, range(len(points))):
-            results.append(result)
-            progress(len(results))
-    return results
+        return list(pool.map(one, range(len(points))))
+
+
+def simulate_point(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches | None = None) -> EngineResult:
+    """Cycles of a launch on one design point, which finds `caches` as they were left (None: empty) and leaves them as
+    they are after it. Releases the interpreter lock while it runs."""
+    launch = Simulation(inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES)
+    launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
+    if caches is not None:
+        launch.leave(caches)
+    return launch.result()

@@ -34,7 +34,7 @@ class LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """Everything but the traces. `outputs`: the verdict on each output buffer, as abstim.result.OutputCheck has it."""
+    """Everything but the traces. `outputs`: the verdict on each output buffer, as an `OutputCheck` has it."""
 
     name: str  # of the target
     ptx_sha256: str

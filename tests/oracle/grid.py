@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abstim.config import Gpu
 from abstim.engine import LaunchInputs
+from abstim.gpu.config import Gpu
 from oracle.program import Program, stream_of
 from oracle.sm import Sm
 

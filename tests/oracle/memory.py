@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abstim.config import Gpu
+from abstim.gpu.config import Gpu
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from oracle.resources import Cache, ResponsePath
 from precharacterize.classify import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from abstim.config import Gpu
+from abstim.gpu.config import Gpu
 
 
 def first_unbooked(booked: set[int], time: int) -> int:

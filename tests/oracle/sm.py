@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from abstim.config import Gpu
+from abstim.gpu.config import Gpu
 from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Memory
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream

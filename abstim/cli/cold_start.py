@@ -1,0 +1,65 @@
+"""`abstim coldstart`: what empty caches cost a launch that is simulated alone, and what warming up gives back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abstim.cli.options import GpuName, Json, Overrides
+
+if TYPE_CHECKING:
+    from abstim.study.cold_start import ColdStart
+
+
+def coldstart(
+    target: Annotated[str, typer.Argument(help="A suite benchmark, a workload, or a launches.json.")],
+    gpu: GpuName = "gtx480",
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Say what it costs to simulate each launch of a target from empty caches, and what each way to warm up gives back.
+
+    Accuracy is that of a launch's IPC against the launch with the caches as all before it left them. The GPU gets L2
+    and DRAM (`perfect_memory=false`) unless `--set` says otherwise.
+
+    Examples:
+
+    `abstim coldstart dct8x8`
+
+    `abstim coldstart gaussian_elimination --gpu rtx3070 --json`
+    """
+    from abstim.gpu.config import load_gpu
+    from abstim.show.tables import print_json, progress
+    from abstim.study.cold_start import cold_start
+    from abstim.target.execution import execute
+    from abstim.target.resolve import open_target
+
+    point = load_gpu(gpu, ["perfect_memory=false", *(overrides or ())])
+    with progress(quiet=as_json) as report:
+        found = cold_start(execute(open_target(target), progress=report), point, report)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print(found)
+
+
+def _print(found: ColdStart) -> None:
+    from abstim.show.tables import print_table
+
+    rows = [
+        (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
+         f"{policy.warmed_share:.1%}")
+        for policy in found.policies
+    ]  # fmt: skip
+    columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
+    print_table(f"{found.target} on {found.gpu}: accuracy of IPC, {len(found.instructions)} launches", columns, rows)
+    classes = ", ".join(f"{least:.0%}: {share:.1%}" for least, share in found.affected.items())
+    print(f"Instructions whose IPC flushing changes by {classes}")
+    print(f"Lines that the next launch touches too: {_mean(found.forward_reuse)}, ", end="")
+    print(f"the one before: {_mean(found.backward_reuse)}")
+
+
+def _mean(shares) -> str:
+    known = shares[shares == shares]
+    return f"{known.mean():.1%} (mean)" if len(known) else "no neighbour"

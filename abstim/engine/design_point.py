@@ -1,0 +1,266 @@
+"""GPU, table and trace in the flat form the engine reads."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from abstim.engine.layout import (
+    BUCKETS,
+    CODE,
+    GTO,
+    HINTS,
+    KINDS,
+    LINE_WORDS,
+    LOG_COLUMNS,
+    LRR,
+    MACHINE,
+    MEM,
+    OLDEST,
+    PORTS,
+    RESIDUES,
+    RESPONSES,
+    TWO_LEVEL,
+    UNITS_A_CYCLE_LOG2,
+    Offsets,
+    Streams,
+)  # fmt: skip
+from abstim.gpu.config import Gpu
+from functional.trace import LINE_BYTES, Trace
+from precharacterize import LatencyTable
+from precharacterize.parameters import UNITS
+
+MOST_TRANSACTIONS = 128  # of one warp instruction: 32 lanes, a record each, 4 sectors
+POLICIES = {"gto": GTO, "lrr": LRR, "oldest": OLDEST, "two_level": TWO_LEVEL}
+INDICES = {"linear": 0, "hash": 1, "ipoly": 2}
+WRITES = {"local_back": 0, "evict": 1, "through": 2, "back": 3}
+# Primitive polynomials over GF(2) by degree, for pseudo-randomly interleaved memory (Rau, ISCA 1991)
+POLYNOMIALS = (0b1, 0b11, 0b111, 0b1011, 0b10011, 0b100101, 0b1000011, 0b10000011, 0b100011101, 0b1000010001,
+               0b10000001001, 0b100000000101, 0b1000001010011)  # fmt: skip
+
+
+def machine_of(
+    gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: LatencyTable, shared_bytes: int = 0
+) -> np.ndarray:
+    """The numbers of a design point for a launch: a 0-dimensional MACHINE record.
+
+    `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
+    """
+    spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
+    m = np.zeros(1, MACHINE)[0]
+    for name in (
+        "sm_count", "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1d_sets", "l1t_sets",
+        "l1t_ways", "l1d_banks", "sub_cores", "l1d_sectored", "shared_collectors",
+    ):  # fmt: skip
+        m[name] = getattr(spec, name)
+    values = {
+        "schedulers": spec.schedulers_per_sm, "policy": POLICIES[spec.scheduler],
+        "active_warps": spec.two_level_active_warps, "warp_slots": spec.max_warps_per_sm,
+        "issues_a_turn": spec.issues_per_turn, "register_steps": spec.register_file_ports,
+        "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
+        "result_bus": spec.result_bus_width, "banks": spec.register_banks,
+        "fetch_width": pipeline.instructions_per_fetch, "fetch_line": pipeline.fetch_line_instructions,
+        "fetch_line_log2": pipeline.fetch_line_instructions.bit_length() - 1, "fetches": spec.fetches_per_cycle,
+        "perfect_l1i": spec.perfect_instruction_cache, "perfect_const": spec.perfect_constant_cache,
+        "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "l1d_lines": spec.l1d_sets * spec.l1d_ways,
+        "l1d_index": INDICES[spec.l1d_index], "l1d_residues": residues(_log2(spec.l1d_sets)),
+        "l1d_bypassed": spec.l1d_bypass,
+        "l1d_write": WRITES[spec.l1d_write], "l1d_write_allocates": spec.l1d_write_allocate,
+        "l1d_allocates_on_miss": spec.l1d_allocate == "miss", "l1d_fifo": spec.l1d_replacement == "fifo",
+        "sector_coalescing": spec.coalescing == "sector",
+        "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
+        "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
+        "atomic_cycles": params.atomic_latency_cycles,
+        "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": table.register_count,
+        "ring": ring_cycles(gpu, table),
+    }  # fmt: skip
+    for name, value in (values | memory_values(gpu)).items():
+        m[name] = value
+    for s in range(spec.schedulers_per_sm):
+        m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
+    m["scheduler_of"] = np.arange(len(m["scheduler_of"])) % spec.schedulers_per_sm
+    _lay_out_ports(m, gpu)
+    _lay_out_heap(m)
+    _lay_out_far(m)
+    return m
+
+
+def l1d_ways(gpu: Gpu, shared_bytes: int) -> int:
+    """Ways L1D has when an SM's thread blocks take `shared_bytes` of a memory that serves as both.
+
+    The smallest of `shared_options_kib` that holds them is taken from `l1d_ways`, which is all of it; without options
+    L1D has all its ways always (GPGPU-Sim 4.2, adaptive_cache_config).
+    """
+    spec = gpu.spec
+    if not spec.shared_options_kib:
+        return spec.l1d_ways
+    options = [int(kib) * 1024 for kib in spec.shared_options_kib.split(",")]
+    taken = next((size for size in options if size >= shared_bytes), options[-1])
+    return max(1, int(spec.l1d_ways * (1 - taken / spec.unified_l1d_bytes) + 0.5))
+
+
+def _lay_out_ports(m: np.ndarray, gpu: Gpu) -> None:
+    """Ports of kind k: k x groups .. (k + 1) x groups - 1; a group is a sub-core, or the whole SM."""
+    spec = gpu.spec
+    groups = spec.schedulers_per_sm if spec.sub_cores else 1
+    count = {"sp": spec.sp_units, "sfu": spec.sfu_units, "mem": spec.lsu_units, "int": spec.int_units,
+             "dp": spec.dp_units, "tensor": spec.tensor_units}  # fmt: skip
+    units = np.zeros(PORTS, np.int64)
+    for kind, name in enumerate(UNITS):
+        own = 1 if name == "mem" else groups  # one load/store unit serves all sub-cores
+        units[kind * groups : kind * groups + own] = count[name] // own
+        m["port_width"][kind] = max(1, getattr(spec, f"{name}_port_width") // groups)
+        collectors = spec.shared_collectors or getattr(spec, f"{name}_collectors", 0)
+        m["collectors"][kind] = max(1, collectors // groups)
+    m["first_unit"][1:] = np.cumsum(units)
+
+
+def memory_values(gpu: Gpu) -> dict[str, Any]:
+    """What lies behind the first-level caches; service times in units of 1 / 64 cycle."""
+    spec, params = gpu.spec, gpu.params
+
+    def units(cycles: float) -> int:
+        return round(cycles * (1 << UNITS_A_CYCLE_LOG2))
+
+    slices = (spec.dram_channels * spec.l2_slices_per_channel - 1).bit_length()
+    sets = (spec.l2_sets - 1).bit_length()
+    slice_hash, l2_hash = slices if spec.l2_slice_index == "ipoly" else 0, sets if spec.l2_index == "ipoly" else 0
+    return {
+        "perfect": spec.perfect_memory, "l1i_mshrs": spec.l1i_mshrs, "const_mshrs": spec.const_mshrs,
+        "mshr_merges": spec.l1d_mshr_merges, "l1d_mshrs": spec.l1d_mshrs, "miss_queue": spec.l1d_miss_queue,
+        "pipe_stages": params.l1d_latency_cycles * spec.l1d_banks,
+        "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
+        "channels": spec.dram_channels, "slices_per_channel": spec.l2_slices_per_channel,
+        "interleave_log2": _log2(spec.channel_interleave_bytes // LINE_BYTES),
+        "slice_log2": _log2(spec.slice_interleave_bytes // LINE_BYTES),
+        "slice_hash_log2": slice_hash, "slice_residues": residues(slice_hash),
+        "l2_hash_log2": l2_hash, "l2_residues": residues(l2_hash),
+        "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "l2_merges": spec.l2_mshr_merges,
+        "dram_banks": spec.dram_banks, "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
+        "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
+        "request_cycles": params.l2_request_cycles, "l2_reply_cycles": params.l2_reply_cycles,
+        "dram_cycles": params.dram_latency_cycles, "dram_reply_cycles": params.dram_reply_cycles,
+        "activate_cycles": params.dram_activate_cycles, "l2_sector_units": units(params.l2_sector_cycles),
+        "l2_atomic_units": units(params.l2_atomic_cycles), "dram_sector_units": units(params.dram_sector_cycles),
+    }  # fmt: skip
+
+
+def _log2(value: int) -> int:
+    return value.bit_length() - 1
+
+
+def residues(degree: int) -> np.ndarray:
+    """What bit i of a number contributes to an index of `degree` bits: x^(degree + i) modulo the polynomial."""
+    found, value, polynomial = [], 1 << degree, POLYNOMIALS[degree]
+    for _ in range(RESIDUES):
+        value = value ^ polynomial if value >> degree else value
+        found.append(value)
+        value <<= 1
+    return np.array(found, np.int64) if degree else np.zeros(RESIDUES, np.int64)
+
+
+def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
+    """A power of two above the number of cycles that a booking can lie ahead of the clock.
+
+    In front of a unit wait at most what its port's collectors and registers hold, each for its time on the unit.
+    """
+    spec, params = gpu.spec, gpu.params
+    waiting = {
+        kind: (spec.shared_collectors or getattr(spec, f"{name}_collectors", 0))
+        + 3 * getattr(spec, f"{name}_port_width")
+        for kind, name in enumerate(UNITS)
+    }
+    busy = {
+        kind: int(table.initiation_cycles[table.unit == kind].max(initial=1)) if kind != MEM else MOST_TRANSACTIONS
+        for kind in range(KINDS)
+    }
+    memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
+    memory += gpu.pipeline.shared_cycles + gpu.pipeline.const_hit_cycles
+    used = [kind for kind in range(KINDS) if kind == MEM or (table.unit == kind).any()]
+    operands = table.read_banks.shape[1] * max(waiting.values())
+    ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + memory + operands + 64
+    return 1 << int(ahead).bit_length()
+
+
+def _lay_out_heap(m: np.ndarray) -> None:
+    """Set the `*_at` offsets, in words, and the heap's size. What outlives a launch comes first."""
+    caches = {
+        "l1i_at": 4 * m["l1i_sets"] * m["l1i_ways"],
+        "const_at": 4 * m["const_sets"] * m["const_ways"],
+        "l1t_at": 4 * m["l1t_sets"] * m["l1t_ways"],
+        "l1d_at": LINE_WORDS * m["l1d_lines"],
+        "hints_at": HINTS,
+    }
+    m["cache_words"] = _lay_out(m, caches)
+    sizes = caches | {
+        "registers_at": m["warp_slots"] * m["register_count"],
+        "results_at": m["first_unit"][-1] * m["ring"],
+        "bus_at": m["result_bus"] * m["ring"],
+        "bank_at": m["banks"] * m["ring"] * m["register_steps"],
+        "responses_at": 0 if m["perfect"] else RESPONSES,
+        "mshrs_at": 0 if m["perfect"] else m["l1d_mshrs"],
+        "pipe_at": 0 if m["perfect"] else m["pipe_stages"],
+    }
+    m["heap_words"] = _lay_out(m, sizes)
+
+
+def _lay_out_far(m: np.ndarray) -> None:
+    """The same for what the SMs share: one word if memory is perfect."""
+    slices = m["channels"] * m["slices_per_channel"]
+    m["l2_lines"] = slices * m["l2_sets"] * m["l2_ways"]
+    sizes = {
+        "l2_at": LINE_WORDS * m["l2_lines"],
+        "slices_at": 2 * BUCKETS * slices,
+        "channels_at": 2 * BUCKETS * m["channels"],
+        "rows_at": m["channels"] * m["dram_banks"],
+        "banks_at": m["channels"] * m["dram_banks"],
+        "uses_at": 1,
+    }
+    m["far_words"] = 1 if m["perfect"] else _lay_out(m, sizes)
+
+
+def lay_out_record(m: np.ndarray, thread_blocks: int, windows: int, window_cycles: int) -> int:
+    """Room, behind what the SMs share, for a launch's record: three words a thread block (SM, dispatch, retirement),
+    two a warp (first issue, retirement), one a window of `window_cycles` (a power of two). Returns the words in all."""
+    m["blocks_at"] = m["far_words"]
+    m["warps_at"] = m["blocks_at"] + 3 * thread_blocks
+    m["windows_at"] = m["warps_at"] + 2 * thread_blocks * m["warps_per_block"]
+    m["windows"], m["window_log2"] = windows, _log2(window_cycles)
+    return int(m["windows_at"]) + windows
+
+
+def _lay_out(m: np.ndarray, sizes: dict[str, int]) -> int:
+    """Set each offset after the one before it; returns where the last ends."""
+    used = 0
+    for name, words in sizes.items():
+        m[name] = used
+        used += int(words)
+    return used
+
+
+@lru_cache(maxsize=64)
+def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
+    """The latency table as CODE records, one an instruction, and the operands they point into."""
+    code = np.zeros(len(table.unit), CODE)
+    code["unit"], code["kind"], code["pc"] = table.unit, table.kind, table.pcs
+    code["latency"], code["initiation"] = table.latency_cycles, table.initiation_cycles
+    code["access_bytes"] = table.access_bytes
+    groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
+    operands: list[int] = []
+    for i, row in enumerate(code):
+        for name, rows in groups.items():
+            row[f"{name}_at"] = len(operands)
+            operands += [int(r) for r in rows[i] if r >= 0]
+            row[f"{name}_end"] = len(operands)
+        row["write_banks_at"] = len(operands)
+        operands += table.write_banks[i, : int((table.writes[i] >= 0).sum())].tolist()
+    return code, np.array(operands, np.int16)
+
+
+def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray, log_rows: int = 0) -> tuple[Streams, Offsets]:
+    """The trace and the program's blocks as the engine reads them, and room for the log it writes."""
+    log = np.empty((log_rows, len(LOG_COLUMNS)), np.int64)
+    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands, log)
+    return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

@@ -1,0 +1,125 @@
+"""Fetch: one warp a cycle, round robin over empty instruction buffers; warps that have drained are noticed in passing
+(docs/timing-rules.md, rules 6 and 9)."""
+
+from __future__ import annotations
+
+from abstim.engine.layout import FROM_ALU, NEVER
+from abstim.engine.read_only_caches import l1i_lookup
+from abstim.engine.retire import notice
+from abstim.engine.sets import ONE, bit, first_after, lowest
+from abstim.engine.wheel import schedule
+from functional.disk.compile import jit
+
+
+@jit
+def make_ready(sm, heap, far, m, code, operands, w, front_end, time):
+    """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
+    row = code[sm.pc[w]]
+    ready = max(front_end, sm.not_before[w])
+    memory = ready > front_end
+    registers = m.registers_at + w * m.register_count
+    for k in range(row.waits_at, row.waits_end):
+        entry = heap[registers + operands[k]]
+        if entry >> 2 > ready:
+            ready = entry >> 2
+            memory = (entry & 3) != FROM_ALU
+    sm.ready[w] = ready
+    if memory:
+        sm.memory |= bit(w)
+    else:
+        sm.memory &= ~bit(w)
+    if not sm.held & bit(w):
+        schedule(sm, w, ready, time)
+
+
+@jit
+def want_fetch(sm, w, pc):
+    """The warp's buffer is empty: it asks for `pc` from now on."""
+    sm.wanted |= bit(w)
+    sm.memory &= ~bit(w)
+    sm.fetch_pc[w] = pc
+    sm.buffered[w] = 0
+    sm.ready[w] = NEVER
+
+
+@jit
+def deliver(sm, heap, far, m, code, operands, w, time, ready):
+    """A fetch pair reaches the warp, which can issue from it from cycle `ready` on."""
+    sm.front_end[w] = ready
+    pc = sm.fetch_pc[w]
+    sm.buffered[w] = min(m.fetch_width, m.fetch_line - (pc & (m.fetch_line - 1)))
+    if not sm.flush[w]:
+        make_ready(sm, heap, far, m, code, operands, w, ready, time)
+        return
+    sm.ready[w] = ready
+    if not sm.held & bit(w):
+        schedule(sm, w, ready, time)
+
+
+@jit
+def notice_exits(sm, far, m, fetched, time):
+    """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
+    n = m.warp_slots
+    reach = (fetched - sm.last_fetched - 1) % n if fetched >= 0 else n
+    left = sm.exiting
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        if sm.drained[w] <= time and (w - sm.last_fetched - 1) % n < reach:
+            sm.exiting &= ~bit(w)
+            notice(sm, far, m, w, time)
+
+
+@jit
+def returned(sm, time):
+    """The slot whose missed line is back the longest, -1 if none is."""
+    best, left = -1, sm.missing
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        if sm.fetch_back[w] <= time and (best < 0 or sm.fetch_back[w] < sm.fetch_back[best]):
+            best = w
+    return best
+
+
+@jit
+def fetch(sm, heap, far, m, code, operands, time, ready):
+    """One fetch; what it brings is decoded by the next one, and can issue in cycle `ready`."""
+    back = returned(sm, time) if sm.missing else -1
+    if back >= 0:  # takes the whole stage
+        sm.missing &= ~bit(back)
+        deliver(sm, heap, far, m, code, operands, back, time, ready)
+        return
+    fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
+    if sm.exiting:
+        notice_exits(sm, far, m, fetched, time)
+    if fetched < 0 or sm.fetch_blocked > time:
+        return
+    there = time if m.perfect_l1i else l1i_lookup(sm, heap, far, m, sm.fetch_pc[fetched], time)
+    if there == NEVER:
+        return
+    sm.last_fetched = fetched
+    sm.wanted &= ~bit(fetched)
+    if there <= time:
+        deliver(sm, heap, far, m, code, operands, fetched, time, ready)
+    else:
+        sm.missing |= bit(fetched)
+        sm.fetch_back[fetched] = there
+
+
+@jit
+def next_fetch(sm, time):
+    """First cycle after `time` in which the fetch stage has something to do."""
+    if sm.wanted and sm.fetch_blocked <= time + 1:
+        return time + 1
+    following, left = sm.fetch_blocked if sm.wanted else NEVER, sm.missing
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        following = min(following, sm.fetch_back[w])
+    left = sm.exiting
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        following = min(following, sm.drained[w])
+    return max(following, time + 1)

@@ -1,0 +1,76 @@
+"""Barriers, the end of a warp, the end of a thread block (docs/timing-rules.md, rules 8 and 9)."""
+
+from __future__ import annotations
+
+from abstim.engine.layout import EMPTY, NEVER
+from abstim.engine.sets import ONE, bit, lowest, span
+from abstim.engine.wheel import schedule
+from functional.disk.compile import jit
+
+RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
+
+
+@jit
+def release(sm, m, block, time):
+    """Every warp of the block has reached the barrier or exited."""
+    sm.block_waiting[block] = 0
+    left = sm.held & span(block * m.warps_per_block, m.warps_per_block)
+    sm.held &= ~left
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        sm.not_before[w] = max(sm.not_before[w], time)
+        sm.ready[w] = max(sm.ready[w], time)
+        schedule(sm, w, sm.ready[w], time)
+
+
+@jit
+def arrive(sm, m, w, time):
+    """The warp waits at a barrier from `time`."""
+    block = w // m.warps_per_block
+    sm.block_waiting[block] += 1
+    if sm.block_waiting[block] == sm.block_running[block]:
+        release(sm, m, block, time)
+
+
+@jit
+def leave(sm, m, w, time):
+    """The warp has issued its last instruction at `time`."""
+    block = w // m.warps_per_block
+    sm.running &= ~bit(w)
+    sm.exiting |= bit(w)
+    sm.ready[w] = NEVER
+    sm.drained[w] = max(sm.drained[w], time + RETIRE_CYCLES)
+    sm.block_running[block] -= 1
+    if sm.block_running[block] > 0 and sm.block_waiting[block] == sm.block_running[block]:
+        release(sm, m, block, time)
+
+
+@jit
+def notice(sm, far, m, w, time):
+    """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
+    block = w // m.warps_per_block
+    sm.live -= 1
+    far[m.warps_at + 2 * sm.warp[w] + 1] = time
+    sm.last_exit = time
+    sm.resident_warp_cycles += time - sm.block_start[block]
+    sm.block_live[block] -= 1
+    if sm.block_live[block] == 0:
+        far[m.blocks_at + 3 * sm.block_position[block] + 2] = time
+        free_slot(sm, m, block, time)
+    if sm.live == 0:
+        sm.idle_reason[:] = EMPTY
+
+
+@jit
+def free_slot(sm, m, block, time):
+    """A thread block has left."""
+    sm.block_free[block] = time
+    if sm.more_blocks:
+        sm.horizon = min(sm.horizon, max(time, sm.last_dispatch + 1))
+    k = 0
+    while sm.block_order[k] != block:
+        k += 1
+    sm.resident -= 1
+    for j in range(k, sm.resident):
+        sm.block_order[j] = sm.block_order[j + 1]

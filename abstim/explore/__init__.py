@@ -1,9 +1,0 @@
-"""Sweeps over design points: what to vary, which points to time, what came out.
-
-explore(["hotspot"], sweep_of(load_gpu("gtx480"), ["sm_count=8:64:8"])).table()
-"""
-
-from abstim.explore.result import Exploration
-from abstim.explore.sweep import Sweep, explore, sweep_of
-
-__all__ = ["Exploration", "Sweep", "explore", "sweep_of"]

@@ -1,0 +1,229 @@
+"""GPU descriptions: `configs/*.toml` in, `Gpu` out. Every value keeps its source.
+
+base = "gtx480"                  # optional: everything not said here comes from that GPU
+title = "..."
+[sources]                        # what the first word of a source stands for
+[spec] [params] [latency_cycles] [initiation_cycles] [unit]
+sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from abstim.gpu.spec import INSTRUCTION_CLASSES, SECTIONS, Domain, Params, Spec, check, check_together
+from functional.errors import InputError
+from precharacterize.parameters import Operation, PipelineParameters
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value of a GPU and where it comes from."""
+
+    value: Any
+    source: str
+
+
+Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setting
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A design point. Equal and hashed by its values, not by where they come from.
+
+    `settings` has every value with its source, `labels` what the first word of a source stands for.
+    """
+
+    spec: Spec
+    params: Params
+    pipeline: PipelineParameters
+    title: str = field(default="", compare=False)
+    settings: Settings = field(default_factory=dict, compare=False, repr=False)
+    labels: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """As given to `load_gpu`, with its overrides."""
+        return self.spec.name
+
+
+def config_dir() -> Path:
+    """Where the GPUs that come with abstim are described."""
+    import configs
+
+    return Path(next(iter(configs.__path__)))
+
+
+def gpu_names() -> list[str]:
+    """Names that `load_gpu` knows, sorted."""
+    return sorted(p.stem for p in config_dir().glob("*.toml"))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean X?)`, or all names if none is near and they are few; for error messages."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; known: {', '.join(known)}" if len(known) <= 12 else ""
+
+
+def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
+    """A GPU by name or by the path of a TOML file, with `key=value` overrides.
+
+    Raises InputError for an unknown GPU or key (with the nearest name), a value out of range, a missing value, or a
+    file that is not TOML.
+    """
+    title, settings, labels = _load_file(_path_of(name), ())
+    for override in overrides:
+        key, value = _parse_override(override)
+        settings[key] = Setting(value, f"--set {override}")
+    label = " ".join([Path(name).stem, *overrides])
+    return _build(label, title, settings, labels)
+
+
+def domains() -> dict[str, Domain]:
+    """What every key of `--set` accepts: "sm_count", "latency_cycles.int_add", ..."""
+    return {_full_key(s, k): domain for s, found in SECTIONS.items() for k, domain in found.items()}
+
+
+def full_key(key: str) -> str:
+    """The key as `domains` has it; `spec.sm_count` is `sm_count`. Raises InputError, with the nearest, if unknown."""
+    section, _, name = key.rpartition(".")
+    full = _full_key(section, name) if section in SECTIONS else key
+    if full not in domains():
+        raise InputError(f"unknown key {full!r}{nearest(full, domains())}")
+    return full
+
+
+def changed(gpu: Gpu, values: Mapping[str, Any], name: str) -> Gpu:
+    """A GPU with some values replaced: keys and values as `domains` has them.
+
+    Raises InputError for values that are each in range and contradict each other.
+    """
+    settings = gpu.settings | {key: Setting(value, "varied") for key, value in values.items()}
+    return _build(name, gpu.title, settings, gpu.labels)
+
+
+def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
+    """The same GPU with some values changed, by full key (`sm_count`, `latency_cycles.sfu`); all of them get `source`.
+
+    Raises InputError for an unknown key or a value out of range.
+    """
+    known, settings = domains(), dict(gpu.settings)
+    for key, value in values.items():
+        settings[full_key(key)] = Setting(check(key, known[full_key(key)], value, gpu.name), source)
+    return _build(gpu.name, gpu.title, settings, gpu.labels)
+
+
+def _path_of(name: str, beside: Path | None = None) -> Path:
+    if name in gpu_names():
+        return config_dir() / f"{name}.toml"
+    path = (beside or Path()) / name
+    if name.endswith(".toml"):
+        if not path.is_file():
+            raise InputError(f"{path}: no such GPU description")
+        return path
+    raise InputError(f"unknown GPU {name!r}{nearest(name, gpu_names())}")
+
+
+def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[str, str]]:
+    """Title, settings and source labels of a file, those of its bases included."""
+    if path.resolve() in seen:
+        raise InputError(f"{path}: `base` leads back to this file")
+    document = read_toml(path)
+    settings: Settings = {}
+    labels: dict[str, str] = {}
+    if base := document.pop("base", None):
+        if not isinstance(base, str):
+            raise InputError(f"{path}: base = {base!r} is not the name of a GPU")
+        _, settings, labels = _load_file(_path_of(base, path.parent), (*seen, path.resolve()))
+    title = str(document.pop("title", path.stem))
+    labels |= document.pop("sources", {})
+    for section, values in document.items():
+        if section not in SECTIONS or not isinstance(values, dict):
+            raise InputError(f"{path}: unknown section or key {section!r}{nearest(section, SECTIONS)}")
+        for key, value in values.items():
+            settings[_full_key(section, key)] = _setting(path, section, key, value)
+    return title, settings, labels
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file. Raises InputError if it cannot be read or does not parse."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def _full_key(section: str, key: str) -> str:
+    return key if section in ("spec", "params") else f"{section}.{key}"
+
+
+def _setting(path: Path, section: str, key: str, value: Any) -> Setting:
+    """One `key = value` or `key = { value, source }` of a file, checked."""
+    where = f"{path}: [{section}]"
+    if key not in SECTIONS[section]:
+        raise InputError(f"{where}: unknown key {key!r}{nearest(key, SECTIONS[section])}")
+    source = path.name
+    if isinstance(value, dict):
+        if set(value) != {"value", "source"} or not isinstance(value["source"], str):
+            raise InputError(f'{where}: {key} needs exactly {{ value = ..., source = "..." }}')
+        value, source = value["value"], value["source"]
+    return Setting(check(key, SECTIONS[section][key], value, where), source)
+
+
+def _parse_override(override: str) -> tuple[str, Any]:
+    """`key=value` of `--set` as (full key, checked value)."""
+    key, equals, text = (part.strip() for part in override.partition("="))
+    if not equals or not key or not text:
+        raise InputError(f"--set {override}: write it as key=value")
+    try:
+        key = full_key(key)
+    except InputError as error:
+        raise InputError(f"--set {override}: {error}") from None
+    return key, check(key, domains()[key], parse_value(text), f"--set {override}")
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value; a bare word is a string."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _build(name: str, title: str, settings: Settings, labels: dict[str, str]) -> Gpu:
+    def values(section: str) -> dict[str, Any]:
+        keys = {key: _full_key(section, key) for key in SECTIONS[section]}
+        missing = [full for full in keys.values() if full not in settings]
+        if missing:
+            raise InputError(f"GPU {name}: no value for {', '.join(missing[:5])} in [{section}]; add it or a `base`")
+        return {key: settings[full].value for key, full in keys.items()}
+
+    spec, params = Spec(name=name, **values("spec")), Params(**values("params"))
+    check_together(spec, f"GPU {name}")
+    pipeline = _pipeline(spec, params, values("latency_cycles"), values("initiation_cycles"), values("unit"))
+    return Gpu(spec, params, pipeline, title, settings, labels)
+
+
+def _pipeline(
+    spec: Spec, params: Params, latency: dict[str, int], initiation: dict[str, int], unit: dict[str, str]
+) -> PipelineParameters:
+    """What a latency table depends on; the memory latencies here run from the start of an access on its unit."""
+    return PipelineParameters(
+        operations=tuple((c, Operation(latency[c], initiation[c], unit[c])) for c in INSTRUCTION_CLASSES),
+        shared_cycles=params.shared_latency_cycles + 2,  # into the unit's pipeline, and out of it
+        const_hit_cycles=params.const_latency_cycles,
+        global_hit_cycles=params.l1d_latency_cycles + 1,  # into the delay before the tags
+        register_banks=spec.register_banks,
+        instructions_per_fetch=spec.instructions_per_fetch,
+        fetch_line_instructions=max(1, spec.l1i_line_bytes // spec.instruction_bytes),
+    )

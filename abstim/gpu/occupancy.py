@@ -1,0 +1,50 @@
+"""How many thread blocks an SM holds at once, and which of its resources says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from abstim.gpu.spec import Spec
+from functional.errors import InputError
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """`limiter` is threads, warps, shared memory, registers, blocks or grid; the first of them on a tie."""
+
+    blocks_per_sm: int
+    limiter: str
+
+
+def occupancy(spec: Spec, grid: Dim3, block: Dim3, registers_per_thread: int, shared_bytes: int) -> Occupancy:
+    """Thread blocks an SM of one launch.
+
+    `shared_bytes` is static plus dynamic shared memory a thread block. Threads are padded to whole warps, registers a
+    thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM is spread evenly:
+    the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming the limit, for a
+    thread block that one SM cannot hold.
+    """
+    threads = -(-prod(block) // spec.warp_size) * spec.warp_size
+    granularity = spec.register_allocation_granularity
+    registers = threads * -(-registers_per_thread // granularity) * granularity
+    demands = {
+        "threads": (threads, spec.max_threads_per_sm, "max_threads_per_sm"),
+        "warps": (threads // spec.warp_size, spec.max_warps_per_sm, "max_warps_per_sm"),
+        "shared memory": (shared_bytes, spec.shared_bytes_per_sm, "shared_bytes_per_sm"),
+        "registers": (registers, spec.registers_per_sm, "registers_per_sm"),
+        "blocks": (1, spec.max_blocks_per_sm, "max_blocks_per_sm"),
+    }
+    for what, (needed, available, key) in demands.items():
+        if needed > available:
+            raise InputError(f"a thread block needs {needed:,} {_unit(what)}, more than {key} = {available:,}")
+    limits = {what: available // needed for what, (needed, available, _) in demands.items() if needed}
+    limits["grid"] = max(1, -(-prod(grid) // spec.sm_count))
+    limiter = min(limits, key=limits.__getitem__)
+    return Occupancy(limits[limiter], limiter)
+
+
+def _unit(what: str) -> str:
+    return "B of shared memory" if what == "shared memory" else what

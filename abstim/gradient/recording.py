@@ -1,0 +1,60 @@
+"""One launch, run once by the engine and kept as a network of events whose times can be recomputed.
+
+Every warp instruction is three events: its issue, the start on its unit, its result; every warp has one more, the cycle
+it is gone. An event is as late as the latest of the events it waited for, each plus a *term* of the parameters and a
+frozen remainder. Who waited for whom is frozen at the base point; how long is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from abstim.engine.inputs import LaunchInputs
+from abstim.engine.simulation import Simulation
+from abstim.gpu.config import Gpu
+from abstim.gradient.evaluate import latest
+from abstim.gradient.network import Network
+from abstim.gradient.parameters import terms, values_of
+from abstim.gradient.waits import network_of
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A launch at a base point: exactly the engine's cycles there, a max-plus function of the parameters around it."""
+
+    cycles: int
+    base: Float64[np.ndarray, " parameter"]
+    terms: Float64[np.ndarray, "term parameter"]
+    network: Network
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes."""
+        return sum(value.nbytes for value in vars(self.network).values() if isinstance(value, np.ndarray))
+
+    def evaluate(self, values: Float64[np.ndarray, " parameter"]) -> tuple[float, Float64[np.ndarray, " parameter"]]:
+        """Cycles at `values` (order of PARAMETERS), and their gradient.
+
+        Where several chains of events end in the same cycle the gradient is that of one of them.
+        """
+        net = self.network
+        change = self.terms @ (values - self.base)
+        shift, via = np.zeros(len(net.order)), np.full(len(net.order), -1, np.int32)
+        counts = np.zeros(len(self.terms))
+        latest(net.order, net.first, net.parent, net.slack, net.term, net.scale, change, shift, via, counts)
+        return self.cycles + float(shift[net.final]), counts @ self.terms
+
+
+def record_launch(
+    inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, latency_class: Int64[np.ndarray, " instr"]
+) -> Recording:
+    """Run a launch on a GPU and keep its events. `latency_class`: an instruction's place in INSTRUCTION_CLASSES."""
+    launch = Simulation(inputs, gpu, blocks_per_sm)
+    issues = int(inputs.trace.warp_instructions.sum())
+    positions = np.arange(len(inputs.trace.thread_blocks))
+    log = launch.run(positions, drain=True, log_rows=issues)
+    network = network_of(log, launch, gpu, latency_class)
+    return Recording(launch.result().cycles, values_of(gpu), terms(gpu.spec.perfect_memory), network)

@@ -1,0 +1,97 @@
+"""`abstim.kernel_time`: the cycles of a target as a function that JAX can transform."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from abstim.gpu.config import Gpu
+from abstim.gradient.kernel import KernelTime
+from abstim.gradient.parameters import base_values, check_names
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from jax import Array
+    from jax.typing import ArrayLike
+
+KERNELS = 32  # targets kept ready, with their recordings
+
+
+def kernel_time(
+    params: Mapping[str, ArrayLike],
+    target: Any,
+    gpu: str | Gpu = "gtx480",
+    *,
+    launches: Sequence[int] | None = None,
+) -> Array:
+    """Core cycles of a target's launches (all, or those at some positions), caches flushed before each.
+
+    `params`: values of some latencies and service times of the GPU, by name (`abstim.gradient.parameters.PARAMETERS`:
+    every key of [params], [latency_cycles] and [initiation_cycles]), scalars in core cycles; the others are the GPU's
+    own. `target`: what `abstim.run` takes, or a `Workload`. Works under jit, vmap, jvp, grad and jacfwd; only `params`
+    may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million cycles.
+
+    At whole cycles (64ths of one for service times) it is exactly what the engine says. In between it is piecewise
+    linear: the schedule is that of the nearest such point, frozen, and only the waits change (docs/fit.md).
+
+    Raises InputError for an unknown name, a value that is no scalar or out of range, or a launch that is not there;
+    inside a transformed function a value out of range is JAX's own runtime error.
+    """
+    names = check_names(params)
+    values = [jnp.asarray(params[name], float) for name in names]
+    for name, value in zip(names, values, strict=True):
+        if value.shape:
+            raise InputError(f"{name} has the shape {value.shape}; kernel_time takes scalars, jax.vmap does arrays")
+    kernel = _kernel(_Target(target), names, gpu, None if launches is None else tuple(launches))
+    if not any(isinstance(value, jax.core.Tracer) for value in values):
+        from abstim.gradient.parameters import gpu_at
+
+        gpu_at(kernel.gpu, base_values(kernel.gpu, {n: float(v) for n, v in zip(names, values, strict=True)}))
+    return _cycles_and_gradient(kernel, jnp.stack(values))[0]
+
+
+class _Target:
+    """A target as a key: text by value, anything else by identity."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def __hash__(self) -> int:
+        return hash(self.target) if isinstance(self.target, str) else id(self.target)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Target):
+            return False
+        same_text = isinstance(self.target, str) and isinstance(other.target, str) and self.target == other.target
+        return same_text or self.target is other.target
+
+
+@lru_cache(KERNELS)
+def _kernel(target: _Target, names: tuple[str, ...], gpu: str | Gpu, launches: tuple[int, ...] | None) -> KernelTime:
+    return KernelTime(target.target, names, gpu, launches)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _cycles_and_gradient(kernel: KernelTime, values: Array) -> tuple[Array, Array]:
+    shapes = jax.ShapeDtypeStruct((), values.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)
+    return jax.pure_callback(partial(_on_host, kernel), shapes, values, vmap_method="broadcast_all")
+
+
+@_cycles_and_gradient.defjvp
+def _linear(kernel: KernelTime, primals: tuple[Array], tangents: tuple[Array]):
+    cycles, gradient = _cycles_and_gradient(kernel, *primals)
+    return (cycles, gradient), (gradient @ tangents[0], jnp.zeros_like(gradient))
+
+
+def _on_host(kernel: KernelTime, values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """`values[..., name]` -> cycles[...], gradient[..., name]."""
+    given = np.asarray(values)
+    points = given.reshape(-1, given.shape[-1])
+    found = [kernel(point.astype(float)) for point in points]
+    cycles = np.array([c for c, _ in found], given.dtype).reshape(given.shape[:-1])
+    return cycles, np.array([g for _, g in found], given.dtype).reshape(given.shape)

@@ -1,0 +1,72 @@
+"""What a simulation returns. Plain data; `to_json` is the contract of `--json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# Why a scheduler did, or did not, issue in a cycle; the order of `EngineResult.issue_slots`.
+SLOT_REASONS = ("issued", "no_ready_warp", "unit_busy", "barrier", "memory", "empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchResult:
+    """One kernel launch on one GPU."""
+
+    kernel: str
+    launch: int  # position in the target's list of launches
+    label: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cycles: int
+    seconds: float  # cycles / core clock
+    thread_instructions: int  # active: lanes whose guard predicate holds
+    warp_instructions: int  # issued
+    ipc: float  # thread instructions a cycle, all SMs together
+    warp_ipc: float  # warp instructions a cycle, all SMs together
+    occupancy: float  # resident warps / most an SM can hold, mean over the cycles of SMs that still have work
+    blocks_per_sm: int
+    occupancy_limiter: str
+    registers_per_thread: int
+    registers_source: str
+    shared_bytes: int  # static and dynamic, a thread block
+    issue_slots: dict[str, int]  # scheduler cycles by reason, all SMs together
+    issue_slots_per_sm: dict[str, list[int]]
+    caches: dict[str, int]
+    memory: dict[str, float]  # hit rates, traffic, use of capacity: abstim.session.limits.memory_use
+    windows: dict[str, Any]  # issue over time: abstim.engine.simulation.Launch.history
+    limit: str  # what kept it from being faster: abstim.session.limits.limit_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputCheck:
+    """One output buffer against what it should hold."""
+
+    buffer: str
+    elements: int
+    mismatches: int
+    message: str = ""  # the first mismatch, if any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Every launch of a target on one GPU. `wall_seconds` is this program's own time by stage."""
+
+    target: str
+    gpu: str
+    launches: list[LaunchResult]
+    wall_seconds: dict[str, float]
+    outputs: list[OutputCheck] | None = None  # None: not checked, or nothing to check against
+    printf: str = ""  # what the kernels wrote with it
+    gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
+    totals: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        summed = ("cycles", "seconds", "thread_instructions", "warp_instructions")
+        totals = {key: sum(getattr(launch, key) for launch in self.launches) for key in summed}
+        totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
+        object.__setattr__(self, "totals", totals)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        return {"kind": "run"} | asdict(self)

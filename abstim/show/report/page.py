@@ -1,0 +1,95 @@
+"""The page: sections laid out as HTML with everything in it, so that it asks nothing of any network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from abstim.progress import Progress, silent
+from abstim.show.report.chart import Chart, Section
+from abstim.show.report.read import Source, read_source
+from abstim.show.tables import quantity
+from functional.disk.folder import write_output
+from functional.errors import InputError
+
+_HERE = Path(__file__).parent
+
+
+def write_report(
+    results: Sequence[Path], output: Path, title: str = "abstim report", progress: Progress = silent
+) -> None:
+    """Write one HTML file that shows result files. Raises InputError for a file that is none."""
+    if not results:
+        raise InputError("a report needs at least one result file; write one with --json")
+    sections = []
+    for number, path in enumerate(results):
+        progress(f"report {path.name}", number, len(results))
+        sections.append(section_of(read_source(path)))
+    write_output(output, render(sections, title).encode())
+
+
+def section_of(source: Source) -> Section:
+    """The section of one file. Raises InputError if a key is missing that its kind always has."""
+    from abstim.show.report.benchmark import bench_section
+    from abstim.show.report.cold_start import coldstart_section
+    from abstim.show.report.launches import comparison_section, run_section
+    from abstim.show.report.sample_bench import sample_bench_section
+    from abstim.show.report.sample_methods import comparison_of_methods_section
+    from abstim.show.report.sampled import sampling_section
+    from abstim.show.report.sweep import sweep_section
+    from abstim.show.report.validation import validation_section
+
+    make: dict[str, Any] = {
+        "run": lambda: run_section(source.data),
+        "runs": lambda: comparison_section(source.data["runs"]),
+        "validate": lambda: validation_section(source.name, source.data),
+        "bench": lambda: bench_section(source.data),
+        "explore": lambda: sweep_section(source.name, source.data),
+        "sample": lambda: sampling_section(source.data),
+        "sample-comparison": lambda: comparison_of_methods_section(source.data),
+        "bench-sample": lambda: sample_bench_section(source.data),
+        "coldstart": lambda: coldstart_section(source.data),
+    }
+    try:
+        return make[source.kind]()
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"{source.name}: not a whole result of kind {source.kind!r}: {error}") from None
+
+
+def charts_of(sections: Sequence[Section]) -> Iterator[Chart]:
+    """Every chart, in the order of the page."""
+    for section in sections:
+        yield from section.charts
+        yield from charts_of(section.parts)
+
+
+def render(sections: Sequence[Section], title: str) -> str:
+    """The page's HTML: Bokeh's code, the charts as JSON, style and script are all inside."""
+    from bokeh.document import Document
+    from bokeh.resources import INLINE
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    charts, document = list(charts_of(sections)), Document()
+    with document.models.freeze():  # else each root looks through all models again
+        for chart in charts:
+            document.add_root(chart.figure)
+    numbers = {id(chart): k for k, chart in enumerate(charts)}
+    data = {
+        "document": document.to_json(deferred=False),
+        "roots": {c.figure.id: f"chart{k}" for k, c in enumerate(charts)},
+    }
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    environment.filters["quantity"] = quantity
+    return environment.get_template("page.html").render(
+        title=title,
+        sections=sections,
+        number=lambda chart: numbers[id(chart)],
+        style=(_HERE / "page.css").read_text(),
+        script=(_HERE / "page.js").read_text(),
+        bokeh="\n".join(INLINE.js_raw[:1]),
+        # "</script>" in a name would end the element that holds the data
+        data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    )

@@ -1,0 +1,122 @@
+"""The section of `abstim sample --compare`: methods beside the full simulation of one target."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from abstim.show.report.beside import hover_on, named_beside
+from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, stacked_bars
+from abstim.show.report.errors import AXIS, LEGEND, TOOLTIPS, ErrorPoint, error_points, plain_numbers
+from abstim.show.tables import duration, quantity
+from abstim.study.bench.sampling import WHOLE
+
+Comparison = dict[str, Any]  # `abstim.study.sample.Comparison.to_json`
+
+SPEED_UPS = {
+    "the timing stage": "timing_speed_up",
+    "the whole way": "speed_up",
+    "instructions in detail": "instruction_speed_up",
+}
+STAGE_COLORS = {"execute": COLORS[2], "time": COLORS[0], "analyse": COLORS[1]}
+
+
+def comparison_of_methods_section(data: Comparison) -> Section:
+    """One target, all methods asked for."""
+    rows = data["rows"][1:]  # the first is the full simulation
+    facts = [
+        ("Cycles", quantity(data["true_cycles"])),
+        ("Launches", quantity(len(data["cycles"]))),
+        ("Full simulation", duration(data["rows"][0]["seconds"])),
+        ("Intervals that hold the true cycles", f"{sum(row['covered'] for row in rows)} of {len(rows)}"),
+    ]
+    ideal = [found["method"] for found in data["results"] if found["estimate"]["ideal"]]
+    notes = [f"Ideal, choosing what to simulate took the full simulation: {', '.join(ideal)}."] if ideal else []
+    title = f"Sampling methods on {data['target']}, {data['gpu']}"
+    charts = [_error_chart(rows, ideal), _interval_chart(data), _seconds_chart(data)] if rows else []
+    return Section(title, facts, charts, notes)
+
+
+def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
+    """Error against a speed-up that can be chosen."""
+    first = next(iter(SPEED_UPS))
+    options = [Option(name, f"speed-up of {name}", AXIS) for name in SPEED_UPS]
+    plot = figure(options[0].x_label, AXIS, [*TOOLTIPS, ("speed-up", "@x{0.00}x")], x_axis_type="log",
+                  y_axis_type="log")  # fmt: skip
+    shown = []
+    for name, key in SPEED_UPS.items():
+        points = error_points(plot, [ErrorPoint(r["method"], float(r[key]), r["error"], r["covered"]) for r in rows])
+        shown.append(points)
+        for renderer in (points, named_beside(plot, points, "xy")):
+            renderer.name, renderer.visible = name, name == first
+    hover_on(plot, shown)
+    plain_numbers(plot)
+    plot.x_range.only_visible = plot.y_range.only_visible = True
+    cells = [
+        (r["method"], r["cycles"], f"{r['error']:.2%}", "yes" if r["covered"] else "no",
+         f"{r['detailed_fraction']:.2%}", f"{r['functional_fraction']:.1%}", duration(r["seconds"]),
+         *(times(r[key]) for key in SPEED_UPS.values()))
+        for r in rows
+    ]  # fmt: skip
+    columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", *SPEED_UPS)
+    summary = f"{_best([row for row in rows if row['method'] not in ideal])} {LEGEND}"
+    return Chart("Error against speed-up", summary, plot, Table(columns, cells), options, "Speed-up of")
+
+
+def _best(rows: list[dict[str, Any]]) -> str:
+    sampled = [row for row in rows if row["detailed_fraction"] < WHOLE]
+    if not sampled:
+        return "No method left anything out."
+    closest = min(sampled, key=lambda row: row["error"])
+    fastest = max(sampled, key=lambda row: row["timing_speed_up"])
+    return (
+        f"Of the methods that left something out, {closest['method']} is closest with an error of "
+        f"{closest['error']:.2%}; {fastest['method']} saves most of the timing stage "
+        f"({times(fastest['timing_speed_up'])}) with {fastest['error']:.2%}."
+    )
+
+
+def times(speed_up: float) -> str:
+    """A speed-up for people; what took no time at all has none."""
+    return f"{speed_up:.3g}x" if math.isfinite(speed_up) else "-"
+
+
+def _interval_chart(data: Comparison) -> Chart:
+    """Every method's interval around its estimate, as multiples of the true cycles."""
+    from bokeh.models import ColumnDataSource, FactorRange, Span
+
+    found, truth = data["results"], data["true_cycles"]
+    columns = ("method", "low", "estimate", "high", "true cycles", "which rests on")
+    rows = [
+        (each["method"], *(each["estimate"][key] for key in ("low", "total", "high")), truth,
+         each["estimate"]["basis"])
+        for each in found
+    ]  # fmt: skip
+    low, total, high = ([row[k] / truth for row in rows] for k in (1, 2, 3))
+    names = [row[0] for row in rows]
+    source = ColumnDataSource({"name": names, "low": low, "total": total, "high": high})
+    tooltips = [("", "@name"), ("estimate", "@total{0.0000}"), ("interval", "@low{0.0000} to @high{0.0000}")]
+    plot = figure("cycles, as a multiple of the true ones", "", tooltips, y_range=FactorRange(*reversed(names)))
+    plot.segment("low", "name", "high", "name", source=source, color=COLORS[0], line_width=2)
+    for end in ("low", "high"):
+        plot.scatter(end, "name", source=source, marker="dash", angle=math.pi / 2, size=10, color=COLORS[0])
+    points = plot.scatter("total", "name", source=source, size=8, color=COLORS[0])
+    hover_on(plot, [points])
+    plot.add_layout(Span(location=1, dimension="height", line_color=COLORS[3], line_width=2))
+    missed = [row["method"] for row in data["rows"][1:] if not row["covered"]]
+    summary = f"{len(rows) - len(missed)} of {len(rows)} intervals hold the true {truth:,} cycles, the vertical line"
+    summary += f"; not {', '.join(missed)}." if missed else "."
+    return Chart("Intervals around the true cycles", summary, plot, Table(columns, rows))
+
+
+def _seconds_chart(data: Comparison) -> Chart:
+    found = [data["full"], *data["results"]]
+    stages = list(data["full"]["seconds"])
+    parts = {stage: [each["seconds"][stage] for each in found] for stage in stages}
+    names = [each["method"] for each in found]
+    plot = stacked_bars("method", "seconds", names, parts, STAGE_COLORS, "s")
+    full, quickest = found[0], min(found, key=lambda each: sum(each["seconds"].values()))
+    summary = f"The full simulation took {duration(sum(full['seconds'].values()))}, "
+    summary += f"{quickest['method']} the least with {duration(sum(quickest['seconds'].values()))}."
+    rows = [(name, *(duration(parts[stage][k]) for stage in stages)) for k, name in enumerate(names)]
+    return Chart("Where the time of each method goes", summary, plot, Table(("method", *stages), rows))

@@ -1,0 +1,193 @@
+"""What every warp did when: a timeline for Perfetto or chrome://tracing, and the issue rate over time.
+
+A process is an SM, a thread a warp slot, a slice one visit of a basic block by a warp: from the issue of its first
+instruction to that of the warp's next block, or to its last issue. Counters are warp instructions a cycle, and warps
+between their first and last issue. Times are microseconds of the GPU's clock, as the trace-event format wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+MOST_SLICES = 200_000  # in a file, about 30 MB; more are merged
+MOST_WINDOWS = 500  # of a launch
+MOST_COUNTERS = 50_000  # in a file
+
+
+@dataclass(frozen=True)
+class IssueLog:
+    """Every warp instruction issued in a launch, ascending by cycle within an SM. `warp` counts those of the launch."""
+
+    sm: Int64[np.ndarray, " issue"]
+    cycle: Int64[np.ndarray, " issue"]
+    slot: Int64[np.ndarray, " issue"]
+    instruction: Int64[np.ndarray, " issue"]  # flat position in the program
+    warp: Int64[np.ndarray, " issue"]
+    scheduler: Int64[np.ndarray, " issue"]
+
+
+@dataclass(frozen=True)
+class LaunchLog:
+    """A launch to be drawn. `block_start`: first instruction of every basic block, ascending."""
+
+    name: str
+    log: IssueLog
+    block_start: Int64[np.ndarray, " basic_block"]
+    cycles: int
+    sm_count: int
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Visits of basic blocks, by warp, then time."""
+
+    sm: Int64[np.ndarray, " slice"]
+    slot: Int64[np.ndarray, " slice"]
+    warp: Int64[np.ndarray, " slice"]
+    block: Int64[np.ndarray, " slice"]  # of the first visit if several were merged
+    start: Int64[np.ndarray, " slice"]
+    stop: Int64[np.ndarray, " slice"]
+    visits: Int64[np.ndarray, " slice"]
+    instructions: Int64[np.ndarray, " slice"]
+
+
+def slices(log: IssueLog, block_start: Int64[np.ndarray, " basic_block"], merge: int = 1) -> Slices:
+    """Basic blocks as slices; `merge` neighbouring visits of a warp become one."""
+    order = np.lexsort((log.cycle, log.warp))
+    warp, cycle, instruction = log.warp[order], log.cycle[order], log.instruction[order]
+    block = np.searchsorted(block_start, instruction, side="right") - 1
+    new_warp = np.diff(warp, prepend=-1) != 0
+    # a visit begins with another block, or where the same one starts again
+    begins = new_warp | (np.diff(block, prepend=-1) != 0) | (np.diff(instruction, prepend=-1) <= 0)
+    visit = np.cumsum(begins) - 1
+    warp_of_visit = warp[begins]
+    first_visit = np.searchsorted(warp_of_visit, warp_of_visit, side="left")
+    kept = (np.arange(len(warp_of_visit)) - first_visit) % merge == 0
+    first = np.flatnonzero(begins)[kept]
+    group = np.cumsum(kept)[visit] - 1
+    last_of_warp = np.append(np.flatnonzero(new_warp)[1:] - 1, len(warp) - 1)[np.cumsum(new_warp) - 1]
+    next_start = np.append(cycle[first[1:]], 0)
+    ends_warp = np.append(np.diff(warp[first]) != 0, True)
+    count = len(first)
+    return Slices(
+        sm=log.sm[order][first],
+        slot=log.slot[order][first],
+        warp=warp[first],
+        block=block[first],
+        start=cycle[first],
+        stop=np.where(ends_warp, cycle[last_of_warp[first]] + 1, next_start),
+        visits=np.bincount(np.cumsum(kept) - 1, minlength=count),
+        instructions=np.bincount(group, minlength=count),
+    )
+
+
+def windows(log: IssueLog, cycles: int, most: int = MOST_WINDOWS) -> dict[str, Any]:
+    """Issue over time, all SMs of the log together, in at most `most` windows of equal length (but the last).
+
+    Keys: `window_cycles`; and, one entry a window, `warp_instructions` issued and `resident_warp_cycles`, those of
+    warps between their first and last issue.
+    """
+    width = max(1, -(-cycles // most))
+    count = max(1, -(-cycles // width))
+    first, last = _lifetimes(log)
+    change = np.bincount(first, minlength=cycles + 1) - np.bincount(last + 1, minlength=cycles + 1)
+    resident = np.add.reduceat(np.cumsum(change)[: max(cycles, 1)], np.arange(0, max(cycles, 1), width))
+    return {
+        "window_cycles": width,
+        "warp_instructions": np.bincount(log.cycle // width, minlength=count).tolist(),
+        "resident_warp_cycles": resident.tolist(),
+    }
+
+
+def _lifetimes(log: IssueLog) -> tuple[Int64[np.ndarray, " warp"], Int64[np.ndarray, " warp"]]:
+    """First and last issue of every warp."""
+    order = np.lexsort((log.cycle, log.warp))
+    warp, cycle = log.warp[order], log.cycle[order]
+    begins = np.diff(warp, prepend=-1) != 0
+    return cycle[begins], cycle[np.append(begins[1:], True)] if len(cycle) else cycle
+
+
+def timeline(launches: Sequence[LaunchLog], core_clock_hz: float, most_slices: int = MOST_SLICES) -> tuple[bytes, str]:
+    """Launches one after the other as trace-event JSON, and what a user should know of it ("" if all is drawn)."""
+    import msgspec
+
+    found = [slices(launch.log, launch.block_start) for launch in launches]
+    visits = sum(len(s.start) for s in found)
+    merge = -(-visits // most_slices)
+    if merge > 1:
+        found = [slices(launch.log, launch.block_start, merge) for launch in launches]
+    most = max(1, most_slices // max(1, len(launches)))  # what still exceeds it has that many warps
+    events, start = list(_names(launches)), 0
+    for launch, drawn in zip(launches, found, strict=True):
+        events += islice(_slice_events(launch, drawn, start, 1e6 / core_clock_hz), None if merge == 1 else most)
+        events += _counter_events(launch, start, 1e6 / core_clock_hz, MOST_COUNTERS // len(launches))
+        start += launch.cycles
+    said = f"{visits:,} visits of basic blocks, drawn in groups of {merge} of a warp" if merge > 1 else ""
+    if merge > 1 and max(len(s.start) for s in found) > most:
+        said += f", the first {most:,} groups of a launch"
+    return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ns"}), said
+
+
+def write_timeline(path: Path, launches: Sequence[LaunchLog], core_clock_hz: float) -> str:
+    """Write a timeline; returns what a user should know of it. Raises InputError if the file cannot be written."""
+    from functional.disk.folder import write_output
+
+    data, said = timeline(launches, core_clock_hz)
+    write_output(path, data)
+    return said
+
+
+def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
+    """Metadata: what SMs and slots are called, and in which order they stand."""
+    for sm in range(max((launch.sm_count for launch in launches), default=0)):
+        yield {"ph": "M", "name": "process_name", "pid": sm, "args": {"name": f"SM {sm}"}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": sm, "args": {"sort_index": sm}}
+    pairs = {pair for launch in launches for pair in zip(launch.log.sm.tolist(), launch.log.slot.tolist(), strict=True)}
+    for sm, slot in sorted(pairs):
+        place: dict[str, Any] = {"ph": "M", "pid": sm, "tid": slot}
+        yield place | {"name": "thread_name", "args": {"name": f"warp slot {slot}"}}
+        yield place | {"name": "thread_sort_index", "args": {"sort_index": slot}}
+
+
+def _slice_events(launch: LaunchLog, drawn: Slices, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:
+    columns = (drawn.sm, drawn.slot, drawn.warp, drawn.block, drawn.start, drawn.stop, drawn.visits, drawn.instructions)
+    for sm, slot, warp, block, begin, end, visits, count in zip(*(c.tolist() for c in columns), strict=True):
+        yield {
+            "ph": "X",
+            "name": f"BB {block}" if visits == 1 else f"BB {block} and {visits - 1} more",
+            "cat": launch.name,
+            "pid": sm,
+            "tid": slot,
+            "ts": _us(start + begin, us_per_cycle),
+            "dur": _us(end - begin, us_per_cycle),
+            "args": {"warp": warp, "instructions": count, "cycle": begin, "cycles": end - begin},
+        }
+
+
+def _counter_events(launch: LaunchLog, start: int, us_per_cycle: float, most: int) -> Iterator[dict[str, Any]]:
+    log, most_windows = launch.log, max(1, min(MOST_WINDOWS, most // (2 * launch.sm_count)))
+    for sm in range(launch.sm_count):
+        own = log.sm == sm
+        part = IssueLog(*(a[own] for a in (log.sm, log.cycle, log.slot, log.instruction, log.warp, log.scheduler)))
+        found = windows(part, launch.cycles, most_windows)
+        width = found["window_cycles"]
+        lengths = np.minimum(width, launch.cycles - width * np.arange(len(found["warp_instructions"])))
+        rates: tuple[Float64[np.ndarray, " window"], ...] = (
+            np.array(found["warp_instructions"]) / lengths,
+            np.array(found["resident_warp_cycles"]) / lengths,
+        )
+        for k, (ipc, warps) in enumerate(zip(*(rate.round(4).tolist() for rate in rates), strict=True)):
+            event = {"ph": "C", "pid": sm, "ts": _us(start + k * width, us_per_cycle)}
+            yield event | {"name": "warp instructions a cycle", "args": {"value": ipc}}
+            yield event | {"name": "resident warps", "args": {"value": warps}}
+
+
+def _us(cycles: int, us_per_cycle: float) -> float:
+    return round(cycles * us_per_cycle, 6)

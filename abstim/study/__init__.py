@@ -1,0 +1,1 @@
+"""Questions that take many runs: validation, sweeps, fits, samples, cold start, abstim's own speed."""

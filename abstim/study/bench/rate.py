@@ -1,0 +1,129 @@
+"""What a benchmark of abstim found: plain data. `to_json` is the contract of `abstim bench --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from abstim.study.bench.machine import describe_machine
+
+STAGES = ("parse", "characterize", "execute", "time")
+FIGURES = ("thread_mips", "warp_mips", "stepped_thread_mips", "stepped_warp_mips")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One stage of one benchmark. Instructions are dynamic ones of all launches, times the design points in `time`.
+
+    A *represented* instruction is one the result stands for, on every design point; a *stepped* one is one the stage
+    really walked: it may treat equal SMs, launches or points once. Both are reported, never mixed.
+    """
+
+    round_seconds: tuple[float, ...]  # the fastest repetition of each round
+    first_seconds: float  # the very first repetition, compilers and caches included
+    thread_instructions: int
+    warp_instructions: int
+    stepped_thread_instructions: int
+    stepped_warp_instructions: int
+
+    @property
+    def seconds(self) -> float:
+        """Median over the rounds."""
+        return median(self.round_seconds)
+
+    @property
+    def mad_seconds(self) -> float:
+        """Median absolute deviation of the rounds."""
+        return median(abs(seconds - self.seconds) for seconds in self.round_seconds)
+
+    @property
+    def mips(self) -> dict[str, float]:
+        """Millions of instructions a second, by FIGURES."""
+        return {f: getattr(self, f.replace("mips", "instructions")) / self.seconds / 1e6 for f in FIGURES}
+
+    def merged(self, later: Rate) -> Rate:
+        """The same work, measured again."""
+        return replace(self, round_seconds=self.round_seconds + later.round_seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures and rates."""
+        return asdict(self) | {"seconds": self.seconds, "mad_seconds": self.mad_seconds} | self.mips
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A benchmark on a variant of the reference's GPU: how exact and how fast abstim is beside the reference.
+
+    `seconds` is what executing and timing take; parsing and characterising, done once a kernel, are in `all_seconds`.
+    """
+
+    benchmark: str
+    group: str
+    variant: str
+    predicted_cycles: int
+    measured_cycles: int
+    thread_instructions: int
+    seconds: float
+    all_seconds: float
+    reference_seconds: float
+
+    @property
+    def error(self) -> float:
+        """Signed, as a fraction of the measured cycles."""
+        return self.predicted_cycles / self.measured_cycles - 1
+
+    @property
+    def speedup(self) -> float:
+        """The reference's processor time over abstim's."""
+        return self.reference_seconds / self.seconds
+
+    @property
+    def thread_mips(self) -> float:
+        """Thread instructions executed and timed, in millions a second."""
+        return self.thread_instructions / self.seconds / 1e6
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, derived figures included."""
+        return asdict(self) | {name: getattr(self, name) for name in ("error", "speedup", "thread_mips")}
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """Rates by benchmark and stage, and the comparison with the reference if one was asked for."""
+
+    gpu: str
+    points: int
+    rates: dict[str, dict[str, Rate]]
+    against: list[Against] = field(default_factory=list)
+    yardstick_seconds: list[float] = field(default_factory=list)  # of each round: `machine.yardstick_seconds`
+    machine: dict[str, Any] = field(default_factory=describe_machine)
+
+    def stages(self) -> list[str]:
+        """Those that were measured, in order."""
+        return [stage for stage in STAGES if any(stage in found for found in self.rates.values())]
+
+    def geomean(self, stage: str, figure: str) -> float | None:
+        """Geometric mean of a rate over the benchmarks that have the stage."""
+        return geomean([stages[stage].mips[figure] for stages in self.rates.values() if stage in stages])
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        return {
+            "kind": "bench",
+            "machine": self.machine,
+            "gpu": self.gpu,
+            "points": self.points,
+            "yardstick_seconds": self.yardstick_seconds,
+            "benchmarks": {n: {s: r.to_json() for s, r in found.items()} for n, found in self.rates.items()},
+            "geomean": {s: {figure: self.geomean(s, figure) for figure in FIGURES} for s in self.stages()},
+            "against": [row.to_json() for row in self.against],
+        }
+
+
+def geomean(values: Sequence[float]) -> float | None:
+    """Geometric mean; None without values, or if one is not positive."""
+    from math import exp, fsum, log
+
+    return exp(fsum(map(log, values)) / len(values)) if values and min(values) > 0 else None

@@ -1,0 +1,142 @@
+"""Sampling methods beside the full simulation, over a set of targets: `abstim bench --stage sample`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from abstim.progress import Progress, silent
+from abstim.study.bench.machine import describe_machine
+from abstim.study.bench.rate import geomean
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
+    from abstim.study.sample.result import Comparison, Row
+
+GROUP, METHODS = "16x", ("photon", "tbpoint")
+LEAST_ERROR = 1e-4  # what an error counts at least in a geometric mean, which a single 0 would make 0
+WHOLE = 0.999  # a method that simulates more than this in detail has sampled nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One method over all targets. Errors, fractions and shares are of 1; `None`: it sampled nothing anywhere.
+
+    `sampled` targets are those of which it left something out. `speed_up` is a geometric mean.
+    """
+
+    method: str
+    targets: int
+    sampled: int
+    mean_error: float
+    geomean_error: float
+    worst_error: float
+    detailed_fraction: float
+    covered: float
+    covered_of_sampled: float | None
+    speed_up: float | None
+    best_speed_up: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleBench:
+    """What was measured: a comparison a target, whole ones only. `interrupted`: targets are missing; so are the
+    `failed` ones, each with what was wrong."""
+
+    gpu: str
+    comparisons: list[Comparison] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+    machine: dict[str, Any] = field(default_factory=describe_machine)
+
+    def rows(self) -> list[tuple[Comparison, Row]]:
+        """One a target and method; not the full simulation, which is what they are compared with."""
+        return [(found, row) for found in self.comparisons for row in found.rows()[1:]]
+
+    def summaries(self) -> list[Summary]:
+        """One a method."""
+        rows = [row for _, row in self.rows()]
+        methods = dict.fromkeys(row.method for row in rows)
+        return [summary(method, [row for row in rows if row.method == method]) for method in methods]
+
+    def overall(self) -> Summary | None:
+        """Of all methods together."""
+        rows = [row for _, row in self.rows()]
+        return summary("all", rows) if rows else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        overall = self.overall()
+        return {
+            "kind": "bench-sample",
+            "machine": self.machine,
+            "gpu": self.gpu,
+            "interrupted": self.interrupted,
+            "failed": self.failed,
+            "rows": [
+                {"target": found.full.target, "true_cycles": found.true_cycles, "launches": len(found.cycles),
+                 "full_seconds": found.full.total_seconds} | asdict(row)
+                for found, row in self.rows()
+            ],
+            "methods": [asdict(each) for each in self.summaries()],
+            "overall": None if overall is None else asdict(overall),
+        }  # fmt: skip
+
+
+def summary(method: str, rows: Sequence[Row]) -> Summary:
+    """Means over rows, at least one."""
+    errors, speeds = [row.error for row in rows], [row.speed_up for row in rows]
+    sampled = [row for row in rows if row.detailed_fraction < WHOLE]
+    return Summary(
+        method=method,
+        targets=len(rows),
+        sampled=len(sampled),
+        mean_error=fmean(errors),
+        geomean_error=geomean([max(error, LEAST_ERROR) for error in errors]) or 0.0,
+        worst_error=max(errors),
+        detailed_fraction=fmean(row.detailed_fraction for row in rows),
+        covered=fmean(row.covered for row in rows),
+        covered_of_sampled=fmean(row.covered for row in sampled) if sampled else None,
+        speed_up=geomean(speeds),
+        best_speed_up=max(speeds),
+    )
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """Methods by name; `all` stands for those that save something, `ideal` for those that need the full simulation."""
+    from abstim.study.sample import METHODS
+    from abstim.study.sample.ideal import IDEAL
+
+    sets = {"all": [name for name in METHODS if name not in ("full", *IDEAL)], "ideal": list(IDEAL)}
+    return list(dict.fromkeys(each for name in names for each in sets.get(name, [name])))
+
+
+def bench_samples(
+    targets: Sequence[str], methods: Sequence[str] = METHODS, gpu: str | Gpu = "gtx480",
+    overrides: Sequence[str] = (), progress: Progress = silent,
+) -> SampleBench:  # fmt: skip
+    """Every method (`expanded`) on every target, beside the full simulation; an interrupt ends it with what was done.
+
+    Raises InputError for a method's name; a target that `compare` raises it for is left out (`failed`).
+    """
+    from abstim.session.run import _gpu
+    from abstim.study.sample import compare
+    from abstim.study.sample.methods import method_named
+
+    point, interrupted = _gpu(gpu, overrides), False
+    chosen = [method_named(name).name for name in expanded(methods)]
+    found: list[Comparison] = []
+    failed: dict[str, str] = {}
+    try:
+        for place, target in enumerate(targets):
+            progress(f"bench {target}", place, len(targets))
+            try:
+                found.append(compare(target, point, chosen))
+            except InputError as error:
+                failed[target] = str(error)
+    except KeyboardInterrupt:
+        interrupted = True
+    return SampleBench(gpu=point.name, comparisons=found, failed=failed, interrupted=interrupted)

@@ -1,0 +1,259 @@
+"""How much empty caches cost a sampled launch, and what warming them up gives back: sampling.cold_start on the engine.
+
+Every launch is timed with the caches the launches before it left (the truth), with all caches empty ("none"), and after
+each way to warm up. "code" empties the data caches alone, which is what flushing means in GPGPU-Sim: instructions and
+constants are there if an earlier launch ran the kernel. All ways below it start from there; the correction factor is
+applied to its cycles. Accuracy is 1 - |IPC / true IPC - 1|.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from abstim.engine import Caches
+from abstim.engine.simulate import simulate_point
+from abstim.engine.warming import SECTOR_BITS, bank_loads, data, warm, warm_code
+from abstim.gpu.config import Gpu
+from abstim.progress import Progress, silent
+from abstim.session.run import engine_results, in_parallel, occupancies, registers_of
+from abstim.target.execution import Workload
+from functional.errors import InputError
+from functional.trace import LINE_BYTES
+from sampling.cold_start import (
+    Blrl,
+    Correction,
+    Mrrl,
+    affected_share,
+    backward_reuse,
+    evenly_used_controllers,
+    footprint,
+    forward_reuse,
+    ipc_difference,
+)
+
+SECTORS = 4  # of a line
+PRE_SAMPLE = 16  # launches before a sample that MRRL and BLRL look at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A way to warm up: IPC accuracy of every launch, and the mean share of all instructions whose memory accesses were
+    walked for a launch."""
+
+    name: str
+    accuracy: Float64[np.ndarray, " launch"]
+    warmed_share: float
+
+    def mean_accuracy(self, instructions: Float64[np.ndarray, " launch"]) -> float:
+        """Weighted by instructions."""
+        return float(np.average(self.accuracy, weights=instructions))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdStart:
+    """What cold caches do to a target's launches on one GPU."""
+
+    target: str
+    gpu: str
+    instructions: Float64[np.ndarray, " launch"]  # warp instructions
+    kept_cycles: Int64[np.ndarray, " launch"]
+    flushed_cycles: Int64[np.ndarray, " launch"]
+    forward_reuse: Float64[np.ndarray, " launch"]
+    backward_reuse: Float64[np.ndarray, " launch"]
+    policies: tuple[Policy, ...]
+
+    @property
+    def difference(self) -> Float64[np.ndarray, " launch"]:
+        """Relative difference of IPC, flushed against kept."""
+        return ipc_difference(self.flushed_cycles, self.kept_cycles)
+
+    @property
+    def affected(self) -> dict[float, float]:
+        """Share of the instructions in launches that differ by 5, 10, 15 and 20 %."""
+        return affected_share(self.difference, self.instructions)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes; a reuse without a neighbour is null."""
+        reuse = {"forward_reuse": self.forward_reuse, "backward_reuse": self.backward_reuse}
+        return {
+            "kind": "coldstart",
+            "target": self.target,
+            "gpu": self.gpu,
+            "instructions": self.instructions.tolist(),
+            "kept_cycles": self.kept_cycles.tolist(),
+            "flushed_cycles": self.flushed_cycles.tolist(),
+            "ipc_difference": self.difference.tolist(),
+            "affected": {f"{threshold:.2f}": share for threshold, share in self.affected.items()},
+            **{name: [None if np.isnan(x) else float(x) for x in shares] for name, shares in reuse.items()},
+            "policies": [
+                {
+                    "name": policy.name,
+                    "worst_accuracy": float(policy.accuracy.min()),
+                    "mean_accuracy": policy.mean_accuracy(self.instructions),
+                    "accuracy": policy.accuracy.tolist(),
+                    "warmed_share": policy.warmed_share,
+                }
+                for policy in self.policies
+            ],
+        }
+
+
+def cold_start(workload: Workload, gpu: Gpu, progress: Progress = silent) -> ColdStart:
+    """Measure. Raises InputError for perfect memory, which has no caches to keep but those of the SMs."""
+    if gpu.spec.perfect_memory:
+        raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; --set perfect_memory=false")
+    study = Study(workload, gpu)
+    kept = np.array([row[0].cycles for row in engine_results(workload, [gpu], flush="none", progress=progress)])
+    flushed = engine_results(workload, [gpu], progress=progress)
+    cycles = np.array([row[0].cycles for row in flushed])
+    code = in_order(study, study.memory_of(0), progress, "code")
+    corrected = study.corrected(code, np.array([row[0].counters["dram_reads"] for row in flushed]))
+    plans = {
+        "memory of 1": study.memory_of(1),
+        "memory of 2": study.memory_of(2),
+        "memory of 4": study.memory_of(4),
+        "MRRL": study.reuse_latency(Mrrl()),
+        "BLRL": study.reuse_latency(Blrl()),
+    }
+    found = {"none": (cycles, 0.0), "code": (code, 0.0), "correction factor": (corrected, 0.0)}
+    for name, plan in plans.items():
+        found[name] = in_order(study, plan, progress, name), study.cost(plan)
+    found["memory of all"] = study.all_before(progress), study.cost(study.memory_of(len(kept)))
+    found["perfect"] = kept, 1.0
+    return ColdStart(
+        target=workload.case.name,
+        gpu=gpu.name,
+        instructions=study.instructions,
+        kept_cycles=kept,
+        flushed_cycles=cycles,
+        forward_reuse=forward_reuse(study.footprints),
+        backward_reuse=backward_reuse(study.footprints),
+        policies=tuple(
+            Policy(name=name, accuracy=1.0 - np.abs(kept / value - 1.0), warmed_share=cost)
+            for name, (value, cost) in found.items()
+        ),
+    )
+
+
+# Launches to warm up with before a launch, oldest first, and of each the share of its thread blocks, its last ones
+Plan = list[list[tuple[int, float]]]
+
+
+def in_order(study: Study, plan: Plan, progress: Progress, name: str) -> Int64[np.ndarray, " launch"]:
+    """Cycles of every launch after its own warm-up, each from empty caches."""
+    report = partial(progress, f"warm up: {name}")
+
+    def one(number: int) -> int:
+        return study.timed(number, study.warmed(number, plan[number]))
+
+    return np.array(in_parallel(one, len(plan), os.cpu_count() or 1, report))
+
+
+class Study:
+    """A workload's launches on one GPU, ready to be warmed and timed."""
+
+    def __init__(self, workload: Workload, gpu: Gpu) -> None:
+        self.workload, self.gpu = workload, gpu
+        self.traces = workload.execution.traces
+        self.instructions = np.array([float(t.warp_instructions.sum()) for t in self.traces])
+        self.blocks_per_sm = [o.blocks_per_sm for o in occupancies(workload.case, registers_of(workload.case), gpu)]
+        for number in range(len(self.traces)):
+            workload.inputs(number, gpu)  # characterised here, not in several threads
+
+    @cached_property
+    def references(self) -> list[Int64[np.ndarray, " reference"]]:
+        """Lines of global and local memory each launch touches, in the trace's order."""
+        return [lines_of(trace.records) for trace in self.traces]
+
+    @cached_property
+    def footprints(self) -> list[Int64[np.ndarray, " line"]]:
+        """The distinct ones."""
+        return [footprint(lines) for lines in self.references]
+
+    def memory_of(self, launches: int) -> Plan:
+        """The last `launches` before each, whole."""
+        return [[(k, 1.0) for k in range(max(0, n - launches), n)] for n in range(len(self.traces))]
+
+    def reuse_latency(self, method: Mrrl | Blrl) -> Plan:
+        """As many instructions before each launch as MRRL or BLRL asks for."""
+        return [self._reaching_back(n, method) for n in range(len(self.traces))]
+
+    def _reaching_back(self, number: int, method: Mrrl | Blrl) -> list[tuple[int, float]]:
+        first = max(0, number - PRE_SAMPLE)
+        starts = np.concatenate([[0.0], np.cumsum(self.instructions[first : number + 1])])
+        positions = [
+            (starts[k] + np.linspace(0, self.instructions[first + k], len(lines), endpoint=False)).astype(np.int64)
+            for k, lines in enumerate(self.references[first : number + 1])
+        ]
+        lines, boundary = np.concatenate(self.references[first : number + 1]), int(starts[number - first])
+        left, plan = float(method.warm_up(np.concatenate(positions), lines, boundary)), []
+        for k in range(number - 1, first - 1, -1):
+            if left <= 0:
+                break
+            plan.append((k, min(1.0, left / self.instructions[k])))
+            left -= self.instructions[k]
+        return plan[::-1]
+
+    def cost(self, plan: Plan) -> float:
+        """Mean share of a launch's plan in all instructions."""
+        walked = sum(share * self.instructions[k] for launches in plan for k, share in launches)
+        return float(walked / len(plan) / self.instructions.sum())
+
+    def warmed(self, number: int, plan: list[tuple[int, float]]) -> Caches:
+        """Caches after the code of the launch itself, if an earlier one ran it, and a plan's memory accesses."""
+        caches, program = Caches(), self.workload.case.launches[number].program.name
+        if any(launch.program.name == program for launch in self.workload.case.launches[:number]):
+            warm_code(self.workload.inputs(number, self.gpu), self.gpu, self.blocks_per_sm[number], caches)
+        for k, share in plan:
+            warm(self.workload.inputs(k, self.gpu), self.gpu, self.blocks_per_sm[k], caches, share)
+        return caches
+
+    def timed(self, number: int, caches: Caches) -> int:
+        """Cycles of a launch that finds these caches."""
+        inputs = self.workload.inputs(number, self.gpu)
+        return simulate_point(inputs, self.gpu, self.blocks_per_sm[number], caches).cycles
+
+    def all_before(self, progress: Progress) -> Int64[np.ndarray, " launch"]:
+        """Cycles of every launch after the memory accesses of all before it."""
+        caches, cycles = Caches(), []
+        for number in range(len(self.traces)):
+            progress("warm up: memory of all", number, len(self.traces))
+            cycles.append(self.timed(number, replace(caches)))
+            warm(self.workload.inputs(number, self.gpu), self.gpu, self.blocks_per_sm[number], caches)
+        return np.array(cycles)
+
+    def corrected(
+        self, cycles: Int64[np.ndarray, " launch"], dram_reads: Int64[np.ndarray, " launch"]
+    ) -> Float64[np.ndarray, " launch"]:
+        """The thesis' correction factor, with this GPU's latencies and, of each launch, how evenly it uses controllers.
+
+        `cycles` with empty data caches; `dram_reads` (sectors) from empty caches: of data is what is not code.
+        """
+        params, reuse = self.gpu.params, forward_reuse(self.footprints)
+        factor = Correction(
+            dram_latency_cycles=params.dram_latency_cycles + params.dram_reply_cycles,
+            l2_latency_cycles=params.l2_reply_cycles,
+            line_bytes=LINE_BYTES,
+        )
+        found = []
+        for number, flushed in enumerate(cycles.tolist()):
+            inputs = self.workload.inputs(number, self.gpu)
+            code_lines = -(-len(inputs.table.pcs) // self.gpu.pipeline.fetch_line_instructions)
+            read = max(0.0, float(dram_reads[number]) - code_lines * SECTORS)
+            reads = bank_loads(inputs, self.gpu, self.blocks_per_sm[number], self.footprints[number])
+            even = evenly_used_controllers(reads, np.zeros_like(reads))
+            previous = float(reuse[number - 1]) if number else float("nan")
+            found.append(factor.apply(flushed, read, even, previous))
+        return np.array(found)
+
+
+def lines_of(records: np.ndarray) -> Int64[np.ndarray, " reference"]:
+    """Global and local lines of trace records in which a lane was active."""
+    lines = (records >> np.uint32(5)).astype(np.int64)
+    return lines[data(records) & ((records & SECTOR_BITS) != 0)]

@@ -1,0 +1,185 @@
+"""What a sweep returns, and the table of it: one row a point, in the order of the grid."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence, Set
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64
+
+from abstim.study.explore.expressions import Expression
+from abstim.study.explore.pareto import front
+from abstim.study.explore.points import Points
+from abstim.study.explore.sensitivity import Sensitivity
+from abstim.study.explore.timing import Work
+from functional.errors import InputError
+
+FORMATS = (".parquet", ".csv", ".json")
+
+
+def measures(
+    targets: Sequence[str], points: Points, cycles: Float[np.ndarray, "point target"]
+) -> dict[str, np.ndarray]:
+    """Columns of what was found: cycles and seconds, of each target and as geometric means if there are several."""
+    seconds = cycles / points.values("core_clock_hz").astype(float)[:, None]
+    columns: dict[str, np.ndarray] = {}
+    if len(targets) > 1:
+        for t, target in enumerate(targets):
+            columns[f"cycles_{target}"], columns[f"seconds_{target}"] = cycles[:, t], seconds[:, t]
+        cycles, seconds = (np.exp(np.log(values).mean(1))[:, None] for values in (cycles, seconds))
+    return columns | {"cycles": cycles[:, 0], "seconds": seconds[:, 0]}
+
+
+def with_time(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What expressions may name: `time` is the seconds."""
+    return columns | {"time": columns["seconds"]}
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """The points of a sweep and their cycles. `reasons`: why a point has none for some target ("" if it has all)."""
+
+    gpu: str
+    targets: tuple[str, ...]
+    objectives: tuple[Expression, ...]
+    points: Points
+    cycles: Int64[np.ndarray, "point target"]  # negative: none
+    reasons: list[str]
+    predicted_cycles: Float[np.ndarray, "point target"] | None  # by the screen, if there was one
+    work: Work
+    candidates: int  # points looked at, those that only the screen has seen included
+    sensitivity: list[Sensitivity] = field(default_factory=list)
+
+    @property
+    def timed(self) -> Bool[np.ndarray, " point"]:
+        """Points on which every target ran."""
+        return np.asarray((self.cycles > 0).all(1))
+
+    def objective_values(self) -> Float[np.ndarray, "timed objective"]:
+        """Every objective at every timed point."""
+        points = self.points.where(self.timed)
+        found = with_time(measures(self.targets, points, self.cycles[self.timed].astype(float)))
+        return np.stack([points.evaluate(objective, found).astype(float) for objective in self.objectives], 1)
+
+    def pareto(self) -> Int64[np.ndarray, " front"]:
+        """Rows of the Pareto front, ascending by the first objective."""
+        values, rows = self.objective_values(), np.flatnonzero(self.timed)
+        best = np.flatnonzero(front(values))
+        return rows[best[np.lexsort(values[best].T[::-1])]]
+
+    def best(self) -> Int64[np.ndarray, " row"]:
+        """Rows that are worth a look, of equal ones the first: the Pareto front, or all by the one objective."""
+        values = self.objective_values()
+        rows = (
+            self.pareto()
+            if len(self.objectives) > 1
+            else np.flatnonzero(self.timed)[np.argsort(values[:, 0], kind="stable")]
+        )
+        number = np.cumsum(self.timed) - 1
+        _, first = np.unique(values[number[rows]], axis=0, return_index=True)
+        return rows[np.sort(first)]
+
+    def table(self) -> dict[str, list[Any]]:
+        """Columns, one entry a point: its number in the grid, varied keys, defined names, results, and what failed."""
+        columns: dict[str, list[Any]] = {"point": self.points.positions.tolist()}
+        columns |= {key: values.tolist() for key, values in self.points.columns.items()}
+        columns |= {name: self.points.values(name).tolist() for name in self.points.space.defines}
+        columns |= self._measures()
+        columns |= self._objective_columns(columns.keys() | {"time"})
+        if len(self.objectives) > 1:
+            columns["pareto"] = np.isin(np.arange(len(self.points)), self.pareto()).tolist()
+        return columns | {"error": self.reasons}
+
+    def _objective_columns(self, known: Set[str]) -> dict[str, list[Any]]:
+        """Objectives that are no column yet, named by their text."""
+        columns = {}
+        for number, objective in enumerate(self.objectives):
+            if objective.text not in known:
+                values = np.full(len(self.points), np.nan)
+                values[self.timed] = self.objective_values()[:, number]
+                columns[objective.text] = _with_gaps(values)
+        return columns
+
+    def _measures(self) -> dict[str, list[Any]]:
+        """Cycles as whole numbers where they are; None where a target, or one of several, could not run."""
+        cycles = np.where(self.cycles > 0, self.cycles, np.nan)
+        found = {name: _with_gaps(v) for name, v in measures(self.targets, self.points, cycles).items()}
+        for name in (f"cycles_{t}" for t in self.targets) if len(self.targets) > 1 else ("cycles",):
+            found[name] = [None if value is None else int(value) for value in found[name]]
+        if self.predicted_cycles is not None:
+            predicted = measures(self.targets, self.points, self.predicted_cycles)["seconds"]
+            found["screened_seconds"] = _with_gaps(predicted)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        table = self.table()
+        return {
+            "kind": "explore",
+            "gpu": self.gpu,
+            "targets": list(self.targets),
+            "objectives": [objective.text for objective in self.objectives],
+            "candidates": self.candidates,
+            "rows": [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)],
+            "pareto": self.points.positions[self.pareto()].tolist() if self.timed.any() else [],
+            "sensitivity": [asdict(one) for one in self.sensitivity],
+            "work": asdict(self.work),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the table; the format is the ending's. The same sweep gives the same bytes.
+
+        Raises InputError if the file cannot be written; what was there before is then still there.
+        """
+        table = self.table()
+
+        def write(file: IO[bytes]) -> None:
+            if path.suffix == ".json":
+                rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+                file.write((json.dumps(rows, indent=1) + "\n").encode())
+            else:
+                _write_arrow(table, file, path.suffix)
+
+        try:
+            _replace(path, write)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def check_format(path: Path) -> None:
+    """Raises InputError for a file that `save` cannot write."""
+    if path.suffix not in FORMATS:
+        raise InputError(f"-o {path}: the name must end in one of {', '.join(FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"-o {path}: there is no folder {path.parent}")
+
+
+def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write beside the file, then rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _with_gaps(values: np.ndarray) -> list[float | None]:
+    return [None if value != value else value for value in values.tolist()]
+
+
+def _write_arrow(table: dict[str, list[Any]], file: IO[bytes], suffix: str) -> None:
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    arrow = pyarrow.table(table)
+    if suffix == ".csv":
+        csv.write_csv(arrow, file)
+    else:
+        parquet.write_table(arrow, file)

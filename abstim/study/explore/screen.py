@@ -1,0 +1,93 @@
+"""Multi-fidelity search: a quick model looks at every candidate, the engine at those it finds on the front.
+
+After each round the ratio of engine to model is fitted over the varied keys and corrects the model for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from abstim.gpu.config import Gpu
+from abstim.study.explore.keys import DERIVED
+from abstim.study.explore.pareto import ranked
+from abstim.study.explore.points import Points
+from abstim.target.execution import Workload
+
+ROUNDS = 4
+RIDGE = 1e-2  # keeps the correction near the model where points are few
+
+
+class Screen(Protocol):
+    """A model quick enough for a million points."""
+
+    def __call__(self, columns: Mapping[str, np.ndarray]) -> Float[np.ndarray, "point target"]:
+        """Predicted cycles. `columns`: the varied keys of the GPU, as `--set` has them, one value a point each."""
+        ...
+
+
+ScreenMaker = Callable[[Sequence[Workload], Gpu], Screen]  # the GPU has the values of all keys that are not varied
+Objectives = Callable[[Points, Float[np.ndarray, "point target"]], Float[np.ndarray, "point objective"]]
+# Cycles, negative where a target cannot run, and why
+Timing = Callable[[Points], tuple[Int64[np.ndarray, "point target"], list[str]]]
+
+
+class Found(NamedTuple):
+    """The candidates that were timed, in their order."""
+
+    points: Points
+    cycles: Int64[np.ndarray, "point target"]
+    reasons: list[str]
+    predicted_cycles: Float[np.ndarray, "point target"] | None  # by the screen alone
+
+
+def search(points: Points, screen: Screen, time: Timing, objectives: Objectives, count: int) -> Found:
+    """Time the `count` candidates that seem to be on the front, a quarter of them in each round."""
+    predicted = screen({key: values for key, values in points.columns.items() if key not in DERIVED})
+    features, corrected = _features(points), predicted
+    usable = points.reasons == ""
+    chosen, measured, reasons = np.zeros(0, np.int64), np.zeros((0, predicted.shape[1]), np.int64), list[str]()
+    for step in range(1, ROUNDS + 1):
+        left = np.setdiff1d(np.flatnonzero(usable), chosen, assume_unique=True)
+        wanted = min(len(left), -(-count * step // ROUNDS) - len(chosen))
+        if wanted <= 0:
+            continue
+        values = objectives(points.where(left), corrected[left])
+        new = left[ranked(values, wanted)]
+        cycles, why = time(points.where(new))
+        chosen, measured, reasons = np.concatenate([chosen, new]), np.concatenate([measured, cycles]), reasons + why
+        corrected = _corrected(features, predicted, chosen, measured)
+    order = np.argsort(chosen)
+    chosen = chosen[order]
+    return Found(points.where(chosen), measured[order], [reasons[k] for k in order], predicted[chosen])
+
+
+def _corrected(features: np.ndarray, predicted: np.ndarray, chosen: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    """The prediction times a fitted ratio, a target at a time."""
+    corrected = predicted.copy()
+    for target in range(predicted.shape[1]):
+        good = measured[:, target] > 0
+        if not good.any():
+            continue
+        x = features[chosen[good]]
+        y = np.log(measured[good, target] / predicted[chosen[good], target])
+        weights = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ (y - y.mean()))
+        low, high = y.min() - 0.5, y.max() + 0.5  # a straight line is not to be trusted far outside
+        corrected[:, target] *= np.exp(np.clip(y.mean() + features @ weights, low, high))
+    return corrected
+
+
+def _features(points: Points) -> Float[np.ndarray, "point feature"]:
+    """The varied keys from -1 to 1: logarithms of positive numbers, other numbers as they are, a column a word."""
+    columns = []
+    for axis in points.space.axes:
+        values = points.columns[axis.key]
+        if values.dtype.kind in "if":
+            columns.append(np.log(values) if values.min() > 0 else values.astype(float))
+        else:
+            columns += [(values == one).astype(float) for one in axis.values[1:]]
+    scaled = [2 * (c - c.min()) / span - 1 for c in columns if (span := float(np.ptp(c))) > 0]
+    return np.stack([*scaled, np.ones(len(points))], 1)

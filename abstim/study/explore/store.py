@@ -1,0 +1,89 @@
+"""Cycles of finished jobs, kept on disk as they come: one SQLite file a version of the engine.
+
+Every batch is a transaction, so a sweep that is killed loses the batches in flight and nothing else. Keys are hashes of
+all that the engine reads (`jobs.py`): whichever sweep asks for a job next has its cycles.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from abstim.study.explore.jobs import engine_digest
+from functional.disk.folder import cache_dir, note
+
+_KEYS_A_QUERY = 500
+
+
+def store_path() -> Path:
+    """The file of this version of the engine. It can be deleted at any time."""
+    return cache_dir("explore") / f"{engine_digest()}.sqlite"
+
+
+class Store:
+    """Job key -> cycles. A file that cannot be used costs time, not correctness: it is said on stderr."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open or create `path`, by default `store_path()`."""
+        self._path = path or store_path()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = _open(self._path)
+        except (OSError, sqlite3.DatabaseError) as error:
+            self._replace(error)
+
+    def known(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """Cycles of those jobs that are done."""
+        found: dict[bytes, int] = {}
+        try:
+            for first in range(0, len(keys), _KEYS_A_QUERY):
+                part = keys[first : first + _KEYS_A_QUERY]
+                marks = ",".join("?" * len(part))
+                found |= self._database.execute(f"SELECT key, cycles FROM results WHERE key IN ({marks})", part)
+        except sqlite3.DatabaseError as error:
+            self._replace(error)
+            return {}
+        return found
+
+    def add(self, results: Iterable[tuple[bytes, int]]) -> None:
+        """Keep a batch, whole or not at all."""
+        try:
+            with self._database:
+                self._database.executemany("INSERT OR IGNORE INTO results VALUES (?, ?)", results)
+        except sqlite3.DatabaseError as error:
+            self._replace(error)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _replace(self, error: Exception) -> None:
+        """Go on without the file: a damaged one is deleted, one that cannot be written is left alone."""
+        if isinstance(error, (OSError, sqlite3.OperationalError)):
+            note(f"cache: cannot keep results in {self._path}: {error}; a killed sweep will start again")
+        else:
+            note(f"cache: {self._path} is damaged ({error}) and deleted; its points are timed again")
+            self._path.unlink(missing_ok=True)
+        self._database = _open(Path(":memory:"))
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=60)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")  # of several sweeps one can write while others read
+        database.execute("PRAGMA synchronous = NORMAL")
+        with database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, cycles INTEGER NOT NULL) WITHOUT ROWID"
+            )
+    except sqlite3.DatabaseError:
+        database.close()
+        raise
+    return database

@@ -1,0 +1,151 @@
+"""The driver of a sweep: targets executed once, points chosen, timed, put together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abstim.gpu.config import Gpu
+from abstim.progress import Progress, silent
+from abstim.study.explore.analytic import analytic_screen
+from abstim.study.explore.cluster import run_on_cluster
+from abstim.study.explore.design import MOST_POINTS, design
+from abstim.study.explore.expressions import Expression
+from abstim.study.explore.jobs import Planner
+from abstim.study.explore.local import run_local
+from abstim.study.explore.points import Points, Space
+from abstim.study.explore.ranges import parse_axes
+from abstim.study.explore.result import Exploration, measures, with_time
+from abstim.study.explore.screen import Found, ScreenMaker, search
+from abstim.study.explore.sensitivity import Analysis, by_regression
+from abstim.study.explore.store import Store
+from abstim.study.explore.timing import Run, Timer
+from abstim.target.execution import Workload, execute
+from abstim.target.resolve import open_target
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from abstim.target.resolve import Target
+
+MULTI_FIDELITY = "multi-fidelity"
+DEFAULT_COUNT = 256  # points the engine times in a multi-fidelity search
+RESULT_NAMES = ("cycles", "seconds", "time")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What to explore, and how. `count`: points, of every strategy but the grid."""
+
+    space: Space
+    constraints: Sequence[Expression] = ()
+    objectives: Sequence[Expression] = field(default_factory=lambda: [Expression("seconds")])
+    strategy: str = "grid"
+    count: int | None = None
+    seed: int = 0
+    cluster: str = ""
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise InputError(f"--points {self.count} is not a whole number above 0")
+        if self.count is not None and self.strategy == "grid":
+            raise InputError("--points: the grid has all its points; take --strategy random, latin or multi-fidelity")
+        if taken := set(RESULT_NAMES) & set(self.space.defines):
+            raise InputError(f"--define {taken.pop()}: is the name of a result")
+
+
+def sweep_of(
+    gpu: Gpu,
+    vary: Sequence[str],
+    define: Sequence[str] = (),
+    constraint: Sequence[str] = (),
+    objective: Sequence[str] = (),
+    **how: object,
+) -> Sweep:
+    """A sweep from texts as the command line has them. Raises InputError for any that is wrong."""
+    defines = dict(_definition(text) for text in define)
+    constraints = [Expression(text, f"--constraint {text}") for text in constraint]
+    for one in (*constraints, *defines.values()):
+        if early := one.names & set(RESULT_NAMES):
+            raise InputError(f"{one.where}: {early.pop()} is known only after a point has been timed")
+    objectives = [Expression(text, f"--objective {text}") for text in objective or ("seconds",)]
+    return Sweep(Space(gpu, parse_axes(vary), defines), constraints, objectives, **how)  # type: ignore[arg-type]
+
+
+def _definition(text: str) -> tuple[str, Expression]:
+    name, equals, formula = text.partition("=")
+    if not equals or not name.strip().isidentifier() or formula.startswith("="):
+        raise InputError(f"--define {text}: write it as name=expression, as in area=sm_count*(4+schedulers_per_sm)")
+    return name.strip(), Expression(formula, f"--define {text}")
+
+
+def explore(
+    targets: Sequence[Target],
+    sweep: Sweep,
+    *,
+    screen: ScreenMaker | None = None,
+    analysis: Analysis = by_regression,
+    progress: Progress = silent,
+) -> Exploration:
+    """Time targets on the points of a sweep. Raises InputError for anything a user got wrong.
+
+    A point on which a target cannot run is a row with the reason. Results are kept as they come: after a kill the same
+    call goes on where it was, and gives the same table.
+    """
+    points = _candidates(sweep)
+    _check_objectives(sweep, points, targets)
+    workloads = [execute(open_target(target), progress=progress) for target in targets]
+    names = _names_of(workloads)
+    run: Run = partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
+    with Store() as store:
+        timer = Timer(Planner(workloads), run, store, progress)
+        if sweep.strategy == MULTI_FIDELITY:
+            model = (screen or analytic_screen)(workloads, sweep.space.gpu)
+            timed = search(points, model, timer, partial(_objectives, sweep, names), sweep.count or DEFAULT_COUNT)
+        else:
+            timed = Found(points, *timer(points), None)
+    found = Exploration(sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, timer.work, len(points))
+    return replace(found, sensitivity=_sensitivity(found, analysis))
+
+
+def _candidates(sweep: Sweep) -> Points:
+    if sweep.strategy != MULTI_FIDELITY:
+        return design(sweep.space, sweep.strategy, sweep.count, sweep.seed, sweep.constraints)
+    strategy = "grid" if sweep.space.size <= MOST_POINTS else "random"
+    return design(sweep.space, strategy, MOST_POINTS, sweep.seed, sweep.constraints)
+
+
+def _check_objectives(sweep: Sweep, points: Points, targets: Sequence[object]) -> None:
+    """Raises InputError for an objective that cannot be worked out, before minutes of timing."""
+    one = points.where(np.arange(1))
+    results = set().union(*(objective.names for objective in sweep.objectives))
+    guesses = {name: np.ones(1) for name in results if name in RESULT_NAMES or name.startswith(("cycles_", "seconds_"))}
+    for objective in sweep.objectives:
+        one.evaluate(objective, guesses)
+
+
+def _names_of(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    """The targets' names, fit for columns and expressions."""
+    names = [re.sub(r"\W", "_", workload.case.name) for workload in workloads]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"two targets are called {twice}")
+    return tuple(names)
+
+
+def _objectives(sweep: Sweep, names: Sequence[str], points: Points, cycles: np.ndarray) -> np.ndarray:
+    """Every objective at every point, from predicted or measured cycles."""
+    found = with_time(measures(names, points, cycles))
+    return np.stack([points.evaluate(one, found).astype(float) for one in sweep.objectives], 1)
+
+
+def _sensitivity(found: Exploration, analysis: Analysis):
+    """Of the geometric mean over all targets, from the points on which all of them ran."""
+    timed = found.timed
+    if timed.sum() < 2:
+        return []
+    points = found.points.where(timed)
+    return analysis(points, measures(found.targets, points, found.cycles[timed].astype(float))["seconds"])

@@ -1,0 +1,111 @@
+"""Cycles of points: planned as jobs, looked up in the store, the rest run, results kept as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+from jaxtyping import Int64
+
+from abstim.progress import Progress
+from abstim.study.explore.jobs import Job, Planner
+from abstim.study.explore.local import Results
+from abstim.study.explore.points import Points
+from abstim.study.explore.store import Store
+from functional.errors import InputError
+
+Run = Callable[[Planner, Sequence[Job]], Iterator[Results]]
+FAILED = -1  # cycles of a point that could not be timed
+PLANNED_POINTS = 4096  # planned at a time, so that the first results of a large sweep are not long in coming
+
+
+@dataclass
+class Work:
+    """What a sweep took. Represented instructions are those the points stand for, stepped those the engine walked."""
+
+    points: int = 0
+    jobs: int = 0  # different launches on different machines
+    known: int = 0  # of them, done by earlier sweeps
+    represented_thread_instructions: int = 0
+    stepped_thread_instructions: int = 0
+    seconds: float = 0.0  # planning and timing; executing the targets is not in it
+
+
+@dataclass
+class Timer:
+    """Times points; what it has timed once it knows."""
+
+    planner: Planner
+    run: Run
+    store: Store
+    progress: Progress
+    work: Work = field(default_factory=Work)
+    _cycles: dict[bytes, int] = field(default_factory=dict, repr=False)
+
+    def __call__(self, points: Points) -> tuple[Int64[np.ndarray, "point target"], list[str]]:
+        """Cycles, `FAILED` where a target cannot run, and the reasons ("" for points on which every target runs)."""
+        started = perf_counter()
+        found = np.full((len(points), len(self.planner.workloads)), FAILED, np.int64)
+        reasons: list[str] = []
+        for first in range(0, len(points), PLANNED_POINTS):
+            some = range(first, min(first + PLANNED_POINTS, len(points)))
+            jobs: dict[bytes, Job] = {}
+            planned = [self._plan(points, k, jobs) for k in some]
+            self._look_up_or_run(list(jobs.values()), partial(self._report, some, len(points)))
+            for k, (keys, _) in zip(some, planned, strict=True):
+                for target, launches in keys.items():
+                    found[k, target] = sum(self._cycles[key] for key in launches)
+            reasons += [reason for _, reason in planned]
+        self._account(found)
+        self.work.seconds += perf_counter() - started
+        return found, reasons
+
+    def _report(self, some: range, points: int, part: float) -> None:
+        """Tell how many of `points` are done: those before `some`, and `part` of these."""
+        self.progress("explore, points", some.start + int(part * len(some)), points)
+
+    def _plan(self, points: Points, k: int, jobs: dict[bytes, Job]) -> tuple[dict[int, list[bytes]], str]:
+        """Job keys of every target that can run on point `k`; new jobs go into `jobs`."""
+        if points.reasons[k]:
+            return {}, points.reasons[k]
+        try:
+            gpu = points.gpu(k)
+        except InputError as error:
+            return {}, str(error)
+        keys: dict[int, list[bytes]] = {}
+        reasons = []
+        for target in range(len(self.planner.workloads)):
+            try:
+                keys[target] = [jobs.setdefault(job.key, job).key for job in self.planner.jobs(target, gpu)]
+            except InputError as error:
+                reasons.append(str(error))
+        return keys, "; ".join(reasons)
+
+    def _look_up_or_run(self, jobs: list[Job], report: Callable[[float], None]) -> None:
+        """Put the cycles of all jobs into `_cycles`."""
+        new = [job for job in jobs if job.key not in self._cycles]
+        known = self.store.known([job.key for job in new])
+        missing = [job for job in new if job.key not in known]
+        self._cycles |= known
+        done = len(jobs) - len(missing)
+        report(done / max(1, len(jobs)))
+        for results in self.run(self.planner, missing) if missing else ():
+            self.store.add(results)
+            self._cycles |= results
+            done += len(results)
+            report(done / len(jobs))
+        self.work.jobs += len(new)
+        self.work.known += len(known)
+        self.work.stepped_thread_instructions += sum(self._instructions(job.target, job.launch) for job in missing)
+
+    def _instructions(self, target: int, launch: int) -> int:
+        return int(self.planner.workloads[target].execution.traces[launch].thread_instructions.sum())
+
+    def _account(self, found: np.ndarray) -> None:
+        self.work.points += len(found)
+        for target, workload in enumerate(self.planner.workloads):
+            each = sum(self._instructions(target, launch) for launch in range(len(workload.case.launches)))
+            self.work.represented_thread_instructions += each * int((found[:, target] != FAILED).sum())

@@ -1,0 +1,140 @@
+"""What a fit found, and the GPU description it writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from functional.disk.folder import write_atomic
+from functional.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class FittedParameter:
+    """One parameter; `low` to `high` is its 95 % confidence interval, None where the data does not bound it.
+
+    `identified`: the data tells this parameter from the others. `at_bound`: it stopped where it was told to.
+    """
+
+    name: str
+    start: float
+    value: float
+    low: float | None
+    high: float | None
+    identified: bool
+    at_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """Absolute errors of benchmarks' cycles, as fractions, on the GPU with some values of the parameters."""
+
+    part: str  # "fitted" or "held out"
+    values: str  # "start", "file" (the GPU's description, without overrides) or "fit"
+    benchmarks: int
+    mean_error: float
+    median_error: float
+    max_error: float
+    worst: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The outcome of a fit. `unidentified` lists combinations of parameters the data cannot tell (weights in
+    logarithms); `correlation` is in the order of `parameters`."""
+
+    gpu: str
+    variants: list[str]
+    reference: str
+    parameters: list[FittedParameter]
+    errors: list[ErrorSummary]
+    correlation: list[list[float]]
+    singular_values: list[float]
+    unidentified: list[dict[str, float]]
+    fitted_benchmarks: list[str]
+    held_out_benchmarks: list[str]
+    split: float
+    seed: int
+    wall_seconds: float
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Fitted value by name."""
+        return {p.name: p.value for p in self.parameters}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        return {"kind": "fit", **asdict(self)}
+
+    def to_toml(self) -> str:
+        """A GPU description with the GPU that was fitted as its base; every value says where it is from."""
+        base = str(Path(self.gpu).resolve()) if self.gpu.endswith(".toml") else self.gpu
+        how = f"abstim fit --reference {self.reference} --split {self.split:g} --seed {self.seed}"
+        how += f", variants {' '.join(self.variants)}, {len(self.fitted_benchmarks)} benchmarks fitted:"
+        lines = [
+            f"base = {json.dumps(base)}",
+            f"title = {json.dumps(f'{Path(self.gpu).stem}, fitted to {self.reference}')}",
+            "",
+            "[sources]",
+            f"fit = {json.dumps(how)}",
+        ]
+        sections: dict[str, list[FittedParameter]] = {}
+        for parameter in self.parameters:
+            section = parameter.name.rpartition(".")[0] or "params"
+            sections.setdefault(section, []).append(parameter)
+        for section, own in sections.items():
+            lines += ["", f"[{section}]", *(_setting(p) for p in own)]
+        return "\n".join(lines) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write the description. Raises InputError if that cannot be done."""
+        check_output(path)
+        write_atomic(path, lambda file: file.write(self.to_toml().encode()))
+        if not path.is_file():
+            raise InputError(f"{path}: cannot be written")
+
+
+def check_output(path: Path) -> None:
+    """Raises InputError for a path no GPU description can be written to; better before a fit than after it."""
+    if path.suffix != ".toml":
+        raise InputError(f"{path}: a GPU description is a .toml file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: no such folder {path.parent}")
+
+
+def _setting(parameter: FittedParameter) -> str:
+    key = parameter.name.rpartition(".")[2]
+    value = int(parameter.value) if parameter.value == int(parameter.value) else parameter.value
+    source = f"fit from {parameter.start:g}, {interval(parameter)}"
+    return f"{key} = {{ value = {value!r}, source = {json.dumps(source)} }}"
+
+
+def interval(parameter: FittedParameter) -> str:
+    """The confidence interval in words."""
+    if not parameter.identified or parameter.low is None or parameter.high is None:
+        return "not identified by the data"
+    bound = ", at its bound" if parameter.at_bound else ""
+    return f"95 % interval {parameter.low:.4g} to {parameter.high:.4g}{bound}"
+
+
+def finite(value: float) -> float | None:
+    """None for what JSON cannot hold."""
+    return float(value) if math.isfinite(value) else None
+
+
+def summaries(parts: Sequence[tuple[str, str, Sequence[str], Any]]) -> list[ErrorSummary]:
+    """Of (part, values, benchmark names, signed errors)."""
+    import numpy as np
+
+    found = []
+    for part, values, names, signed in parts:
+        if not len(names):
+            continue
+        errors = np.abs(signed)
+        mean, median, largest = float(errors.mean()), float(np.median(errors)), float(errors.max())
+        found.append(ErrorSummary(part, values, len(names), mean, median, largest, names[int(errors.argmax())]))
+    return found

@@ -1,0 +1,244 @@
+"""The driver: a target sampled by one method, or by all of them beside the full simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from abstim.gpu.config import Gpu
+from abstim.progress import Progress, silent
+from abstim.session.limits import memory_use
+from abstim.session.run import _gpu, occupancies, registers_of
+from abstim.study.sample.inside import inside_named
+from abstim.study.sample.methods import METHODS, Known, Method, method_named
+from abstim.study.sample.profile import profile_of
+from abstim.study.sample.program import SampledProgram
+from abstim.study.sample.result import Comparison, SampleResult
+from abstim.study.sample.store import AnalysisStore, MeasuredStore
+from abstim.study.sample.warm_up import EMPTY, KEPT, KeptCaches, WarmUp, warm_up_named
+from abstim.target import trace_cache
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
+from abstim.target.workloads.lazy_launches import StreamedCase
+from functional.case import Case
+from functional.errors import InputError
+from functional.store import StoredCase
+from functional.trace import Trace
+from sampling import Estimate, SamplingError
+
+if TYPE_CHECKING:
+    from abstim.target.resolve import Target
+
+MANY_LAUNCHES = "stem"  # the method for programs of many launches, where none is named
+
+
+def sample(
+    target: Target,
+    gpu: str | Gpu = "gtx480",
+    method: str = "",
+    overrides: Sequence[str] = (),
+    *,
+    inside: str = "",
+    warm_up: str = "",
+    known: Known | None = None,
+    partial: bool = False,
+    instruction_budget: int | None = None,
+    progress: Progress = silent,
+) -> SampleResult:
+    """A target's cycles by one method of `METHODS` (default: photon; of targets with many launches, stem).
+
+    `inside`: how each launch that the method chooses is simulated, a name of `INSIDE`. Launches simulated in full are
+    kept on disk: an interrupted sample goes on where it was. `warm_up`: what each finds in the caches
+    (`warm_up_named`; nothing by default). `known`: a profile made elsewhere. `partial`: what is
+    skipped is not executed either, though later launches might read it (`SampledProgram`). Raises InputError for
+    anything a user got wrong.
+    """
+    point, case = _gpu(gpu, overrides), open_target(target)
+    chosen = _chosen(method or (MANY_LAUNCHES if isinstance(case, StreamedCase) else "photon"), inside)
+    if chosen.online and known is not None:
+        raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
+    before = _warm_up(warm_up, chosen, point)
+    _check_ideal(chosen, case, before)
+    program = opened(case, point, chosen.online, partial, instruction_budget, progress, before)
+    program.prepare()
+    store = MeasuredStore(case, point, before.name)
+    program.measured, program.analyses = store.load(), AnalysisStore(case)
+    try:
+        return run_method(chosen, program, known)
+    finally:  # after an interrupt too
+        store.save(program.measured)
+
+
+def _chosen(method: str, inside: str) -> Method:
+    found = method_named(method)
+    return found.with_inside(inside, inside_named(inside)) if inside else found
+
+
+def _warm_up(name: str, method: Method, gpu: Gpu) -> WarmUp:
+    """Raises InputError for a warm-up that the method or the GPU leaves nothing to do."""
+    found = warm_up_named(name)
+    if found.name != EMPTY and gpu.spec.perfect_memory:
+        raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; --set perfect_memory=false")
+    if found.name == KEPT and method.name != "full":
+        raise InputError(
+            "a perfect warm-up is a full simulation: --method full; others take a number of launches, or all"
+        )
+    return found
+
+
+def _check_ideal(method: Method, case: Case, warm_up: WarmUp) -> None:
+    """Before anything is simulated. Raises InputError for what an ideal baseline cannot do."""
+    if method.ideal and isinstance(case, StreamedCase):
+        raise InputError(f"{method.name} needs all traces at once; those of {case.name} are made launch by launch")
+    if method.ideal and warm_up.name != EMPTY:
+        raise InputError(f"{method.name} starts each launch with empty caches; leave out --warm-up")
+
+
+def opened(
+    case: Case, gpu: Gpu, online: bool, partial: bool = False, instruction_budget: int | None = None,
+    progress: Progress = silent, warm_up: WarmUp | None = None,
+) -> SampledProgram:  # fmt: skip
+    """A case as a method wants it: with all of its traces, if a profile needs them and not each launch can be executed
+    alone. Raises InputError for a thread block that an SM cannot hold."""
+    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "warm_up": warm_up}
+    partial_options = options | {"partial": partial}
+    if isinstance(case, StreamedCase):
+        return SampledProgram(case, gpu, **partial_options)
+    occupancies(case, registers_of(case), gpu)
+    program = SampledProgram(case, gpu, traces=_recorded(case, progress), **partial_options)
+    if program.given or program.signatures is not None:
+        return program
+    if not online or program.warm_up.name != EMPTY:
+        traces = execute(case, None, instruction_budget, progress).execution.traces
+        return SampledProgram(case, gpu, traces=traces, **options)
+    kept = trace_cache.load(trace_cache.execution_key(case, type(None).__name__))
+    return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
+
+
+def _recorded(case: Case, progress: Progress) -> tuple[Trace, ...]:
+    """All traces of a target that was executed elsewhere, a trace store or directory; of others none."""
+    elsewhere = bool(case.traces) or isinstance(case, StoredCase)
+    return execute(case, progress=progress).execution.traces if elsewhere else ()
+
+
+def run_method(
+    method: Method,
+    program: SampledProgram,
+    known: Known | None = None,
+    already: Mapping[str, float] = MappingProxyType({}),
+) -> SampleResult:
+    """One method on a program. `already`: seconds that others have spent on what it would have needed itself."""
+    started = perf_counter()
+    try:
+        if known is None and not method.online:
+            known = Known(profile_of(program))
+        _check(known, program)
+        estimate = method.estimate(program, known)
+    except SamplingError as error:
+        raise InputError(f"{method.name}: {error}") from None
+    spent = program.seconds
+    spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
+    return SampleResult(
+        target=program.case.name,
+        gpu=program.gpu.name,
+        method=method.name,
+        estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate.functional_fraction)),
+        seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
+        memory=_memory(estimate, program.gpu),
+        stability={program.name(n): tuple(s.history) for n, s in sorted(program.simulators.items()) if s.history},
+    )
+
+
+def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
+    if gpu.spec.perfect_memory or not estimate.counters:
+        return {}
+    return memory_use(estimate.counters, estimate.total, gpu.spec, gpu.params)
+
+
+def _executed(method: Method, program: SampledProgram, known: Known | None, chosen: float) -> float:
+    """Share of the work that the method had executed, whether anybody else executed more of it or not. `chosen`: what
+    the launches it chose needed."""
+    if method.online:
+        return chosen if program.given else program.executed_fraction
+    if known is None or program.signatures is None:
+        return 1.0
+    return min(chosen + program.looked_instructions / float(known.profile.instructions.sum()), 1.0)
+
+
+def _check(known: Known | None, program: SampledProgram) -> None:
+    if known is None:
+        return
+    rows = len(known.profile) if known.light is None else len(known.light.names)
+    if rows != len(program):
+        raise InputError(f"the profile has {rows} launches, {program.case.name} has {len(program)}")
+
+
+def compare(
+    target: Target,
+    gpu: str | Gpu = "gtx480",
+    methods: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    *,
+    inside: str = "",
+    warm_up: str = "",
+    partial: bool = False,
+    instruction_budget: int | None = None,
+    progress: Progress = silent,
+) -> Comparison:
+    """All methods beside the full simulation, executed and timed anew, so that seconds compare. With a `warm_up` the
+    full simulation keeps its caches between launches, and no method may use what another has measured."""
+    point, case = _gpu(gpu, overrides), open_target(target)
+    not_ideal = isinstance(case, StreamedCase) or warm_up_named(warm_up).name != EMPTY
+    default = [n for n, method in METHODS.items() if not ((inside and method.own) or (not_ideal and method.ideal))]
+    chosen = [_chosen(name, inside) for name in methods or default]
+    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
+    before = [_warm_up(warm_up, method, point) for method in chosen]
+    for method, start in zip(chosen, before, strict=True):
+        _check_ideal(method, case, start)
+    kept = KeptCaches() if warm_up_named(warm_up).name != EMPTY else None
+    whole = SampledProgram(
+        case, point, traces=_recorded(case, progress), keep=not isinstance(case, StreamedCase), warm_up=kept, **options
+    )
+    whole.prepare()
+    full = run_method(METHODS["full"], whole)
+    measured = [whole.measured[number] for number in range(len(whole))]
+    ready = Prepared(whole)
+    found = []
+    for method, start in zip(chosen, before, strict=True):
+        if method is METHODS["full"]:
+            continue
+        program = ready.open(method, partial, options | {"warm_up": start})
+        program.measured = {} if kept else dict(enumerate(measured))
+        known, already = ready.known(method)
+        found.append(run_method(method, program, known, already))
+    return Comparison(full=full, results=found, cycles=[each.cycles for each in measured])
+
+
+class Prepared:
+    """What methods would find out one after the other: traces where they need all, and the profile from them."""
+
+    def __init__(self, whole: SampledProgram) -> None:
+        self.whole = whole
+        self._known: Known | None = None
+        self._already: dict[str, float] = {}
+
+    def open(self, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
+        """The program as the method by itself would find it."""
+        case, gpu = self.whole.case, self.whole.gpu
+        if not self.whole.given and (self.whole.signatures is not None or method.online):
+            return SampledProgram(case, gpu, partial=partial, **options)
+        traces = [self.whole.trace(number) for number in range(len(self.whole))]
+        return SampledProgram(case, gpu, traces=traces, **options)
+
+    def known(self, method: Method) -> tuple[Known | None, dict[str, float]]:
+        """A profile, and the seconds it took; nothing where the method makes its own."""
+        if method.online or self.whole.signatures is not None:
+            return None, {}
+        if self._known is None:
+            started = perf_counter()
+            self._known = Known(profile_of(self.whole))
+            self._already = {"execute": self.whole.seconds["execute"], "analyse": perf_counter() - started}
+        return self._known, self._already

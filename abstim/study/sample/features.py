@@ -1,0 +1,79 @@
+"""A launch in numbers, from its trace: PKA's twelve characteristics, and what the other methods look at."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int64
+
+from abstim.study.sample.counts import in_memory, memory_requests, ranges
+from functional.program import Program
+from functional.trace import LOCAL_WINDOW_LINE, Trace
+from precharacterize.classify import Kind, kind_of
+
+_SECTORS = np.array([bin(bits).count("1") for bits in range(16)])
+_ON_LINES = {Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC}  # make records
+
+
+def kinds_of(program: Program) -> Int64[np.ndarray, " instruction"]:
+    """The `Kind` of every instruction."""
+    names = zip(program.instructions, program.function_of, strict=True)
+    return np.array([kind_of(instruction, name == program.name) for instruction, name in names])
+
+
+def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
+    """PKA's twelve (`sampling.pka.METRICS`): sums over the launch, as Nsight Compute counts them on hardware.
+
+    Loads, stores and atomics are warp instructions, "coalesced" ones 32-byte sectors; a generic access counts where it
+    went; `kinds` are the program's. Divergence efficiency is thread instructions a warp instruction.
+    """
+    blocks = np.bincount(trace.blocks, minlength=len(program.blocks))
+    executed = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
+    found = _on_lines(program, trace, kinds)
+    warp_instructions = float(trace.warp_instructions.sum())
+    return found | {
+        "shared_loads": float(executed[kinds == Kind.SHARED_LOAD].sum()),
+        "shared_stores": float(executed[kinds == Kind.SHARED_STORE].sum()),
+        "instructions": warp_instructions,
+        "divergence_efficiency": float(trace.thread_instructions.sum()) / max(warp_instructions, 1.0),
+        "thread_blocks": float(len(trace.thread_blocks)),
+    }
+
+
+def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
+    """Global and local accesses. Records are in the order of the instructions that made them, one or more each."""
+    on_lines = np.isin(kinds, list(_ON_LINES))
+    per_block = [np.flatnonzero(on_lines[b.start : b.stop]) + b.start for b in program.blocks]
+    flat = np.concatenate([*per_block, np.zeros(0, np.int64)])
+    ends = np.cumsum([len(block) for block in per_block])
+    starts = ends - [len(block) for block in per_block]
+    accesses = kinds[flat[ranges(starts[trace.blocks], ends[trace.blocks])]]  # a kind an executed instruction
+    last = (trace.records & 1) == 0
+    first = np.concatenate([np.ones(min(len(last), 1), bool), last[:-1]])
+    kind = np.repeat(accesses, np.diff(np.append(np.flatnonzero(first), len(last))))
+    where = in_memory(trace.records)
+    local = where & ((trace.records >> 5) >= LOCAL_WINDOW_LINE)
+    sectors = _SECTORS[(trace.records >> 1) & 15] * where
+    load, store, atomic = (kind == k for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
+    return {
+        "coalesced_global_loads": float(sectors[load & ~local].sum()),
+        "coalesced_global_stores": float(sectors[store & ~local].sum()),
+        "coalesced_local_loads": float(sectors[load & local].sum()),
+        "global_loads": float((load & where & ~local & first).sum()),
+        "global_stores": float((store & where & ~local & first).sum()),
+        "local_loads": float((load & local & first).sum()),
+        "global_atomics": float((atomic & where & first).sum()),
+    }
+
+
+def basic_block_vector(program: Program, trace: Trace) -> Int64[np.ndarray, " basic_block"]:
+    """Warp instructions of a launch in each of its basic blocks."""
+    lengths = np.array([b.stop - b.start for b in program.blocks])
+    return np.bincount(trace.blocks, minlength=len(lengths)) * lengths
+
+
+def by_thread_block(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Memory requests, warp instructions and thread instructions of every thread block, in the trace's order."""
+    warps = np.arange(len(trace.warp_instructions))
+    columns = (memory_requests(trace, warps), trace.warp_instructions, trace.thread_instructions)
+    requests, issued, threads = (c.reshape(-1, trace.warps_per_block).sum(1).astype(float) for c in columns)
+    return requests, issued, threads

@@ -1,0 +1,105 @@
+"""Profiles from other tools' files, and selections for other tools' simulators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from abstim.progress import Progress
+from abstim.study.sample.methods import Known, method_named
+from functional.errors import InputError
+from sampling import Profile, SamplingError, Selection
+from sampling.export import write_csv, write_kernelslist, write_simpoints
+from sampling.pka import LightProfile, read_nsight_compute, read_nsight_systems
+
+
+def known_from(profile: Path | None, light: Path | None) -> Known | None:
+    """What the files say; None without any. A light profile alone is one of names, shapes and times.
+
+    Both, of equally many launches: the times are those of the light one, which a profiler slows less.
+
+    Raises InputError for a file that is not what it should be.
+    """
+    try:
+        detailed = None if profile is None else read_nsight_compute(profile)
+        every = None if light is None else read_nsight_systems(light)
+    except SamplingError as error:
+        raise InputError(str(error)) from None
+    if detailed is None and every is None:
+        return None
+    if detailed is None:
+        assert every is not None
+        return Known(_from_light(every), measured=True)
+    if every is not None and len(every.names) == len(detailed):
+        return Known(replace(detailed, cycles=every.nanoseconds), measured=True)
+    return Known(detailed, every, measured=detailed.cycles is not None)
+
+
+def _from_light(light: LightProfile) -> Profile:
+    """Threads stand for instructions, which nobody counted."""
+    blocks, threads = light.dimensions[:, :3].prod(1), light.dimensions[:, 3:].prod(1)
+    return Profile(
+        instructions=np.maximum(blocks * threads / 32, 1.0),
+        kernels=np.unique(light.names, return_inverse=True)[1].reshape(-1),
+        thread_blocks=blocks.astype(np.int64),
+        threads_per_block=threads.astype(np.int64),
+        cycles=light.nanoseconds,
+    )
+
+
+def write_selection(
+    target: str,
+    gpu: str,
+    overrides: Sequence[str],
+    method: str,
+    known: Known | None,
+    folder: Path | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Files in `folder`: selection.csv, launches.simpoints and .weights, and of a kernelslist.g the reduced list.
+
+    Without a profile from elsewhere the target is executed for one. Returns what was written. Raises InputError.
+    """
+    chosen = method_named(method)
+    if folder is None:
+        raise InputError("--select-only needs a folder: -o DIR")
+    if chosen.select is None:
+        raise InputError(f"{method} does not select launches beforehand; choose another method")
+    is_list = target.endswith(".g")
+    if known is None:
+        if is_list:
+            raise InputError(f"{target}: a list of traces has no profile; give one with --profile or --light-profile")
+        known = _own_profile(target, gpu, overrides, progress)
+    try:
+        selection = chosen.select(known)
+        files = [write_csv(selection, folder), *write_simpoints(selection, folder)]
+        if is_list:
+            files.append(write_kernelslist(selection, Path(target), folder))
+    except SamplingError as error:
+        raise InputError(f"{method}: {error}") from None
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
+    return _written(method, selection, files)
+
+
+def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Progress) -> Known:
+    from abstim.gpu.config import load_gpu
+    from abstim.study.sample.driver import opened
+    from abstim.study.sample.profile import profile_of
+    from abstim.target.resolve import open_target
+
+    return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))
+
+
+def _written(method: str, selection: Selection, files: list[Path]) -> dict[str, Any]:
+    return {
+        "method": method,
+        "launches": len(selection.strata),
+        "selected": len(selection.units),
+        "detailed_fraction": selection.detailed_fraction,
+        "files": [str(file) for file in files],
+    }

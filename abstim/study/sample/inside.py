@@ -1,0 +1,75 @@
+"""How a launch that was chosen is simulated: in full, or itself sampled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+import sampling
+from abstim.session.run import in_parallel
+from abstim.study.sample.features import by_thread_block
+from abstim.study.sample.functional import EngineFunctional
+from abstim.study.sample.program import SampledProgram
+from functional.errors import InputError
+from sampling import Estimate, Part
+from sampling.estimate import exact
+
+Inside = Callable[[SampledProgram, int], Estimate]
+
+
+def full(program: SampledProgram, number: int) -> Estimate:
+    """Everything."""
+    found = program.measure(number)
+    part = Part(name=program.name(number), how="detailed", instructions=found.instructions, cycles=found.cycles)
+    return exact("full", float(found.cycles), (part,), found.counters)
+
+
+def photon(program: SampledProgram, number: int) -> Estimate:
+    """Until warps or basic blocks have settled."""
+    simulator = program.simulator(number, basic_blocks=True)
+    return sampling.Photon(kernel=None).launch(simulator, EngineFunctional(simulator.thread_blocks))
+
+
+def pkp(program: SampledProgram, number: int) -> Estimate:
+    """Until instructions a cycle have settled."""
+    simulator = program.simulator(number)
+    estimate = sampling.Pkp().launch(simulator, 1.0)
+    blocks = simulator.thread_blocks  # how many instructions there are is known only now
+    whole = blocks.mean_instructions * blocks.launch.thread_blocks
+    return replace(estimate, parts=tuple(replace(p, instructions=p.instructions * whole) for p in estimate.parts))
+
+
+def tbpoint(program: SampledProgram, number: int) -> Estimate:
+    """One stretch of every region of like thread blocks; all of them are executed beforehand."""
+    trace = program.trace(number)
+    requests, issued, _ = by_thread_block(trace)
+    order = np.argsort(trace.thread_blocks)
+    return sampling.IntraLaunch(times=3).launch(program.simulator(number), requests[order], issued[order])
+
+
+INSIDE: dict[str, Inside] = {"full": full, "photon": photon, "pkp": pkp, "tbpoint": tbpoint}
+
+
+def inside_named(name: str) -> Inside:
+    """Raises InputError for a name that is none of INSIDE."""
+    if name not in INSIDE:
+        from abstim.gpu.config import nearest
+
+        raise InputError(f"launches cannot be simulated {name!r}{nearest(name, INSIDE)}; there are {', '.join(INSIDE)}")
+    return INSIDE[name]
+
+
+def simulate(program: SampledProgram, launches: Sequence[int], inside: Inside) -> list[Estimate]:
+    """Chosen launches, in ascending order; at once as many as there are cores, if it is proved that none decides what
+    another does."""
+
+    def one(place: int) -> Estimate:
+        estimate = inside(program, launches[place])
+        program.drop(launches[place])
+        return estimate
+
+    threads = 1 if program.warm_up.in_order or program.signatures is None else os.cpu_count() or 1
+    return in_parallel(one, len(launches), threads, lambda n, of: program.progress("simulate", n, of))

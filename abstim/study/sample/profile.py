@@ -1,0 +1,138 @@
+"""What is known of a program's launches before any is timed: a `sampling.Profile` from all of its traces, or, where
+launches can be executed alone, from a few thread blocks of one launch of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from abstim.gpu.config import Gpu
+from abstim.study.sample.executed import Executed, execute_some
+from abstim.study.sample.features import basic_block_vector, by_thread_block, kinds_of, launch_counts
+from abstim.study.sample.program import SampledProgram
+from abstim.target.workloads.dependence import trace_inputs
+from functional.launch import Launch
+from functional.program import Program
+from functional.trace import Trace
+from sampling import Profile
+from sampling.pka import LightProfile
+from sampling.pka.features import features
+from sampling.statistics import coefficient_of_variation
+
+if TYPE_CHECKING:
+    Row = dict[str, float | np.ndarray]
+
+PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be executed
+
+
+def profile_of(program: SampledProgram) -> Profile:
+    """`cycles` are those of `expected_cycles`, which nobody has simulated."""
+    kind = _kinds_of_launches(program)
+    rows: list[Row] = []
+    shapes = np.zeros((len(program), 2), np.int64)
+    kernels: dict[str, int] = {}
+    irregular: dict[str, bool] = {}
+    runs = np.zeros(len(program), np.int64)
+    for number in range(len(program)):
+        launch = program.case.launches[number]
+        shapes[number] = launch.thread_blocks, launch.threads_per_block
+        runs[number] = kernels.setdefault(launch.program.name, len(kernels))
+        if kind[number] == len(rows):
+            program.progress("profile", number, len(program))
+            if program.signatures is not None and launch.program.name not in irregular:
+                irregular[launch.program.name] = _irregular(launch.program)
+            rows.append(_row(program, number, launch, irregular.get(launch.program.name, True)))
+    columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
+    blocks = _basic_blocks([row["basic_blocks"] for row in rows], kind, runs)  # type: ignore[misc]
+    return Profile(
+        kernels=runs, thread_blocks=shapes[:, 0], threads_per_block=shapes[:, 1], features=features(columns),
+        basic_blocks=blocks,
+        **{name: columns[name] for name in _COLUMNS},
+    )  # fmt: skip
+
+
+_COLUMNS = ("instructions", "thread_instructions", "memory_requests", "block_size_variation", "cycles")
+
+
+def light_profile_of(program: SampledProgram) -> LightProfile:
+    """What a profiler gives at almost no cost: names and shapes; nothing is executed for it."""
+    launches = program.case.launches
+    shapes = np.array([[*launch.grid, *launch.block] for launch in launches], float)
+    return LightProfile([launch.program.name for launch in launches], shapes)
+
+
+def _kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
+    """Equal numbers for launches of which one row is enough."""
+    if program.signatures is None:
+        return np.arange(len(program))
+    number_of: dict[object, int] = {}
+    return np.array([number_of.setdefault(key, len(number_of)) for key in program.signatures])
+
+
+def _row(program: SampledProgram, number: int, launch: Launch, irregular: bool) -> Row:
+    if program.signatures is None:
+        executed = Executed(launch.thread_blocks, ((program.trace(number), 1.0),))
+    else:
+        some = launch.thread_blocks if irregular else PROFILED_BLOCKS
+        executed = execute_some(lambda blocks: program.look_at(number, blocks), launch.thread_blocks, some)
+    found = row(launch.program, executed, program.gpu)
+    program.drop(number)
+    return found
+
+
+def _irregular(program: Program) -> bool:
+    """May thread blocks of one launch do different amounts of work, because data decide?"""
+    inputs = trace_inputs(program)
+    return inputs is None or bool(inputs.contents)
+
+
+def row(program: Program, executed: Executed, gpu: Gpu) -> Row:
+    """A launch in numbers: the columns of a Profile and PKA's twelve characteristics."""
+    kinds = kinds_of(program)
+    pieces = [(_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
+    found: Row = {name: sum(weight * counts[name] for counts, weight in pieces) for name in pieces[0][0]}
+    threads = executed.each(lambda trace: by_thread_block(trace)[2])
+    return found | {
+        "divergence_efficiency": found["thread_instructions"] / max(found["instructions"], 1.0),
+        "block_size_variation": coefficient_of_variation(threads),
+        "cycles": expected_cycles(executed, gpu),
+        "basic_blocks": executed.total(lambda trace: basic_block_vector(program, trace).astype(float)),
+    }
+
+
+def _counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
+    columns = zip(("memory_requests", "instructions", "thread_instructions"), by_thread_block(trace), strict=True)
+    return launch_counts(program, trace, kinds) | {name: float(column.sum()) for name, column in columns}
+
+
+def _basic_blocks(
+    vectors: Sequence[Float64[np.ndarray, " basic_block"]],
+    kind: Int64[np.ndarray, " launch"],
+    kernels: Int64[np.ndarray, " launch"],
+) -> Float64[np.ndarray, "launch basic_block"]:
+    """Each kernel's basic blocks have their own columns."""
+    first = np.unique(kind, return_index=True)[1]
+    widths = np.zeros(int(kernels.max()) + 1, np.int64)
+    widths[kernels[first]] = [len(vector) for vector in vectors]
+    starts = np.cumsum(widths) - widths
+    found = np.zeros((len(vectors), int(widths.sum())))
+    for place, (kernel, vector) in enumerate(zip(kernels[first].tolist(), vectors, strict=True)):
+        found[place, starts[kernel] : starts[kernel] + len(vector)] = vector
+    return found[kind]
+
+
+def expected_cycles(executed: Executed, gpu: Gpu) -> float:
+    """Roughly a launch's cycles: what issuing takes, and fetching each line once, one after the other.
+
+    It stands for the time a profiler would have measured, where none has: to tell long launches from short ones. Waves
+    of thread blocks and the latency of one are left out: they are steps, so that launches which grow alike would
+    not look alike, and STEM's errors doubled.
+    """
+    spec, params = gpu.spec, gpu.params
+    instructions = executed.total(lambda trace: float(trace.warp_instructions.sum()))
+    issue = instructions / (min(spec.sm_count, executed.thread_blocks) * spec.schedulers_per_sm)
+    fetched = 0.0 if spec.perfect_memory else executed.lines()
+    return issue + fetched * 4 * params.dram_sector_cycles / spec.dram_channels + params.launch_latency_cycles

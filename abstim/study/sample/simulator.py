@@ -1,0 +1,171 @@
+"""`sampling.protocol.Simulator` on the timing engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+from jaxtyping import Int64
+
+from abstim.engine.inputs import COUNTERS, LaunchInputs
+from abstim.engine.kept_caches import Caches
+from abstim.engine.simulation import Simulation
+from abstim.gpu.config import Gpu
+from abstim.study.sample.basic_block_events import BlockEvents, Watch
+from abstim.study.sample.counts import warps_of
+from abstim.study.sample.functional import instruction_classes
+from abstim.study.sample.thread_blocks import ThreadBlocks
+from precharacterize import LatencyTable
+from sampling import LaunchShape, Observation
+
+WINDOW_CYCLES = 128
+WINDOWS = 1 << 20  # the last one is over all that is left
+IDLE = 0.1  # share of the time below which DRAM decides nothing
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass
+class Stepped:
+    """A launch under way. Positions are those of the trace, `resident` ones in order of dispatch."""
+
+    launch: Simulation
+    watch: Watch | None
+    resident: Int64[np.ndarray, " tb"] = field(default_factory=lambda: _NONE)
+    running: Int64[np.ndarray, " warp"] = field(default_factory=lambda: _NONE)  # warps
+    unissued: int = 0  # warp instructions of dispatched blocks that the log has not shown
+    told: int = 0  # windows
+    log: Int64[np.ndarray, "issue column"] = field(default_factory=lambda: _NONE)
+
+
+class EngineSimulator:
+    """One launch on one GPU. Thread blocks that are never stepped are never executed.
+
+    `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
+    the seconds of a stage; `caches` says what the launch finds in them (None: nothing).
+    """
+
+    def __init__(
+        self, thread_blocks: ThreadBlocks, gpu: Gpu, table: LatencyTable, blocks_per_sm: int, name: str,
+        basic_blocks: bool, spent: Callable[[str, float], None], caches: Callable[[], Caches | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.thread_blocks, self.gpu, self.table, self.blocks_per_sm = thread_blocks, gpu, table, blocks_per_sm
+        self.basic_blocks, self._spent, self._caches = basic_blocks, spent, caches
+        launch = thread_blocks.launch
+        self.shape = LaunchShape(
+            name=name,
+            thread_blocks=launch.thread_blocks,
+            warps_per_block=launch.warps_per_block,
+            wave_blocks=blocks_per_sm * gpu.spec.sm_count,
+            cores=gpu.spec.sm_count,
+            kernel=launch.program.name,
+            window_cycles=WINDOW_CYCLES,
+        )
+        self.latency = int(gpu.params.launch_latency_cycles)
+        self.idle_windows = round(self.latency / WINDOW_CYCLES)  # before anything is dispatched
+        self.history: list[tuple[float, float]] = []  # clock, warp instructions a cycle since the step before
+
+    def init(self) -> Stepped:
+        """Nothing dispatched, caches as they are found."""
+        self.thread_blocks.at(np.zeros(1, np.int64))  # the engine needs a trace to lay out its state
+        launch = Simulation(
+            self._inputs(), self.gpu, self.blocks_per_sm, caches=self._caches(), room=self.shape.thread_blocks,
+            windows=WINDOWS, window_cycles=WINDOW_CYCLES,
+        )  # fmt: skip
+        classes = instruction_classes(self.thread_blocks.launch.program)
+        watch = Watch(self.table.block_start, classes, self.shape.warps) if self.basic_blocks else None
+        return Stepped(launch, watch)
+
+    def step(self, state: Stepped, thread_blocks: Int64[np.ndarray, " tb"]) -> tuple[Stepped, Observation]:
+        """See the protocol."""
+        positions = self.thread_blocks.at(np.asarray(thread_blocks, np.int64))
+        if len(state.launch.inputs.trace.thread_blocks) < self.thread_blocks.executed:
+            state.launch.extend(self._inputs())
+        self._run(state, positions, drain=False)
+        return state, self._observe(state, state.launch.clock_cycles)
+
+    def result(self, state: Stepped) -> tuple[Stepped, Observation]:
+        """See the protocol; `clock_cycles` is the engine's own figure, the cycle after the last warp has left."""
+        self._run(state, _NONE, drain=True)
+        return state, self._observe(state, state.launch.result().cycles - self.latency)
+
+    def _inputs(self) -> LaunchInputs:
+        trace = self.thread_blocks.trace
+        assert trace is not None
+        return LaunchInputs(self.table, trace, self.thread_blocks.launch.shared_bytes)
+
+    def _run(self, state: Stepped, positions: Int64[np.ndarray, " tb"], drain: bool) -> None:
+        started = perf_counter()
+        trace = state.launch.inputs.trace
+        warps = warps_of(trace, positions)
+        state.unissued += int(trace.warp_instructions[warps].sum())
+        state.resident = np.concatenate([state.resident, positions])
+        state.running = np.concatenate([state.running, warps])
+        rows = state.unissued if state.watch is not None else 0
+        state.log = state.launch.run(positions, drain=drain, log_rows=rows)
+        state.unissued -= len(state.log)
+        self._spent("time", perf_counter() - started)
+
+    def _observe(self, state: Stepped, clock: int) -> Observation:
+        launch = state.launch
+        records = launch.blocks[state.resident]
+        gone = (records[:, 2] >= 0) & (records[:, 2] <= clock)
+        retired, state.resident = _in_order(state.resident[gone], records[gone, 2]), state.resident[~gone]
+        moments = launch.warps[state.running]
+        over = (moments[:, 1] >= 0) & (moments[:, 1] <= clock)
+        warps, state.running = _in_order(state.running[over], moments[over, 1]), state.running[~over]
+        events = self._events(state, warps)
+        ids = launch.inputs.trace.thread_blocks
+        blocks, times = launch.blocks, launch.warps[warps] + self.latency
+        per_block = self.shape.warps_per_block
+        return Observation(
+            clock_cycles=float(clock + self.latency),
+            blocks=ids[retired],
+            block_dispatch_cycles=blocks[retired, 1] + float(self.latency),
+            block_retire_cycles=blocks[retired, 2] + float(self.latency),
+            resident_dispatch_cycles=blocks[state.resident, 1] + float(self.latency),
+            resident_blocks=ids[state.resident],
+            warps=ids[warps // per_block] * per_block + warps % per_block,
+            warp_issue_cycles=times[:, 0].astype(float),
+            warp_retire_cycles=times[:, 1].astype(float),
+            basic_blocks=events.blocks,
+            basic_block_issue_cycles=events.issue_cycles + float(self.latency),
+            basic_block_retire_cycles=events.retire_cycles + float(self.latency),
+            window_instructions=self._windows(state, clock),
+            class_latency_cycles=np.empty(0) if state.watch is None else state.watch.class_latency_cycles,
+            cache_fill=self._fill(launch, clock),
+            counters={name: float(launch.sms[name].sum()) for name in COUNTERS},
+        )
+
+    def _fill(self, launch: Simulation, clock: int) -> float:
+        """Share of L2's lines in use; 1 where DRAM would stay idle even if every access to L2 went there."""
+        machine = launch.machine
+        if machine["perfect"]:
+            return 1.0
+        busy_cycles = int(launch.sms["l2_accesses"].sum()) * self.gpu.params.dram_sector_cycles
+        if busy_cycles < IDLE * clock * self.gpu.spec.dram_channels:
+            return 1.0
+        at, lines = int(machine["l2_at"]), int(machine["l2_lines"])
+        return np.count_nonzero(launch.far[at : at + lines]) / lines
+
+    def _events(self, state: Stepped, retired: Int64[np.ndarray, " warp"]) -> BlockEvents:
+        if state.watch is None:
+            return BlockEvents(_NONE, _NONE, _NONE)
+        return state.watch.read(state.log, np.stack([retired, state.launch.warps[retired, 1]], axis=1))
+
+    def _windows(self, state: Stepped, clock: int) -> np.ndarray:
+        """Those that are over since the last observation."""
+        whole = min(clock // WINDOW_CYCLES, WINDOWS - 1)
+        counts = state.launch.windows[state.told : whole].astype(float)
+        if len(counts):
+            if not self.history:
+                self.history.append((float(self.latency), 0.0))
+            self.history.append((float(clock + self.latency), float(counts.mean()) / WINDOW_CYCLES))
+        idle = np.zeros(self.idle_windows if state.told == 0 and whole else 0)
+        state.told = max(state.told, whole)
+        return np.concatenate([idle, counts])
+
+
+def _in_order(positions: np.ndarray, cycles: np.ndarray) -> np.ndarray:
+    return positions[np.argsort(cycles, kind="stable")]

@@ -1,0 +1,280 @@
+"""Predicted against measured cycles: any table with the columns benchmark, launch, variant and cycles."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from math import log
+from pathlib import Path
+from typing import Any
+
+from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
+from abstim.progress import Progress, silent
+from functional.errors import InputError
+
+MODELS = ("detailed", "analytic")
+COLUMNS = ("benchmark", "launch", "variant", "cycles")
+MISSES = ("l1d_misses", "l2_misses")
+# What the column `flush` says, and which caches the run invalidates before each launch: GPGPU-Sim drops L1D even then.
+TABLE_FLUSHES = {"all": "all", "none": "l1d"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A benchmark on a variant of a GPU: cycles by launch."""
+
+    benchmark: str
+    variant: str
+    group: str
+    cycles: dict[int, int]
+    misses: dict[str, int]  # of the launches together, by counter; those the table has columns for
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A benchmark on a variant, summed over the launches of the table. `error` = predicted / measured - 1."""
+
+    benchmark: str
+    group: str
+    variant: str
+    launches: int
+    predicted_cycles: int
+    measured_cycles: int
+    predicted_misses: dict[str, int] = field(default_factory=dict)  # by counter
+    measured_misses: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float:
+        """Signed, as a fraction of the measured cycles."""
+        return self.predicted_cycles / self.measured_cycles - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A variant over benchmarks; errors are absolute values. `correlation` is Pearson's, of log cycles."""
+
+    variant: str
+    group: str
+    benchmarks: int
+    mean_error: float
+    median_error: float
+    max_error: float
+    worst: str
+    correlation: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Everything a validation found; `skipped` says what was left out and why."""
+
+    comparisons: list[Comparison]
+    skipped: list[str] = field(default_factory=list)
+
+    def summaries(self) -> list[Summary]:
+        """One a variant and group, and one a variant over all groups if it has several."""
+        keys = list(dict.fromkeys((c.variant, c.group) for c in self.comparisons))
+        found = []
+        for variant in dict.fromkeys(v for v, _ in keys):
+            own = [c for c in self.comparisons if c.variant == variant]
+            groups = list(dict.fromkeys(c.group for c in own))
+            found += [_summary(variant, g, [c for c in own if c.group == g]) for g in groups]
+            if len(groups) > 1:
+                found.append(_summary(variant, "all", own))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        from abstim.study.relative import median_miss_errors, relative_accuracy
+
+        misses, relative = median_miss_errors(self.comparisons), relative_accuracy(self.comparisons)
+        return {
+            "kind": "validate",
+            "benchmarks": [asdict(c) | {"error": c.error} for c in self.comparisons],
+            "summaries": [asdict(s) for s in self.summaries()],
+            "miss_errors": {n: {"median": e, "benchmarks": k} for n, (e, k) in misses.items()},
+            "relative": asdict(relative) if relative else None,
+            "skipped": self.skipped,
+        }
+
+
+def _summary(variant: str, group: str, comparisons: Sequence[Comparison]) -> Summary:
+    import numpy as np
+
+    errors = np.array([abs(c.error) for c in comparisons])
+    worst = comparisons[int(errors.argmax())].benchmark
+    logs = np.array([[log(c.predicted_cycles), log(c.measured_cycles)] for c in comparisons])
+    spread = len(comparisons) > 1 and bool((logs.std(0) > 0).all())
+    correlation = float(np.corrcoef(logs.T)[0, 1]) if spread else None
+    mean, median, largest = float(errors.mean()), float(np.median(errors)), float(errors.max())
+    return Summary(variant, group, len(comparisons), mean, median, largest, worst, correlation)
+
+
+def read_reference(path: Path, flush: str = "all") -> list[Measured]:
+    """A table of measured cycles, in its own order.
+
+    Optional columns: `group`; `flush`, of which the rows `all` (every cache invalidated before each launch) or `none`
+    are read; MISSES. Raises InputError for a missing file or column, or a number that is none.
+    """
+    found: dict[tuple[str, str], Measured] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in _rows(path, csv.DictReader(file), flush):
+                key = (row["benchmark"], row["variant"])
+                entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
+                launch, cycles = (_positive(path, row, column) for column in ("launch", "cycles"))
+                if launch in entry.cycles:
+                    raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
+                entry.cycles[launch] = cycles
+                for name in MISSES:
+                    if row.get(name):
+                        entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a CSV file: {error}") from None
+    return list(found.values())
+
+
+def _rows(path: Path, reader: csv.DictReader[str], flush: str) -> Iterator[dict[str, str]]:
+    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(f"{path}: no column {', '.join(missing)}; a table of cycles has {', '.join(COLUMNS)}")
+    for row in reader:
+        if (row.get("flush") or "all") == flush:
+            yield row | {"_line": str(reader.line_num)}
+
+
+def _positive(path: Path, row: dict[str, str], column: str) -> int:
+    text = row[column] or ""
+    if not text.isdecimal() or (column == "cycles" and int(text) == 0):
+        raise InputError(f"{path}:{row['_line']}: {column} = {text!r} is not a whole number")
+    return int(text)
+
+
+def known_variants() -> dict[str, Gpu]:
+    """Variant name -> GPU, as `configs/validation/variants.toml` says."""
+    table = read_toml(config_dir() / "validation" / "variants.toml")
+    return {name: load_gpu(entry["gpu"], entry["set"]) for name, entry in table.items()}
+
+
+def choose(
+    table: Sequence[Measured], variants: Sequence[str], groups: Sequence[str], benchmarks: Sequence[str]
+) -> list[Measured]:
+    """The part of a table with these names; none of a kind: all. Raises InputError for a name the table has not."""
+    for wanted, kind in ((variants, "variant"), (groups, "group"), (benchmarks, "benchmark")):
+        present = {getattr(entry, kind) for entry in table}
+        for name in wanted:
+            if name not in present:
+                raise InputError(f"the table has no {kind} {name!r}{nearest(name, present)}")
+    return [
+        entry for entry in table
+        if (not variants or entry.variant in variants)
+        and (not groups or entry.group in groups)
+        and (not benchmarks or entry.benchmark in benchmarks)
+    ]  # fmt: skip
+
+
+def select(
+    table: Sequence[Measured], variants: Sequence[str], groups: Sequence[str], benchmarks: Sequence[str]
+) -> tuple[list[Measured], list[str]]:
+    """What of a table to validate, and what is skipped and why. Raises InputError for a name the table has not."""
+    chosen = choose(table, variants, groups, benchmarks)
+    known = known_variants()
+    unknown = dict.fromkeys(entry.variant for entry in chosen if entry.variant not in known)
+    return [e for e in chosen if e.variant in known], [f"variant {v}: not supported yet" for v in unknown]
+
+
+def validate(
+    table: Sequence[Measured],
+    progress: Progress = silent,
+    model: str = MODELS[0],
+    flush: str = "all",
+) -> Validation:
+    """Predict every benchmark of a table on each of its variants; each is executed once.
+
+    `model`: one of MODELS; `flush` is the table's, a key of TABLE_FLUSHES (the detailed model's alone). A
+    benchmark that cannot run is skipped and named. Variants must be known (`select`).
+    """
+    from abstim.target.execution import execute
+    from abstim.target.resolve import open_target
+
+    gpus, comparisons, skipped = known_variants(), [], []
+    time = timing(model, TABLE_FLUSHES[flush])
+    names = list(dict.fromkeys(entry.benchmark for entry in table))
+    for number, name in enumerate(names):
+        progress(f"validate {name}", number, len(names))
+        entries = [entry for entry in table if entry.benchmark == name]
+        try:
+            results = time(execute(open_target(name)), [gpus[e.variant] for e in entries])
+            comparisons += [_compare(e, r) for e, r in zip(entries, results, strict=True)]
+        except InputError as error:
+            skipped.append(f"{name}: {error}")
+    progress("validate", len(names), len(names))
+    return Validation(comparisons, skipped)
+
+
+def timing(model: str, flush: str) -> Callable[[Any, Sequence[Gpu]], list[Any]]:
+    """The function that times a workload on GPUs. Raises InputError for a model that does not exist."""
+    if model == "analytic":
+        if flush != "all":
+            raise InputError("the analytic model starts each launch with empty caches; use --model detailed")
+        from abstim.analytic.run import time as analytic_time
+
+        return analytic_time
+    if model not in MODELS:
+        raise InputError(f"no model {model!r}; there are {', '.join(MODELS)}")
+    from functools import partial
+
+    from abstim.session.run import time
+
+    return partial(time, flush=flush)
+
+
+def _compare(entry: Measured, result: Any) -> Comparison:
+    cycles = [launch.cycles for launch in result.launches]
+    beyond = [launch for launch in entry.cycles if launch >= len(cycles)]
+    if beyond:
+        raise InputError(f"the table has launch {beyond[0]}, the benchmark only {len(cycles)} launches")
+    predicted = sum(cycles[launch] for launch in entry.cycles)
+    measured = sum(entry.cycles.values())
+    counted = [name for name in entry.misses if name in result.launches[0].caches]  # the analytic model counts fewer
+    missed = {name: sum(result.launches[k].caches[name] for k in entry.cycles) for name in counted}
+    return Comparison(
+        entry.benchmark,
+        entry.group,
+        entry.variant,
+        len(entry.cycles),
+        predicted,
+        measured,
+        missed,
+        {name: entry.misses[name] for name in counted},
+    )
+
+
+def plot(validation: Validation, path: Path) -> None:
+    """Predicted against measured cycles, one point a benchmark and variant; the format is the file's suffix."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    # text as text and nothing random or dated: the same validation gives the same small file
+    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "abstim"})
+    figure, axes = pyplot.subplots(figsize=(6.5, 6))
+    for variant in dict.fromkeys(c.variant for c in validation.comparisons):
+        points = [(c.measured_cycles, c.predicted_cycles) for c in validation.comparisons if c.variant == variant]
+        measured, predicted = zip(*points, strict=True)
+        axes.scatter(measured, predicted, s=14, alpha=0.7, label=variant)
+    cycles = [v for c in validation.comparisons for v in (c.measured_cycles, c.predicted_cycles)]
+    ends = [min(cycles, default=1) / 1.5, max(cycles, default=10) * 1.5]
+    axes.plot(ends, ends, color="black", linewidth=0.8, zorder=0)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured cycles", ylabel="predicted cycles")
+    axes.legend()
+    axes.set_aspect("equal")
+    try:
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot write the plot: {error}") from None
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,76 @@
+"""Programs of many launches, and of long ones, built from the suite's kernels (docs/workloads.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from functional.case import Case
+
+RESNETS = (18, 34, 50, 101, 152)
+VGGS = (16, 19)
+STREAMING = ("relu", "fir", "matmul_tiled", "black_scholes", "nn_euclid", "histogram_atomics")
+ENLARGED = {  # by how much; the suite's names
+    16: ("bfs", "spmv_csr", "lavamd", "mandelbrot", *STREAMING, "aes256_encrypt", "matmul_naive"),
+    256: STREAMING,
+}
+GROUPS = ("programs", *(f"{times}x" for times in ENLARGED))  # programs: many launches
+
+
+def names(group: str | None = None) -> tuple[str, ...]:
+    """Names of all workloads, or of one of GROUPS."""
+    if group in (None, *GROUPS[1:]):
+        return tuple(name for name in _makers() if group is None or name.endswith(f"_{group}"))
+    return tuple(name for name in _makers() if not name.endswith(GROUPS[1:]))
+
+
+def is_name(target: str) -> bool:
+    """Does `target` name a workload?"""
+    return target in _makers()
+
+
+def case(name: str) -> Case:
+    """A workload ready to run. Raises KeyError for an unknown name (`is_name`)."""
+    return _makers()[name]()
+
+
+def _makers() -> dict[str, Callable[[], Case]]:
+    return {
+        "pagerank_converged": _pagerank,
+        **{f"vgg{depth}": partial(_vgg, depth) for depth in VGGS},
+        **{f"resnet{depth}": partial(_resnet, depth) for depth in RESNETS},
+        "kernel_stream": _stream,
+        **{f"{name}_{times}x": partial(_enlarged, name, times) for times, own in ENLARGED.items() for name in own},
+    }
+
+
+def _pagerank() -> Case:
+    from abstim.target.workloads.enlarged import pagerank_converged
+
+    return pagerank_converged()
+
+
+def _vgg(depth: int) -> Case:
+    from abstim.target.workloads.vgg import vgg
+
+    return vgg(depth)
+
+
+def _resnet(depth: int) -> Case:
+    from abstim.target.workloads.resnet import resnet
+
+    return resnet(depth)
+
+
+def _stream() -> Case:
+    from abstim.target.workloads.kernel_stream import kernel_stream
+
+    return kernel_stream()
+
+
+def _enlarged(name: str, times: int) -> Case:
+    from abstim.target.workloads.enlarged import enlarged
+
+    return enlarged(name, times)

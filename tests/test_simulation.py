@@ -1,0 +1,93 @@
+"""A launch in steps: the same cycles as in one go, and a record that adds up."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from abstim.engine import Caches, LaunchInputs
+from abstim.engine.simulate import simulate_point
+from abstim.engine.simulation import Simulation
+from abstim.gpu.config import load_gpu
+from abstim.session.run import occupancies, registers_of, run
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
+
+GPUS = {"perfect": ("gtx480", []), "real": ("gtx480", ["perfect_memory=false"]), "sub-cores": ("rtx3070", [])}
+
+
+@cache
+def inputs_of(benchmark: str, kind: str) -> tuple[LaunchInputs, object, int]:
+    name, overrides = GPUS[kind]
+    gpu, workload = load_gpu(name, overrides), execute(open_target(benchmark))
+    limit = occupancies(workload.case, registers_of(workload.case), gpu)[0]
+    return workload.inputs(0, gpu), gpu, limit.blocks_per_sm
+
+
+@pytest.mark.parametrize("kind", GPUS)
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_steps_of_any_size_give_the_same_cycles(kind, chunk):
+    inputs, gpu, blocks = inputs_of("hotspot", kind)
+    whole = simulate_point(inputs, gpu, blocks)
+    launch = Simulation(inputs, gpu, blocks)
+    order = np.arange(len(inputs.trace.thread_blocks))
+    for first in range(0, len(order), chunk):
+        launch.run(order[first : first + chunk], drain=False)
+        assert launch.blocks[order[first : first + chunk], 1].min() >= 0
+    launch.run(order[:0], drain=True)
+    again = launch.result()
+    assert (again.cycles, again.counters) == (whole.cycles, whole.counters)
+    assert (again.issue_slots == whole.issue_slots).all()
+
+
+@pytest.mark.parametrize("kind", GPUS)
+def test_the_log_holds_every_issue_once(kind):
+    inputs, gpu, blocks = inputs_of("hotspot", kind)
+    launch = Simulation(inputs, gpu, blocks, windows=1 << 12, window_cycles=64)
+    count = int(inputs.trace.warp_instructions.sum())
+    log = launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True, log_rows=count + 5)
+    cycle, result, sm, slot, warp = log.T[:5]
+    assert len(log) == count == launch.windows.sum()
+    assert np.bincount(warp).tolist() == inputs.trace.warp_instructions.tolist()
+    assert (result > cycle).all() and sm.max() < gpu.spec.sm_count and slot.max() < gpu.spec.max_warps_per_sm
+    first = np.full(len(launch.warps), np.iinfo(np.int64).max)
+    np.minimum.at(first, warp, cycle)
+    assert (first == launch.warps[:, 0]).all() and (launch.warps[:, 1] > launch.warps[:, 0]).all()
+    assert (launch.blocks[:, 2] >= launch.blocks[:, 1]).all()
+    assert launch.blocks[:, 2].max() + 1 + gpu.params.launch_latency_cycles == launch.result().cycles
+
+
+def test_a_second_launch_finds_what_the_first_left():
+    inputs, gpu, blocks = inputs_of("hotspot", "real")
+    caches = Caches()
+    cold = simulate_point(inputs, gpu, blocks, caches)
+    warm = simulate_point(inputs, gpu, blocks, caches)
+    assert warm.cycles < cold.cycles and warm.counters["dram_reads"] == 0 and warm.counters["l1i_misses"] == 0
+    caches.flush("l1d")
+    no_data = simulate_point(inputs, gpu, blocks, caches)
+    assert no_data.counters["l1i_misses"] == 0 and no_data.counters["l1d_misses"] > warm.counters["l1d_misses"]
+    caches.flush("l1")
+    no_code = simulate_point(inputs, gpu, blocks, caches)
+    assert no_code.counters["l1i_misses"] == cold.counters["l1i_misses"] and no_code.counters["dram_reads"] == 0
+    caches.flush("all")
+    assert simulate_point(inputs, gpu, blocks, caches).cycles == cold.cycles
+
+
+def test_where_lines_were_found_is_not_kept():
+    """The next launch may leave L1D fewer ways, and must not find a line in one it has lost."""
+    inputs, gpu, blocks = inputs_of("nn_euclid", "sub-cores")
+    launch, caches = Simulation(inputs, gpu, blocks), Caches()
+    launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
+    hints = slice(int(launch.machine["hints_at"]), int(launch.machine["cache_words"]))
+    assert launch.heaps[:, hints].any()
+    launch.leave(caches)
+    assert caches.heaps is not None and not caches.heaps[:, hints].any()
+
+
+def test_kept_caches_never_make_a_run_of_equal_launches_slower():
+    cycles = {
+        flush: run("hotspot", *GPUS["real"], flush=flush).totals["cycles"] for flush in ("all", "l1", "l1d", "none")
+    }
+    assert cycles["none"] < cycles["l1"] < cycles["all"] and cycles["l1d"] < cycles["all"]
