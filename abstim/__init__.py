@@ -12,7 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 # Where each public name lives; loaded on first use, because a start of the command should not pay for all of them.
 _HOME = {
-    "run": "abstim.session.run",
+    "run": "abstim.models",
     "load": "abstim.target.loading",
     "kernel_time": "abstim.gradient.transformable",
     "load_gpu": "abstim.gpu.config",

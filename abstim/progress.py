@@ -1,11 +1,48 @@
-"""How far a long stage is, told to whoever wants to show it."""
+"""Long work: how far it is, told to whoever wants to show it, and pieces of it side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int], None]  # what is done, steps finished, steps in all
 
 
 def silent(what: str, done: int, total: int) -> None:
     """Tell nobody."""
+
+
+def pipelined(jobs: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
+    """Results of jobs, in their order. Jobs are taken from `jobs` in this thread, while others run them, and no more
+    than one beyond `threads` at a time. After an exception or an interrupt nothing new is started."""
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for job in jobs:
+                waiting.append(pool.submit(job))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def in_parallel(
+    work: Callable[[int], T], count: int, threads: int, report: Callable[[int, int], None] = lambda done, total: None
+) -> list[T]:
+    """`[work(0), ..., work(count - 1)]`; `report` is told how many of how many are done."""
+    if threads == 1 or count == 1:
+        return [_told(work(number), number, count, report) for number in range(count)]
+    results = pipelined((partial(work, number) for number in range(count)), threads)
+    return [_told(result, number, count, report) for number, result in enumerate(results)]
+
+
+def _told(result: T, number: int, count: int, report: Callable[[int, int], None]) -> T:
+    report(number, count)
+    return result

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sass_traces import EXIT, LOCAL, SHARED, directory, kernel
 
-from abstim.session.run import run
+from abstim.models import run
 from abstim.target.trace_directory import opcodes, trace_case
 from functional.accelsim.addresses import format_addresses, parse_addresses
 from functional.accelsim.records import PageTable

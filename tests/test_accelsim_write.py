@@ -12,8 +12,9 @@ import pytest
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.session.run import time
-from abstim.target.execution import Execution, Workload
+from abstim.session.detailed import time
+from abstim.session.session import Session
+from abstim.target.trace_cache import Execution
 from abstim.target.trace_directory import opcodes, sass_opcode, table_path, trace_case
 from functional import suite
 from functional.accelsim import write
@@ -86,8 +87,8 @@ def test_timing_survives(written, name):
     case, traces = executed(name)
     back = written(name)
     gpus = [load_gpu("gtx480"), load_gpu("gtx480", ["schedulers_per_sm=1"])]
-    own = time(Workload(case, Execution(traces, ()), {}, True), gpus)
-    other = time(Workload(back, Execution(back.traces, ()), {}, True), gpus)
+    own = time(Session(case, Execution(traces)), gpus)
+    other = time(Session(back, Execution(back.traces)), gpus)
     for a, b in zip(own, other, strict=True):
         assert b.totals["cycles"] == pytest.approx(a.totals["cycles"], rel=MOST_ERROR)
 

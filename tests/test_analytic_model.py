@@ -6,13 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, run_many, summaries
+from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, summaries
 from abstim.analytic.compare import pooled, rank_random
 from abstim.analytic.space import random_points
 from abstim.gpu.config import load_gpu
-from abstim.session.run import run
-from abstim.target.execution import execute
-from abstim.target.resolve import open_target
+from abstim.models import run, run_many
+from abstim.session.session import open_session
 from functional.errors import InputError
 
 REAL = load_gpu("gtx480", ["perfect_memory=false"])
@@ -20,7 +19,7 @@ REAL = load_gpu("gtx480", ["perfect_memory=false"])
 
 @pytest.fixture(scope="module")
 def hotspot():
-    return summaries(execute(open_target("hotspot")), load_gpu("gtx480"))[0]
+    return summaries(open_session("hotspot"), load_gpu("gtx480"))[0]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,10 @@ def slopes(hotspot):
 @pytest.mark.parametrize("name", ["pathfinder", "nn_euclid", "transpose"])
 def test_near_the_engine(name, memory):
     overrides = [f"perfect_memory={memory}"]
-    engine, analytic = run(name, "gtx480", overrides), run_many(name, [load_gpu("gtx480", overrides)])[0]
+    engine, analytic = (
+        run(name, "gtx480", overrides),
+        run_many(name, [load_gpu("gtx480", overrides)], model="analytic")[0],
+    )
     assert analytic.totals["cycles"] == pytest.approx(engine.totals["cycles"], rel=0.2)
     for exact, estimated in zip(engine.launches, analytic.launches, strict=True):
         assert estimated.caches["l1d_accesses"] == exact.caches["l1d_accesses"]
@@ -48,14 +50,14 @@ def test_near_the_engine(name, memory):
 def test_a_lone_warp_takes_the_engines_time():
     """Of the chase's launches those that are one warp's dependent loads, but for a short start."""
     large = load_gpu("gtx480", ["l1d_sets=1024"])  # without conflicts, which the model takes for random
-    engine, analytic = run("micro_pointer_chase", large), run_many("micro_pointer_chase", [large])[0]
+    engine, analytic = run("micro_pointer_chase", large), run_many("micro_pointer_chase", [large], model="analytic")[0]
     for exact, estimated in zip(engine.launches[:6], analytic.launches[:6], strict=True):
         assert estimated.cycles == pytest.approx(exact.cycles, rel=0.005)
 
 
 def test_the_first_blocks_of_a_long_launch_stand_for_all(hotspot, monkeypatch):
     monkeypatch.setattr("abstim.analytic.summary.MOST_INSTRUCTIONS", 40_000)
-    part = summaries(execute(open_target("hotspot")), load_gpu("gtx480"))[0]
+    part = summaries(open_session("hotspot"), load_gpu("gtx480"))[0]
     assert part.work.lines != hotspot.work.lines
     assert part.work.lines == pytest.approx(hotspot.work.lines, rel=0.1)
     points = points_of([REAL] * 32)
@@ -64,9 +66,9 @@ def test_the_first_blocks_of_a_long_launch_stand_for_all(hotspot, monkeypatch):
 
 
 def test_bound_of_a_kernel_that_has_one():
-    assert run_many("micro_sfu", [load_gpu("gtx480")])[0].launches[-1].limit == "SFU"
+    assert run_many("micro_sfu", [load_gpu("gtx480")], model="analytic")[0].launches[-1].limit == "SFU"
     narrow = load_gpu("gtx480", ["perfect_memory=false", "dram_channels=1", "dram_sector_cycles=6"])
-    assert run_many("micro_stream_copy", [narrow])[0].launches[-1].limit == "DRAM"
+    assert run_many("micro_stream_copy", [narrow], model="analytic")[0].launches[-1].limit == "DRAM"
 
 
 SLOWER = {
@@ -106,14 +108,14 @@ def test_a_point_does_not_depend_on_those_beside_it(hotspot):
 
 
 def test_summaries_are_the_same_each_time(hotspot):
-    again = summaries(execute(open_target("hotspot")), load_gpu("gtx480"))[0]
+    again = summaries(open_session("hotspot"), load_gpu("gtx480"))[0]
     pairs = zip(jax.tree.leaves(hotspot), jax.tree.leaves(again), strict=True)
     assert all((np.asarray(a) == np.asarray(b)).all() for a, b in pairs)
 
 
 def test_a_block_that_does_not_fit_is_refused():
     with pytest.raises(InputError, match="does not fit"):
-        run_many("hotspot", [load_gpu("gtx480", ["max_threads_per_sm=128"])])
+        run_many("hotspot", [load_gpu("gtx480", ["max_threads_per_sm=128"])], model="analytic")
 
 
 def test_order_of_design_points_is_the_engines():
@@ -136,5 +138,5 @@ def test_every_benchmark_has_a_prediction():
 
     gpus = [load_gpu("gtx480", [f"perfect_memory={memory}"]) for memory in ("true", "false")]
     for name in suite.names():
-        for result in run_many(name, gpus):
+        for result in run_many(name, gpus, model="analytic"):
             assert all(np.isfinite(launch.cycles) and launch.cycles > 0 for launch in result.launches), name

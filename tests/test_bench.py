@@ -27,7 +27,7 @@ def result(seed, scale=1.0, noise=0.02, rounds=6, machine=1.0):
     }
     rates = {n: {"time": Rate(tuple(map(float, t)), 1.0, 1, 1, 1, 1)} for n, t in times.items()}
     return BenchResult(
-        "gtx480", 1, "compiled", rates, yardstick_seconds=(0.01 * machine * (slow / machine) ** 0.5).tolist()
+        "gtx480", 1, rates, yardstick_seconds=(0.01 * machine * (slow / machine) ** 0.5).tolist()
     ).to_json()
 
 
@@ -123,7 +123,7 @@ def test_command_measures_compares_and_prints(capsys, tmp_path, monkeypatch):
     assert set(stages) == {"parse", "characterize", "execute", "time"}
     assert all(len(stage["round_seconds"]) == 3 for stage in stages.values())
     (row,) = data["against"]
-    from abstim.session.run import run
+    from abstim.models import run
 
     (gpu, cycles) = known_variants()["GTX480_a"], row["predicted_cycles"]
     assert run("nn_euclid", gpu).totals["cycles"] == cycles

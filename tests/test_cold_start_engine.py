@@ -15,9 +15,8 @@ from abstim.engine.simulate import simulate_point
 from abstim.engine.warming import bank_loads, warm, without_data
 from abstim.gpu.config import load_gpu
 from abstim.progress import silent
+from abstim.session.session import open_session
 from abstim.study.cold_start import Study, cold_start, in_order, lines_of
-from abstim.target.execution import execute
-from functional import suite
 from functional.errors import InputError
 from functional.memory import GLOBAL_BASE
 from functional.trace import LINE_BYTES
@@ -27,12 +26,14 @@ GPU = load_gpu("gtx480", ["perfect_memory=false"])
 
 @pytest.fixture(scope="module")
 def study():
-    return Study(execute(suite.case("dct8x8")), GPU)
+    return Study(open_session("dct8x8"), GPU)
 
 
 def l2_lines(study, number, caches):
-    inputs = study.workload.inputs(number, GPU)
-    m = machine_of(GPU, inputs.trace.warps_per_block, study.blocks_per_sm[number], inputs.table, inputs.shared_bytes)
+    inputs = study.session.inputs(number, GPU)
+    m = machine_of(
+        GPU, inputs.trace.warps_per_block, study.session.blocks_per_sm(number, GPU), inputs.table, inputs.shared_bytes
+    )
     tags = caches.far[int(m["l2_at"]) : int(m["l2_at"]) + int(m["l2_lines"])]
     return set((tags[tags > 0] - 1).tolist())
 
@@ -40,7 +41,7 @@ def l2_lines(study, number, caches):
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_warming_leaves_the_lines_that_running_leaves(study, number):
     """The footprint is smaller than L2, so which lines are in it does not depend on their order."""
-    inputs, blocks = study.workload.inputs(number, GPU), study.blocks_per_sm[number]
+    inputs, blocks = study.session.inputs(number, GPU), study.session.blocks_per_sm(number, GPU)
     ran, warmed = Caches(), Caches()
     simulate_point(inputs, GPU, blocks, ran)
     warm(inputs, GPU, blocks, warmed)
@@ -49,7 +50,7 @@ def test_warming_leaves_the_lines_that_running_leaves(study, number):
 
 
 def test_a_part_of_a_launch_warms_a_part(study):
-    inputs, blocks = study.workload.inputs(0, GPU), study.blocks_per_sm[0]
+    inputs, blocks = study.session.inputs(0, GPU), study.session.blocks_per_sm(0, GPU)
     sizes = []
     for share in (0.0, 0.25, 1.0):
         caches = Caches()
@@ -59,29 +60,29 @@ def test_a_part_of_a_launch_warms_a_part(study):
 
 
 def test_code_alone_brings_no_data(study):
-    inputs, caches = study.workload.inputs(0, GPU), Caches()
-    warm(without_data(inputs), GPU, study.blocks_per_sm[0], caches)
+    inputs, caches = study.session.inputs(0, GPU), Caches()
+    warm(without_data(inputs), GPU, study.session.blocks_per_sm(0, GPU), caches)
     lines = l2_lines(study, 0, caches)
     assert lines and not lines & set(study.footprints[0].tolist())
     assert lines_of(without_data(inputs).trace.records).size == 0
 
 
 def test_after_itself_a_launch_misses_no_line(study):
-    inputs, caches = study.workload.inputs(0, GPU), Caches()
-    warm(inputs, GPU, study.blocks_per_sm[0], caches)
-    assert simulate_point(inputs, GPU, study.blocks_per_sm[0], caches).counters["dram_reads"] == 0
+    inputs, caches = study.session.inputs(0, GPU), Caches()
+    warm(inputs, GPU, study.session.blocks_per_sm(0, GPU), caches)
+    assert simulate_point(inputs, GPU, study.session.blocks_per_sm(0, GPU), caches).counters["dram_reads"] == 0
 
 
 def test_lines_are_spread_over_controllers(study):
     lines = GLOBAL_BASE // LINE_BYTES + np.arange(6 * 16 * 8)
-    loads = bank_loads(study.workload.inputs(0, GPU), GPU, 1, lines)
+    loads = bank_loads(study.session.inputs(0, GPU), GPU, 1, lines)
     assert loads.shape == (GPU.spec.dram_channels, GPU.spec.dram_banks) and loads.sum() == len(lines)
     assert loads.sum(1).max() <= 2 * loads.sum(1).min()
 
 
 def test_each_warm_up_gives_back_more_than_the_one_before(study):
     """dct8x8, worst launch and mean: none < correction factor < one launch < four launches (thesis, section 6)."""
-    found = cold_start(study.workload, GPU)
+    found = cold_start(study.session, GPU)
     accuracy = {policy.name: policy.accuracy for policy in found.policies}
     names = ["none", "code", "correction factor", "memory of 1", "memory of 4"]
     for measure in (np.min, np.mean):
@@ -101,7 +102,7 @@ def test_the_first_launch_needs_no_warm_up(study):
 
 def test_perfect_memory_is_refused(study):
     with pytest.raises(InputError, match="perfect_memory=false"):
-        cold_start(study.workload, load_gpu("gtx480"))
+        cold_start(study.session, load_gpu("gtx480"))
 
 
 def test_command_prints_what_it_measures():

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from abstim.gpu.config import changed, domains, load_gpu
+from abstim.session.session import open_session
 from abstim.study.explore.jobs import Planner
 from abstim.study.explore.local import time_chunk
-from abstim.target.execution import execute
 from abstim.target.resolve import open_target
 from functional.errors import InputError
 
@@ -26,7 +26,7 @@ WORDS = ("gto", "lrr", "oldest", "two_level", "hash", "linear", "fermi", "sector
 
 @cache
 def planner() -> Planner:
-    return Planner([execute(open_target(name)) for name in ("nn_euclid", "nw")])
+    return Planner([open_session(name) for name in ("nn_euclid", "nw")])
 
 
 @cache
@@ -50,9 +50,7 @@ def cycles_of(key: bytes, name: str) -> int:
 
 
 def cycles(job, gpu) -> int:
-    return time_chunk(planner().workloads[job.target].inputs(job.launch, gpu), [gpu], [job.blocks_per_sm], "compiled")[
-        0
-    ]
+    return time_chunk(planner().sessions[job.target].inputs(job.launch, gpu), [gpu], [job.blocks_per_sm])[0]
 
 
 def alternatives(key: str, value):
@@ -147,6 +145,6 @@ def test_launches_that_do_the_same_are_one_job():
     """The same memory again: nw's launches differ, a case that launches one kernel twice does not."""
     case = open_target("nn_euclid")
     case.launches = [case.launches[0], case.launches[0]]
-    twice = Planner([execute(case)])
+    twice = Planner([open_session(case)])
     assert len({job.key for job in twice.jobs(0, base("perfect"))}) == 1
     assert len({job.key for job in base_jobs("perfect")}) == len(base_jobs("perfect"))

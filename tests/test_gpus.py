@@ -9,8 +9,8 @@ import pytest
 from abstim.engine.design_point import POLYNOMIALS, l1d_ways, residues
 from abstim.engine.inputs import COUNTERS
 from abstim.gpu.config import config_dir, load_gpu
+from abstim.models import run
 from abstim.session.limits import limit_of, memory_use
-from abstim.session.run import run
 from functional.errors import InputError
 
 NAMES = sorted(path.stem for path in config_dir().glob("*.toml"))

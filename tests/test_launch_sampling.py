@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from abstim.gpu.config import load_gpu
-from abstim.session import run as simulate
+from abstim.models import run as run_target
 from abstim.study import sample as sampled
 from abstim.study.sample.driver import opened, run_method
 from abstim.study.sample.inside import full as in_full
@@ -34,9 +34,9 @@ def test_everything_chosen_gives_what_a_run_gives(make):
     """bfs is executed in order, the others launch by launch, each on the initial memory."""
     case = make()
     program = opened(case, GPU, online=True)
-    assert program.alone == (case.name != "bfs")
+    assert program.launches.alone == (case.name != "bfs")
     found = simulate_launches(program, range(len(program)), in_full)
-    run = simulate.run(case, GPU)
+    run = run_target(case, GPU)
     assert [estimate.total for estimate in found] == [launch.cycles for launch in run.launches]
 
 
@@ -47,9 +47,9 @@ def test_profile_counts_what_executing_everything_counts(make):
     case = make()
     program = opened(case, GPU, online=False)
     found = profile_of(program)
-    run = simulate.run(case)
+    run = run_target(case)
     exact = np.array([launch.warp_instructions for launch in run.launches])
-    if program.given:
+    if program.launches.given:
         assert found.instructions.tolist() == exact.tolist()
     np.testing.assert_allclose(found.instructions, exact, rtol=0.15)
     assert found.instructions.sum() == pytest.approx(exact.sum(), rel=0.01)
@@ -60,9 +60,9 @@ def test_a_profile_of_some_thread_blocks_is_near_that_of_all():
     for name in ("matmul_tiled", "nn_euclid", "hotspot"):
         case = suite.case(name)
         some, every = opened(case, GPU, online=False), opened(case, GPU, online=False)
-        every.signatures = None
+        every.launches.signatures = None
         few, whole = profile_of(some), profile_of(every)
-        assert 0 < some.looked_instructions < whole.instructions.sum()
+        assert 0 < some.launches.looked_instructions < whole.instructions.sum()
         for column in ("instructions", "thread_instructions", "memory_requests", "basic_blocks", "features"):
             np.testing.assert_allclose(
                 getattr(few, column), getattr(whole, column), rtol=0.1, err_msg=f"{name} {column}"
@@ -76,7 +76,7 @@ def test_launches_of_one_shape_take_one_simulation():
     known = Known(profile_of(opened(case, GPU, online=False)))
     shapes = replace(METHODS["stem"], run=lambda program, known, inside: _by_shape(program, known, inside))
     found = run_method(shapes, opened(case, GPU, online=False), known)
-    full = simulate.run(case, GPU).totals["cycles"]
+    full = run_target(case, GPU).totals["cycles"]
     assert found.estimate.detailed_fraction < 0.75
     assert found.estimate.relative_error(full) < 0.03
 
@@ -100,7 +100,7 @@ def test_launches_that_were_chosen_are_sampled_themselves():
     case = replace(big, launches=big.launches[:40])
     plain, within = (sampled.sample(case, GPU, "stem", inside=inside).estimate for inside in ("", "pkp"))
     assert within.detailed_fraction <= plain.detailed_fraction
-    full = simulate.run(case, GPU).totals["cycles"]
+    full = run_target(case, GPU).totals["cycles"]
     assert within.relative_error(full) < 0.1 and within.covers(full)
 
 

@@ -12,8 +12,8 @@ import pytest
 from browser import Browser
 from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
 
+from abstim.models import run_many
 from abstim.session.result import SLOT_REASONS
-from abstim.session.run import run_many
 from abstim.show.report import page as page_module
 from abstim.show.report import write_report
 from abstim.show.report.page import charts_of, render, section_of
@@ -63,7 +63,7 @@ def bench_result():
     counts = (10**7, 10**6, 10**7, 10**6)
     rates = {n: {s: Rate((0.1, 0.2, 0.3), 1.0, *counts) for s in ("execute", "time")} for n in ("x", "y")}
     rows = [Against(n, "g", "GTX480_a", 990, 1000, 10**7, 0.4, 0.5, 100.0) for n in ("x", "y")]
-    return BenchResult("gtx480", 1, "compiled", rates, rows, [0.01]).to_json()
+    return BenchResult("gtx480", 1, rates, rows, [0.01]).to_json()
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
 
 from abstim.gpu.config import load_gpu
+from abstim.session.session import open_session
 from abstim.show.report import beside, coldstart, write_report
 from abstim.show.report.page import charts_of, section_of
 from abstim.show.report.read import KINDS, Source, read_source
 from abstim.study.bench.sampling import bench_samples
 from abstim.study.cold_start import cold_start
 from abstim.study.sample import compare, sample
-from abstim.target.execution import execute
-from abstim.target.resolve import open_target
 from functional.errors import InputError
 
 REAL = load_gpu("gtx480", ["perfect_memory=false"])
@@ -36,7 +35,7 @@ def results():
         "many": sample("gaussian_elimination", REAL, "photon"),
         "comparison": compare("gaussian_elimination", REAL, METHODS),
         "bench": bench_samples(["pathfinder", "nn_euclid", "nonsense"], ["pks", "ideal-first"], REAL),
-        "cold": cold_start(execute(open_target("pathfinder")), REAL),
+        "cold": cold_start(open_session("pathfinder"), REAL),
     }
 
 

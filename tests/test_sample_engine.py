@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from abstim.gpu.config import load_gpu
-from abstim.session.run import run
+from abstim.models import run
 from abstim.study.sample.counts import block_counts, ranges, warp_types
 from abstim.study.sample.features import kinds_of, launch_counts
 from abstim.study.sample.functional import EngineFunctional
@@ -70,7 +70,7 @@ def test_everything_retires_once_and_in_order(target, perfect, chunk) -> None:
 @pytest.mark.parametrize(("target", "perfect", "chunk"), CASES)
 def test_basic_blocks_chain_from_first_issue_to_retirement(target, perfect, chunk) -> None:
     opened, seen = stepped(target, perfect, chunk)
-    trace = opened.trace(0)
+    trace = opened.launches.trace(0)
     events = np.concatenate([each.basic_blocks for each in seen])
     issue = np.concatenate([each.basic_block_issue_cycles for each in seen])
     retire = np.concatenate([each.basic_block_retire_cycles for each in seen])
@@ -84,7 +84,7 @@ def test_basic_blocks_chain_from_first_issue_to_retirement(target, perfect, chun
 def test_windows_and_latencies(target, perfect, chunk) -> None:
     opened, seen = stepped(target, perfect, chunk)
     windows = np.concatenate([each.window_instructions for each in seen])
-    whole = float(opened.trace(0).warp_instructions.sum())
+    whole = float(opened.launches.trace(0).warp_instructions.sum())
     assert len(windows) == seen[-1].clock_cycles // WINDOW_CYCLES
     assert whole * 0.98 - 2000 < windows.sum() <= whole
     latency = seen[-1].class_latency_cycles
@@ -99,7 +99,7 @@ def test_thread_blocks_left_out_are_not_executed() -> None:
     state, _ = simulator.step(simulator.init(), np.array([3, 1, 70]))
     _, seen = simulator.result(state)
     assert sorted(seen.blocks.tolist()) == [1, 3, 70]
-    assert opened.thread_blocks(0).executed < 10 and opened.executed_fraction < 0.1
+    assert opened.launches.thread_blocks(0).executed < 10 and opened.launches.executed_fraction < 0.1
 
 
 def test_batches_execute_each_thread_block_once_and_leave_the_memory_of_one_run() -> None:
@@ -124,11 +124,11 @@ def test_batches_execute_each_thread_block_once_and_leave_the_memory_of_one_run(
 
 def test_profile_of_warps_against_their_traces() -> None:
     opened = program("bfs")
-    functional = EngineFunctional(opened.thread_blocks(4))
+    functional = EngineFunctional(opened.launches.thread_blocks(4))
     asked = np.array([5, 0, 59])
     found = functional.profile(asked)
-    trace = opened.trace(4)
-    at = opened.thread_blocks(4).at(asked)
+    trace = opened.launches.trace(4)
+    at = opened.launches.thread_blocks(4).at(asked)
     warps = (at[:, None] * trace.warps_per_block + np.arange(trace.warps_per_block)).ravel()
     assert np.array_equal(found.counts @ functional.block_instructions, trace.warp_instructions[warps])
     sequences = [tuple(trace.blocks[trace.block_offsets[w] : trace.block_offsets[w + 1]]) for w in warps]
@@ -137,7 +137,7 @@ def test_profile_of_warps_against_their_traces() -> None:
 
 
 def test_warp_types_tell_the_order_of_basic_blocks() -> None:
-    trace = program("bfs").trace(0)
+    trace = program("bfs").launches.trace(0)
     first = trace.blocks.copy()
     assert len(set(warp_types(trace, np.arange(2)))) <= 2
     swapped = first.copy()
@@ -152,13 +152,13 @@ def test_characteristics_of_a_kernel_counted_by_hand() -> None:
     """nn_euclid: 30,700 of 120 x 256 threads load two floats of a record and store one."""
     opened = program("nn_euclid")
     code = opened.case.launches[0].program
-    counts = launch_counts(code, opened.trace(0), kinds_of(code))
+    counts = launch_counts(code, opened.launches.trace(0), kinds_of(code))
     active = -(-30700 // 32)
     assert counts["global_stores"] == active and counts["coalesced_global_stores"] == -(-30700 // 8)
     assert counts["global_loads"] in (active, 2 * active)  # one load of a pair, or two
     assert counts["coalesced_global_loads"] == counts["global_loads"] / active * -(-30700 * 8 // 32)
     assert counts["shared_loads"] == counts["local_loads"] == counts["global_atomics"] == 0
-    assert counts["thread_blocks"] == 120 and counts["instructions"] == opened.trace(0).warp_instructions.sum()
+    assert counts["thread_blocks"] == 120 and counts["instructions"] == opened.launches.trace(0).warp_instructions.sum()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_characteristics_of_a_kernel_counted_by_hand() -> None:
 def test_every_record_finds_its_instruction(target) -> None:
     opened = program(target)
     code = opened.case.launches[0].program
-    counts = launch_counts(code, opened.trace(0), kinds_of(code))
+    counts = launch_counts(code, opened.launches.trace(0), kinds_of(code))
     expected = {
         "histogram_atomics": "global_atomics",
         "micro_local_spill": "local_loads",
@@ -180,14 +180,14 @@ def test_every_record_finds_its_instruction(target) -> None:
 def test_earlier_launches_are_finished_unless_the_user_says_otherwise(partial) -> None:
     """In bfs each launch reads what the one before it found."""
     opened = program("bfs", partial=partial)
-    first, whole = opened.thread_blocks(0), opened.case.launches[0].thread_blocks
+    first, whole = opened.launches.thread_blocks(0), opened.case.launches[0].thread_blocks
     first.at(np.array([0, whole - 1]))
-    opened.thread_blocks(2)
+    opened.launches.thread_blocks(2)
     assert first.ever == (2 if partial else whole)
-    assert opened.alone == partial
+    assert opened.launches.alone == partial
 
 
 def test_launches_that_decide_nothing_for_each_other_are_executed_alone() -> None:
     opened = program("hotspot")
-    opened.thread_blocks(1)
-    assert opened.alone and opened.executed_instructions == 0
+    opened.launches.thread_blocks(1)
+    assert opened.launches.alone and opened.launches.executed_instructions == 0

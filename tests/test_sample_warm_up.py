@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from abstim.gpu.config import load_gpu
-from abstim.session import run as simulate
+from abstim.models import run as run_target
+from abstim.session.warm_up import Flushed, MemoryOf, MemoryOfAll, warm_up_named
 from abstim.study.sample import compare, sample
 from abstim.study.sample.driver import opened
 from abstim.study.sample.inside import full
 from abstim.study.sample.inside import simulate as simulate_launches
-from abstim.study.sample.warm_up import EmptyCaches, KeptCaches, MemoryOf, MemoryOfAll, warm_up_named
 from abstim.target.resolve import open_target
 from functional.errors import InputError
 
@@ -26,8 +26,8 @@ def cycles_of(target, warm_up, launches=None):
 
 
 def test_kept_caches_are_those_of_a_run_that_flushes_nothing():
-    found = cycles_of("dct8x8", KeptCaches())
-    run = simulate.run("dct8x8", GPU, flush="none")
+    found = cycles_of("dct8x8", Flushed("none"))
+    run = run_target("dct8x8", GPU, flush="none")
     assert found.tolist() == [launch.cycles for launch in run.launches]
     assert sample("dct8x8", GPU, "full", warm_up="perfect").estimate.total == found.sum()
 
@@ -35,8 +35,8 @@ def test_kept_caches_are_those_of_a_run_that_flushes_nothing():
 @pytest.mark.parametrize("target", ["dct8x8", "bfs"])
 def test_warming_up_comes_nearer_to_kept_caches(target):
     """dct8x8 launches can be executed alone, those of bfs cannot."""
-    kept = cycles_of(target, KeptCaches())
-    apart = [np.abs(cycles_of(target, w) / kept - 1).mean() for w in (EmptyCaches(), MemoryOf(1), MemoryOfAll())]
+    kept = cycles_of(target, Flushed("none"))
+    apart = [np.abs(cycles_of(target, w) / kept - 1).mean() for w in (Flushed("all"), MemoryOf(1), MemoryOfAll())]
     assert apart[0] > apart[1] and apart[0] > apart[2] and apart[2] < 0.1
 
 
@@ -48,7 +48,7 @@ def test_a_launch_does_not_depend_on_what_else_was_chosen():
 
 
 def test_no_launches_to_warm_up_with_is_as_good_as_empty_caches():
-    assert cycles_of("dct8x8", MemoryOf(0)).tolist() == cycles_of("dct8x8", EmptyCaches()).tolist()
+    assert cycles_of("dct8x8", MemoryOf(0)).tolist() == cycles_of("dct8x8", Flushed("all")).tolist()
 
 
 def test_the_comparison_is_with_kept_caches():

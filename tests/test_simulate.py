@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import abstim
-from abstim.session.run import run_many
+from abstim.models import run_many
 from functional.errors import InputError
 
 SAXPY = """

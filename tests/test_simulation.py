@@ -11,9 +11,8 @@ from abstim.engine import Caches, LaunchInputs
 from abstim.engine.simulate import simulate_point
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import load_gpu
-from abstim.session.run import occupancies, registers_of, run
-from abstim.target.execution import execute
-from abstim.target.resolve import open_target
+from abstim.models import run
+from abstim.session.session import open_session
 
 GPUS = {"perfect": ("gtx480", []), "real": ("gtx480", ["perfect_memory=false"]), "sub-cores": ("rtx3070", [])}
 
@@ -21,9 +20,8 @@ GPUS = {"perfect": ("gtx480", []), "real": ("gtx480", ["perfect_memory=false"]),
 @cache
 def inputs_of(benchmark: str, kind: str) -> tuple[LaunchInputs, object, int]:
     name, overrides = GPUS[kind]
-    gpu, workload = load_gpu(name, overrides), execute(open_target(benchmark))
-    limit = occupancies(workload.case, registers_of(workload.case), gpu)[0]
-    return workload.inputs(0, gpu), gpu, limit.blocks_per_sm
+    gpu, session = load_gpu(name, overrides), open_session(benchmark)
+    return session.inputs(0, gpu), gpu, session.blocks_per_sm(0, gpu)
 
 
 @pytest.mark.parametrize("kind", GPUS)

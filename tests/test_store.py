@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import functional.suite as suite
 from abstim.cli import main
 from abstim.cli.app import app
-from abstim.session.run import run
+from abstim.models import run
 from abstim.target.execution import execute, execute_case, write_store
 from abstim.target.resolve import open_target
 from functional.errors import InputError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ptx_kernels import HEADER, REGISTERS, module
 
-from abstim.session.run import run
+from abstim.models import run
 from functional.errors import ExecutionError, InputError
 from functional.launch import Pointer, make_launch
 from functional.launches_json import load_case

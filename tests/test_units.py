@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abstim
-from abstim.engine.inputs import LaunchInputs
 from abstim.engine.layout import LOG_COLUMNS
-from abstim.engine.simulation import Simulation
 from abstim.gpu.config import load_gpu
 from abstim.study.sample import Known, compare, ideal, sample, units
 from abstim.study.sample.features import basic_block_vector
@@ -49,7 +47,7 @@ def test_a_stream_cut_by_hand(stream, each, cuts) -> None:
 def test_units_add_up_to_the_full_simulation(target, gpu, monkeypatch) -> None:
     program = SampledProgram(open_target(target), gpu)
     found = simulate_units(program, 777)
-    traces = [program.trace(number) for number in range(len(program))]
+    traces = [program.launches.trace(number) for number in range(len(program))]
     assert found.cycles.sum() == abstim.run(target, gpu).totals["cycles"]
     assert (found.instructions[:-1] == 777).all()
     assert found.instructions.sum() == sum(int(trace.warp_instructions.sum()) for trace in traces)
@@ -67,11 +65,11 @@ def test_units_add_up_to_the_full_simulation(target, gpu, monkeypatch) -> None:
 @pytest.mark.parametrize("gpu", [REAL, PERFECT], ids=["real", "perfect"])
 def test_pieces_of_a_log_are_the_whole_log_in_order(gpu) -> None:
     program = SampledProgram(open_target("btree_find_k"), gpu)
-    trace = program.trace(0)
-    order = program.thread_blocks(0).at(np.arange(len(trace.thread_blocks)))
+    trace = program.launches.trace(0)
+    order = program.launches.thread_blocks(0).at(np.arange(len(trace.thread_blocks)))
 
     def launch():
-        return Simulation(LaunchInputs(program.table(0), trace), gpu, program.blocks_per_sm(0))
+        return program.session.simulation(0, gpu, trace)
 
     whole = launch().run(order, drain=True, log_rows=int(trace.warp_instructions.sum()))
     cycle, sm, instruction = (whole[:, LOG_COLUMNS.index(name)] for name in ("cycle", "sm", "instruction"))
@@ -87,7 +85,7 @@ def test_kernels_have_columns_of_their_own() -> None:
     found = simulate_units(program)
     share, gather = (launch.program for launch in program.case.launches[:2])
     assert found.basic_blocks.shape[1] == len(share.blocks) + len(gather.blocks)
-    whole = sum(basic_block_vector(share, program.trace(number)) for number in range(0, len(program), 2))
+    whole = sum(basic_block_vector(share, program.launches.trace(number)) for number in range(0, len(program), 2))
     assert np.array_equal(found.basic_blocks.sum(0)[: len(share.blocks)], whole)
 
 

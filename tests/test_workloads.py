@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abstim.session import run as simulate
-from abstim.session.streamed import run_streamed
+from abstim.models import run as run_target
 from abstim.target import workloads
 from abstim.target.execution import execute
 from abstim.target.resolve import open_target
@@ -124,8 +123,8 @@ def test_streamed_run_equals_the_ordinary_one():
     case = net.case()
     ordinary = Case(case.name, case.module, case.memory, case.launches, resources=case.resources)
     for flush in ("all", "none"):
-        lazily = simulate.run(case, flush=flush)
-        whole = simulate.run(ordinary, flush=flush)
+        lazily = run_target(case, flush=flush)
+        whole = run_target(ordinary, flush=flush)
         same = [(a.cycles, a.thread_instructions, a.caches) for a in lazily.launches]
         assert same == [(b.cycles, b.thread_instructions, b.caches) for b in whole.launches]
 
@@ -143,7 +142,7 @@ def test_stream_is_made_launch_by_launch():
 def test_stream_runs_in_bounds():
     stream = kernel_stream(100_000)
     chosen = replace(stream, launches=tuple(stream.launches[k] for k in range(0, 100_000, 4_001)))
-    (result,) = run_streamed(chosen, [simulate._gpu("gtx480", ())])
+    result = run_target(chosen)
     assert all(launch.cycles > 0 for launch in result.launches)
 
 
@@ -167,7 +166,7 @@ def test_traces_with_signatures_need_no_earlier_launch(name):
     """Executed each on the initial memory, in reverse, launches leave the traces they leave in order."""
     case = suite.case(name)
     assert signatures(case) is not None
-    inside = execute(case).execution.traces
+    inside = execute(case).traces
     executor = default_executor()
     for number in list(range(len(inside)))[::-7]:
         alone = executor.run(case.launches[number], case.memory.copy())

@@ -15,9 +15,8 @@ from abstim.analytic.run import predict_points, summaries
 from abstim.analytic.space import random_points
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.progress import Progress, silent
-from abstim.session.run import engine_results
-from abstim.target.execution import execute
-from abstim.target.resolve import open_target
+from abstim.session.detailed import engine_results
+from abstim.session.session import open_session
 
 if TYPE_CHECKING:
     from abstim.target.resolve import Target
@@ -46,9 +45,9 @@ class Ranking:
 
 def rank(target: Target, gpus: Sequence[Gpu], base: Gpu, progress: Progress = silent) -> Ranking:
     """Compare on given design points; `base` is the GPU for which launches are summarised."""
-    workload = execute(open_target(target))
+    session = open_session(target)
     started = perf_counter()
-    launches = summaries(workload, base, progress)
+    launches = summaries(session, base, progress)
     summarized = perf_counter()
     points = points_of(gpus)
     predicted = sum(predict_points(launch, points).cycles.astype(float) for launch in launches)
@@ -57,11 +56,11 @@ def rank(target: Target, gpus: Sequence[Gpu], base: Gpu, progress: Progress = si
         predict_points(launch, points)
     predicted_again = perf_counter()
     engine = np.zeros(len(gpus))
-    for results in engine_results(workload, gpus, progress=progress):
+    for results in engine_results(session, gpus, progress=progress):
         engine += [result.cycles for result in results]
     done = perf_counter()
     return Ranking(
-        workload.case.name, len(gpus), spearman(predicted, engine), float(np.abs(predicted / engine - 1).mean()),
+        session.case.name, len(gpus), spearman(predicted, engine), float(np.abs(predicted / engine - 1).mean()),
         float(np.median(predicted / engine)), summarized - started, (predicted_again - warm) / len(gpus),
         (done - predicted_again) / len(gpus), engine, predicted,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A target on any number of GPUs by the analytic model: what `abstim.session.run.run_many` is for the engine."""
+"""The analytic model: every launch of a session by a formula, on every GPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, summarize
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.result import LaunchResult, RunResult
-from abstim.session.run import occupancies, registers_of
-from abstim.target.execution import Workload, execute
-from abstim.target.resolve import open_target
+from abstim.session.result import LaunchResult, RunResult, run_result
+from abstim.session.session import Session
+from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from abstim.target.resolve import Target
+    from functional.launch import Launch
+    from functional.trace import Trace
 
 CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
 
@@ -33,14 +33,18 @@ class AnalyticLaunch(LaunchResult):
     bounds_cycles: dict[str, float]
 
 
-def summaries(workload: Workload, gpu: Gpu, progress: Progress = silent) -> list[Summary]:
+def summaries(session: Session, gpu: Gpu, progress: Progress = silent) -> list[Summary]:
     """One a launch. `gpu` says how the trace is read (see `summarize`); a screen around it needs no other."""
-    registers, found = registers_of(workload.case), []
-    for number, launch in enumerate(workload.case.launches):
-        progress(f"summarize {workload.case.name}", number, len(workload.case.launches))
-        table, trace = workload.inputs(number, gpu).table, workload.execution.traces[number]
-        found.append(summarize(launch, table, trace, registers[number].count, gpu))
+    found = []
+    for number, _, trace in session.each():
+        progress(f"summarize {session.case.name}", number, len(session))
+        found.append(_summary(session, number, trace, gpu))
     return found
+
+
+def _summary(session: Session, number: int, trace: Trace, gpu: Gpu) -> Summary:
+    registers = session.registers(number).count
+    return summarize(session.launch(number), session.table(number, gpu), trace, registers, gpu)
 
 
 def predict_points(summary: Summary, points: Point) -> Prediction:
@@ -58,44 +62,33 @@ def predict_points(summary: Summary, points: Point) -> Prediction:
     return Prediction(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def run_many(target: Target, gpus: Sequence[Gpu], progress: Progress = silent, **execution) -> list[RunResult]:
-    """Every launch of a target on several GPUs: executed and summarised once. `execution`: see `workload.execute`.
-
-    Raises InputError for anything a user got wrong, as `simulate.run_many` does.
-    """
-    case = open_target(target)
-    registers = registers_of(case)
-    limits = [occupancies(case, registers, gpu) for gpu in gpus]
-    workload = execute(case, progress=progress, **execution)
-    return time(workload, gpus, limits, progress)
+def refuse(gpus: Sequence[Gpu], flush: str) -> None:
+    """Raises InputError for what this model cannot do."""
+    if flush != "all":
+        raise InputError("the analytic model starts each launch with empty caches; use --model detailed")
 
 
-def time(workload: Workload, gpus: Sequence[Gpu], limits=None, progress: Progress = silent) -> list[RunResult]:
-    """Predict every launch of a workload on every GPU."""
-    registers = registers_of(workload.case)
-    limits = limits or [occupancies(workload.case, registers, gpu) for gpu in gpus]
-    started = perf_counter()
-    by_reading: dict[tuple, list[Summary]] = {}
-    for gpu in gpus:
-        if _reading(gpu) not in by_reading:
-            by_reading[_reading(gpu)] = summaries(workload, gpu, progress)
-    wall = workload.wall_seconds | {"summarize": perf_counter() - started}
-    started = perf_counter()
-    launches: list[list[LaunchResult]] = [[] for _ in gpus]
-    for k, gpu in enumerate(gpus):
-        point = points_of([gpu])
-        for number, summary in enumerate(by_reading[_reading(gpu)]):
-            prediction = Prediction(*(column[0] for column in predict_points(summary, point)))
-            limit = limits[k][number]
-            launches[k].append(_launch(workload, number, gpu, summary, prediction, limit, registers[number]))
-    wall["time"] = perf_counter() - started
-    execution = workload.execution
-    outputs, printf = list(execution.outputs) or None, execution.printed
+def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:
+    """Predict every launch of a session on every GPU. Raises InputError for a thread block an SM cannot hold."""
+    refuse(gpus, flush)
+    summarizing, predicting = 0.0, 0.0
+    found: list[list[LaunchResult]] = [[] for _ in gpus]
+    points = [points_of([gpu]) for gpu in gpus]
+    for number, launch, trace in session.each():
+        progress(f"summarize {session.case.name}", number, len(session))
+        started, before = perf_counter(), session.prepared_seconds
+        read = {_reading(gpu): gpu for gpu in gpus}
+        by_reading = {reading: _summary(session, number, trace, gpu) for reading, gpu in read.items()}
+        summarized = perf_counter()
+        for k, gpu in enumerate(gpus):
+            summary = by_reading[_reading(gpu)]
+            prediction = Prediction(*(column[0] for column in predict_points(summary, points[k])))
+            limit, registers = session.occupancy(number, gpu), session.registers(number)
+            found[k].append(_launch(launch, trace, number, gpu, summary, prediction, limit, registers))
+        summarizing += summarized - started - (session.prepared_seconds - before)
+        predicting += perf_counter() - summarized
     return [
-        RunResult(
-            target=workload.case.name, gpu=gpu.name, launches=rows, wall_seconds=wall, outputs=outputs, printf=printf
-        )
-        for gpu, rows in zip(gpus, launches, strict=True)
+        run_result(session, gpu, rows, predicting, summarize=summarizing) for gpu, rows in zip(gpus, found, strict=True)
     ]
 
 
@@ -104,8 +97,8 @@ def _reading(gpu: Gpu) -> tuple:
     return (gpu.spec.coalescing, gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
-def _launch(workload: Workload, number: int, gpu: Gpu, summary: Summary, p: Prediction, limit, registers):
-    launch, trace, spec = workload.case.launches[number], workload.execution.traces[number], gpu.spec
+def _launch(launch: Launch, trace: Trace, number: int, gpu: Gpu, summary: Summary, p: Prediction, limit, registers):
+    spec = gpu.spec
     cycles = max(1, round(float(p.cycles)))
     threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
     work, real = summary.work, not spec.perfect_memory

@@ -26,8 +26,8 @@ def characterize(
     Example: `abstim characterize hotspot --gpu gtx480 --listing`
     """
     from abstim.gpu.config import load_gpu
+    from abstim.session.session import latency_table
     from abstim.show.tables import print_json
-    from abstim.target.execution import latency_table
     from abstim.target.resolve import programs_of
 
     point = load_gpu(gpu, overrides or ())

@@ -30,14 +30,13 @@ def coldstart(
     `abstim coldstart gaussian_elimination --gpu rtx3070 --json`
     """
     from abstim.gpu.config import load_gpu
+    from abstim.session.session import open_session
     from abstim.show.tables import print_json, progress
     from abstim.study.cold_start import cold_start
-    from abstim.target.execution import execute
-    from abstim.target.resolve import open_target
 
     point = load_gpu(gpu, ["perfect_memory=false", *(overrides or ())])
     with progress(quiet=as_json) as report:
-        found = cold_start(execute(open_target(target), progress=report), point, report)
+        found = cold_start(open_session(target, [point], progress=report), point, report)
     if as_json:
         print_json(found.to_json())
     else:

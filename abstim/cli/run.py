@@ -79,6 +79,7 @@ def run(
     from functools import partial
 
     from abstim.gpu.config import load_gpu
+    from abstim.models import run_many
     from abstim.show.tables import print_json, print_printf, progress
     from abstim.target.resolve import resolve
 
@@ -87,7 +88,7 @@ def run(
         resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     with progress(quiet=as_json) as report:
-        results = _predict(model, flush, case, gpus, instruction_budget, report)
+        results = run_many(case, gpus, model=model, instruction_budget=instruction_budget, flush=flush, progress=report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else _runs(results))
     else:
@@ -99,37 +100,20 @@ def run(
 
 
 def _write_timeline(path: Path, case, gpu, flush: str, quiet: bool) -> None:
-    from abstim.session.issue_logs import watch
+    from abstim.session.issue_logs import issue_logs
+    from abstim.session.session import open_session
     from abstim.show.tables import progress
     from abstim.show.timeline import write_timeline
-    from abstim.target.execution import execute
-    from abstim.target.resolve import open_target
     from functional.disk.folder import note
 
     with progress(quiet=quiet) as report:
-        launches = list(watch(execute(open_target(case), progress=report), gpu, flush, report))
+        launches = list(issue_logs(open_session(case, [gpu], progress=report), gpu, flush, report))
     if said := write_timeline(path, launches, gpu.spec.core_clock_hz):
         note(said)
 
 
 def _runs(results: list[RunResult]) -> dict[str, Any]:
     return {"kind": "runs", "runs": [result.to_json() for result in results]}
-
-
-def _predict(model: str, flush: str, case, gpus, instruction_budget: int | None, report) -> list[RunResult]:
-    from functional.errors import InputError
-
-    if model == "analytic":
-        if flush != "all":
-            raise InputError("the analytic model starts each launch with empty caches; use --model detailed")
-        from abstim.analytic import run_many
-
-        return run_many(case, gpus, report, instruction_budget=instruction_budget)
-    if model != "detailed":
-        raise InputError(f"no model {model!r}; there are detailed, analytic")
-    from abstim.session.run import run_many as run_engine
-
-    return run_engine(case, gpus, instruction_budget=instruction_budget, flush=flush, progress=report)
 
 
 def _print_run(result: RunResult) -> None:

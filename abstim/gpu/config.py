@@ -87,6 +87,16 @@ def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
     return _build(label, title, settings, labels)
 
 
+def gpu_of(gpu: str | Gpu, overrides: Sequence[str] = ()) -> Gpu:
+    """A GPU by name, with overrides, or one as it is. Raises InputError as `load_gpu` does, and for overrides of the
+    latter."""
+    if isinstance(gpu, str):
+        return load_gpu(gpu, overrides)
+    if overrides:
+        raise InputError("overrides need a GPU by name; use load_gpu(name, overrides)")
+    return gpu
+
+
 def domains() -> dict[str, Domain]:
     """What every key of `--set` accepts: "sm_count", "latency_cycles.int_add", ..."""
     return {_full_key(s, k): domain for s, found in SECTIONS.items() for k, domain in found.items()}

@@ -10,15 +10,14 @@ import numpy as np
 from jaxtyping import Float64
 
 from abstim.gpu.config import Gpu, load_gpu
-from abstim.gpu.occupancy import Occupancy
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.parameters import INDEX, base_values, check_names, gpu_at, values_of
+from abstim.session.session import Session, open_session
 from functional.errors import InputError
 from precharacterize.classify import latency_class
 
 if TYPE_CHECKING:
     from abstim.gradient.recording import Recording
-    from abstim.target.execution import Workload
     from abstim.target.resolve import Target
 
 RECORDINGS_BYTES = 1 << 30  # kept of one target
@@ -33,23 +32,20 @@ class KernelTime:
 
     def __init__(
         self,
-        target: Target | Workload,
+        target: Target | Session,
         names: Sequence[str],
         gpu: str | Gpu = "gtx480",
         launches: Sequence[int] | None = None,
         keep_bytes: int = RECORDINGS_BYTES,
     ) -> None:
-        from abstim.session.run import occupancies, registers_of
-
         self.names = check_names(names)
         self.gpu = load_gpu(gpu) if isinstance(gpu, str) else gpu
-        self.workload = _executed(target)
-        case = self.workload.case
+        self.session = open_session(target, [self.gpu])
+        case = self.session.case
         self.launches = tuple(range(len(case.launches)) if launches is None else launches)
         if not self.launches or not set(self.launches) <= set(range(len(case.launches))):
             raise InputError(f"{case.name} has launches 0 to {len(case.launches) - 1}, not {list(self.launches)}")
         self._columns = np.array([INDEX[name] for name in self.names])
-        self._limits: list[Occupancy] = occupancies(case, registers_of(case), self.gpu)
         self._kept: dict[tuple[float, ...], tuple[Recording, ...]] = {}
         self._lock, self._keep_bytes = Lock(), keep_bytes
 
@@ -73,13 +69,8 @@ class KernelTime:
 
     def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
         """What the engine itself says at the base point of some values, without a recording."""
-        from abstim.engine import simulate
-
         gpu = gpu_at(self.gpu, self.base(values))
-        found = [
-            simulate(self.workload.inputs(number, gpu), [gpu], [self._limits[number].blocks_per_sm])[0].cycles
-            for number in self.launches
-        ]
+        found = [self.session.simulate(number, gpu).cycles for number in self.launches]
         return np.array(found, float)
 
     def base(self, values: Float64[np.ndarray, " name"]) -> dict[str, int | float]:
@@ -103,18 +94,10 @@ class KernelTime:
     def _record(self, number: int, gpu: Gpu) -> Recording:
         from abstim.gradient.recording import record_launch
 
-        inputs = self.workload.inputs(number, gpu)
-        program = self.workload.case.launches[number].program
+        program = self.session.launch(number).program
         classes = np.array([INSTRUCTION_CLASSES.index(latency_class(i)) for i in program.instructions], np.int64)
-        return record_launch(inputs, gpu, self._limits[number].blocks_per_sm, classes)
+        return record_launch(self.session.simulation(number, gpu), classes)
 
     def defaults(self) -> Float64[np.ndarray, " name"]:
         """The GPU's own values."""
         return values_of(self.gpu)[self._columns]
-
-
-def _executed(target: Target | Workload) -> Workload:
-    from abstim.target.execution import Workload, execute
-    from abstim.target.resolve import open_target
-
-    return target if isinstance(target, Workload) else execute(open_target(target))

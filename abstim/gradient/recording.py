@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from abstim.engine.inputs import LaunchInputs
 from abstim.engine.simulation import Simulation
-from abstim.gpu.config import Gpu
 from abstim.gradient.evaluate import latest
 from abstim.gradient.network import Network
 from abstim.gradient.parameters import terms, values_of
@@ -48,13 +46,11 @@ class Recording:
         return self.cycles + float(shift[net.final]), counts @ self.terms
 
 
-def record_launch(
-    inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, latency_class: Int64[np.ndarray, " instr"]
-) -> Recording:
-    """Run a launch on a GPU and keep its events. `latency_class`: an instruction's place in INSTRUCTION_CLASSES."""
-    launch = Simulation(inputs, gpu, blocks_per_sm)
+def record_launch(simulation: Simulation, latency_class: Int64[np.ndarray, " instr"]) -> Recording:
+    """Run a launch and keep its events. `latency_class`: an instruction's place in INSTRUCTION_CLASSES."""
+    inputs, gpu = simulation.inputs, simulation.gpu
     issues = int(inputs.trace.warp_instructions.sum())
     positions = np.arange(len(inputs.trace.thread_blocks))
-    log = launch.run(positions, drain=True, log_rows=issues)
-    network = network_of(log, launch, gpu, latency_class)
-    return Recording(launch.result().cycles, values_of(gpu), terms(gpu.spec.perfect_memory), network)
+    log = simulation.run(positions, drain=True, log_rows=issues)
+    network = network_of(log, simulation, gpu, latency_class)
+    return Recording(simulation.result().cycles, values_of(gpu), terms(gpu.spec.perfect_memory), network)

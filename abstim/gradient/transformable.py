@@ -33,7 +33,7 @@ def kernel_time(
 
     `params`: values of some latencies and service times of the GPU, by name (`abstim.gradient.parameters.PARAMETERS`:
     every key of [params], [latency_cycles] and [initiation_cycles]), scalars in core cycles; the others are the GPU's
-    own. `target`: what `abstim.run` takes, or a `Workload`. Works under jit, vmap, jvp, grad and jacfwd; only `params`
+    own. `target`: what `abstim.run` takes, or a `Session`. Works under jit, vmap, jvp, grad and jacfwd; only `params`
     may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million cycles.
 
     At whole cycles (64ths of one for service times) it is exactly what the engine says. In between it is piecewise

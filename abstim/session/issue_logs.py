@@ -1,38 +1,57 @@
-"""Launches of a target with every issue logged: what a timeline is drawn from."""
+"""Launches of a session with every issue logged: what a timeline is drawn from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Int64
 
-from abstim.engine.kept_caches import Caches
-from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.run import occupancies, registers_of
-from abstim.show.timeline import IssueLog, LaunchLog
-from abstim.target.execution import Workload
+from abstim.session.session import Session
+from abstim.session.warm_up import Flushed
 from functional.errors import InputError
 
 MOST_ISSUES = 20_000_000  # of a launch: a gigabyte of log
 
 
-def watch(workload: Workload, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> Iterator[LaunchLog]:
-    """Time every launch once more, logging it. Raises InputError for a launch too long to log."""
-    case, caches = workload.case, Caches()
-    limits = occupancies(case, registers_of(case), gpu)
-    for number, (launch, limit) in enumerate(zip(case.launches, limits, strict=True)):
-        progress(f"watch {case.name}", number, len(case.launches))
-        inputs = workload.inputs(number, gpu)
-        count = int(inputs.trace.warp_instructions.sum())
+@dataclass(frozen=True)
+class IssueLog:
+    """Every warp instruction issued in a launch, ascending by cycle within an SM. `warp` counts those of the launch."""
+
+    sm: Int64[np.ndarray, " issue"]
+    cycle: Int64[np.ndarray, " issue"]
+    slot: Int64[np.ndarray, " issue"]
+    instruction: Int64[np.ndarray, " issue"]  # flat position in the program
+    warp: Int64[np.ndarray, " issue"]
+    scheduler: Int64[np.ndarray, " issue"]
+
+
+@dataclass(frozen=True)
+class LaunchLog:
+    """A launch to be drawn. `block_start`: first instruction of every basic block, ascending."""
+
+    name: str
+    log: IssueLog
+    block_start: Int64[np.ndarray, " basic_block"]
+    cycles: int
+    sm_count: int
+
+
+def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> Iterator[LaunchLog]:
+    """Time every launch in order, logging it. Raises InputError for a launch too long to log."""
+    policy = Flushed(flush)
+    for number, launch, trace in session.each():
+        progress(f"log {session.case.name}", number, len(session))
+        count = int(trace.warp_instructions.sum())
         if count > MOST_ISSUES:
             raise InputError(f"launch {number} issues {count:,} instructions; a timeline takes {MOST_ISSUES:,} at most")
-        caches.flush(flush)
-        run = Simulation(inputs, gpu, limit.blocks_per_sm, caches=caches)
-        log = run.run(np.arange(len(inputs.trace.thread_blocks)), drain=True, log_rows=count)
-        run.leave(caches)
+        run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
+        log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
+        policy.after(run)
         cycle, _, sm, slot, warp, instruction = log[np.lexsort((log[:, 0], log[:, 2])), :6].T
         issues = IssueLog(sm, cycle, slot, instruction, warp, slot % gpu.spec.schedulers_per_sm)
         name = launch.program.name + (f" ({launch.label})" if launch.label else "")
-        yield LaunchLog(name, issues, inputs.table.block_start, run.result().cycles, gpu.spec.sm_count)
+        yield LaunchLog(name, issues, run.inputs.table.block_start, run.result().cycles, gpu.spec.sm_count)

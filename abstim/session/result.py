@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from abstim.target.trace_cache import OutputCheck
+
+if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
+    from abstim.session.session import Session
 
 # Why a scheduler did, or did not, issue in a cycle; the order of `EngineResult.issue_slots`.
 SLOT_REASONS = ("issued", "no_ready_warp", "unit_busy", "barrier", "memory", "empty")
@@ -39,16 +45,6 @@ class LaunchResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputCheck:
-    """One output buffer against what it should hold."""
-
-    buffer: str
-    elements: int
-    mismatches: int
-    message: str = ""  # the first mismatch, if any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """Every launch of a target on one GPU. `wall_seconds` is this program's own time by stage."""
 
@@ -70,3 +66,17 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         return {"kind": "run"} | asdict(self)
+
+
+def run_result(session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, **others: float) -> RunResult:
+    """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
+    that other models do not have."""
+    return RunResult(
+        target=session.case.name,
+        gpu=gpu.name,
+        launches=launches,
+        wall_seconds=session.wall_seconds | others | {"time": seconds},
+        outputs=list(session.traces.outputs) or None,
+        printf=session.traces.printed,
+        gpu_values=asdict(gpu.spec) | asdict(gpu.params),
+    )

@@ -16,32 +16,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from abstim.session.issue_logs import IssueLog, LaunchLog
+
 MOST_SLICES = 200_000  # in a file, about 30 MB; more are merged
 MOST_WINDOWS = 500  # of a launch
 MOST_COUNTERS = 50_000  # in a file
-
-
-@dataclass(frozen=True)
-class IssueLog:
-    """Every warp instruction issued in a launch, ascending by cycle within an SM. `warp` counts those of the launch."""
-
-    sm: Int64[np.ndarray, " issue"]
-    cycle: Int64[np.ndarray, " issue"]
-    slot: Int64[np.ndarray, " issue"]
-    instruction: Int64[np.ndarray, " issue"]  # flat position in the program
-    warp: Int64[np.ndarray, " issue"]
-    scheduler: Int64[np.ndarray, " issue"]
-
-
-@dataclass(frozen=True)
-class LaunchLog:
-    """A launch to be drawn. `block_start`: first instruction of every basic block, ascending."""
-
-    name: str
-    log: IssueLog
-    block_start: Int64[np.ndarray, " basic_block"]
-    cycles: int
-    sm_count: int
 
 
 @dataclass(frozen=True)

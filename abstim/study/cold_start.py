@@ -9,20 +9,19 @@ applied to its cycles. Accuracy is 1 - |IPC / true IPC - 1|.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from abstim.engine import Caches
-from abstim.engine.simulate import simulate_point
-from abstim.engine.warming import SECTOR_BITS, bank_loads, data, warm, warm_code
+from abstim.engine.warming import SECTOR_BITS, bank_loads, data
 from abstim.gpu.config import Gpu
-from abstim.progress import Progress, silent
-from abstim.session.run import engine_results, in_parallel, occupancies, registers_of
-from abstim.target.execution import Workload
+from abstim.progress import Progress, in_parallel, silent
+from abstim.session.detailed import engine_results
+from abstim.session.session import Session
+from abstim.session.warm_up import MemoryOfAll, Plan, warmed
 from functional.errors import InputError
 from functional.trace import LINE_BYTES
 from sampling.cold_start import (
@@ -104,13 +103,13 @@ class ColdStart:
         }
 
 
-def cold_start(workload: Workload, gpu: Gpu, progress: Progress = silent) -> ColdStart:
+def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdStart:
     """Measure. Raises InputError for perfect memory, which has no caches to keep but those of the SMs."""
     if gpu.spec.perfect_memory:
         raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; --set perfect_memory=false")
-    study = Study(workload, gpu)
-    kept = np.array([row[0].cycles for row in engine_results(workload, [gpu], flush="none", progress=progress)])
-    flushed = engine_results(workload, [gpu], progress=progress)
+    study = Study(session, gpu)
+    kept = np.array([row[0].cycles for row in engine_results(session, [gpu], flush="none", progress=progress)])
+    flushed = engine_results(session, [gpu], progress=progress)
     cycles = np.array([row[0].cycles for row in flushed])
     code = in_order(study, study.memory_of(0), progress, "code")
     corrected = study.corrected(code, np.array([row[0].counters["dram_reads"] for row in flushed]))
@@ -127,7 +126,7 @@ def cold_start(workload: Workload, gpu: Gpu, progress: Progress = silent) -> Col
     found["memory of all"] = study.all_before(progress), study.cost(study.memory_of(len(kept)))
     found["perfect"] = kept, 1.0
     return ColdStart(
-        target=workload.case.name,
+        target=session.case.name,
         gpu=gpu.name,
         instructions=study.instructions,
         kept_cycles=kept,
@@ -141,30 +140,24 @@ def cold_start(workload: Workload, gpu: Gpu, progress: Progress = silent) -> Col
     )
 
 
-# Launches to warm up with before a launch, oldest first, and of each the share of its thread blocks, its last ones
-Plan = list[list[tuple[int, float]]]
-
-
-def in_order(study: Study, plan: Plan, progress: Progress, name: str) -> Int64[np.ndarray, " launch"]:
+def in_order(study: Study, plans: list[Plan], progress: Progress, name: str) -> Int64[np.ndarray, " launch"]:
     """Cycles of every launch after its own warm-up, each from empty caches."""
     report = partial(progress, f"warm up: {name}")
 
     def one(number: int) -> int:
-        return study.timed(number, study.warmed(number, plan[number]))
+        caches = warmed(study.session, number, study.gpu, plans[number])
+        return study.session.simulate(number, study.gpu, caches=caches).cycles
 
-    return np.array(in_parallel(one, len(plan), os.cpu_count() or 1, report))
+    return np.array(in_parallel(one, len(plans), os.cpu_count() or 1, report))
 
 
 class Study:
-    """A workload's launches on one GPU, ready to be warmed and timed."""
+    """A session's launches on one GPU, ready to be warmed and timed."""
 
-    def __init__(self, workload: Workload, gpu: Gpu) -> None:
-        self.workload, self.gpu = workload, gpu
-        self.traces = workload.execution.traces
+    def __init__(self, session: Session, gpu: Gpu) -> None:
+        self.session, self.gpu = session, gpu
+        self.traces = list(session.traces.in_order())
         self.instructions = np.array([float(t.warp_instructions.sum()) for t in self.traces])
-        self.blocks_per_sm = [o.blocks_per_sm for o in occupancies(workload.case, registers_of(workload.case), gpu)]
-        for number in range(len(self.traces)):
-            workload.inputs(number, gpu)  # characterised here, not in several threads
 
     @cached_property
     def references(self) -> list[Int64[np.ndarray, " reference"]]:
@@ -176,15 +169,15 @@ class Study:
         """The distinct ones."""
         return [footprint(lines) for lines in self.references]
 
-    def memory_of(self, launches: int) -> Plan:
+    def memory_of(self, launches: int) -> list[Plan]:
         """The last `launches` before each, whole."""
         return [[(k, 1.0) for k in range(max(0, n - launches), n)] for n in range(len(self.traces))]
 
-    def reuse_latency(self, method: Mrrl | Blrl) -> Plan:
+    def reuse_latency(self, method: Mrrl | Blrl) -> list[Plan]:
         """As many instructions before each launch as MRRL or BLRL asks for."""
         return [self._reaching_back(n, method) for n in range(len(self.traces))]
 
-    def _reaching_back(self, number: int, method: Mrrl | Blrl) -> list[tuple[int, float]]:
+    def _reaching_back(self, number: int, method: Mrrl | Blrl) -> Plan:
         first = max(0, number - PRE_SAMPLE)
         starts = np.concatenate([[0.0], np.cumsum(self.instructions[first : number + 1])])
         positions = [
@@ -200,38 +193,24 @@ class Study:
             left -= self.instructions[k]
         return plan[::-1]
 
-    def cost(self, plan: Plan) -> float:
+    def cost(self, plans: list[Plan]) -> float:
         """Mean share of a launch's plan in all instructions."""
-        walked = sum(share * self.instructions[k] for launches in plan for k, share in launches)
-        return float(walked / len(plan) / self.instructions.sum())
-
-    def warmed(self, number: int, plan: list[tuple[int, float]]) -> Caches:
-        """Caches after the code of the launch itself, if an earlier one ran it, and a plan's memory accesses."""
-        caches, program = Caches(), self.workload.case.launches[number].program.name
-        if any(launch.program.name == program for launch in self.workload.case.launches[:number]):
-            warm_code(self.workload.inputs(number, self.gpu), self.gpu, self.blocks_per_sm[number], caches)
-        for k, share in plan:
-            warm(self.workload.inputs(k, self.gpu), self.gpu, self.blocks_per_sm[k], caches, share)
-        return caches
-
-    def timed(self, number: int, caches: Caches) -> int:
-        """Cycles of a launch that finds these caches."""
-        inputs = self.workload.inputs(number, self.gpu)
-        return simulate_point(inputs, self.gpu, self.blocks_per_sm[number], caches).cycles
+        walked = sum(share * self.instructions[k] for plan in plans for k, share in plan)
+        return float(walked / len(plans) / self.instructions.sum())
 
     def all_before(self, progress: Progress) -> Int64[np.ndarray, " launch"]:
         """Cycles of every launch after the memory accesses of all before it."""
-        caches, cycles = Caches(), []
+        policy, cycles = MemoryOfAll(), []
         for number in range(len(self.traces)):
             progress("warm up: memory of all", number, len(self.traces))
-            cycles.append(self.timed(number, replace(caches)))
-            warm(self.workload.inputs(number, self.gpu), self.gpu, self.blocks_per_sm[number], caches)
+            caches = policy.before(self.session, number, self.gpu)
+            cycles.append(self.session.simulate(number, self.gpu, caches=caches).cycles)
         return np.array(cycles)
 
     def corrected(
         self, cycles: Int64[np.ndarray, " launch"], dram_reads: Int64[np.ndarray, " launch"]
     ) -> Float64[np.ndarray, " launch"]:
-        """The thesis' correction factor, with this GPU's latencies and, of each launch, how evenly it uses controllers.
+        """Equation 6.2 of Sys' thesis, with this GPU's latencies and, of each launch, how evenly it uses controllers.
 
         `cycles` with empty data caches; `dram_reads` (sectors) from empty caches: of data is what is not code.
         """
@@ -243,10 +222,10 @@ class Study:
         )
         found = []
         for number, flushed in enumerate(cycles.tolist()):
-            inputs = self.workload.inputs(number, self.gpu)
+            inputs = self.session.inputs(number, self.gpu)
             code_lines = -(-len(inputs.table.pcs) // self.gpu.pipeline.fetch_line_instructions)
             read = max(0.0, float(dram_reads[number]) - code_lines * SECTORS)
-            reads = bank_loads(inputs, self.gpu, self.blocks_per_sm[number], self.footprints[number])
+            reads = bank_loads(inputs, self.gpu, self.session.blocks_per_sm(number, self.gpu), self.footprints[number])
             even = evenly_used_controllers(reads, np.zeros_like(reads))
             previous = float(reuse[number - 1]) if number else float("nan")
             found.append(factor.apply(flushed, read, even, previous))

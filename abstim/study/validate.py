@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import log
 from pathlib import Path
 from typing import Any
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
+from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
+from abstim.session.session import open_session
 from functional.errors import InputError
 
-MODELS = ("detailed", "analytic")
 COLUMNS = ("benchmark", "launch", "variant", "cycles")
 MISSES = ("l1d_misses", "l2_misses")
 # What the column `flush` says, and which caches the run invalidates before each launch: GPGPU-Sim drops L1D even then.
@@ -188,47 +189,29 @@ def select(
 def validate(
     table: Sequence[Measured],
     progress: Progress = silent,
-    model: str = MODELS[0],
+    model: str = DETAILED,
     flush: str = "all",
 ) -> Validation:
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
-    `model`: one of MODELS; `flush` is the table's, a key of TABLE_FLUSHES (the detailed model's alone). A
-    benchmark that cannot run is skipped and named. Variants must be known (`select`).
+    `model`: one of `abstim.models.MODELS`; `flush` is the table's, a key of TABLE_FLUSHES (the detailed model's alone).
+    A benchmark that cannot run is skipped and named. Variants must be known (`select`).
     """
-    from abstim.target.execution import execute
-    from abstim.target.resolve import open_target
-
     gpus, comparisons, skipped = known_variants(), [], []
-    time = timing(model, TABLE_FLUSHES[flush])
+    chosen = model_named(model)
+    chosen.refuse([gpus[entry.variant] for entry in table], TABLE_FLUSHES[flush])
     names = list(dict.fromkeys(entry.benchmark for entry in table))
     for number, name in enumerate(names):
         progress(f"validate {name}", number, len(names))
         entries = [entry for entry in table if entry.benchmark == name]
         try:
-            results = time(execute(open_target(name)), [gpus[e.variant] for e in entries])
+            found = open_session(name)
+            results = chosen.time(found, [gpus[e.variant] for e in entries], TABLE_FLUSHES[flush], silent)
             comparisons += [_compare(e, r) for e, r in zip(entries, results, strict=True)]
         except InputError as error:
             skipped.append(f"{name}: {error}")
     progress("validate", len(names), len(names))
     return Validation(comparisons, skipped)
-
-
-def timing(model: str, flush: str) -> Callable[[Any, Sequence[Gpu]], list[Any]]:
-    """The function that times a workload on GPUs. Raises InputError for a model that does not exist."""
-    if model == "analytic":
-        if flush != "all":
-            raise InputError("the analytic model starts each launch with empty caches; use --model detailed")
-        from abstim.analytic.run import time as analytic_time
-
-        return analytic_time
-    if model not in MODELS:
-        raise InputError(f"no model {model!r}; there are {', '.join(MODELS)}")
-    from functools import partial
-
-    from abstim.session.run import time
-
-    return partial(time, flush=flush)
 
 
 def _compare(entry: Measured, result: Any) -> Comparison:

@@ -1,53 +1,27 @@
-"""What a target did, whatever the GPU: executed once, kept on disk, characterised once a pipeline."""
+"""Executing a target: once, kept on disk; or launch by launch, where that is too much to hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.result import OutputCheck
 from abstim.target import trace_cache
-from abstim.target.trace_cache import Execution
+from abstim.target.trace_cache import Execution, OutputCheck
+from abstim.target.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.case import Case
 from functional.errors import InputError
 from functional.store import StoredCase, StoreWriter
 
 if TYPE_CHECKING:
-    from abstim.engine import LaunchInputs
     from functional.executor import Executor
     from functional.launch import Launch
     from functional.memory import Memory
-    from functional.program import Program
     from functional.store.manifest import Manifest
     from functional.trace import Trace
-    from precharacterize import LatencyTable, PipelineParameters
-
-
-@dataclass
-class Workload:
-    """A target that has been executed: everything about it that no GPU changes."""
-
-    case: Case
-    execution: Execution
-    wall_seconds: dict[str, float]
-    from_cache: bool
-    _tables: dict[tuple[str, str, PipelineParameters], LatencyTable] = field(default_factory=dict, repr=False)
-
-    def inputs(self, launch: int, gpu: Gpu) -> LaunchInputs:
-        """What the engine needs of a launch; characterises its program on first use of a pipeline."""
-        from abstim.engine import LaunchInputs
-
-        launched = self.case.launches[launch]
-        program = launched.program
-        key = (program.digest, program.name, gpu.pipeline)
-        if key not in self._tables:
-            self._tables[key] = latency_table(program, gpu)
-        return LaunchInputs(self._tables[key], self.execution.traces[launch], launched.shared_bytes)
 
 
 def execute(
@@ -55,16 +29,16 @@ def execute(
     executor: Executor | None = None,
     instruction_budget: int | None = None,
     progress: Progress = silent,
-) -> Workload:
+) -> Execution:
     """Run every launch of a case, or take what an earlier process kept of it, in a trace store or in the cache.
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
     """
     if case.traces:
-        return Workload(case, Execution(case.traces, ()), {"execute": 0.0}, True)
+        return Execution(case.traces, from_cache=True)
     started = perf_counter()
     if isinstance(case, StoredCase):
-        return Workload(case, _stored(case, progress), {"execute": perf_counter() - started}, from_cache=True)
+        return replace(_stored(case, progress), seconds=perf_counter() - started, from_cache=True)
     key = trace_cache.execution_key(case, type(executor).__name__)
     execution = trace_cache.load(key)
     from_cache = execution is not None
@@ -73,7 +47,55 @@ def execute(
 
         execution = execute_case(case, executor or default_executor(), instruction_budget, progress)
         trace_cache.save(key, execution)
-    return Workload(case, execution, {"execute": perf_counter() - started}, from_cache)
+    return replace(execution, seconds=perf_counter() - started, from_cache=from_cache)
+
+
+def execute_in_turn(
+    case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress
+) -> Execution | Streaming:
+    """`execute`, but of a StreamedCase each launch when it is its turn."""
+    if isinstance(case, StreamedCase):
+        return Streaming(case, executor, instruction_budget, progress)
+    return execute(case, executor, instruction_budget, progress)
+
+
+class Streaming:
+    """Executes the launches of a StreamedCase when it is their turn, and holds none of their traces."""
+
+    outputs: tuple[OutputCheck, ...] = ()  # not compared
+
+    def __init__(
+        self, case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress
+    ) -> None:
+        self._case, self._executor, self._budget, self._progress = case, executor, instruction_budget, progress
+        self._memory: Memory | None = None
+        self.seconds = 0.0
+
+    @property
+    def printed(self) -> str:
+        """What the kernels executed so far wrote with `printf`."""
+        return "" if self._memory is None else self._memory.printed.text()
+
+    def trace(self, number: int) -> Trace:
+        """Raises InputError: a launch reads what those before it wrote."""
+        raise InputError(f"{self._case.name} is executed launch by launch; launch {number} cannot be had by itself")
+
+    def accesses(self, number: int) -> Trace:
+        """The same."""
+        return self.trace(number)
+
+    def in_order(self) -> Iterator[Trace]:
+        """Every launch, executed from the start."""
+        from functional.executor import default_executor
+
+        executor = self._executor or default_executor()
+        self._memory, count = self._case.memory.copy(), len(self._case.launches)
+        for number, launch in enumerate(self._case.launches):
+            started = perf_counter()
+            trace = execute_launch(executor, launch, self._memory, self._budget or default_budget(launch))
+            self.seconds += perf_counter() - started
+            self._progress(f"run {self._case.name}", number, count)
+            yield trace
 
 
 def default_budget(launch: Launch) -> int:
@@ -150,15 +172,3 @@ def _checked_outputs(case: Case, memory: Memory) -> tuple[OutputCheck, ...]:
         )
         for name, expected in case.expected.items()
     )
-
-
-def latency_table(program: Program, gpu: Gpu) -> LatencyTable:
-    """A program's table for a GPU's pipeline, kept on disk if that can be written."""
-    from functional.disk.folder import cache_dir, note
-    from precharacterize import characterize
-
-    try:
-        return characterize(program, gpu.pipeline, cache_dir("tables"), note)
-    except OSError as error:
-        note(f"cache: cannot keep the latency table of {program.name}: {error}")
-        return characterize(program, gpu.pipeline)

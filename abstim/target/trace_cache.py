@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from abstim.session.result import OutputCheck
 from functional.case import Case
 from functional.disk.folder import cache_dir, evict, mark_used, note, trace_cache_bytes, write_atomic
 from functional.store.coding import decode, encode
@@ -20,13 +20,37 @@ from functional.store.frames import FrameWriter, read_frames
 from functional.trace import Trace
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputCheck:
+    """One output buffer against what it should hold."""
+
+    buffer: str
+    elements: int
+    mismatches: int
+    message: str = ""  # the first mismatch, if any
+
+
 @dataclass(frozen=True)
 class Execution:
     """What a target did: one trace a launch, and its output buffers compared with what they should hold."""
 
     traces: tuple[Trace, ...]
-    outputs: tuple[OutputCheck, ...]
+    outputs: tuple[OutputCheck, ...] = ()
     printed: str = ""  # what the kernels wrote with printf
+    seconds: float = 0.0  # that executing it, or reading it, took in this process
+    from_cache: bool = False
+
+    def trace(self, number: int) -> Trace:
+        """A whole launch."""
+        return self.traces[number]
+
+    def accesses(self, number: int) -> Trace:
+        """The same."""
+        return self.trace(number)
+
+    def in_order(self) -> Iterator[Trace]:
+        """Every launch."""
+        return iter(self.traces)
 
 
 def execution_key(case: Case, executor: str) -> str:

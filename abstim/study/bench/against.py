@@ -15,7 +15,7 @@ from abstim.study.validate import Measured, known_variants, read_reference, sele
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from abstim.target.execution import Workload
+    from abstim.session.session import Session
 
 SECONDS_COLUMN = "reference_cpu_s"
 VARIANTS = ("GTX480_a", "GTX480_b", "GTX480_c", "GTX480_d")  # of Figures 4 and 6: perfect and real memory
@@ -53,7 +53,7 @@ def _seconds(path: Path, row: dict[str, Any]) -> float:
 
 def against(
     reference: Reference,
-    workloads: Mapping[str, Workload],
+    sessions: Mapping[str, Session],
     rates: Mapping[str, Mapping[str, Rate]],
     rounds: int,
     progress: Progress,
@@ -64,12 +64,12 @@ def against(
     gpus = known_variants()
     for number, entry in enumerate(reference.measured):
         progress(f"bench {entry.benchmark} on {entry.variant}", number, len(reference.measured))
-        workload, stages = workloads[entry.benchmark], rates[entry.benchmark]
+        session, stages = sessions[entry.benchmark], rates[entry.benchmark]
         if missing := [stage for stage in STAGES if stage not in stages]:
             raise InputError(f"a comparison with the reference needs every stage; not measured: {', '.join(missing)}")
-        if sorted(entry.cycles) != list(range(len(workload.case.launches))):
+        if sorted(entry.cycles) != list(range(len(session.case.launches))):
             raise InputError(f"the table does not have every launch of {entry.benchmark} on {entry.variant}")
-        timed = [time_stage(workload, [gpus[entry.variant]]) for _ in range(rounds)]
+        timed = [time_stage(session, [gpus[entry.variant]]) for _ in range(rounds)]
         rate, results = timed[0]
         seconds = stages["execute"].seconds + median(each.seconds for each, _ in timed)
         yield Against(

@@ -122,11 +122,11 @@ def bench_samples(
 
     Raises InputError for a method's name; a target that `compare` raises it for is left out (`failed`).
     """
-    from abstim.session.run import _gpu
+    from abstim.gpu.config import gpu_of
     from abstim.study.sample import compare
     from abstim.study.sample.methods import method_named
 
-    point, interrupted = _gpu(gpu, overrides), False
+    point, interrupted = gpu_of(gpu, overrides), False
     chosen = [method_named(name).name for name in expanded(methods)]
     found: list[Comparison] = []
     failed: dict[str, str] = {}

@@ -20,8 +20,8 @@ from abstim.study.bench.rate import STAGES, BenchResult, Rate
 from functional.errors import InputError
 
 if TYPE_CHECKING:
+    from abstim.session.session import Session
     from abstim.study.bench.against import Reference
-    from abstim.target.execution import Workload
 
 MIN_SECONDS = 0.2
 MOST_ROUNDS = 1000
@@ -41,9 +41,8 @@ def bench(
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
     With `reference` every benchmark is also timed on its variants.
     """
+    from abstim.session.session import open_session
     from abstim.study.bench.against import against
-    from abstim.target.execution import execute
-    from abstim.target.resolve import open_target
 
     for stage in stages:
         if stage not in STAGES:
@@ -52,19 +51,19 @@ def bench(
         raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
     gpu = gpu or load_gpu("gtx480")
     gpus, found = design_points(gpu, points), BenchResult(gpu.name, points, {})
-    workloads: dict[str, Workload] = {}
+    sessions: dict[str, Session] = {}
     for number in range(rounds):
         yardsticks = []
         for place, name in enumerate(names):
             progress(f"bench {name}", number * len(names) + place, len(names) * rounds)
-            workload = workloads.get(name) or workloads.setdefault(name, execute(open_target(name)))
+            session = sessions.get(name) or sessions.setdefault(name, open_session(name))
             yardsticks.append(yardstick_seconds())
-            rates = {stage: _MEASURE[stage](workload, gpus) for stage in stages}
+            rates = {stage: _MEASURE[stage](session, gpus) for stage in stages}
             earlier = found.rates.get(name)
             found.rates[name] = {s: earlier[s].merged(r) for s, r in rates.items()} if earlier else rates
         found.yardstick_seconds.append(median(yardsticks))
     if reference is not None:
-        found.against.extend(against(reference, workloads, found.rates, rounds, progress))
+        found.against.extend(against(reference, sessions, found.rates, rounds, progress))
     return found
 
 
@@ -102,20 +101,20 @@ def _repeat(run: Callable[[], Any]) -> tuple[float, float, Any]:
     return min(times), times[0], result
 
 
-def _rate(workload: Workload, run: Callable[[], Any], points: int = 1) -> tuple[Rate, Any]:
+def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Rate, Any]:
     """One round of a stage that walks every instruction it stands for, and its last result."""
-    traces = workload.execution.traces
+    traces = list(session.traces.in_order())
     threads = points * sum(int(t.thread_instructions.sum()) for t in traces)
     warps = points * sum(int(t.warp_instructions.sum()) for t in traces)
     seconds, first_seconds, result = _repeat(run)
     return Rate((seconds,), first_seconds, threads, warps, threads, warps), result
 
 
-def _parse(workload: Workload, gpus: Sequence[Gpu]) -> Rate:
+def _parse(session: Session, gpus: Sequence[Gpu]) -> Rate:
     from functional.link import link
     from functional.parser import parse
 
-    case = workload.case
+    case = session.case
     kernels = {launch.program.name for launch in case.launches}
 
     def run() -> None:
@@ -123,36 +122,36 @@ def _parse(workload: Workload, gpus: Sequence[Gpu]) -> Rate:
         for kernel in kernels:
             link(module, kernel)
 
-    return _rate(workload, run)[0]
+    return _rate(session, run)[0]
 
 
-def _characterize(workload: Workload, gpus: Sequence[Gpu]) -> Rate:
+def _characterize(session: Session, gpus: Sequence[Gpu]) -> Rate:
     from precharacterize import characterize
 
-    programs = {launch.program.name: launch.program for launch in workload.case.launches}
-    return _rate(workload, lambda: [characterize(p, gpus[0].pipeline) for p in programs.values()])[0]
+    programs = {launch.program.name: launch.program for launch in session.case.launches}
+    return _rate(session, lambda: [characterize(p, gpus[0].pipeline) for p in programs.values()])[0]
 
 
-def _execute(workload: Workload, gpus: Sequence[Gpu]) -> Rate:
+def _execute(session: Session, gpus: Sequence[Gpu]) -> Rate:
     from abstim.target.execution import execute_case
     from functional.executor import default_executor
 
-    return _rate(workload, lambda: execute_case(workload.case, default_executor()))[0]
+    return _rate(session, lambda: execute_case(session.case, default_executor()))[0]
 
 
-def _time(workload: Workload, gpus: Sequence[Gpu]) -> Rate:
-    return time_stage(workload, gpus)[0]
+def _time(session: Session, gpus: Sequence[Gpu]) -> Rate:
+    return time_stage(session, gpus)[0]
 
 
-def time_stage(workload: Workload, gpus: Sequence[Gpu]) -> tuple[Rate, list[list[Any]]]:
+def time_stage(session: Session, gpus: Sequence[Gpu]) -> tuple[Rate, list[list[Any]]]:
     """One round of timing every launch on every GPU, and the engine's results, `[launch][gpu]`."""
-    from abstim.session.run import engine_results
+    from abstim.session.detailed import engine_results
 
-    rate, results = _rate(workload, lambda: engine_results(workload, gpus), len(gpus))
+    rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
     threads, warps = (
         sum(
             _stepped(r, kind, trace)
-            for trace, launch in zip(workload.execution.traces, results, strict=True)
+            for trace, launch in zip(session.traces.in_order(), results, strict=True)
             for r in launch
         )
         for kind in ("thread_instructions", "warp_instructions")

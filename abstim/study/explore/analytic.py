@@ -10,16 +10,16 @@ from jaxtyping import Float
 
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
+from abstim.session.session import Session
 from abstim.study.explore.screen import Screen
-from abstim.target.execution import Workload
 
 
-def analytic_screen(workloads: Sequence[Workload], gpu: Gpu) -> Screen:
+def analytic_screen(sessions: Sequence[Session], gpu: Gpu) -> Screen:
     """A screen of the targets around a GPU. Keys it does not know (policies, banks, ...) change nothing in it."""
     from abstim.analytic import points_of, predict_points, summaries
 
     base = points_of([gpu])
-    launches = [summaries(workload, gpu) for workload in workloads]
+    launches = [summaries(session, gpu) for session in sessions]
 
     def screen(columns: Mapping[str, np.ndarray]) -> Float[np.ndarray, "point target"]:
         points = _points(base, columns)

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.session.run import occupancies, registers_of
-from abstim.target.execution import Workload
+from abstim.session.session import Session
 from functional.disk.digest import sources_digest
 
 if TYPE_CHECKING:
     from abstim.engine.inputs import LaunchInputs
-from functional.resources import Registers
 
 
 @dataclass(frozen=True)
@@ -37,22 +35,18 @@ class Job:
 
 @dataclass
 class Planner:
-    """Turns points into jobs. `workloads` are the targets, executed."""
+    """Turns points into jobs. `sessions` are the targets, executed."""
 
-    workloads: Sequence[Workload]
-    _registers: list[list[Registers]] = field(init=False, repr=False)
+    sessions: Sequence[Session]
     _digests: dict[tuple[int, int, int], bytes] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        self._registers = [registers_of(workload.case) for workload in self.workloads]
 
     def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
         """One job a launch of a target. Raises InputError for a block that an SM cannot hold."""
-        workload, machines = self.workloads[target], dict[tuple[int, ...], np.ndarray]()
-        limits = occupancies(workload.case, self._registers[target], gpu)
+        session, machines = self.sessions[target], dict[tuple[int, ...], np.ndarray]()
+        limits = [session.blocks_per_sm(launch, gpu) for launch in range(len(session))]
         gpu = replace(gpu, settings={}, labels={})  # sources of values are of no use to an engine, and large
-        for launch, limit in enumerate(limits):
-            inputs, blocks = workload.inputs(launch, gpu), limit.blocks_per_sm
+        for launch, blocks in enumerate(limits):
+            inputs = session.inputs(launch, gpu)
             shape = (id(inputs.table), inputs.trace.warps_per_block, blocks, inputs.shared_bytes)
             if shape not in machines:
                 machines[shape] = _machine(inputs, gpu, blocks)
@@ -63,11 +57,11 @@ class Planner:
 
     def inputs(self, job: Job) -> LaunchInputs:
         """What the engine needs for a job, besides the machine."""
-        return self.workloads[job.target].inputs(job.launch, job.gpu)
+        return self.sessions[job.target].inputs(job.launch, job.gpu)
 
     def _digest(self, target: int, launch: int, inputs: LaunchInputs) -> bytes:
         """Of a launch as the engine reads it; equal for launches that do the same on the same addresses."""
-        key = (target, launch, id(inputs.table))  # a workload keeps its tables
+        key = (target, launch, id(inputs.table))  # a session keeps its tables
         if key not in self._digests:
             self._digests[key] = _inputs_digest(inputs)
         return self._digests[key]

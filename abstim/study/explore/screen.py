@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from abstim.gpu.config import Gpu
+from abstim.session.session import Session
 from abstim.study.explore.keys import DERIVED
 from abstim.study.explore.pareto import ranked
 from abstim.study.explore.points import Points
-from abstim.target.execution import Workload
 
 ROUNDS = 4
 RIDGE = 1e-2  # keeps the correction near the model where points are few
@@ -29,7 +29,7 @@ class Screen(Protocol):
         ...
 
 
-ScreenMaker = Callable[[Sequence[Workload], Gpu], Screen]  # the GPU has the values of all keys that are not varied
+ScreenMaker = Callable[[Sequence[Session], Gpu], Screen]  # the GPU has the values of all keys that are not varied
 Objectives = Callable[[Points, Float[np.ndarray, "point target"]], Float[np.ndarray, "point objective"]]
 # Cycles, negative where a target cannot run, and why
 Timing = Callable[[Points], tuple[Int64[np.ndarray, "point target"], list[str]]]

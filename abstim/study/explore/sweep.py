@@ -12,6 +12,7 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
+from abstim.session.session import Session, open_session
 from abstim.study.explore.analytic import analytic_screen
 from abstim.study.explore.cluster import run_on_cluster
 from abstim.study.explore.design import MOST_POINTS, design
@@ -25,8 +26,6 @@ from abstim.study.explore.screen import Found, ScreenMaker, search
 from abstim.study.explore.sensitivity import Analysis, by_regression
 from abstim.study.explore.store import Store
 from abstim.study.explore.timing import Run, Timer
-from abstim.target.execution import Workload, execute
-from abstim.target.resolve import open_target
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,13 +97,13 @@ def explore(
     """
     points = _candidates(sweep)
     _check_objectives(sweep, points, targets)
-    workloads = [execute(open_target(target), progress=progress) for target in targets]
-    names = _names_of(workloads)
+    sessions = [open_session(target, progress=progress) for target in targets]
+    names = _names_of(sessions)
     run: Run = partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
     with Store() as store:
-        timer = Timer(Planner(workloads), run, store, progress)
+        timer = Timer(Planner(sessions), run, store, progress)
         if sweep.strategy == MULTI_FIDELITY:
-            model = (screen or analytic_screen)(workloads, sweep.space.gpu)
+            model = (screen or analytic_screen)(sessions, sweep.space.gpu)
             timed = search(points, model, timer, partial(_objectives, sweep, names), sweep.count or DEFAULT_COUNT)
         else:
             timed = Found(points, *timer(points), None)
@@ -128,9 +127,9 @@ def _check_objectives(sweep: Sweep, points: Points, targets: Sequence[object]) -
         one.evaluate(objective, guesses)
 
 
-def _names_of(workloads: Sequence[Workload]) -> tuple[str, ...]:
+def _names_of(sessions: Sequence[Session]) -> tuple[str, ...]:
     """The targets' names, fit for columns and expressions."""
-    names = [re.sub(r"\W", "_", workload.case.name) for workload in workloads]
+    names = [re.sub(r"\W", "_", session.case.name) for session in sessions]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two targets are called {twice}")
     return tuple(names)

@@ -48,7 +48,7 @@ class Timer:
     def __call__(self, points: Points) -> tuple[Int64[np.ndarray, "point target"], list[str]]:
         """Cycles, `FAILED` where a target cannot run, and the reasons ("" for points on which every target runs)."""
         started = perf_counter()
-        found = np.full((len(points), len(self.planner.workloads)), FAILED, np.int64)
+        found = np.full((len(points), len(self.planner.sessions)), FAILED, np.int64)
         reasons: list[str] = []
         for first in range(0, len(points), PLANNED_POINTS):
             some = range(first, min(first + PLANNED_POINTS, len(points)))
@@ -77,7 +77,7 @@ class Timer:
             return {}, str(error)
         keys: dict[int, list[bytes]] = {}
         reasons = []
-        for target in range(len(self.planner.workloads)):
+        for target in range(len(self.planner.sessions)):
             try:
                 keys[target] = [jobs.setdefault(job.key, job).key for job in self.planner.jobs(target, gpu)]
             except InputError as error:
@@ -102,10 +102,10 @@ class Timer:
         self.work.stepped_thread_instructions += sum(self._instructions(job.target, job.launch) for job in missing)
 
     def _instructions(self, target: int, launch: int) -> int:
-        return int(self.planner.workloads[target].execution.traces[launch].thread_instructions.sum())
+        return int(self.planner.sessions[target].traces.trace(launch).thread_instructions.sum())
 
     def _account(self, found: np.ndarray) -> None:
         self.work.points += len(found)
-        for target, workload in enumerate(self.planner.workloads):
-            each = sum(self._instructions(target, launch) for launch in range(len(workload.case.launches)))
+        for target, session in enumerate(self.planner.sessions):
+            each = sum(self._instructions(target, launch) for launch in range(len(session.case.launches)))
             self.work.represented_thread_instructions += each * int((found[:, target] != FAILED).sum())

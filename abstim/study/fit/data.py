@@ -11,11 +11,9 @@ from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
 from abstim.gradient.kernel import KernelTime
-from abstim.progress import Progress, silent
-from abstim.session.run import in_parallel
+from abstim.progress import Progress, in_parallel, silent
+from abstim.session.session import Session, open_session
 from abstim.study.validate import Measured
-from abstim.target.execution import Workload, execute
-from abstim.target.resolve import open_target
 from functional.errors import InputError
 
 
@@ -43,7 +41,7 @@ class Observations:
         def one(n: int) -> np.ndarray:
             return self.kernels[n % count].engine_cycles(points[n // count])
 
-        found = in_parallel(one, count * len(points), os.cpu_count() or 1, lambda done, total: None)
+        found = in_parallel(one, count * len(points), os.cpu_count() or 1)
         return np.concatenate(found).reshape(len(points), -1)
 
     def replayed(
@@ -94,14 +92,14 @@ def kernels_of(
     table: Sequence[Measured], names: Sequence[str], gpus: dict[str, Gpu], progress: Progress
 ) -> Observations:
     """Execute every benchmark of a table once, and make its kernels. Raises InputError for one that cannot run."""
-    workloads: dict[str, Workload] = {}
+    sessions: dict[str, Session] = {}
     kernels = []
     for number, entry in enumerate(table):
         progress("execute", number, len(table))
-        if entry.benchmark not in workloads:
-            workloads[entry.benchmark] = execute(open_target(entry.benchmark))
+        if entry.benchmark not in sessions:
+            sessions[entry.benchmark] = open_session(entry.benchmark)
         kernels.append(
-            KernelTime(workloads[entry.benchmark], names, gpus[entry.variant], list(entry.cycles), keep_bytes=0)
+            KernelTime(sessions[entry.benchmark], names, gpus[entry.variant], list(entry.cycles), keep_bytes=0)
         )
     return observations(kernels, table)
 

@@ -8,17 +8,17 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, gpu_of
 from abstim.progress import Progress, silent
 from abstim.session.limits import memory_use
-from abstim.session.run import _gpu, occupancies, registers_of
+from abstim.session.session import Session
+from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.inside import inside_named
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
 from abstim.study.sample.profile import profile_of
 from abstim.study.sample.program import SampledProgram
 from abstim.study.sample.result import Comparison, SampleResult
 from abstim.study.sample.store import AnalysisStore, MeasuredStore
-from abstim.study.sample.warm_up import EMPTY, KEPT, KeptCaches, WarmUp, warm_up_named
 from abstim.target import trace_cache
 from abstim.target.execution import execute
 from abstim.target.resolve import open_target
@@ -56,7 +56,7 @@ def sample(
     skipped is not executed either, though later launches might read it (`SampledProgram`). Raises InputError for
     anything a user got wrong.
     """
-    point, case = _gpu(gpu, overrides), open_target(target)
+    point, case = gpu_of(gpu, overrides), open_target(target)
     chosen = _chosen(method or (MANY_LAUNCHES if isinstance(case, StreamedCase) else "photon"), inside)
     if chosen.online and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
@@ -107,12 +107,12 @@ def opened(
     partial_options = options | {"partial": partial}
     if isinstance(case, StreamedCase):
         return SampledProgram(case, gpu, **partial_options)
-    occupancies(case, registers_of(case), gpu)
+    Session(case).check_fit([gpu])
     program = SampledProgram(case, gpu, traces=_recorded(case, progress), **partial_options)
-    if program.given or program.signatures is not None:
+    if program.launches.given or program.launches.signatures is not None:
         return program
     if not online or program.warm_up.name != EMPTY:
-        traces = execute(case, None, instruction_budget, progress).execution.traces
+        traces = execute(case, None, instruction_budget, progress).traces
         return SampledProgram(case, gpu, traces=traces, **options)
     kept = trace_cache.load(trace_cache.execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
@@ -121,7 +121,7 @@ def opened(
 def _recorded(case: Case, progress: Progress) -> tuple[Trace, ...]:
     """All traces of a target that was executed elsewhere, a trace store or directory; of others none."""
     elsewhere = bool(case.traces) or isinstance(case, StoredCase)
-    return execute(case, progress=progress).execution.traces if elsewhere else ()
+    return execute(case, progress=progress).traces if elsewhere else ()
 
 
 def run_method(
@@ -162,10 +162,10 @@ def _executed(method: Method, program: SampledProgram, known: Known | None, chos
     """Share of the work that the method had executed, whether anybody else executed more of it or not. `chosen`: what
     the launches it chose needed."""
     if method.online:
-        return chosen if program.given else program.executed_fraction
-    if known is None or program.signatures is None:
+        return chosen if program.launches.given else program.launches.executed_fraction
+    if known is None or program.launches.signatures is None:
         return 1.0
-    return min(chosen + program.looked_instructions / float(known.profile.instructions.sum()), 1.0)
+    return min(chosen + program.launches.looked_instructions / float(known.profile.instructions.sum()), 1.0)
 
 
 def _check(known: Known | None, program: SampledProgram) -> None:
@@ -190,7 +190,7 @@ def compare(
 ) -> Comparison:
     """All methods beside the full simulation, executed and timed anew, so that seconds compare. With a `warm_up` the
     full simulation keeps its caches between launches, and no method may use what another has measured."""
-    point, case = _gpu(gpu, overrides), open_target(target)
+    point, case = gpu_of(gpu, overrides), open_target(target)
     not_ideal = isinstance(case, StreamedCase) or warm_up_named(warm_up).name != EMPTY
     default = [n for n, method in METHODS.items() if not ((inside and method.own) or (not_ideal and method.ideal))]
     chosen = [_chosen(name, inside) for name in methods or default]
@@ -198,7 +198,7 @@ def compare(
     before = [_warm_up(warm_up, method, point) for method in chosen]
     for method, start in zip(chosen, before, strict=True):
         _check_ideal(method, case, start)
-    kept = KeptCaches() if warm_up_named(warm_up).name != EMPTY else None
+    kept = Flushed("none") if warm_up_named(warm_up).name != EMPTY else None
     whole = SampledProgram(
         case, point, traces=_recorded(case, progress), keep=not isinstance(case, StreamedCase), warm_up=kept, **options
     )
@@ -228,14 +228,14 @@ class Prepared:
     def open(self, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
         """The program as the method by itself would find it."""
         case, gpu = self.whole.case, self.whole.gpu
-        if not self.whole.given and (self.whole.signatures is not None or method.online):
+        if not self.whole.launches.given and (self.whole.launches.signatures is not None or method.online):
             return SampledProgram(case, gpu, partial=partial, **options)
-        traces = [self.whole.trace(number) for number in range(len(self.whole))]
+        traces = [self.whole.launches.trace(number) for number in range(len(self.whole))]
         return SampledProgram(case, gpu, traces=traces, **options)
 
     def known(self, method: Method) -> tuple[Known | None, dict[str, float]]:
         """A profile, and the seconds it took; nothing where the method makes its own."""
-        if method.online or self.whole.signatures is not None:
+        if method.online or self.whole.launches.signatures is not None:
             return None, {}
         if self._known is None:
             started = perf_counter()

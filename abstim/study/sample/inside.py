@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 import sampling
-from abstim.session.run import in_parallel
+from abstim.progress import in_parallel
 from abstim.study.sample.features import by_thread_block
 from abstim.study.sample.functional import EngineFunctional
 from abstim.study.sample.program import SampledProgram
@@ -44,7 +44,7 @@ def pkp(program: SampledProgram, number: int) -> Estimate:
 
 def tbpoint(program: SampledProgram, number: int) -> Estimate:
     """One stretch of every region of like thread blocks; all of them are executed beforehand."""
-    trace = program.trace(number)
+    trace = program.launches.trace(number)
     requests, issued, _ = by_thread_block(trace)
     order = np.argsort(trace.thread_blocks)
     return sampling.IntraLaunch(times=3).launch(program.simulator(number), requests[order], issued[order])
@@ -68,8 +68,8 @@ def simulate(program: SampledProgram, launches: Sequence[int], inside: Inside) -
 
     def one(place: int) -> Estimate:
         estimate = inside(program, launches[place])
-        program.drop(launches[place])
+        program.launches.drop(launches[place])
         return estimate
 
-    threads = 1 if program.warm_up.in_order or program.signatures is None else os.cpu_count() or 1
+    threads = 1 if program.warm_up.in_order or program.launches.signatures is None else os.cpu_count() or 1
     return in_parallel(one, len(launches), threads, lambda n, of: program.progress("simulate", n, of))

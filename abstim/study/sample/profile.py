@@ -42,7 +42,7 @@ def profile_of(program: SampledProgram) -> Profile:
         runs[number] = kernels.setdefault(launch.program.name, len(kernels))
         if kind[number] == len(rows):
             program.progress("profile", number, len(program))
-            if program.signatures is not None and launch.program.name not in irregular:
+            if program.launches.signatures is not None and launch.program.name not in irregular:
                 irregular[launch.program.name] = _irregular(launch.program)
             rows.append(_row(program, number, launch, irregular.get(launch.program.name, True)))
     columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
@@ -66,20 +66,20 @@ def light_profile_of(program: SampledProgram) -> LightProfile:
 
 def _kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
     """Equal numbers for launches of which one row is enough."""
-    if program.signatures is None:
+    if program.launches.signatures is None:
         return np.arange(len(program))
     number_of: dict[object, int] = {}
-    return np.array([number_of.setdefault(key, len(number_of)) for key in program.signatures])
+    return np.array([number_of.setdefault(key, len(number_of)) for key in program.launches.signatures])
 
 
 def _row(program: SampledProgram, number: int, launch: Launch, irregular: bool) -> Row:
-    if program.signatures is None:
-        executed = Executed(launch.thread_blocks, ((program.trace(number), 1.0),))
+    if program.launches.signatures is None:
+        executed = Executed(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
     else:
         some = launch.thread_blocks if irregular else PROFILED_BLOCKS
-        executed = execute_some(lambda blocks: program.look_at(number, blocks), launch.thread_blocks, some)
+        executed = execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, some)
     found = row(launch.program, executed, program.gpu)
-    program.drop(number)
+    program.launches.drop(number)
     return found
 
 

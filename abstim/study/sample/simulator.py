@@ -9,15 +9,15 @@ from time import perf_counter
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.inputs import COUNTERS, LaunchInputs
+from abstim.engine.inputs import COUNTERS
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
+from abstim.session.session import Session
 from abstim.study.sample.basic_block_events import BlockEvents, Watch
 from abstim.study.sample.counts import warps_of
 from abstim.study.sample.functional import instruction_classes
 from abstim.study.sample.thread_blocks import ThreadBlocks
-from precharacterize import LatencyTable
 from sampling import LaunchShape, Observation
 
 WINDOW_CYCLES = 128
@@ -47,12 +47,12 @@ class EngineSimulator:
     """
 
     def __init__(
-        self, thread_blocks: ThreadBlocks, gpu: Gpu, table: LatencyTable, blocks_per_sm: int, name: str,
-        basic_blocks: bool, spent: Callable[[str, float], None], caches: Callable[[], Caches | None] = lambda: None,
+        self, session: Session, number: int, gpu: Gpu, thread_blocks: ThreadBlocks, name: str, basic_blocks: bool,
+        spent: Callable[[str, float], None], caches: Callable[[], Caches | None] = lambda: None,
     ) -> None:  # fmt: skip
-        self.thread_blocks, self.gpu, self.table, self.blocks_per_sm = thread_blocks, gpu, table, blocks_per_sm
+        self.session, self.number, self.gpu, self.thread_blocks = session, number, gpu, thread_blocks
         self.basic_blocks, self._spent, self._caches = basic_blocks, spent, caches
-        launch = thread_blocks.launch
+        launch, blocks_per_sm = thread_blocks.launch, session.blocks_per_sm(number, gpu)
         self.shape = LaunchShape(
             name=name,
             thread_blocks=launch.thread_blocks,
@@ -69,19 +69,19 @@ class EngineSimulator:
     def init(self) -> Stepped:
         """Nothing dispatched, caches as they are found."""
         self.thread_blocks.at(np.zeros(1, np.int64))  # the engine needs a trace to lay out its state
-        launch = Simulation(
-            self._inputs(), self.gpu, self.blocks_per_sm, caches=self._caches(), room=self.shape.thread_blocks,
+        launch = self.session.simulation(
+            self.number, self.gpu, self.thread_blocks.trace, self._caches(), room=self.shape.thread_blocks,
             windows=WINDOWS, window_cycles=WINDOW_CYCLES,
         )  # fmt: skip
         classes = instruction_classes(self.thread_blocks.launch.program)
-        watch = Watch(self.table.block_start, classes, self.shape.warps) if self.basic_blocks else None
+        watch = Watch(launch.inputs.table.block_start, classes, self.shape.warps) if self.basic_blocks else None
         return Stepped(launch, watch)
 
     def step(self, state: Stepped, thread_blocks: Int64[np.ndarray, " tb"]) -> tuple[Stepped, Observation]:
         """See the protocol."""
         positions = self.thread_blocks.at(np.asarray(thread_blocks, np.int64))
         if len(state.launch.inputs.trace.thread_blocks) < self.thread_blocks.executed:
-            state.launch.extend(self._inputs())
+            state.launch.extend(self.session.inputs(self.number, self.gpu, self.thread_blocks.trace))
         self._run(state, positions, drain=False)
         return state, self._observe(state, state.launch.clock_cycles)
 
@@ -89,11 +89,6 @@ class EngineSimulator:
         """See the protocol; `clock_cycles` is the engine's own figure, the cycle after the last warp has left."""
         self._run(state, _NONE, drain=True)
         return state, self._observe(state, state.launch.result().cycles - self.latency)
-
-    def _inputs(self) -> LaunchInputs:
-        trace = self.thread_blocks.trace
-        assert trace is not None
-        return LaunchInputs(self.table, trace, self.thread_blocks.launch.shared_bytes)
 
     def _run(self, state: Stepped, positions: Int64[np.ndarray, " tb"], drain: bool) -> None:
         started = perf_counter()

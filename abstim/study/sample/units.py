@@ -12,7 +12,6 @@ from time import perf_counter
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.inputs import LaunchInputs
 from abstim.engine.layout import LOG_COLUMNS
 from abstim.engine.simulation import Simulation
 from abstim.study.sample.program import SampledProgram
@@ -92,18 +91,17 @@ def simulate_units(program: SampledProgram, each: int = 0) -> Units:
     """
     started = perf_counter()
     numbers = range(len(program))
-    whole = sum(int(program.trace(number).warp_instructions.sum()) for number in numbers)
+    whole = sum(int(program.launches.trace(number).warp_instructions.sum()) for number in numbers)
     columns, width = _columns([launch.program for launch in program.case.launches])
     cutter, total = Cutter(whole, each or unit_instructions(whole), width), 0
     for number in numbers:
         program.progress("log", number, len(program))
-        trace, case_launch = program.trace(number), program.case.launches[number]
-        inputs = LaunchInputs(program.table(number), trace, case_launch.shared_bytes)
-        launch = Simulation(inputs, program.gpu, program.blocks_per_sm(number))
-        order = program.thread_blocks(number).at(np.arange(case_launch.thread_blocks))
+        blocks = program.launches.thread_blocks(number)
+        launch = program.session.simulation(number, program.gpu, program.launches.trace(number))
+        order = blocks.at(np.arange(blocks.launch.thread_blocks))
         begin = total + int(program.gpu.params.launch_latency_cycles)
         for cycles, instructions in issues(launch, order, program.name(number)):
-            cutter.add(begin + cycles + 1, columns[case_launch.program.name][instructions])
+            cutter.add(begin + cycles + 1, columns[blocks.launch.program.name][instructions])
         total += launch.result().cycles
     return cutter.units(total, perf_counter() - started)
 

@@ -1,0 +1,93 @@
+"""A target on GPUs, by one of the models.
+
+target --open_session--> Session --model.time--> RunResult (one a GPU)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+from abstim.gpu.config import Gpu, gpu_of, nearest
+from abstim.progress import Progress, silent
+from abstim.session.session import Session, open_session
+from abstim.target.execution import execute_in_turn
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from abstim.session.result import RunResult
+    from abstim.target.resolve import Target
+    from functional.executor import Executor
+
+# Model -> the module that is it; imported when it is asked for, because the analytic one brings JAX.
+MODELS = {"detailed": "abstim.session.detailed", "analytic": "abstim.analytic.run"}
+DETAILED = next(iter(MODELS))
+
+
+class Model(Protocol):
+    """What can time a session."""
+
+    @staticmethod
+    def refuse(gpus: Sequence[Gpu], flush: str) -> None:
+        """Raises InputError for what the model cannot do, before anything is executed."""
+        ...
+
+    @staticmethod
+    def time(session: Session, gpus: Sequence[Gpu], flush: str, progress: Progress) -> list[RunResult]:
+        """Every launch on every GPU."""
+        ...
+
+
+def model_named(name: str) -> Model:
+    """A model. Raises InputError for a name that is none of MODELS."""
+    if name not in MODELS:
+        raise InputError(f"no model {name!r}{nearest(name, MODELS)}; there are {', '.join(MODELS)}")
+    return cast(Model, import_module(MODELS[name]))
+
+
+def run(
+    target: Target | Session,
+    gpu: str | Gpu = "gtx480",
+    overrides: Sequence[str] = (),
+    *,
+    model: str = DETAILED,
+    executor: Executor | None = None,
+    instruction_budget: int | None = None,
+    flush: str = "all",
+    progress: Progress = silent,
+) -> RunResult:
+    """Every launch of a target on one GPU.
+
+    `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session.
+    `model`: one of MODELS; `flush`: caches invalidated before each launch (all, l1, l1d, none). Raises InputError for
+    anything a user got wrong; then there is no result.
+    """
+    return run_many(
+        target, [gpu_of(gpu, overrides)], model=model, executor=executor, instruction_budget=instruction_budget,
+        flush=flush, progress=progress,
+    )[0]  # fmt: skip
+
+
+def run_many(
+    target: Target | Session,
+    gpus: Sequence[Gpu],
+    *,
+    model: str = DETAILED,
+    executor: Executor | None = None,
+    instruction_budget: int | None = None,
+    flush: str = "all",
+    progress: Progress = silent,
+) -> list[RunResult]:
+    """Every launch of a target on several GPUs: executed once, timed on each. Options and errors as of `run`."""
+    chosen = model_named(model)
+    chosen.refuse(gpus, flush)
+    session = open_session(
+        target,
+        gpus,
+        executor=executor,
+        instruction_budget=instruction_budget,
+        executing=execute_in_turn,
+        progress=progress,
+    )
+    return chosen.time(session, gpus, flush, progress)

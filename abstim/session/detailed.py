@@ -1,0 +1,118 @@
+"""The detailed model: every launch of a session through the timing engine, on every GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from abstim.gpu.config import Gpu
+from abstim.gpu.occupancy import Occupancy
+from abstim.progress import Progress, in_parallel, pipelined, silent
+from abstim.session.limits import limit_of, memory_use
+from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, run_result
+from abstim.session.session import Session
+from abstim.session.warm_up import Flushed, check_flush
+
+if TYPE_CHECKING:
+    from abstim.engine import EngineResult
+    from functional.launch import Launch
+    from functional.resources import Registers
+    from functional.trace import Trace
+
+NAME = "detailed"
+SLOTS_AN_SM = 4096  # launches of which issue slots are kept by SM: 100,000 would need gigabytes
+
+
+def refuse(gpus: Sequence[Gpu], flush: str) -> None:
+    """Raises InputError for what this model cannot do. What it has no unit for is refused launch by launch."""
+    check_flush(flush)
+
+
+def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:
+    """Time every launch on every GPU. Raises InputError for a thread block that an SM cannot hold."""
+    started, before = perf_counter(), session.prepared_seconds
+    found: list[list[LaunchResult]] = [[] for _ in gpus]
+    for number, launch, trace, results in timed(session, gpus, flush, progress):
+        for k, gpu in enumerate(gpus):
+            limit, registers = session.occupancy(number, gpu), session.registers(number)
+            row = launch_result(launch, trace, number, gpu, limit, registers, results[k])
+            found[k].append(row if len(session) <= SLOTS_AN_SM else replace(row, issue_slots_per_sm={}))
+    seconds = perf_counter() - started - (session.prepared_seconds - before)
+    return [run_result(session, gpu, launches, seconds) for gpu, launches in zip(gpus, found, strict=True)]
+
+
+def timed(
+    session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent
+) -> Iterator[tuple[int, Launch, Trace, list[EngineResult]]]:
+    """The engine's own results, in order: launch by number, and one result a GPU. No more launches than there are CPUs
+    are under way at once, and a launch is dropped with its trace once its results are out.
+
+    Flushed, launches share no state, and the engine releases the interpreter: one GPU's launches can fill the CPUs.
+    """
+    threads = os.cpu_count() or 1
+    policies = [Flushed(flush) for _ in gpus]
+
+    def one(number: int, trace: Trace, k: int) -> EngineResult:
+        caches = policies[k].before(session, number, gpus[k])
+        return session.simulate(number, gpus[k], trace, caches)
+
+    def row(number: int, launch: Launch, trace: Trace) -> tuple[int, Launch, Trace, list[EngineResult]]:
+        return number, launch, trace, in_parallel(lambda k: one(number, trace, k), len(gpus), threads)
+
+    def jobs():
+        for number, launch, trace in session.each():
+            for gpu in gpus:
+                session.table(number, gpu)  # characterised here, not in several threads
+            yield partial(row, number, launch, trace)
+
+    in_turn = len(gpus) > 1 or any(policy.in_order for policy in policies)
+    for found in pipelined(jobs(), 1 if in_turn else threads):
+        progress(f"time {session.case.name}", found[0], len(session))
+        yield found
+
+
+def engine_results(
+    session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent
+) -> list[list[EngineResult]]:
+    """The engine's own results, `[launch][gpu]`."""
+    return [results for _, _, _, results in timed(session, gpus, flush, progress)]
+
+
+def launch_result(
+    launch: Launch, trace: Trace, number: int, gpu: Gpu, limit: Occupancy, registers: Registers, result: EngineResult
+) -> LaunchResult:
+    """One launch on one GPU, in the terms of `--json`."""
+    cycles, spec = result.cycles, gpu.spec
+    threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
+    active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
+    slots = dict(zip(SLOT_REASONS, result.issue_slots.sum(0).tolist(), strict=True))
+    memory = memory_use(result.counters, cycles, spec, gpu.params)
+    return LaunchResult(
+        kernel=launch.program.name,
+        launch=number,
+        label=launch.label,
+        grid=launch.grid[:],
+        block=launch.block[:],
+        cycles=cycles,
+        seconds=cycles / spec.core_clock_hz,
+        thread_instructions=threads,
+        warp_instructions=warps,
+        ipc=threads / cycles,
+        warp_ipc=warps / cycles,
+        occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),
+        blocks_per_sm=limit.blocks_per_sm,
+        occupancy_limiter=limit.limiter,
+        registers_per_thread=registers.count,
+        registers_source=registers.source,
+        shared_bytes=launch.shared_bytes,
+        issue_slots=slots,
+        issue_slots_per_sm=dict(zip(SLOT_REASONS, result.issue_slots.T.tolist(), strict=True)),
+        caches={name: int(value) for name, value in result.counters.items()},
+        memory=memory,
+        windows=result.history,
+        limit=limit_of(slots, memory),
+    )

@@ -1,0 +1,222 @@
+"""One way from a target to the engine: registers, latency tables, occupancy and traces of its launches, on any GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from abstim.gpu.config import Gpu
+from abstim.gpu.occupancy import Occupancy, occupancy
+from abstim.progress import Progress, silent
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
+from abstim.target.trace_cache import Execution, OutputCheck
+from abstim.target.workloads.lazy_launches import StreamedCase
+from functional.case import Case
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from abstim.engine import Caches, EngineResult, LaunchInputs
+    from abstim.engine.simulation import Simulation
+    from abstim.target.resolve import Target
+    from functional.executor import Executor
+    from functional.launch import Launch
+    from functional.program import Program
+    from functional.resources import Registers
+    from functional.trace import Trace
+    from precharacterize import LatencyTable, PipelineParameters
+
+LAUNCHES_KEPT = 64  # of a target that makes each when it is asked for
+
+
+class Traces(Protocol):
+    """Where a session's traces come from."""
+
+    @property
+    def outputs(self) -> tuple[OutputCheck, ...]:
+        """The verdict on each output buffer, if there is one."""
+        ...
+
+    @property
+    def printed(self) -> str:
+        """What the kernels executed so far wrote with `printf`."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """What executing took so far, in wall-clock time."""
+        ...
+
+    def trace(self, number: int) -> Trace:
+        """A whole launch."""
+        ...
+
+    def accesses(self, number: int) -> Trace:
+        """A whole launch that nobody asks for again: it need not be held."""
+        ...
+
+    def in_order(self) -> Iterator[Trace]:
+        """Every launch; none is held here once the next is asked for, unless all of them are."""
+        ...
+
+
+class Session:
+    """A target opened to be timed: what the engine needs of each launch, made once, on whatever GPU is asked for.
+
+    Whatever times something asks here, and is a policy on it: ordinary runs (`detailed`), sweeps, samples, warm-up,
+    timelines, recordings for gradients, the analytic model. Safe to use from several threads.
+    """
+
+    def __init__(self, case: Case, traces: Traces | None = None, parse_seconds: float = 0.0) -> None:
+        self.case, self.parse_seconds = case, parse_seconds
+        self.traces: Traces = Execution(()) if traces is None else traces
+        self.launch = lru_cache(LAUNCHES_KEPT)(case.launches.__getitem__)
+        self._registers: dict[str, Registers] = {}
+        self._tables: dict[tuple[str, str, PipelineParameters], LatencyTable] = {}
+        self._firsts: dict[str, int] = {}
+        self._characterize_seconds = 0.0
+
+    @property
+    def wall_seconds(self) -> dict[str, float]:
+        """What parsing, executing and characterising took so far, in this process."""
+        execute, characterize = self.traces.seconds, self._characterize_seconds
+        return {"parse": self.parse_seconds, "execute": execute, "characterize": characterize}
+
+    @property
+    def prepared_seconds(self) -> float:
+        """Their sum."""
+        return sum(self.wall_seconds.values())
+
+    def __len__(self) -> int:
+        return len(self.case.launches)
+
+    def each(self) -> Iterator[tuple[int, Launch, Trace]]:
+        """Launches in order: number, launch, trace."""
+        for number, trace in enumerate(self.traces.in_order()):
+            yield number, self.launch(number), trace
+
+    def first_launch_of(self, number: int) -> int:
+        """The first launch of the same kernel."""
+        if not self._firsts:
+            for place, launch in enumerate(self.case.launches):
+                self._firsts.setdefault(launch.program.name, place)
+        return self._firsts[self.launch(number).program.name]
+
+    def registers(self, number: int) -> Registers:
+        """Registers a thread of a launch's program, and where the number is from."""
+        launch = self.launch(number)
+        name = launch.program.name
+        if name not in self._registers:
+            self._registers[name] = self.case.registers(launch)
+        return self._registers[name]
+
+    def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
+        """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
+        return launch_occupancy(self.launch(number), number, self.registers(number), gpu)
+
+    def check_fit(self, gpus: Sequence[Gpu]) -> None:
+        """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold."""
+        for gpu in gpus:
+            for number in range(len(self)):
+                self.occupancy(number, gpu)
+
+    def blocks_per_sm(self, number: int, gpu: Gpu) -> int:
+        """`occupancy`, its number alone."""
+        return self.occupancy(number, gpu).blocks_per_sm
+
+    def table(self, number: int, gpu: Gpu) -> LatencyTable:
+        """The latency table of a launch's program on a GPU's pipeline."""
+        program = self.launch(number).program
+        key = (program.digest, program.name, gpu.pipeline)
+        if key not in self._tables:
+            started = perf_counter()
+            self._tables[key] = latency_table(program, gpu)
+            self._characterize_seconds += perf_counter() - started
+        return self._tables[key]
+
+    def inputs(self, number: int, gpu: Gpu, trace: Trace | None = None) -> LaunchInputs:
+        """What the engine needs of a launch. `trace`: of some of its thread blocks; None: of all."""
+        from abstim.engine import LaunchInputs
+
+        found = self.traces.trace(number) if trace is None else trace
+        return LaunchInputs(self.table(number, gpu), found, self.launch(number).shared_bytes)
+
+    def simulation(
+        self, number: int, gpu: Gpu, trace: Trace | None = None, caches: Caches | None = None, **record: Any
+    ) -> Simulation:
+        """A launch on a GPU, ready to be run by the detailed engine. `caches`: what it finds in them (None: nothing);
+        `record`: what to keep of it on the way (see `Simulation`)."""
+        from abstim.engine.simulation import Simulation
+
+        inputs = self.inputs(number, gpu, trace)
+        return Simulation(inputs, gpu, self.blocks_per_sm(number, gpu), caches=caches, **record)
+
+    def simulate(self, number: int, gpu: Gpu, trace: Trace | None = None, caches: Caches | None = None) -> EngineResult:
+        """A whole launch on a GPU, run; `caches` are left as they are after it."""
+        from abstim.engine.simulate import simulate_point
+
+        return simulate_point(self.inputs(number, gpu, trace), gpu, self.blocks_per_sm(number, gpu), caches)
+
+    def warm(self, number: int, gpu: Gpu, caches: Caches, share: float = 1.0) -> None:
+        """Send the memory accesses of the last `share` of a launch's thread blocks through the caches, without time."""
+        from abstim.engine.warming import warm
+
+        warm(
+            self.inputs(number, gpu, self.traces.accesses(number)), gpu, self.blocks_per_sm(number, gpu), caches, share
+        )
+
+    def warm_code(self, number: int, gpu: Gpu, caches: Caches) -> None:
+        """Send what a launch's first wave reads of instructions and constants through the caches, without time."""
+        from abstim.engine.warming import warm_code
+
+        inputs = self.inputs(number, gpu, self.traces.accesses(number))
+        warm_code(inputs, gpu, self.blocks_per_sm(number, gpu), caches)
+
+
+def open_session(
+    target: Target | Session,
+    gpus: Sequence[Gpu] = (),
+    *,
+    executor: Executor | None = None,
+    instruction_budget: int | None = None,
+    executing: Callable[..., Traces] = execute,
+    progress: Progress = silent,
+) -> Session:
+    """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is.
+
+    Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
+    minutes of execution.
+    """
+    if isinstance(target, Session):
+        return target
+    started = perf_counter()
+    case = open_target(target)
+    parse_seconds = perf_counter() - started
+    session = Session(case, parse_seconds=parse_seconds)
+    if not isinstance(case, StreamedCase):  # whose launches may be too many to look at twice
+        session.check_fit(gpus)
+    session.traces = executing(case, executor, instruction_budget, progress)
+    return session
+
+
+def launch_occupancy(launch: Launch, number: int, registers: Registers, gpu: Gpu) -> Occupancy:
+    """Thread blocks an SM of one launch. Raises InputError for a thread block that an SM cannot hold."""
+    try:
+        return occupancy(gpu.spec, launch.grid, launch.block, registers.count, launch.shared_bytes)
+    except InputError as error:
+        name = launch.program.name
+        raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None
+
+
+def latency_table(program: Program, gpu: Gpu) -> LatencyTable:
+    """A program's table for a GPU's pipeline, kept on disk if that can be written."""
+    from functional.disk.folder import cache_dir, note
+    from precharacterize import characterize
+
+    try:
+        return characterize(program, gpu.pipeline, cache_dir("tables"), note)
+    except OSError as error:
+        note(f"cache: cannot keep the latency table of {program.name}: {error}")
+        return characterize(program, gpu.pipeline)

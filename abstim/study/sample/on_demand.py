@@ -1,0 +1,126 @@
+"""Launches of a target executed only where a method asks for them, in whole or in part: a session's `Traces`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from threading import Lock
+from time import perf_counter
+
+from abstim.study.sample.thread_blocks import ThreadBlocks
+from abstim.target.execution import default_budget
+from abstim.target.trace_cache import OutputCheck
+from abstim.target.workloads.dependence import signatures
+from abstim.target.workloads.lazy_launches import execute_launch
+from functional.case import Case
+from functional.executor import default_executor
+from functional.launch import Launch
+from functional.trace import Trace
+
+
+class OnDemand:
+    """`given`: an execution there is already. Without one, launches are executed as they are asked for.
+
+    Where no launch of the program decides what another does (`workloads.dependence`), each is executed alone, and
+    `signatures` tell which are equal. Elsewhere a launch reads what those before it wrote: before one is opened, those
+    before it are executed to their end, unless `partial`, where what a method skips is not executed at all: right where
+    values decide no control flow and no address, wrong elsewhere. `keep`: traces, once executed; otherwise each is
+    dropped with its launch. `seconds` is wall-clock time of all threads.
+    """
+
+    outputs: tuple[OutputCheck, ...] = ()  # of a sample nothing is compared
+
+    def __init__(
+        self, case: Case, given: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
+        instruction_budget: int | None = None,
+    ) -> None:  # fmt: skip
+        self.case, self.keep, self._budget = case, keep or bool(given), instruction_budget
+        self.signatures = None if given else signatures(case)
+        self.alone = partial or self.signatures is not None
+        self.given = bool(given)
+        self.executed_instructions, self.looked_instructions = 0.0, 0.0  # warp instructions; the latter by `look_at`
+        self.seconds = 0.0
+        self._lock, self._executing = Lock(), Lock()
+        self._finished = 0  # launches executed to their end, where that matters
+        self._memory = None if given else case.memory.copy()
+        self._executor = default_executor()
+        self._opened: dict[int, ThreadBlocks] = {
+            number: ThreadBlocks(launch, self._run, trace)
+            for number, (launch, trace) in enumerate(zip(case.launches, given, strict=False))
+        }
+
+    @property
+    def printed(self) -> str:
+        """What the thread blocks executed so far wrote with `printf`."""
+        return "" if self._memory is None else self._memory.printed.text()
+
+    def _run(self, launch: Launch, thread_blocks: Sequence[int]) -> Trace:
+        """One launch at a time: the executor itself uses every core."""
+        assert self._memory is not None, "a complete trace has every thread block"
+        budget = self._budget or default_budget(launch)
+        with self._executing:
+            started = perf_counter()
+            if self.signatures is None:
+                trace = self._executor.run(launch, self._memory, list(thread_blocks), budget)
+            else:
+                trace = execute_launch(self._executor, launch, self._memory, budget, list(thread_blocks))
+            self.executed_instructions += float(trace.warp_instructions.sum())
+            self.seconds += perf_counter() - started
+        return trace
+
+    def look_at(self, number: int, thread_blocks: Sequence[int]) -> Trace:
+        """Execute some thread blocks of a launch that can be executed alone, and again later if need be."""
+        trace = self._run(self.case.launches[number], thread_blocks)
+        self.looked_instructions += float(trace.warp_instructions.sum())
+        return trace
+
+    def thread_blocks(self, number: int) -> ThreadBlocks:
+        """A launch, ready to be executed."""
+        if number not in self._opened:
+            if not self.alone:  # it may read what those before it write
+                for earlier in range(self._finished, number):
+                    self._open(earlier).finish(self.keep)
+                self._finished = number
+            self._open(number)
+        return self._opened[number]
+
+    def _open(self, number: int) -> ThreadBlocks:
+        with self._lock:
+            if number not in self._opened:
+                self._opened[number] = ThreadBlocks(self.case.launches[number], self._run)
+        return self._opened[number]
+
+    def trace(self, number: int) -> Trace:
+        """A whole launch, executed."""
+        blocks = self.thread_blocks(number)
+        blocks.finish()
+        assert blocks.trace is not None
+        return blocks.trace
+
+    def accesses(self, number: int) -> Trace:
+        """A whole launch, to be walked for what it leaves in the caches."""
+        if self.given or self.signatures is None:
+            return self.trace(number)
+        launch = self.case.launches[number]
+        return self._run(launch, range(launch.thread_blocks))
+
+    def in_order(self) -> Iterator[Trace]:
+        """Every launch, each dropped behind the next unless traces are kept."""
+        for number in range(len(self.case.launches)):
+            yield self.trace(number)
+            self.drop(number)
+
+    def drop(self, number: int) -> None:
+        """Forget a launch's trace, having executed what later ones need of it."""
+        if self.keep or number not in self._opened:
+            return
+        if not self.alone and number + 1 < len(self.case.launches):
+            self._opened[number].finish(keep=False)
+        self._opened[number].trace = None
+
+    @property
+    def executed_fraction(self) -> float:
+        """Share of the thread blocks that was executed, by the warp instructions a block of their launch has."""
+        if len(self._opened) < len(self.case.launches):
+            return 1.0
+        whole = sum(blocks.mean_instructions * blocks.launch.thread_blocks for blocks in self._opened.values())
+        return min(self.executed_instructions / whole, 1.0) if whole else 1.0
