@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 _HOME = {
     "run": "abstim.models",
     "load": "abstim.target.loading",
-    "kernel_time": "abstim.gradient.transformable",
+    "kernel_time": "abstim.gradient.kernel_time",
     "load_gpu": "abstim.gpu.config",
     "Gpu": "abstim.gpu.config",
     "RunResult": "abstim.session.result",

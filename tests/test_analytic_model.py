@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, summaries
-from abstim.analytic.compare import pooled, rank_random
+from abstim.analytic.ranking import pooled, rank_random
 from abstim.analytic.space import random_points
 from abstim.gpu.config import load_gpu
 from abstim.models import run, run_many

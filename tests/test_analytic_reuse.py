@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from abstim.analytic.curves import L1_STEP, SIZES, WAYS, miss_curves
 from abstim.analytic.nodes import LOOK_UP, UPDATE, WRITE
-from abstim.analytic.reuse import NEVER, distances, histogram, largest_in
+from abstim.analytic.reuse_distance import NEVER, distances, histogram, largest_in
 
 
 def order_by_hand(first_record, warps, sm_count, resident):

@@ -10,7 +10,7 @@ from abstim.cli import main
 from abstim.study.bench import sampling
 from abstim.study.bench.sampling import SampleBench, bench_samples, summary
 from abstim.study.sample import METHODS, compare
-from abstim.study.sample.result import Row
+from abstim.study.sample.sample_result import Row
 from abstim.target.resolve import names_in
 from functional import suite
 from functional.errors import InputError

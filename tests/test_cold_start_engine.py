@@ -97,7 +97,7 @@ def test_each_warm_up_gives_back_more_than_the_one_before(study):
 
 def test_the_first_launch_needs_no_warm_up(study):
     cycles = in_order(study, study.memory_of(3)[:1], silent, "")
-    assert cycles[0] == study.timed(0, Caches())
+    assert cycles[0] == study.session.simulate(0, GPU, caches=Caches()).cycles
 
 
 def test_perfect_memory_is_refused(study):

@@ -19,9 +19,9 @@ import pytest
 import abstim
 from abstim.gpu.config import load_gpu
 from abstim.study.explore import explore, sweep_of
+from abstim.study.explore.exploration import FORMATS, check_format
 from abstim.study.explore.jobs import Planner
-from abstim.study.explore.result import FORMATS, check_format
-from abstim.study.explore.store import Store, store_path
+from abstim.study.explore.kept_cycles import Store, store_path
 from functional.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-c", "from abstim.cli import main; main()", "explore
 @pytest.fixture
 def own_store(monkeypatch, tmp_path):
     """Results kept apart from those of other tests; everything else stays where it is."""
-    monkeypatch.setattr("abstim.study.explore.store.store_path", lambda: tmp_path / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.kept_cycles.store_path", lambda: tmp_path / "store.sqlite")
     return tmp_path / "store.sqlite"
 
 
@@ -173,7 +173,7 @@ def test_a_damaged_store_costs_time_only(own_store, capsys):
 
 def test_a_store_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("abstim.study.explore.store.store_path", lambda: tmp_path / "file" / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.kept_cycles.store_path", lambda: tmp_path / "file" / "store.sqlite")
     assert (swept("sm_count=4,8").cycles > 0).all()
     assert "cannot keep results" in capsys.readouterr().err
 

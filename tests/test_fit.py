@@ -11,11 +11,11 @@ import pytest
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.gradient.kernel import KernelTime
+from abstim.gradient.recorded_kernel import KernelTime
 from abstim.study.fit import fit
 from abstim.study.fit.data import gpus_of, split
+from abstim.study.fit.identifiability import knowledge
 from abstim.study.fit.search import OUTLIER, damped
-from abstim.study.fit.statistics import knowledge
 from abstim.study.validate import Measured, choose, known_variants, read_reference
 from functional.errors import InputError
 

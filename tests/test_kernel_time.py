@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.gradient.kernel import KernelTime
-from abstim.gradient.parameters import INDEX, PARAMETERS, is_whole, terms, values_of
+from abstim.gradient.parameter_vector import INDEX, PARAMETERS, is_whole, terms, values_of
+from abstim.gradient.recorded_kernel import KernelTime
 from functional.errors import InputError
 
 REAL = ("perfect_memory=false",)

@@ -10,11 +10,11 @@ import pytest
 from abstim.gpu.config import load_gpu
 from abstim.models import run as run_target
 from abstim.study import sample as sampled
-from abstim.study.sample.driver import opened, run_method
 from abstim.study.sample.inside import full as in_full
 from abstim.study.sample.inside import simulate as simulate_launches
 from abstim.study.sample.methods import METHODS, Known
-from abstim.study.sample.profile import profile_of
+from abstim.study.sample.profiling import profile_of
+from abstim.study.sample.sampler import opened, run_method
 from abstim.target.workloads.kernel_stream import kernel_stream
 from abstim.target.workloads.resnet import resnet_network
 from functional import suite

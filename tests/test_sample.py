@@ -15,7 +15,7 @@ from abstim.cli.sample import _print_sample
 from abstim.gpu.config import load_gpu
 from abstim.show.parts import MOST_WAYS, by_way
 from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
-from abstim.study.sample.result import thinned
+from abstim.study.sample.sample_result import thinned
 from functional.errors import InputError
 from functional.suite import ptx_path
 from sampling import Estimate, Part, Profile
@@ -89,8 +89,8 @@ def test_the_same_sample_twice_is_the_same() -> None:
 
 
 def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
-    from abstim.study.sample.program import SampledProgram
-    from abstim.study.sample.store import MeasuredStore
+    from abstim.study.sample.kept_samples import MeasuredStore
+    from abstim.study.sample.sampled_program import SampledProgram
     from functional import suite
 
     overrides = ["perfect_memory=false", "l1d_ways=2"]  # a point no other test keeps launches of

@@ -10,11 +10,11 @@ import pytest
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.study.sample.counts import block_counts, ranges, warp_types
-from abstim.study.sample.features import kinds_of, launch_counts
-from abstim.study.sample.functional import EngineFunctional
-from abstim.study.sample.program import SampledProgram
+from abstim.study.sample.launch_features import kinds_of, launch_counts
+from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.simulator import WINDOW_CYCLES
 from abstim.study.sample.thread_blocks import ThreadBlocks
+from abstim.study.sample.warp_profiles import EngineFunctional
 from abstim.target.resolve import open_target
 from functional.executor import default_executor
 

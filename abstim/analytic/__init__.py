@@ -6,7 +6,7 @@ prediction = predict(summary, points_of(gpus))            # `analytic_cycles` fo
 
 from abstim.analytic.model import BOUNDS, Prediction, analytic_cycles, predict
 from abstim.analytic.point import Point, points_of
-from abstim.analytic.run import predict_points, summaries
+from abstim.analytic.predictions import predict_points, summaries
 from abstim.analytic.summary import Summary, summarize
 
 __all__ = [

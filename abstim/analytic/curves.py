@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from jaxtyping import Float
 
-from abstim.analytic.reuse import BINS_AN_OCTAVE, DISTANCE_BINS
+from abstim.analytic.reuse_distance import BINS_AN_OCTAVE, DISTANCE_BINS
 
 SIZES = 2.0 ** np.arange(0, 20.5, 0.5)  # lines of the cache
 WAYS = 2.0 ** np.arange(0, 6)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from abstim.analytic.curves import miss_curves
+from abstim.analytic.lone_warp import walk_blocks
 from abstim.analytic.nodes import (
     ATOMIC,
     CODE,
@@ -25,8 +26,7 @@ from abstim.analytic.nodes import (
     WRITE,
     streams_of,
 )
-from abstim.analytic.reuse import distances, histogram, largest_in
-from abstim.analytic.walk import walk_blocks
+from abstim.analytic.reuse_distance import distances, histogram, largest_in
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.launch import Launch

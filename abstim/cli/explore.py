@@ -97,7 +97,7 @@ def explore(
     from abstim.show.tables import print_json, progress
     from abstim.study.explore import explore as run
     from abstim.study.explore import sweep_of
-    from abstim.study.explore.result import check_format
+    from abstim.study.explore.exploration import check_format
 
     if output is not None:
         check_format(output)

@@ -50,7 +50,7 @@ def fit(
     """
     from abstim.show.tables import print_json, progress
     from abstim.study import fit as library
-    from abstim.study.fit.result import check_output
+    from abstim.study.fit.fitted import check_output
     from abstim.study.validate import choose, read_reference
 
     if output is not None:
@@ -74,7 +74,7 @@ def fit(
 
 def _print(found: Fit) -> None:
     from abstim.show.tables import duration, print_table
-    from abstim.study.fit.result import interval
+    from abstim.study.fit.fitted import interval
 
     rows = [(p.name, interval(p), p.start, p.value) for p in found.parameters]
     print_table(f"{found.gpu} fitted to {found.reference}", ("parameter", "known to", "start", "fit"), rows, left=2)

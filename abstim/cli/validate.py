@@ -71,7 +71,7 @@ def validate(
 
 
 def _rank(benchmarks: list[str], points: int, as_json: bool) -> None:
-    from abstim.analytic.compare import pooled, rank_random
+    from abstim.analytic.ranking import pooled, rank_random
     from abstim.show.tables import print_json, print_table, progress
     from functional.errors import InputError
 

@@ -9,9 +9,9 @@ from abstim.engine.layout import MEM
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
+from abstim.gradient.event_network import Edges, NetworkBuilder, maybe
 from abstim.gradient.events import NONE, Issues
-from abstim.gradient.network import Edges, NetworkBuilder, maybe
-from abstim.gradient.parameters import FAMILIES, INDEX, path_term, values_of
+from abstim.gradient.parameter_vector import FAMILIES, INDEX, path_term, values_of
 from precharacterize.classify import Kind
 
 FETCH, CONST, LOAD, STORE, ATOMIC = range(len(FAMILIES))

@@ -14,8 +14,8 @@ from jaxtyping import Float64, Int64
 
 from abstim.engine.simulation import Simulation
 from abstim.gradient.evaluate import latest
-from abstim.gradient.network import Network
-from abstim.gradient.parameters import terms, values_of
+from abstim.gradient.event_network import Network
+from abstim.gradient.parameter_vector import terms, values_of
 from abstim.gradient.waits import network_of
 
 

@@ -11,10 +11,10 @@ from abstim.engine.layout import MEM
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
+from abstim.gradient.event_network import Edges, Network, NetworkBuilder, maybe
 from abstim.gradient.events import NONE, Issues, earlier, issues_of, latest_result, ports_of
 from abstim.gradient.memory_terms import fetch_term, result_edges
-from abstim.gradient.network import Edges, Network, NetworkBuilder, maybe
-from abstim.gradient.parameters import INDEX, terms, values_of
+from abstim.gradient.parameter_vector import INDEX, terms, values_of
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.study.validate import Comparison
+if TYPE_CHECKING:
+    from abstim.study.validate import Comparison
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.session import open_session
+from abstim.study.relative import median_miss_errors, relative_accuracy
 from functional.errors import InputError
 
 COLUMNS = ("benchmark", "launch", "variant", "cycles")
@@ -86,8 +87,6 @@ class Validation:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        from abstim.study.relative import median_miss_errors, relative_accuracy
-
         misses, relative = median_miss_errors(self.comparisons), relative_accuracy(self.comparisons)
         return {
             "kind": "validate",

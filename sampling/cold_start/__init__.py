@@ -2,7 +2,7 @@
 
 from sampling.cold_start.correction import Correction, evenly_used_controllers
 from sampling.cold_start.latency import Blrl, Mrrl
-from sampling.cold_start.reuse import affected_share, backward_reuse, footprint, forward_reuse, ipc_difference
+from sampling.cold_start.launch_reuse import affected_share, backward_reuse, footprint, forward_reuse, ipc_difference
 from sampling.cold_start.warm_up import WarmUp
 
 __all__ = [

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from sampling.estimate import Estimate, Part, combine, exact, renamed
 from sampling.photon.bbv import Analysis, analyse
-from sampling.photon.block import BlockSampling, BlockTimes
-from sampling.photon.kernel import KernelSampling, KnownLaunch
+from sampling.photon.block_sampling import BlockSampling, BlockTimes
+from sampling.photon.kernel_sampling import KernelSampling, KnownLaunch
+from sampling.photon.launch_in_progress import Run
 from sampling.photon.rest import BlockPrediction
-from sampling.photon.run import Run
-from sampling.photon.warp import WarpSampling
+from sampling.photon.warp_sampling import WarpSampling
 from sampling.protocol import Functional, Simulator
 
 

@@ -7,12 +7,12 @@ import math
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from sampling.dispatcher import dispatch
 from sampling.estimate import Estimate, Part, around
-from sampling.photon.block import BlockTimes
-from sampling.photon.run import Run
+from sampling.photon.block_sampling import BlockTimes
+from sampling.photon.launch_in_progress import Run
 from sampling.photon.stability import Detector
-from sampling.photon.warp import WarpSampling
-from sampling.schedule import dispatch
+from sampling.photon.warp_sampling import WarpSampling
 from sampling.statistics import batch_means
 
 _FEWEST_BLOCKS = 256  # executed at once

@@ -4,7 +4,7 @@ from sampling.pka.features import METRICS, features, read_nsight_compute
 from sampling.pka.pka import Pka
 from sampling.pka.pkp import Pkp
 from sampling.pka.pks import Pks
-from sampling.pka.two_level import LightProfile, TwoLevel, read_nsight_systems
+from sampling.pka.two_level_profiling import LightProfile, TwoLevel, read_nsight_systems
 
 __all__ = [
     "METRICS",

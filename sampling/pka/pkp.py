@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from sampling.dispatcher import dispatch_equal
 from sampling.estimate import Estimate, Part, around, exact
-from sampling.photon.run import Run
+from sampling.photon.launch_in_progress import Run
 from sampling.protocol import Simulator
-from sampling.schedule import dispatch_equal
 from sampling.statistics import batch_means
 
 

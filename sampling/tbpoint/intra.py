@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from sampling.estimate import Estimate, Part, around, exact
-from sampling.photon.run import Run
+from sampling.photon.launch_in_progress import Run
 from sampling.protocol import Observation, Simulator
 from sampling.statistics import t_quantile
 from sampling.tbpoint.regions import NO_REGION, Region, identify, region_of

@@ -10,7 +10,7 @@ from synthetic import SyntheticLaunch
 from sampling import Pka, Pkp, Pks, Profile, SamplingError, TwoLevel
 from sampling.pka import METRICS, LightProfile, features, read_nsight_compute, read_nsight_systems
 from sampling.pka.pks import projection_error
-from sampling.pka.two_level import CLASSIFIERS
+from sampling.pka.two_level_profiling import CLASSIFIERS
 
 VALUES = [f"{100 * k:,}" for k in range(1, 13)]
 

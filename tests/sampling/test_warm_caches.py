@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sampling.photon import KernelSampling
-from sampling.photon.run import Run
+from sampling.photon.launch_in_progress import Run
 from sampling.protocol import LaunchShape, Observation
 
 

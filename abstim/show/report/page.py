@@ -9,7 +9,7 @@ from typing import Any
 
 from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
-from abstim.show.report.read import Source, read_source
+from abstim.show.report.result_files import Source, read_source
 from abstim.show.tables import quantity
 from functional.disk.folder import write_output
 from functional.errors import InputError

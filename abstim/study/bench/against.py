@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from abstim.progress import Progress
 from abstim.study.bench.rate import STAGES, Against, Rate
+from abstim.study.bench.stages import time_stage
 from abstim.study.validate import Measured, known_variants, read_reference, select
 from functional.errors import InputError
 
@@ -59,8 +60,6 @@ def against(
     progress: Progress,
 ) -> Iterator[Against]:
     """Every benchmark on every variant. Raises InputError for a stage not measured, or a launch not in the table."""
-    from abstim.study.bench.stages import time_stage
-
     gpus = known_variants()
     for number, entry in enumerate(reference.measured):
         progress(f"bench {entry.benchmark} on {entry.variant}", number, len(reference.measured))

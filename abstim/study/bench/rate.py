@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from abstim.study.bench.machine import describe_machine
+from abstim.study.bench.host import describe_machine
 
 STAGES = ("parse", "characterize", "execute", "time")
 FIGURES = ("thread_mips", "warp_mips", "stepped_thread_mips", "stepped_warp_mips")

@@ -8,13 +8,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from abstim.progress import Progress, silent
-from abstim.study.bench.machine import describe_machine
+from abstim.study.bench.host import describe_machine
 from abstim.study.bench.rate import geomean
 from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
-    from abstim.study.sample.result import Comparison, Row
+    from abstim.study.sample.sample_result import Comparison, Row
 
 GROUP, METHODS = "16x", ("photon", "tbpoint")
 LEAST_ERROR = 1e-4  # what an error counts at least in a geometric mean, which a single 0 would make 0

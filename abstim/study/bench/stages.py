@@ -8,81 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from abstim.gpu.config import Gpu, load_gpu
-from abstim.progress import Progress, silent
-from abstim.study.bench.machine import yardstick_seconds
-from abstim.study.bench.rate import STAGES, BenchResult, Rate
-from functional.errors import InputError
+from abstim.gpu.config import Gpu
+from abstim.study.bench.rate import Rate
 
 if TYPE_CHECKING:
     from abstim.session.session import Session
-    from abstim.study.bench.against import Reference
 
 MIN_SECONDS = 0.2
-MOST_ROUNDS = 1000
-
-
-def bench(
-    names: Sequence[str],
-    stages: Sequence[str] = STAGES,
-    gpu: Gpu | None = None,
-    points: int = 1,
-    rounds: int = 1,
-    reference: Reference | None = None,
-    progress: Progress = silent,
-) -> BenchResult:
-    """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`).
-
-    Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
-    With `reference` every benchmark is also timed on its variants.
-    """
-    from abstim.session.session import open_session
-    from abstim.study.bench.against import against
-
-    for stage in stages:
-        if stage not in STAGES:
-            raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
-    if not 1 <= rounds <= MOST_ROUNDS:
-        raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
-    gpu = gpu or load_gpu("gtx480")
-    gpus, found = design_points(gpu, points), BenchResult(gpu.name, points, {})
-    sessions: dict[str, Session] = {}
-    for number in range(rounds):
-        yardsticks = []
-        for place, name in enumerate(names):
-            progress(f"bench {name}", number * len(names) + place, len(names) * rounds)
-            session = sessions.get(name) or sessions.setdefault(name, open_session(name))
-            yardsticks.append(yardstick_seconds())
-            rates = {stage: _MEASURE[stage](session, gpus) for stage in stages}
-            earlier = found.rates.get(name)
-            found.rates[name] = {s: earlier[s].merged(r) for s, r in rates.items()} if earlier else rates
-        found.yardstick_seconds.append(median(yardsticks))
-    if reference is not None:
-        found.against.extend(against(reference, sessions, found.rates, rounds, progress))
-    return found
-
-
-def design_points(gpu: Gpu, count: int) -> list[Gpu]:
-    """`gpu` itself, then variations of SM count, schedulers, policy and blocks an SM: up to 1,024 different points."""
-    if not 1 <= count <= 1024:
-        raise InputError(f"points = {count} is not a whole number from 1 to 1024")
-    choices = {
-        "sm_count": (15, 8, 24, 30, 12, 20, 4, 48),
-        "schedulers_per_sm": (2, 1, 4, 3),
-        "scheduler": ("gto", "lrr", "oldest", "two_level"),
-        "max_blocks_per_sm": (8, 4, 16, 6, 12, 5, 7, 10),
-    }
-    found = {gpu: None}
-    for values in product(*(choices[key] for key in reversed(choices))):
-        if len(found) == count:
-            break
-        found[_varied(gpu, dict(zip(reversed(choices), values, strict=True)))] = None
-    return list(found)
 
 
 def _varied(gpu: Gpu, values: dict[str, Any]) -> Gpu:
@@ -164,4 +99,4 @@ def _stepped(result: Any, kind: str, trace: Any) -> int:
     return result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum()))
 
 
-_MEASURE = {"parse": _parse, "characterize": _characterize, "execute": _execute, "time": _time}
+MEASURE = {"parse": _parse, "characterize": _characterize, "execute": _execute, "time": _time}

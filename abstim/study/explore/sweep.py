@@ -13,18 +13,17 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
-from abstim.study.explore.analytic import analytic_screen
 from abstim.study.explore.cluster import run_on_cluster
 from abstim.study.explore.design import MOST_POINTS, design
+from abstim.study.explore.exploration import Exploration, measures, with_time
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.jobs import Planner
+from abstim.study.explore.kept_cycles import Store
 from abstim.study.explore.local import run_local
 from abstim.study.explore.points import Points, Space
 from abstim.study.explore.ranges import parse_axes
-from abstim.study.explore.result import Exploration, measures, with_time
-from abstim.study.explore.screen import Found, ScreenMaker, search
+from abstim.study.explore.screen import Found, ScreenMaker, analytic_screen, search
 from abstim.study.explore.sensitivity import Analysis, by_regression
-from abstim.study.explore.store import Store
 from abstim.study.explore.timing import Run, Timer
 from functional.errors import InputError
 

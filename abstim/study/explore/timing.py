@@ -12,9 +12,9 @@ from jaxtyping import Int64
 
 from abstim.progress import Progress
 from abstim.study.explore.jobs import Job, Planner
+from abstim.study.explore.kept_cycles import Store
 from abstim.study.explore.local import Results
 from abstim.study.explore.points import Points
-from abstim.study.explore.store import Store
 from functional.errors import InputError
 
 Run = Callable[[Planner, Sequence[Job]], Iterator[Results]]

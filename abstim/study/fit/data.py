@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
-from abstim.gradient.kernel import KernelTime
+from abstim.gradient.recorded_kernel import KernelTime
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
 from abstim.study.validate import Measured

@@ -88,8 +88,8 @@ def write_selection(
 
 def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Progress) -> Known:
     from abstim.gpu.config import load_gpu
-    from abstim.study.sample.driver import opened
-    from abstim.study.sample.profile import profile_of
+    from abstim.study.sample.profiling import profile_of
+    from abstim.study.sample.sampler import opened
     from abstim.target.resolve import open_target
 
     return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))

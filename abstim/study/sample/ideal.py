@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Float64
 
 import sampling
-from abstim.study.sample.program import SampledProgram
-from abstim.study.sample.store import MeasuredStore
+from abstim.study.sample.kept_samples import MeasuredStore
+from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.units import Units, simulate_units
 from functional.disk.folder import note, write_atomic
 from sampling import Estimate, Profile, Selection

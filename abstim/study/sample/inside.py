@@ -10,9 +10,9 @@ import numpy as np
 
 import sampling
 from abstim.progress import in_parallel
-from abstim.study.sample.features import by_thread_block
-from abstim.study.sample.functional import EngineFunctional
-from abstim.study.sample.program import SampledProgram
+from abstim.study.sample.launch_features import by_thread_block
+from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.warp_profiles import EngineFunctional
 from functional.errors import InputError
 from sampling import Estimate, Part
 from sampling.estimate import exact

@@ -11,8 +11,8 @@ import numpy as np
 import sampling
 from abstim.study.sample import ideal
 from abstim.study.sample.inside import INSIDE, Inside, simulate
-from abstim.study.sample.profile import light_profile_of
-from abstim.study.sample.program import SampledProgram
+from abstim.study.sample.profiling import light_profile_of
+from abstim.study.sample.sampled_program import SampledProgram
 from functional.errors import InputError
 from sampling import Estimate, Part, Profile, Selection
 from sampling.estimate import combine, exact, weighted_counters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from abstim.study.sample.result import Comparison
+from abstim.study.sample.sample_result import Comparison
 from functional.errors import InputError
 
 _FORMATS = (".svg", ".png", ".pdf")

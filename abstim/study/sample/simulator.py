@@ -16,8 +16,8 @@ from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.sample.basic_block_events import BlockEvents, Watch
 from abstim.study.sample.counts import warps_of
-from abstim.study.sample.functional import instruction_classes
 from abstim.study.sample.thread_blocks import ThreadBlocks
+from abstim.study.sample.warp_profiles import instruction_classes
 from sampling import LaunchShape, Observation
 
 WINDOW_CYCLES = 128

@@ -14,7 +14,7 @@ from jaxtyping import Int64
 
 from abstim.engine.layout import LOG_COLUMNS
 from abstim.engine.simulation import Simulation
-from abstim.study.sample.program import SampledProgram
+from abstim.study.sample.sampled_program import SampledProgram
 from functional.errors import InputError
 from functional.program import Program
 from sampling import Profile

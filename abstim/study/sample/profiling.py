@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu
-from abstim.study.sample.executed import Executed, execute_some
-from abstim.study.sample.features import basic_block_vector, by_thread_block, kinds_of, launch_counts
-from abstim.study.sample.program import SampledProgram
+from abstim.study.sample.launch_features import basic_block_vector, by_thread_block, kinds_of, launch_counts
+from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.some_blocks import SomeBlocks, execute_some
 from abstim.target.workloads.dependence import trace_inputs
 from functional.launch import Launch
 from functional.program import Program
@@ -74,7 +74,7 @@ def _kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
 
 def _row(program: SampledProgram, number: int, launch: Launch, irregular: bool) -> Row:
     if program.launches.signatures is None:
-        executed = Executed(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
+        executed = SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
     else:
         some = launch.thread_blocks if irregular else PROFILED_BLOCKS
         executed = execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, some)
@@ -89,7 +89,7 @@ def _irregular(program: Program) -> bool:
     return inputs is None or bool(inputs.contents)
 
 
-def row(program: Program, executed: Executed, gpu: Gpu) -> Row:
+def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:
     """A launch in numbers: the columns of a Profile and PKA's twelve characteristics."""
     kinds = kinds_of(program)
     pieces = [(_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
@@ -124,7 +124,7 @@ def _basic_blocks(
     return found[kind]
 
 
-def expected_cycles(executed: Executed, gpu: Gpu) -> float:
+def expected_cycles(executed: SomeBlocks, gpu: Gpu) -> float:
     """Roughly a launch's cycles: what issuing takes, and fetching each line once, one after the other.
 
     It stands for the time a profiler would have measured, where none has: to tell long launches from short ones. Waves

@@ -17,9 +17,9 @@ from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.session import Session
 from abstim.session.warm_up import EMPTY, Flushed, WarmUp
-from abstim.study.sample.functional import EngineFunctional
 from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import EngineSimulator
+from abstim.study.sample.warp_profiles import EngineFunctional
 from functional.case import Case
 from functional.trace import Trace
 from sampling.photon import Analysis

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.gradient.kernel import KernelTime
-from abstim.gradient.parameters import base_values, check_names
+from abstim.gradient.parameter_vector import base_values, check_names
+from abstim.gradient.recorded_kernel import KernelTime
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def kernel_time(
 ) -> Array:
     """Core cycles of a target's launches (all, or those at some positions), caches flushed before each.
 
-    `params`: values of some latencies and service times of the GPU, by name (`abstim.gradient.parameters.PARAMETERS`:
+    `params`: values of some latencies and service times of the GPU, by name (`parameter_vector.PARAMETERS`:
     every key of [params], [latency_cycles] and [initiation_cycles]), scalars in core cycles; the others are the GPU's
     own. `target`: what `abstim.run` takes, or a `Session`. Works under jit, vmap, jvp, grad and jacfwd; only `params`
     may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million cycles.
@@ -49,7 +49,7 @@ def kernel_time(
             raise InputError(f"{name} has the shape {value.shape}; kernel_time takes scalars, jax.vmap does arrays")
     kernel = _kernel(_Target(target), names, gpu, None if launches is None else tuple(launches))
     if not any(isinstance(value, jax.core.Tracer) for value in values):
-        from abstim.gradient.parameters import gpu_at
+        from abstim.gradient.parameter_vector import gpu_at
 
         gpu_at(kernel.gpu, base_values(kernel.gpu, {n: float(v) for n, v in zip(names, values, strict=True)}))
     return _cycles_and_gradient(kernel, jnp.stack(values))[0]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from sampling.dispatcher import finish
 from sampling.estimate import Estimate, Part, around
 from sampling.photon.bbv import Analysis
-from sampling.photon.run import Run
+from sampling.photon.launch_in_progress import Run
 from sampling.photon.stability import Detector, StabilityRule
 from sampling.protocol import Observation
-from sampling.schedule import finish
 from sampling.statistics import batch_means
 
 

@@ -14,11 +14,11 @@ from abstim.session.limits import memory_use
 from abstim.session.session import Session
 from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.inside import inside_named
+from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
-from abstim.study.sample.profile import profile_of
-from abstim.study.sample.program import SampledProgram
-from abstim.study.sample.result import Comparison, SampleResult
-from abstim.study.sample.store import AnalysisStore, MeasuredStore
+from abstim.study.sample.profiling import profile_of
+from abstim.study.sample.sample_result import Comparison, SampleResult
+from abstim.study.sample.sampled_program import SampledProgram
 from abstim.target import trace_cache
 from abstim.target.execution import execute
 from abstim.target.resolve import open_target

@@ -16,7 +16,7 @@ Count = TypeVar("Count", float, np.ndarray)
 
 
 @dataclass(frozen=True)
-class Executed:
+class SomeBlocks:
     """Pieces of one launch: traces, and how many thread blocks each of a trace's stands for (of the first: itself)."""
 
     thread_blocks: int  # of the launch
@@ -24,7 +24,7 @@ class Executed:
 
     @property
     def all_of_it(self) -> bool:
-        """Nothing stands for anything else."""
+        """Every thread block was executed: no weight is above 1."""
         return self.count == self.thread_blocks
 
     @property
@@ -56,14 +56,14 @@ class Executed:
         return distinct + growth * (self.thread_blocks - self.count)
 
 
-def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: int) -> Executed:
+def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: int) -> SomeBlocks:
     """At most about `most` thread blocks: the first and the last as they are, of those between as many as that leaves,
     spread evenly, for all of them."""
     if thread_blocks <= most:
-        return Executed(thread_blocks, ((run(list(range(thread_blocks))), 1.0),))
+        return SomeBlocks(thread_blocks, ((run(list(range(thread_blocks))), 1.0),))
     between = np.unique(np.linspace(1, thread_blocks - 2, most - 2).astype(np.int64))
     share = (thread_blocks - 2) / len(between)
-    return Executed(thread_blocks, ((run([0, thread_blocks - 1]), 1.0), (run(between.tolist()), share)))
+    return SomeBlocks(thread_blocks, ((run([0, thread_blocks - 1]), 1.0), (run(between.tolist()), share)))
 
 
 def _lines(trace: Trace, positions: Int64[np.ndarray, " tb"] | None = None) -> np.ndarray:

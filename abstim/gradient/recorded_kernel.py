@@ -11,7 +11,7 @@ from jaxtyping import Float64
 
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from abstim.gradient.parameters import INDEX, base_values, check_names, gpu_at, values_of
+from abstim.gradient.parameter_vector import INDEX, base_values, check_names, gpu_at, values_of
 from abstim.session.session import Session, open_session
 from functional.errors import InputError
 from precharacterize.classify import latency_class

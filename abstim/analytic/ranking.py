@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from abstim.analytic.point import points_of
-from abstim.analytic.run import predict_points, summaries
+from abstim.analytic.predictions import predict_points, summaries
 from abstim.analytic.space import random_points
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.progress import Progress, silent

@@ -8,12 +8,12 @@ from time import perf_counter
 import numpy as np
 
 from abstim.gpu.config import load_gpu
-from abstim.gradient.parameters import INDEX, bounds_of, check_names, values_of
+from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, values_of
 from abstim.progress import Progress, silent
 from abstim.study.fit.data import Observations, gpus_of, kernels_of, split
-from abstim.study.fit.result import Fit, FittedParameter, finite, summaries
+from abstim.study.fit.fitted import Fit, FittedParameter, finite, summaries
+from abstim.study.fit.identifiability import Knowledge, knowledge
 from abstim.study.fit.search import Problem, least_squares, polish
-from abstim.study.fit.statistics import Knowledge, knowledge
 from abstim.study.validate import Measured
 from functional.errors import InputError
 

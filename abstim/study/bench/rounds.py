@@ -1,0 +1,74 @@
+"""Rounds over benchmarks and stages: far enough apart in time to show the machine's other work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from statistics import median
+
+from abstim.gpu.config import Gpu, load_gpu
+from abstim.progress import Progress, silent
+from abstim.session.session import Session, open_session
+from abstim.study.bench.against import Reference, against
+from abstim.study.bench.host import yardstick_seconds
+from abstim.study.bench.rate import STAGES, BenchResult
+from abstim.study.bench.stages import MEASURE
+from functional.errors import InputError
+
+MOST_ROUNDS = 1000
+
+
+def bench(
+    names: Sequence[str],
+    stages: Sequence[str] = STAGES,
+    gpu: Gpu | None = None,
+    points: int = 1,
+    rounds: int = 1,
+    reference: Reference | None = None,
+    progress: Progress = silent,
+) -> BenchResult:
+    """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`).
+
+    Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
+    With `reference` every benchmark is also timed on its variants.
+    """
+
+    for stage in stages:
+        if stage not in STAGES:
+            raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
+    if not 1 <= rounds <= MOST_ROUNDS:
+        raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
+    gpu = gpu or load_gpu("gtx480")
+    gpus, found = design_points(gpu, points), BenchResult(gpu.name, points, {})
+    sessions: dict[str, Session] = {}
+    for number in range(rounds):
+        yardsticks = []
+        for place, name in enumerate(names):
+            progress(f"bench {name}", number * len(names) + place, len(names) * rounds)
+            session = sessions.get(name) or sessions.setdefault(name, open_session(name))
+            yardsticks.append(yardstick_seconds())
+            rates = {stage: MEASURE[stage](session, gpus) for stage in stages}
+            earlier = found.rates.get(name)
+            found.rates[name] = {s: earlier[s].merged(r) for s, r in rates.items()} if earlier else rates
+        found.yardstick_seconds.append(median(yardsticks))
+    if reference is not None:
+        found.against.extend(against(reference, sessions, found.rates, rounds, progress))
+    return found
+
+
+def design_points(gpu: Gpu, count: int) -> list[Gpu]:
+    """`gpu` itself, then variations of SM count, schedulers, policy and blocks an SM: up to 1,024 different points."""
+    if not 1 <= count <= 1024:
+        raise InputError(f"points = {count} is not a whole number from 1 to 1024")
+    choices = {
+        "sm_count": (15, 8, 24, 30, 12, 20, 4, 48),
+        "schedulers_per_sm": (2, 1, 4, 3),
+        "scheduler": ("gto", "lrr", "oldest", "two_level"),
+        "max_blocks_per_sm": (8, 4, 16, 6, 12, 5, 7, 10),
+    }
+    found = {gpu: None}
+    for values in product(*(choices[key] for key in reversed(choices))):
+        if len(found) == count:
+            break
+        found[_varied(gpu, dict(zip(reversed(choices), values, strict=True)))] = None
+    return list(found)
