@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,12 @@ def test_readme_names_only_commands_that_exist():
         words = line.split()
         if words[:1] == ["abstim"] and len(words) > 1:
             assert words[1] in commands, line
+
+
+def test_the_package_is_found_from_the_folder_above_the_clone(tmp_path):
+    """There a clone called abstim, which is no package itself, lies on the path before the installed one."""
+    (tmp_path / "abstim").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", "import abstim; print(abstim.run)"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

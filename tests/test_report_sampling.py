@@ -15,7 +15,8 @@ from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
 
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
-from abstim.show.report import beside, cold_start, write_report
+from abstim.show.report import beside, write_report
+from abstim.show.report import cold_start as cold_start_page
 from abstim.show.report.page import charts_of, section_of
 from abstim.show.report.result_files import KINDS, Source, read_source
 from abstim.study.bench.sampling import bench_samples
@@ -227,7 +228,7 @@ def test_cold_start_shows_each_launch_and_policy(results, files):
 
 
 def test_of_many_launches_those_with_the_most_instructions_are_drawn(results, monkeypatch):
-    monkeypatch.setattr(cold_start, "SHOWN_LAUNCHES", 1)
+    monkeypatch.setattr(cold_start_page, "SHOWN_LAUNCHES", 1)
     found = dataclasses.replace(results["cold"], instructions=np.array([1.0, 5.0, 2.0]))
     section = section_of(Source("coldstart", "x", found.to_json()))
     assert [row[0] for row in section.charts[0].table.rows] == ["1"]
