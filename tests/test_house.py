@@ -78,3 +78,38 @@ def test_the_package_is_found_from_the_folder_above_the_clone(tmp_path):
         [sys.executable, "-c", "import abstim; print(abstim.run)"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+LAYERS = ("progress", "gpu", "target", "engine", "session", "analytic", "gradient", "models", "study", "show", "cli")
+
+
+def test_layers_of_abstim_import_downwards_only():
+    """docs/how-it-works.md has the table; a name imported for its type alone may come from above."""
+    for path in (ROOT / "abstim").rglob("*.py"):
+        inside = path.relative_to(ROOT / "abstim").parts
+        if len(inside) == 1 and inside[0] == "__init__.py":
+            continue
+        layer = LAYERS.index(inside[0].removesuffix(".py"))
+        for module in runtime_imports(path):
+            top, _, rest = module.partition(".")
+            if top == "abstim" and rest:
+                assert LAYERS.index(rest.partition(".")[0]) <= layer, f"{path} imports {module}"
+
+
+def runtime_imports(path):
+    """Modules a file imports anywhere, but for those under `if TYPE_CHECKING`."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in for_types:
+            yield node.module
+
+
+def test_readme_counts_the_gpus():
+    count = len(list((ROOT / "configs").glob("*.toml")))
+    assert f"{count} GPUs that come along" in (ROOT / "README.md").read_text()
