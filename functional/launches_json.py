@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import fields
 from difflib import get_close_matches
@@ -27,6 +28,7 @@ DTYPES = {
 }  # fmt: skip
 SCALARS = ("i32", "u32", "f32", "i64", "u64", "f64", "i16", "u16", "i8", "u8", "f16")
 Document = TypeVar("Document")
+OUTSIDE = "ABSTIM_OUTSIDE_FILES"  # an environment variable: files a launches.json names may lie anywhere
 
 
 class _BufferEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -237,7 +239,10 @@ def _only_keys(where: str, entry: dict[str, Any], known: set[str]) -> None:
 
 
 def _beside(path: Path, file: str, key: str) -> Path:
+    """A file that a launches.json names: in its folder or below, because the file may be a stranger's."""
     source = path.parent / file
+    if not source.resolve().is_relative_to(path.parent.resolve()) and not os.environ.get(OUTSIDE):
+        raise InputError(f"{path}: '{key}' names {file}, which is outside of its folder; {OUTSIDE}=1 allows that")
     if not source.is_file():
         raise InputError(f"{path}: '{key}' names {file}, but there is no such file")
     return source

@@ -31,11 +31,13 @@ def link(module: Module, kernel_name: str) -> Program:
 
     The names a called function declares (registers, variables, parameters) get the prefix `function:`, so that
     they are unique in the program; those of the entry stay as printed. Raises InputError for an unknown entry, PtxError
-    for a call to a function without a body.
+    for a call to a function without a body or with parameters of other sizes.
     """
     entry = _entry(module, kernel_name)
     callees, recursive = reachable(module, entry)
     functions = [entry, *callees]
+    for function in functions:
+        _check_calls(module, function)
     starts: dict[str, int] = {}
     instructions: list[Instruction] = []
     variables = _used_variables(module, functions)
@@ -79,6 +81,29 @@ def _entry(module: Module, name: str) -> Kernel:
     near = get_close_matches(name, entries, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(entries) or 'none'}"
     raise InputError(f"{module.path}: no kernel '{name}'; {hint}")
+
+
+def _check_calls(module: Module, caller: Kernel) -> None:
+    """What a call by name hands over must be as large as the function declares: executors copy what it declares."""
+    sizes = {v.name: v.bytes for v in caller.variables if v.space == "param"}
+    sizes |= {p.name: p.bytes for p in (*caller.parameters, *caller.returns)}
+    for call in caller.instructions:
+        callee = module.kernels.get(call.callee or "") if call.opcode == "call" else None
+        if callee is None:
+            continue
+        for what, given, declared in (
+            ("argument", call.sources, callee.parameters), ("return value", call.destinations, callee.returns),
+        ):  # fmt: skip
+            if len(given) != len(declared):
+                message = f"'{callee.name}' has {len(declared)} {what}s, the call {len(given)}"
+                raise PtxError(module.path, call.line, message)
+            for operand, parameter in zip(given, declared, strict=True):
+                size = sizes.get(operand.name) if isinstance(operand, Symbol) else None
+                if size is not None and size != parameter.bytes:
+                    message = (
+                        f"{what} '{parameter.name}' of '{callee.name}' has {parameter.bytes} B, the call gives {size}"
+                    )
+                    raise PtxError(module.path, call.line, message)
 
 
 def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:

@@ -44,7 +44,8 @@ def _ptxas(path: str, target: str, digest: str) -> dict[str, int]:
     ptxas = shutil.which("ptxas")
     if ptxas is None or not Path(path).is_file():
         return {}
-    command = [ptxas, "-v", f"-arch={target}", "-o", "/dev/null", path]
+    absolute = str(Path(path).resolve())  # no file name can pass for an option
+    command = [ptxas, "-v", f"-arch={target}", "-o", "/dev/null", absolute]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PTXAS_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from both_executors import run
 from ptx_kernels import HEADER, entry, module
 
-from functional.errors import ExecutionError
+from functional.errors import ExecutionError, PtxError
 from functional.launch import Pointer, make_launch
 from functional.link import link
 from functional.memory import Memory, function_address
+from functional.parser import parse_bytes
 
 LOAD = "mad.wide.u32 %rd3, %r0, 4, %rd0; ld.global.u32 %r1, [%rd3];\n"
 STORE = "st.global.u32 [%rd3], %r2;\n"
@@ -219,3 +222,38 @@ def test_what_a_loaded_kernel_prints(tmp_path) -> None:
     (tmp_path / "k.ptx").write_text(HEADER + text)
     launch = abstim.load(tmp_path / "k.ptx").kernel("k").launch(grid=2, block=2)
     assert launch.printed() == ("hi\n",) * 4
+
+
+@pytest.mark.parametrize(("sizes", "message"), [
+    ((16, 16, 16, 2048), "return value 'r' of 'f' has 2048 B, the call gives 16"),
+    ((16, 2048, 16, 16), "argument 'a' of 'f' has 2048 B, the call gives 16"),
+    ((8, 16, 16, 16), "argument 'a' of 'f' has 16 B, the call gives 8"),
+])  # fmt: skip
+def test_a_call_hands_over_what_the_function_declares(sizes, message):
+    """Executors copy the declared size: a larger one would reach the host's memory behind the thread's."""
+    given, declared, returned_to, returned = sizes
+    text = f"""
+.version 7.8
+.target sm_80
+.address_size 64
+.func (.param .align 8 .b8 r[{returned}]) f(.param .align 8 .b8 a[{declared}])
+{{
+    .reg .b32 %q<4>;
+    ld.param.u32 %q1, [a];
+    st.param.u32 [r], %q1;
+    ret;
+}}
+.visible .entry k()
+{{
+    .reg .b32 %r<4>;
+    .param .align 8 .b8 a0[{given}];
+    .param .align 8 .b8 r0[{returned_to}];
+    mov.u32 %r1, %tid.x;
+    st.param.u32 [a0], %r1;
+    call (r0), f, (a0);
+    ld.param.u32 %r2, [r0];
+    ret;
+}}
+"""
+    with pytest.raises(PtxError, match=re.escape(message)):
+        link(parse_bytes(text.encode(), "k.ptx"), "k")

@@ -5,11 +5,30 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
+
+TRACEBACK = "ABSTIM_TRACEBACK"  # an environment variable: an error ends in its traceback
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point. Bad input ends in one line on stderr and exit code 2, an interrupt in exit code 130."""
+    """Entry point. Every error ends in one line on stderr: bad input, and what a machine has too little of, with exit
+    code 2, an interrupt with 130, a fault of abstim's own with 70."""
     gc.set_threshold(200_000)  # imports make objects that stay; looking through them takes a tenth of a short run
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
+    except KeyboardInterrupt:
+        status = _fail("interrupted", 130)
+    except BrokenPipeError:  # `abstim ... | head`
+        status = _discard_output(1)
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        status = _told(error)
+    sys.exit(status)
+
+
+def _run(arguments: list[str] | None) -> int:
     from typer._click.exceptions import ClickException  # typer has no public name for it
 
     from abstim.cli.app import app
@@ -17,19 +36,36 @@ def main(arguments: list[str] | None = None) -> None:
 
     try:
         status = app(arguments, prog_name="abstim", standalone_mode=False)
-        if status == 130:  # how typer passes an interrupt on
-            raise KeyboardInterrupt
     except (InputError, ClickException) as error:
         message = error.format_message() if isinstance(error, ClickException) else str(error)
-        status = _fail(message or "a command is needed; see `abstim --help`", 2)
-    except KeyboardInterrupt:
-        status = _fail("interrupted", 130)
-    except BrokenPipeError:  # `abstim ... | head`
+        return _fail(message or "a command is needed; see `abstim --help`", 2)
+    if status == 130:  # how typer passes an interrupt on
+        raise KeyboardInterrupt
+    return status if isinstance(status, int) else 0
+
+
+def _told(error: Exception) -> int:
+    """One line for what is no InputError; numbers that no machine can hold count as bad input."""
+    name = type(error).__name__
+    if isinstance(error, OSError):
+        status = _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+        return _discard_output(status)
+    if isinstance(error, MemoryError):
+        return _fail(f"not enough memory: {error}" if str(error) else "not enough memory", 2)
+    if isinstance(error, (OverflowError, RecursionError)):
+        return _fail(f"a number or a nesting is too large: {error}", 2)
+    return _fail(f"{name}: {error}: this is a fault of abstim; {TRACEBACK}=1 shows where", 70)
+
+
+def _discard_output(status: int) -> int:
+    """Nobody reads, or can keep, what is left in the buffer of stdout."""
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
-    sys.exit(status if isinstance(status, int) else 0)
+    return status
 
 
 def _fail(message: str, status: int) -> int:
-    print("abstim: " + " ".join(message.split()), file=sys.stderr)
+    from functional.disk.folder import note
+
+    note("abstim: " + " ".join(message.split()))
     return status

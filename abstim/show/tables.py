@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from functional.disk.folder import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,13 +29,20 @@ def console(stderr: bool = False) -> Console:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
     """A table; the first `left` columns hold text, the others numbers (right-aligned)."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=escape(plain(title)) or None,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < left else "right", no_wrap=number >= left)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, str) else quantity(cell) for cell in row))
+        table.add_row(*(escape(plain(cell)) if isinstance(cell, str) else quantity(cell) for cell in row))
     console().print(table)
 
 
@@ -45,7 +54,7 @@ def print_json(value: Any) -> None:
 def print_printf(text: str) -> None:
     """What kernels wrote with `printf`, on lines of its own."""
     if text:
-        print(text, end="" if text.endswith("\n") else "\n", flush=True)
+        print(plain(text), end="" if text.endswith("\n") else "\n", flush=True)
 
 
 def quantity(value: Any) -> str:

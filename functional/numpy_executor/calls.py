@@ -103,12 +103,16 @@ def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 
 def _arguments(slots: Slots, inst: Instruction, given: tuple[Operand, ...], callee: str) -> Pairs:
-    """Which variable goes to which parameter. Raises Unsupported if they do not match."""
+    """Which variable goes to which parameter. Raises Unsupported if they do not match, in number or in size."""
     formal, returns = slots.program.function_parameters.get(callee, ((), ()))
     names = [s.name for s in given if isinstance(s, Symbol)]
     if len(names) != len(formal) or len(given) != len(names) or len(inst.destinations) != len(returns):
         raise Unsupported
     if any(name not in slots.call_parameters for name in names):
+        raise Unsupported
+    into = [d.name for d in inst.destinations if isinstance(d, Symbol)]
+    pairs = (*zip(names, formal, strict=True), *zip(into, returns, strict=False))
+    if any(slots.call_parameter_bytes[name] != parameter.bytes for name, parameter in pairs):
         raise Unsupported
     return [(name, p.name, p.bytes) for name, p in zip(names, formal, strict=True)]
 

@@ -35,6 +35,7 @@ class Slots:
         self.local = layout(program, "local")
         self.spaces = {v.name: v.space for v in program.variables}
         self.kernel_parameters = {p.name: p.offset for p in program.parameters}
+        self.call_parameter_bytes: dict[str, int] = {}
         self.call_parameters, self.call_bytes = self._call_layout()
         self.named = {*self.spaces, *self.kernel_parameters, *self.call_parameters}  # symbols with an address
         sizes = [self.local[v.name] + v.bytes for v in program.variables if v.space == "local"]
@@ -59,7 +60,7 @@ class Slots:
         offsets, used = {}, 0
         for item in owned:
             used = -(-used // 16) * 16
-            offsets[item.name] = used
+            offsets[item.name], self.call_parameter_bytes[item.name] = used, item.bytes
             used += item.bytes
         return offsets, used
 
