@@ -2,6 +2,6 @@
 
 from abstim.engine.inputs import EngineResult, LaunchInputs
 from abstim.engine.kept_caches import Caches
-from abstim.engine.simulate import simulate
+from abstim.engine.simulation import Simulation, simulate, simulate_point
 
-__all__ = ["Caches", "EngineResult", "LaunchInputs", "simulate"]
+__all__ = ["Caches", "EngineResult", "LaunchInputs", "Simulation", "simulate", "simulate_point"]
