@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from abstim.engine.compiled import native
+from functional.disk import machine_code as native
 from functional.disk.machine_code import Native, compiled
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])

@@ -7,9 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from abstim.engine import Caches, LaunchInputs
-from abstim.engine.simulate import simulate_point
-from abstim.engine.simulation import Simulation
+from abstim.engine import Caches, LaunchInputs, Simulation, simulate_point
 from abstim.gpu.config import load_gpu
 from abstim.session.run import occupancies, registers_of, run
 from abstim.target.execution import execute
@@ -35,7 +33,7 @@ def test_steps_of_any_size_give_the_same_cycles(kind, chunk):
     order = np.arange(len(inputs.trace.thread_blocks))
     for first in range(0, len(order), chunk):
         launch.run(order[first : first + chunk], drain=False)
-        assert launch.blocks[order[first : first + chunk], 1].min() >= 0
+        assert launch.blocks["dispatch_cycle"][order[first : first + chunk]].min() >= 0
     launch.run(order[:0], drain=True)
     again = launch.result()
     assert (again.cycles, again.counters) == (whole.cycles, whole.counters)
@@ -48,15 +46,16 @@ def test_the_log_holds_every_issue_once(kind):
     launch = Simulation(inputs, gpu, blocks, windows=1 << 12, window_cycles=64)
     count = int(inputs.trace.warp_instructions.sum())
     log = launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True, log_rows=count + 5)
-    cycle, result, sm, slot, warp = log.T[:5]
+    cycle, result, sm, slot, warp = (log[name] for name in ("cycle", "result_cycle", "sm", "slot", "warp"))
+    warps, thread_blocks = launch.warps, launch.blocks
     assert len(log) == count == launch.windows.sum()
     assert np.bincount(warp).tolist() == inputs.trace.warp_instructions.tolist()
     assert (result > cycle).all() and sm.max() < gpu.spec.sm_count and slot.max() < gpu.spec.max_warps_per_sm
-    first = np.full(len(launch.warps), np.iinfo(np.int64).max)
+    first = np.full(len(warps), np.iinfo(np.int64).max)
     np.minimum.at(first, warp, cycle)
-    assert (first == launch.warps[:, 0]).all() and (launch.warps[:, 1] > launch.warps[:, 0]).all()
-    assert (launch.blocks[:, 2] >= launch.blocks[:, 1]).all()
-    assert launch.blocks[:, 2].max() + 1 + gpu.params.launch_latency_cycles == launch.result().cycles
+    assert (first == warps["issue_cycle"]).all() and (warps["retire_cycle"] > warps["issue_cycle"]).all()
+    assert (thread_blocks["retire_cycle"] >= thread_blocks["dispatch_cycle"]).all()
+    assert thread_blocks["retire_cycle"].max() + 1 + gpu.params.launch_latency_cycles == launch.result().cycles
 
 
 def test_a_second_launch_finds_what_the_first_left():
@@ -80,10 +79,10 @@ def test_where_lines_were_found_is_not_kept():
     inputs, gpu, blocks = inputs_of("nn_euclid", "sub-cores")
     launch, caches = Simulation(inputs, gpu, blocks), Caches()
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
-    hints = slice(int(launch.machine["hints_at"]), int(launch.machine["cache_words"]))
-    assert launch.heaps[:, hints].any()
+    assert launch.state.l1d.hint.any()
     launch.leave(caches)
-    assert caches.heaps is not None and not caches.heaps[:, hints].any()
+    again = Simulation(inputs, gpu, blocks, caches=caches)
+    assert again.state.l1d.tag.any() and not again.state.l1d.hint.any()
 
 
 def test_kept_caches_never_make_a_run_of_equal_launches_slower():

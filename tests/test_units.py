@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.engine.inputs import LaunchInputs
-from abstim.engine.layout import LOG_COLUMNS
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import load_gpu
 from abstim.study.sample import Known, compare, ideal, sample, units
@@ -74,7 +73,7 @@ def test_pieces_of_a_log_are_the_whole_log_in_order(gpu) -> None:
         return Simulation(LaunchInputs(program.table(0), trace), gpu, program.blocks_per_sm(0))
 
     whole = launch().run(order, drain=True, log_rows=int(trace.warp_instructions.sum()))
-    cycle, sm, instruction = (whole[:, LOG_COLUMNS.index(name)] for name in ("cycle", "sm", "instruction"))
+    cycle, sm, instruction = (whole[name] for name in ("cycle", "sm", "instruction"))
     sort = np.lexsort((sm, cycle))
     pieces = list(units.issues(launch(), order, "", step_rows=2_000))
     assert len(pieces) > 10

@@ -68,8 +68,10 @@ class Caches:
         l1d, line = state.l1d, state.l1d.line.copy()
         line["merged"] = 0
         line["sector_there"][line["sector_there"] != NEVER] = 0
-        tags = (state.l1i, state.const, state.texture, Tags(l1d.tag, l1d.last_use, l1d.there))
-        self.first_level = FirstLevel(*(_arrived(cache) for cache in tags), line, state.sms["stamp"].copy())
+        self.first_level = FirstLevel(
+            _arrived(state.l1i), _arrived(state.const), _arrived(state.texture),
+            _arrived(Tags(l1d.tag, l1d.last_use, l1d.there)), line, state.sms["stamp"].copy(),
+        )  # fmt: skip
         if not state.machine["perfect"]:
             l2 = L2(*(column.copy() for column in state.shared.l2))
             l2.line["merged"], l2.line["sector_there"] = 0, 0

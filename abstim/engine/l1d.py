@@ -5,11 +5,12 @@ from __future__ import annotations
 from abstim.engine.address_map import hashed
 from abstim.engine.l2 import WHOLE_LINE, WRITE, access, sectors_in
 from abstim.engine.read_only_caches import supply
-from abstim.engine.rules import SECTOR_BYTES, SECTORS
+from abstim.engine.rules import SECTORS
 from abstim.engine.servers import inject, respond_in_order
 from abstim.engine.state import HINTS, INDEX_HASH, INDEX_IPOLY, NEVER, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import arrived_victim, drop, find, place, touch, victim
 from functional.disk.compile import jit
+from functional.trace import SECTOR_BYTES
 
 
 @jit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functional.trace import LINE_BYTES, SECTOR_BYTES
+
 # From issue to result
 DISPATCH_CYCLES = 3  # a thread block's dispatch to its warps' first issue: fetched in the next cycle, then decoded
 DECODE_CYCLES = 2  # from a fetch to the first cycle in which the warp can issue what it brought
@@ -14,5 +16,4 @@ WINDOW_CYCLES = 1 << WINDOW_CYCLES_LOG2  # and SMs that share an L2 run no furth
 UNITS_A_CYCLE_LOG2 = 6
 UNITS_A_CYCLE = 1 << UNITS_A_CYCLE_LOG2  # service times are whole numbers of a 64th of a cycle
 
-# A cache line as the trace holds it
-SECTORS, SECTOR_BYTES = 4, 32
+SECTORS = LINE_BYTES // SECTOR_BYTES  # of a cache line

@@ -8,7 +8,7 @@ taken, so nothing needs clearing when time jumps.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,19 +46,22 @@ def record(*fields: str | tuple) -> np.dtype:
 
 # The numbers of a design point for a launch (design_point.machine_of)
 MACHINE = record(
-    *"sm_count schedulers policy active_warps warp_slots warps_per_block blocks_per_sm".split(),
-    *"sub_cores issues_a_turn register_steps shared_collectors result_bus banks".split(),
-    *"fetch_width fetch_line fetch_line_log2 fetches perfect_l1i perfect_const".split(),
-    *"l1i_sets l1i_ways const_sets const_ways const_line_bytes l1t_sets l1t_ways".split(),
-    *"l1d_sets l1d_ways l1d_set_lines l1d_index l1d_sectored l1d_banks l1d_bypassed".split(),  # a set: its room
-    *"l1d_write l1d_write_allocates l1d_allocates_on_miss l1d_fifo".split(),
-    *"sector_coalescing shared_cycles const_cycles l1d_cycles miss_cycles atomic_cycles l1i_miss_cycles".split(),
-    *"perfect l1i_mshrs const_mshrs mshr_merges l1d_mshrs pipe_stages miss_queue flit_bytes packet_bytes".split(),
-    *"request_cycles l2_reply_cycles dram_cycles dram_reply_cycles activate_cycles".split(),
-    *"l2_sector_units l2_atomic_units dram_sector_units".split(),  # of time: rules.UNITS_A_CYCLE
-    *"channels slices_per_channel interleave_log2 slice_log2 slice_hash_log2".split(),
-    *"l2_sets l2_ways l2_merges l2_hash_log2 dram_banks row_log2 bank_log2".split(),
-    *"register_count ring".split(),  # registers a warp; length of the rings in cycles
+    "sm_count", "schedulers", "policy", "active_warps", "warp_slots", "warps_per_block", "blocks_per_sm",
+    "sub_cores", "issues_a_turn", "register_steps", "shared_collectors", "result_bus", "banks",
+    "fetch_width", "fetch_line", "fetch_line_log2", "fetches", "perfect_l1i", "perfect_const",
+    "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1t_sets", "l1t_ways",
+    "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
+    "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypassed",
+    "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
+    "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
+    "l1i_miss_cycles",
+    "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
+    "packet_bytes",
+    "request_cycles", "l2_reply_cycles", "dram_cycles", "dram_reply_cycles", "activate_cycles",
+    "l2_sector_units", "l2_atomic_units", "dram_sector_units",  # of time: rules.UNITS_A_CYCLE
+    "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2",
+    "l2_sets", "l2_ways", "l2_merges", "l2_hash_log2", "dram_banks", "row_log2", "bank_log2",
+    "register_count", "ring",  # registers a warp; length of the rings in cycles
     ("port_width", np.int64, KINDS),
     ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
     ("scheduler_slots", np.uint64, SCHEDULERS),  # sets of warp slots
@@ -67,7 +70,7 @@ MACHINE = record(
     ("slice_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
     ("l2_residues", np.int64, RESIDUES),
     ("l1d_residues", np.int64, RESIDUES),
-)
+)  # fmt: skip
 
 # An instruction; its registers are Streams.operands[x_at : x_end]
 CODE = np.dtype(
@@ -112,8 +115,9 @@ SM = record(
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
     "last_fetched",
     # counters
-    *"l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses".split(),
-    *"l2_accesses l2_misses dram_reads dram_writes resident_warp_cycles".split(),
+    "l1d_accesses", "l1d_misses", "l1t_accesses", "l1t_misses", "const_accesses", "const_misses", "l1i_accesses",
+    "l1i_misses",
+    "l2_accesses", "l2_misses", "dram_reads", "dram_writes", "resident_warp_cycles",
     # warp slots
     ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp
     ("not_before", np.int64, SLOTS),  # no issue earlier: barrier, atomic, fence
@@ -156,7 +160,7 @@ SM = record(
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
     ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
     ("unit_free", np.int64, UNITS),
-)
+)  # fmt: skip
 
 
 class Tags(NamedTuple):
@@ -313,11 +317,11 @@ def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles
     )
 
 
-def _zeros(*shape: int, dtype: np.dtype | type = np.int64) -> np.ndarray:
+def _zeros(*shape: Any, dtype: np.dtype | type = np.int64) -> np.ndarray:
     return np.zeros([int(n) for n in shape], dtype)
 
 
-def _tags(sms: int, lines: int) -> Tags:
+def _tags(sms: int, lines: Any) -> Tags:
     return Tags(_zeros(sms, lines), _zeros(sms, lines), _zeros(sms, lines))
 
 
@@ -362,5 +366,3 @@ def _new_record(warps_per_block: int, thread_blocks: int, windows: int, window_c
     for rows in (blocks, warps):
         rows.view(np.int64)[:] = -1
     return Record(launch, blocks, warps, _zeros(windows), np.empty(0, ISSUE))
-
-

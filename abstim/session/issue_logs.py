@@ -32,7 +32,10 @@ def watch(workload: Workload, gpu: Gpu, flush: str = "all", progress: Progress =
         run = Simulation(inputs, gpu, limit.blocks_per_sm, caches=caches)
         log = run.run(np.arange(len(inputs.trace.thread_blocks)), drain=True, log_rows=count)
         run.leave(caches)
-        cycle, _, sm, slot, warp, instruction = log[np.lexsort((log[:, 0], log[:, 2])), :6].T
+        log = log[np.lexsort((log["cycle"], log["sm"]))]
+        sm, cycle, slot, instruction, warp = (
+            np.ascontiguousarray(log[name]) for name in ("sm", "cycle", "slot", "instruction", "warp")
+        )
         issues = IssueLog(sm, cycle, slot, instruction, warp, slot % gpu.spec.schedulers_per_sm)
         name = launch.program.name + (f" ({launch.label})" if launch.label else "")
         yield LaunchLog(name, issues, inputs.table.block_start, run.result().cycles, gpu.spec.sm_count)

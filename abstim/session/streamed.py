@@ -55,7 +55,7 @@ class LaunchTimer:
 
     def time(self, number: int, launch: Launch, trace: Trace, flush: str) -> list[LaunchResult]:
         """One launch on every GPU. Issue slots an SM are left out: 100,000 launches would need gigabytes of them."""
-        from abstim.engine.simulate import simulate_point
+        from abstim.engine import simulate_point
         from abstim.session.run import launch_occupancy, launch_result
 
         found, used = [], self.registers(launch)

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from abstim.engine import Caches
-from abstim.engine.simulate import simulate_point
+from abstim.engine import Caches, simulate_point
 from abstim.engine.warming import SECTOR_BITS, bank_loads, data, warm, warm_code
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent

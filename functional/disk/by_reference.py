@@ -7,9 +7,11 @@ function that is not inlined; when all is inlined the optimiser takes its fields
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from numba.core import cgutils, types
+from numba.core.types.containers import BaseNamedTuple
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import (
     infer_getattr,
@@ -23,9 +25,11 @@ from numba.extending import (
 class Reference(types.Type):
     """To a named tuple; has its fields, those that are named tuples as references."""
 
-    def __init__(self, to: types.BaseNamedTuple) -> None:
+    def __init__(self, to: BaseNamedTuple) -> None:
         self.to = to
-        super().__init__(f"Reference({to})")
+        # Types are part of every function's name, and the full one would run to pages
+        digest = hashlib.sha256(str(to).encode()).hexdigest()[:16]
+        super().__init__(f"Reference({to.instance_class.__name__}, {digest})")
 
 
 @register_model(Reference)
@@ -52,11 +56,11 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
         if name not in of.to.fields:
             return None
         field = of.to.types[of.to.fields.index(name)]
-        return Reference(field) if isinstance(field, types.BaseNamedTuple) else field
+        return Reference(field) if isinstance(field, BaseNamedTuple) else field
 
 
 @lower_getattr_generic(Reference)
 def _field(context: Any, builder: Any, of: Reference, pointer: Any, name: str) -> Any:
     at = of.to.fields.index(name)
     place = cgutils.gep_inbounds(builder, pointer, 0, at)
-    return place if isinstance(of.to.types[at], types.BaseNamedTuple) else builder.load(place)
+    return place if isinstance(of.to.types[at], BaseNamedTuple) else builder.load(place)
