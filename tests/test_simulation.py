@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,6 +13,7 @@ from abstim.gpu.config import load_gpu
 from abstim.session.run import occupancies, registers_of, run
 from abstim.target.execution import execute
 from abstim.target.resolve import open_target
+from functional.errors import InputError
 
 GPUS = {"perfect": ("gtx480", []), "real": ("gtx480", ["perfect_memory=false"]), "sub-cores": ("rtx3070", [])}
 
@@ -90,3 +92,52 @@ def test_kept_caches_never_make_a_run_of_equal_launches_slower():
         flush: run("hotspot", *GPUS["real"], flush=flush).totals["cycles"] for flush in ("all", "l1", "l1d", "none")
     }
     assert cycles["none"] < cycles["l1"] < cycles["all"] and cycles["l1d"] < cycles["all"]
+
+
+def simulation_with(benchmark: str, overrides: list[str], gpu: str = "gtx480") -> Simulation:
+    workload, point = execute(open_target(benchmark)), load_gpu(gpu, overrides)
+    return Simulation(workload.inputs(0, point), point, 1)
+
+
+def test_a_program_whose_unit_the_gpu_lacks_is_refused():
+    """It would wait for the unit for ever."""
+    with pytest.raises(
+        InputError, match=r"gtx480 unit.int_add=int: the program needs int units, and the SM has none"
+    ) as error:
+        simulation_with("nn_euclid", ["unit.int_add=int"])
+    assert "\n" not in str(error.value)
+    simulation_with("nn_euclid", ["unit.int_add=sfu"])
+
+
+def test_a_sub_core_without_a_unit_of_its_own_is_refused():
+    inputs, gpu, blocks = inputs_of("nn_euclid", "sub-cores")
+    fewer = replace(gpu, spec=replace(gpu.spec, sp_units=2))
+    with pytest.raises(InputError, match="sp units, and the SM has 2 for 4 sub-cores"):
+        Simulation(inputs, fewer, blocks)
+
+
+@pytest.mark.parametrize("name, value", [("max_warps_per_sm", 128), ("l1i_mshrs", 9), ("shared_collectors", 65)])
+def test_a_gpu_too_large_for_the_records_is_refused(name, value):
+    """The configuration refuses these too; a Gpu made in Python need not have come from there."""
+    inputs, gpu, blocks = inputs_of("nn_euclid", "perfect")
+    with pytest.raises(InputError, match=rf"gtx480: {name} = {value}; the engine knows \d+ at most"):
+        Simulation(inputs, replace(gpu, spec=replace(gpu.spec, **{name: value})), blocks)
+
+
+def test_more_warps_than_slots_are_refused():
+    inputs, gpu, _ = inputs_of("nn_euclid", "perfect")
+    with pytest.raises(InputError, match="do not fit into max_warps_per_sm = 48"):
+        simulate_point(inputs, gpu, 48)
+
+
+def test_every_column_of_a_kept_cache_is_flushed_with_it():
+    inputs, gpu, blocks = inputs_of("hotspot", "real")
+    caches = Caches()
+    simulate_point(inputs, gpu, blocks, caches)
+    assert len(caches.l2_lines) and caches.first_level is not None and caches.first_level.l1d.tag.any()
+    caches.flush("l1d")
+    assert not caches.first_level.l1d.tag.any() and caches.first_level.l1i.tag.any()
+    caches.flush("l1")
+    assert caches.first_level is None and len(caches.l2_lines)
+    caches.flush("all")
+    assert not len(caches.l2_lines)

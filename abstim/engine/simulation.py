@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Int64
 
 from abstim.engine.design_point import code_of, machine_of, streams_of
+from abstim.engine.initial_state import new_state
 from abstim.engine.inputs import COUNTERS, EngineResult, LaunchInputs
 from abstim.engine.kept_caches import Caches
-from abstim.engine.state import EMPTY, ISSUE, new_state
+from abstim.engine.state import EMPTY, ISSUE
 from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
 from functional.disk.machine_code import Native
