@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,8 @@ from abstim.engine.state import (
     Tags,
 )  # fmt: skip
 
+LARGE_BYTES = 1 << 18
+
 
 def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles: int = 64) -> State:
     """A design point at cycle 0: caches empty, nothing resident; room for the record of a launch of so many blocks."""
@@ -51,7 +55,13 @@ def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles
 
 
 def _zeros(*shape: Any, dtype: np.dtype | type = np.int64) -> np.ndarray:
-    return np.zeros([int(n) for n in shape], dtype)
+    """Large arrays are pages of their own, zero once they are touched: most of a GPU's state never is by a launch, and
+    what NumPy reuses it clears."""
+    sizes = [int(n) for n in shape]
+    length = prod(sizes) * np.dtype(dtype).itemsize
+    if length < LARGE_BYTES:
+        return np.zeros(sizes, dtype)
+    return np.frombuffer(mmap(-1, length), dtype).reshape(sizes)
 
 
 def _tags(sms: int, lines: Any) -> Tags:
@@ -59,7 +69,7 @@ def _tags(sms: int, lines: Any) -> Tags:
 
 
 def _new_sms(m: np.ndarray) -> np.ndarray:
-    sms = np.zeros(int(m["sm_count"]), SM)
+    sms = _zeros(m["sm_count"], dtype=SM)
     sms["ready"], sms["last"], sms["idle_reason"], sms["last_dispatch"] = NEVER, -1, EMPTY, -1
     sms["last_fetched"], sms["number"] = -1, np.arange(len(sms))
     if m["policy"] == TWO_LEVEL:  # its queues hold every slot, resident or not
