@@ -21,7 +21,7 @@ REGISTERS = 12
 SP, SFU, MEM = 0, 1, 2
 POLICIES = ("gto", "lrr", "oldest", "two_level")
 NO_RESULT = (Kind.BARRIER, Kind.EXIT, Kind.FENCE, Kind.SHARED_STORE, Kind.GLOBAL_STORE)
-KINDS = [kind for kind in Kind if kind != Kind.TEXTURE_LOAD]  # the texture cache is the compiled engine's alone
+KINDS = [kind for kind in Kind if kind != Kind.TEXTURE_LOAD]  # the texture cache is the engine's alone
 SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 
 

@@ -41,7 +41,7 @@ $L__BB0_2:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    import abstim.engine.simulate  # noqa: F401  its machine code stays in the cache of all tests
+    import abstim.engine.simulation  # noqa: F401  its machine code stays in the cache of all tests
 
     monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
 

@@ -9,9 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from abstim.cli.app import app
-from abstim.engine import Caches
-from abstim.engine.design_point import machine_of
-from abstim.engine.simulate import simulate_point
+from abstim.engine import Caches, simulate_point
 from abstim.engine.warming import bank_loads, warm, without_data
 from abstim.gpu.config import load_gpu
 from abstim.progress import silent
@@ -29,13 +27,8 @@ def study():
     return Study(open_session("dct8x8"), GPU)
 
 
-def l2_lines(study, number, caches):
-    inputs = study.session.inputs(number, GPU)
-    m = machine_of(
-        GPU, inputs.trace.warps_per_block, study.session.blocks_per_sm(number, GPU), inputs.table, inputs.shared_bytes
-    )
-    tags = caches.far[int(m["l2_at"]) : int(m["l2_at"]) + int(m["l2_lines"])]
-    return set((tags[tags > 0] - 1).tolist())
+def l2_lines(caches):
+    return set(caches.l2_lines.tolist())
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -45,8 +38,8 @@ def test_warming_leaves_the_lines_that_running_leaves(study, number):
     ran, warmed = Caches(), Caches()
     simulate_point(inputs, GPU, blocks, ran)
     warm(inputs, GPU, blocks, warmed)
-    assert l2_lines(study, number, warmed) == l2_lines(study, number, ran)
-    assert l2_lines(study, number, warmed) >= set(study.footprints[number].tolist())
+    assert l2_lines(warmed) == l2_lines(ran)
+    assert l2_lines(warmed) >= set(study.footprints[number].tolist())
 
 
 def test_a_part_of_a_launch_warms_a_part(study):
@@ -55,14 +48,14 @@ def test_a_part_of_a_launch_warms_a_part(study):
     for share in (0.0, 0.25, 1.0):
         caches = Caches()
         warm(inputs, GPU, blocks, caches, share)
-        sizes.append(len(l2_lines(study, 0, caches)))
+        sizes.append(len(l2_lines(caches)))
     assert sizes[0] == 0 < sizes[1] < sizes[2]
 
 
 def test_code_alone_brings_no_data(study):
     inputs, caches = study.session.inputs(0, GPU), Caches()
     warm(without_data(inputs), GPU, study.session.blocks_per_sm(0, GPU), caches)
-    lines = l2_lines(study, 0, caches)
+    lines = l2_lines(caches)
     assert lines and not lines & set(study.footprints[0].tolist())
     assert lines_of(without_data(inputs).trace.records).size == 0
 

@@ -47,7 +47,7 @@ MACRO = ["sm_count=30", "schedulers_per_sm=1", "scheduler=lrr", "max_blocks_per_
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
-    import abstim.engine.simulate  # its machine code stays in the cache of all tests
+    import abstim.engine.simulation  # its machine code stays in the cache of all tests
 
     monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "saxpy.ptx"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from abstim.engine import Caches, LaunchInputs
-from abstim.engine.simulate import simulate_point
-from abstim.engine.simulation import Simulation
+from abstim.engine import Caches, LaunchInputs, Simulation, simulate_point
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.session.session import open_session
+from functional.errors import InputError
 
 GPUS = {"perfect": ("gtx480", []), "real": ("gtx480", ["perfect_memory=false"]), "sub-cores": ("rtx3070", [])}
 
@@ -33,7 +33,7 @@ def test_steps_of_any_size_give_the_same_cycles(kind, chunk):
     order = np.arange(len(inputs.trace.thread_blocks))
     for first in range(0, len(order), chunk):
         launch.run(order[first : first + chunk], drain=False)
-        assert launch.blocks[order[first : first + chunk], 1].min() >= 0
+        assert launch.blocks["dispatch_cycle"][order[first : first + chunk]].min() >= 0
     launch.run(order[:0], drain=True)
     again = launch.result()
     assert (again.cycles, again.counters) == (whole.cycles, whole.counters)
@@ -46,15 +46,16 @@ def test_the_log_holds_every_issue_once(kind):
     launch = Simulation(inputs, gpu, blocks, windows=1 << 12, window_cycles=64)
     count = int(inputs.trace.warp_instructions.sum())
     log = launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True, log_rows=count + 5)
-    cycle, result, sm, slot, warp = log.T[:5]
+    cycle, result, sm, slot, warp = (log[name] for name in ("cycle", "result_cycle", "sm", "slot", "warp"))
+    warps, thread_blocks = launch.warps, launch.blocks
     assert len(log) == count == launch.windows.sum()
     assert np.bincount(warp).tolist() == inputs.trace.warp_instructions.tolist()
     assert (result > cycle).all() and sm.max() < gpu.spec.sm_count and slot.max() < gpu.spec.max_warps_per_sm
-    first = np.full(len(launch.warps), np.iinfo(np.int64).max)
+    first = np.full(len(warps), np.iinfo(np.int64).max)
     np.minimum.at(first, warp, cycle)
-    assert (first == launch.warps[:, 0]).all() and (launch.warps[:, 1] > launch.warps[:, 0]).all()
-    assert (launch.blocks[:, 2] >= launch.blocks[:, 1]).all()
-    assert launch.blocks[:, 2].max() + 1 + gpu.params.launch_latency_cycles == launch.result().cycles
+    assert (first == warps["issue_cycle"]).all() and (warps["retire_cycle"] > warps["issue_cycle"]).all()
+    assert (thread_blocks["retire_cycle"] >= thread_blocks["dispatch_cycle"]).all()
+    assert thread_blocks["retire_cycle"].max() + 1 + gpu.params.launch_latency_cycles == launch.result().cycles
 
 
 def test_a_second_launch_finds_what_the_first_left():
@@ -78,10 +79,10 @@ def test_where_lines_were_found_is_not_kept():
     inputs, gpu, blocks = inputs_of("nn_euclid", "sub-cores")
     launch, caches = Simulation(inputs, gpu, blocks), Caches()
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
-    hints = slice(int(launch.machine["hints_at"]), int(launch.machine["cache_words"]))
-    assert launch.heaps[:, hints].any()
+    assert launch.state.l1d.hint.any()
     launch.leave(caches)
-    assert caches.heaps is not None and not caches.heaps[:, hints].any()
+    again = Simulation(inputs, gpu, blocks, caches=caches)
+    assert again.state.l1d.tag.any() and not again.state.l1d.hint.any()
 
 
 def test_kept_caches_never_make_a_run_of_equal_launches_slower():
@@ -89,3 +90,52 @@ def test_kept_caches_never_make_a_run_of_equal_launches_slower():
         flush: run("hotspot", *GPUS["real"], flush=flush).totals["cycles"] for flush in ("all", "l1", "l1d", "none")
     }
     assert cycles["none"] < cycles["l1"] < cycles["all"] and cycles["l1d"] < cycles["all"]
+
+
+def simulation_with(benchmark: str, overrides: list[str], gpu: str = "gtx480") -> Simulation:
+    workload, point = execute(open_target(benchmark)), load_gpu(gpu, overrides)
+    return Simulation(workload.inputs(0, point), point, 1)
+
+
+def test_a_program_whose_unit_the_gpu_lacks_is_refused():
+    """It would wait for the unit for ever."""
+    with pytest.raises(
+        InputError, match=r"gtx480 unit.int_add=int: the program needs int units, and the SM has none"
+    ) as error:
+        simulation_with("nn_euclid", ["unit.int_add=int"])
+    assert "\n" not in str(error.value)
+    simulation_with("nn_euclid", ["unit.int_add=sfu"])
+
+
+def test_a_sub_core_without_a_unit_of_its_own_is_refused():
+    inputs, gpu, blocks = inputs_of("nn_euclid", "sub-cores")
+    fewer = replace(gpu, spec=replace(gpu.spec, sp_units=2))
+    with pytest.raises(InputError, match="sp units, and the SM has 2 for 4 sub-cores"):
+        Simulation(inputs, fewer, blocks)
+
+
+@pytest.mark.parametrize("name, value", [("max_warps_per_sm", 128), ("l1i_mshrs", 9), ("shared_collectors", 65)])
+def test_a_gpu_too_large_for_the_records_is_refused(name, value):
+    """The configuration refuses these too; a Gpu made in Python need not have come from there."""
+    inputs, gpu, blocks = inputs_of("nn_euclid", "perfect")
+    with pytest.raises(InputError, match=rf"gtx480: {name} = {value}; the engine knows \d+ at most"):
+        Simulation(inputs, replace(gpu, spec=replace(gpu.spec, **{name: value})), blocks)
+
+
+def test_more_warps_than_slots_are_refused():
+    inputs, gpu, _ = inputs_of("nn_euclid", "perfect")
+    with pytest.raises(InputError, match="do not fit into max_warps_per_sm = 48"):
+        simulate_point(inputs, gpu, 48)
+
+
+def test_every_column_of_a_kept_cache_is_flushed_with_it():
+    inputs, gpu, blocks = inputs_of("hotspot", "real")
+    caches = Caches()
+    simulate_point(inputs, gpu, blocks, caches)
+    assert len(caches.l2_lines) and caches.first_level is not None and caches.first_level.l1d.tag.any()
+    caches.flush("l1d")
+    assert not caches.first_level.l1d.tag.any() and caches.first_level.l1i.tag.any()
+    caches.flush("l1")
+    assert caches.first_level is None and len(caches.l2_lines)
+    caches.flush("all")
+    assert not len(caches.l2_lines)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abstim
-from abstim.engine.layout import LOG_COLUMNS
 from abstim.gpu.config import load_gpu
 from abstim.study.sample import Known, compare, ideal, sample, units
 from abstim.study.sample.launch_features import basic_block_vector
@@ -72,7 +71,7 @@ def test_pieces_of_a_log_are_the_whole_log_in_order(gpu) -> None:
         return program.session.simulation(0, gpu, trace)
 
     whole = launch().run(order, drain=True, log_rows=int(trace.warp_instructions.sum()))
-    cycle, sm, instruction = (whole[:, LOG_COLUMNS.index(name)] for name in ("cycle", "sm", "instruction"))
+    cycle, sm, instruction = (whole[name] for name in ("cycle", "sm", "instruction"))
     sort = np.lexsort((sm, cycle))
     pieces = list(units.issues(launch(), order, "", step_rows=2_000))
     assert len(pieces) > 10

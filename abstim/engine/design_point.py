@@ -7,23 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from abstim.engine.layout import (
-    BUCKETS,
+from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
+from abstim.engine.state import (
     CODE,
+    EVICT,
     GTO,
-    HINTS,
+    INDEX_HASH,
+    INDEX_IPOLY,
+    INDEX_LINEAR,
     KINDS,
-    LINE_WORDS,
-    LOG_COLUMNS,
+    LOCAL_BACK,
     LRR,
     MACHINE,
     MEM,
     OLDEST,
     PORTS,
     RESIDUES,
-    RESPONSES,
     TWO_LEVEL,
-    UNITS_A_CYCLE_LOG2,
+    WRITE_BACK,
+    WRITE_THROUGH,
     Offsets,
     Streams,
 )  # fmt: skip
@@ -32,10 +34,10 @@ from functional.trace import LINE_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
 
-MOST_TRANSACTIONS = 128  # of one warp instruction: 32 lanes, a record each, 4 sectors
+MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each
 POLICIES = {"gto": GTO, "lrr": LRR, "oldest": OLDEST, "two_level": TWO_LEVEL}
-INDICES = {"linear": 0, "hash": 1, "ipoly": 2}
-WRITES = {"local_back": 0, "evict": 1, "through": 2, "back": 3}
+INDICES = {"linear": INDEX_LINEAR, "hash": INDEX_HASH, "ipoly": INDEX_IPOLY}
+WRITES = {"local_back": LOCAL_BACK, "evict": EVICT, "through": WRITE_THROUGH, "back": WRITE_BACK}
 # Primitive polynomials over GF(2) by degree, for pseudo-randomly interleaved memory (Rau, ISCA 1991)
 POLYNOMIALS = (0b1, 0b11, 0b111, 0b1011, 0b10011, 0b100101, 0b1000011, 0b10000011, 0b100011101, 0b1000010001,
                0b10000001001, 0b100000000101, 0b1000001010011)  # fmt: skip
@@ -64,7 +66,7 @@ def machine_of(
         "fetch_width": pipeline.instructions_per_fetch, "fetch_line": pipeline.fetch_line_instructions,
         "fetch_line_log2": pipeline.fetch_line_instructions.bit_length() - 1, "fetches": spec.fetches_per_cycle,
         "perfect_l1i": spec.perfect_instruction_cache, "perfect_const": spec.perfect_constant_cache,
-        "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "l1d_lines": spec.l1d_sets * spec.l1d_ways,
+        "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "l1d_set_lines": spec.l1d_ways,
         "l1d_index": INDICES[spec.l1d_index], "l1d_residues": residues(_log2(spec.l1d_sets)),
         "l1d_bypassed": spec.l1d_bypass,
         "l1d_write": WRITES[spec.l1d_write], "l1d_write_allocates": spec.l1d_write_allocate,
@@ -82,8 +84,6 @@ def machine_of(
         m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
     m["scheduler_of"] = np.arange(len(m["scheduler_of"])) % spec.schedulers_per_sm
     _lay_out_ports(m, gpu)
-    _lay_out_heap(m)
-    _lay_out_far(m)
     return m
 
 
@@ -122,7 +122,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
     spec, params = gpu.spec, gpu.params
 
     def units(cycles: float) -> int:
-        return round(cycles * (1 << UNITS_A_CYCLE_LOG2))
+        return round(cycles * UNITS_A_CYCLE)
 
     slices = (spec.dram_channels * spec.l2_slices_per_channel - 1).bit_length()
     sets = (spec.l2_sets - 1).bit_length()
@@ -184,62 +184,6 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     return 1 << int(ahead).bit_length()
 
 
-def _lay_out_heap(m: np.ndarray) -> None:
-    """Set the `*_at` offsets, in words, and the heap's size. What outlives a launch comes first."""
-    caches = {
-        "l1i_at": 4 * m["l1i_sets"] * m["l1i_ways"],
-        "const_at": 4 * m["const_sets"] * m["const_ways"],
-        "l1t_at": 4 * m["l1t_sets"] * m["l1t_ways"],
-        "l1d_at": LINE_WORDS * m["l1d_lines"],
-        "hints_at": HINTS,
-    }
-    m["cache_words"] = _lay_out(m, caches)
-    sizes = caches | {
-        "registers_at": m["warp_slots"] * m["register_count"],
-        "results_at": m["first_unit"][-1] * m["ring"],
-        "bus_at": m["result_bus"] * m["ring"],
-        "bank_at": m["banks"] * m["ring"] * m["register_steps"],
-        "responses_at": 0 if m["perfect"] else RESPONSES,
-        "mshrs_at": 0 if m["perfect"] else m["l1d_mshrs"],
-        "pipe_at": 0 if m["perfect"] else m["pipe_stages"],
-    }
-    m["heap_words"] = _lay_out(m, sizes)
-
-
-def _lay_out_far(m: np.ndarray) -> None:
-    """The same for what the SMs share: one word if memory is perfect."""
-    slices = m["channels"] * m["slices_per_channel"]
-    m["l2_lines"] = slices * m["l2_sets"] * m["l2_ways"]
-    sizes = {
-        "l2_at": LINE_WORDS * m["l2_lines"],
-        "slices_at": 2 * BUCKETS * slices,
-        "channels_at": 2 * BUCKETS * m["channels"],
-        "rows_at": m["channels"] * m["dram_banks"],
-        "banks_at": m["channels"] * m["dram_banks"],
-        "uses_at": 1,
-    }
-    m["far_words"] = 1 if m["perfect"] else _lay_out(m, sizes)
-
-
-def lay_out_record(m: np.ndarray, thread_blocks: int, windows: int, window_cycles: int) -> int:
-    """Room, behind what the SMs share, for a launch's record: three words a thread block (SM, dispatch, retirement),
-    two a warp (first issue, retirement), one a window of `window_cycles` (a power of two). Returns the words in all."""
-    m["blocks_at"] = m["far_words"]
-    m["warps_at"] = m["blocks_at"] + 3 * thread_blocks
-    m["windows_at"] = m["warps_at"] + 2 * thread_blocks * m["warps_per_block"]
-    m["windows"], m["window_log2"] = windows, _log2(window_cycles)
-    return int(m["windows_at"]) + windows
-
-
-def _lay_out(m: np.ndarray, sizes: dict[str, int]) -> int:
-    """Set each offset after the one before it; returns where the last ends."""
-    used = 0
-    for name, words in sizes.items():
-        m[name] = used
-        used += int(words)
-    return used
-
-
 @lru_cache(maxsize=64)
 def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     """The latency table as CODE records, one an instruction, and the operands they point into."""
@@ -259,8 +203,7 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     return code, np.array(operands, np.int16)
 
 
-def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray, log_rows: int = 0) -> tuple[Streams, Offsets]:
-    """The trace and the program's blocks as the engine reads them, and room for the log it writes."""
-    log = np.empty((log_rows, len(LOG_COLUMNS)), np.int64)
-    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands, log)
+def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray) -> tuple[Streams, Offsets]:
+    """The trace and the program's blocks as the engine reads them."""
+    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

@@ -1,22 +1,30 @@
-"""A memory instruction on the load/store unit: transactions from the trace, occupancy of the unit, result cycle."""
+"""A memory instruction on the load/store unit: transactions from the trace, bank conflicts of shared memory, occupancy
+of the unit, result cycle (docs/timing-rules.md, rule 5)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.l1d import beyond, l1d_load, l1d_store
-from abstim.engine.layout import READ
+from abstim.engine import l1d
+from abstim.engine.l2 import READ
 from abstim.engine.read_only_caches import const_line, texture_line
 from functional.disk.compile import jit
-from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
 PARAM_LOAD, CONST_LOAD, GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (
     int(Kind.PARAM_LOAD), int(Kind.CONST_LOAD), int(Kind.GLOBAL_LOAD), int(Kind.GLOBAL_STORE), int(Kind.GLOBAL_ATOMIC),
 )  # fmt: skip
-SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC = int(Kind.SHARED_LOAD), int(Kind.SHARED_STORE), int(Kind.SHARED_ATOMIC)
-TEXTURE_LOAD = int(Kind.TEXTURE_LOAD)
+SHARED_LOAD, SHARED_ATOMIC, TEXTURE_LOAD = int(Kind.SHARED_LOAD), int(Kind.SHARED_ATOMIC), int(Kind.TEXTURE_LOAD)
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
+
+
+@jit
+def line_and_sectors(streams, k):
+    """Line number and set of touched sectors of record `k` (functional.trace)."""
+    record = np.int64(streams.records[k])
+    return record >> 5, (record >> 1) & 15
 
 
 @jit
@@ -33,7 +41,7 @@ def next_transaction(left, size):
     if size == 128:
         return left
     if size == 64:
-        return left & 12 if left & 12 else left
+        return left & UPPER_HALF if left & UPPER_HALF else left
     sector = 8
     while not left & sector:
         sector >>= 1
@@ -53,41 +61,41 @@ def next_cycle(m, busy, sectors):
 
 
 @jit
-def const_transactions(m, record):
-    """Constant-cache lines one 128 B record touches."""
-    sectors = (record >> 1) & 15
-    if m.const_line_bytes >= 128:
+def const_transactions(m, sectors):
+    """Constant-cache lines that the sectors of one 128 B record lie in."""
+    if m.const_line_bytes >= LINE_BYTES:
         return 1
-    return int((sectors & 3) != 0) + int((sectors & 12) != 0)
+    return int((sectors & LOWER_HALF) != 0) + int((sectors & UPPER_HALF) != 0)
 
 
 @jit
-def occupancy_of(sm, heap, far, m, code, streams, w, i):
+def occupancy_of(c, w, i):
     """Cycles instruction `i` of warp `w` keeps the load/store unit, and the end of its records."""
-    kind = code[i].kind
+    sm, kind = c.sm, c.code[i].kind
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        return max(1, np.int64(streams.conflicts[sm.conflict[w]])), sm.record[w]
+        return max(1, np.int64(c.streams.conflicts[sm.conflict[w]])), sm.record[w]
     if kind < PARAM_LOAD:
         return 1, sm.record[w]
     end = sm.record[w]
-    while streams.records[end] & 1:
+    while c.streams.records[end] & 1:
         end += 1
-    return max(1, pipe_cycles(m, code, streams, i, sm.record[w], end + 1)), end + 1
+    return max(1, pipe_cycles(c, i, sm.record[w], end + 1)), end + 1
 
 
 @jit
-def pipe_cycles(m, code, streams, i, first, end):
+def pipe_cycles(c, i, first, end):
     """Cycles in which the transactions of the records `first` .. `end` - 1 enter the pipe."""
-    if code[i].kind <= CONST_LOAD:
+    m, count = c.machine, 0
+    if c.code[i].kind <= CONST_LOAD:
         if m.perfect_const:
             return 1
-        count = 0
         for k in range(first, end):
-            count += const_transactions(m, np.int64(streams.records[k]))
+            _, sectors = line_and_sectors(c.streams, k)
+            count += const_transactions(m, sectors)
         return count
-    count, busy, size = 0, -1, transaction_bytes(m, code[i].access_bytes)
+    busy, size = -1, transaction_bytes(m, c.code[i].access_bytes)
     for k in range(end - 1, first - 1, -1):
-        left = (np.int64(streams.records[k]) >> 1) & 15
+        _, left = line_and_sectors(c.streams, k)
         while left:
             sectors = next_transaction(left, size)
             left &= ~sectors
@@ -97,99 +105,97 @@ def pipe_cycles(m, code, streams, i, first, end):
 
 
 @jit
-def result_of(sm, heap, far, m, code, streams, w, i, start, end):
+def result_of(c, w, i, start, end):
     """Cycle in which the access that starts at `start` is complete; moves the warp's cursors past it."""
-    kind = code[i].kind
+    sm, m, kind = c.sm, c.machine, c.code[i].kind
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        degree = np.int64(streams.conflicts[sm.conflict[w]])
+        degree = np.int64(c.streams.conflicts[sm.conflict[w]])
         sm.conflict[w] += 1
         return start + m.shared_cycles + degree - 1 if degree else start + 1
     if kind < PARAM_LOAD:
         return start + 1
     first = sm.record[w]
     sm.record[w] = end
-    record = np.int64(streams.records[first])
-    if not (record >> 1) & 15:
+    line, sectors = line_and_sectors(c.streams, first)
+    if not sectors:
         return start + 1
-    if (record >> 5) == SHARED_LINE:
+    if line == SHARED_LINE:
         return start + m.shared_cycles + (end - first) - 1
     if kind <= CONST_LOAD:
-        return const_result(sm, heap, far, m, streams, first, end, start)
-    return global_result(sm, heap, far, m, code, streams, i, first, end, start)
+        return const_result(c, first, end, start)
+    return global_result(c, i, first, end, start)
 
 
 @jit
-def const_result(sm, heap, far, m, streams, first, end, start):
+def const_result(c, first, end, start):
     """A parameter or constant load: one line a cycle."""
-    time, done = start + m.const_cycles, start
+    m = c.machine
+    time, done, wide = start + m.const_cycles, start, m.const_line_bytes >= LINE_BYTES
     if m.perfect_const:
         return time
     for k in range(end - 1, first - 1, -1):
-        record = np.int64(streams.records[k])
-        sectors, line = (record >> 1) & 15, record >> 5
-        for half in range(2):
-            if m.const_line_bytes >= 128 and half == 1:
-                break
-            if m.const_line_bytes >= 128 or (sectors >> (2 * half)) & 3:
-                done = max(
-                    done, const_line(sm, heap, far, m, line if m.const_line_bytes >= 128 else 2 * line + half, time)
-                )
-                time = max(time, sm.const_blocked) + 1
+        line, sectors = line_and_sectors(c.streams, k)
+        for half in range(1 if wide else 2):
+            if wide or (sectors >> (2 * half)) & LOWER_HALF:
+                done = max(done, const_line(c, line if wide else 2 * line + half, time))
+                time = max(time, c.sm.const_blocked) + 1
     return done
 
 
 @jit
-def global_result(sm, heap, far, m, code, streams, i, first, end, start):
+def global_result(c, i, first, end, start):
     """A global, local or generic access: one transaction a cycle into the L1D pipeline, last line first."""
-    kind, size = code[i].kind, transaction_bytes(m, code[i].access_bytes)
+    sm, m = c.sm, c.machine
+    kind, size = c.code[i].kind, transaction_bytes(m, c.code[i].access_bytes)
     time, done, busy = start + m.l1d_cycles, start, -1
     sm.entered = start
     for k in range(end - 1, first - 1, -1):
-        record = np.int64(streams.records[k])
-        line, left = record >> 5, (record >> 1) & 15
+        line, left = line_and_sectors(c.streams, k)
         while left:
             sectors = next_transaction(left, size)
             left &= ~sectors
             later, busy = next_cycle(m, busy, sectors)
-            enter_pipe(sm, heap, m, later)
+            enter_pipe(c, later)
             time = max(time + later, sm.tags_blocked, sm.entered + m.l1d_cycles)
-            done = max(done, transaction(sm, heap, far, m, kind, line, time, sectors))
-            leave_pipe(sm, heap, m, time)
+            done = max(done, transaction(c, kind, line, time, sectors))
+            leave_pipe(c, time)
     sm.tags_blocked = max(sm.tags_blocked, time + 1)
     return done
 
 
 @jit
-def enter_pipe(sm, heap, m, later):
+def enter_pipe(c, later):
     """The next transaction enters the L1D pipeline, `later` cycles after the one before it, or once there is room.
 
     While the tags are blocked, transactions close up behind them: as many as the pipeline has stages.
     """
+    sm = c.sm
     sm.entered += later
-    if not m.perfect:  # whose tags are never blocked
-        sm.entered = max(sm.entered, heap[m.pipe_at + sm.pipe_position])
+    if not c.machine.perfect:  # whose tags are never blocked
+        sm.entered = max(sm.entered, c.l1d.pipe[sm.pipe_position])
 
 
 @jit
-def leave_pipe(sm, heap, m, time):
+def leave_pipe(c, time):
     """The transaction that met the tags at `time` leaves the pipeline; a blocked one stays until it can go on."""
-    if not m.perfect:
-        heap[m.pipe_at + sm.pipe_position] = max(time, sm.tags_blocked)
-        sm.pipe_position = sm.pipe_position + 1 if sm.pipe_position + 1 < m.pipe_stages else 0
+    sm = c.sm
+    if not c.machine.perfect:
+        c.l1d.pipe[sm.pipe_position] = max(time, sm.tags_blocked)
+        sm.pipe_position = sm.pipe_position + 1 if sm.pipe_position + 1 < c.machine.pipe_stages else 0
 
 
 @jit
-def transaction(sm, heap, far, m, kind, line, time, sectors):
+def transaction(c, kind, line, time, sectors):
     """Result cycle of one transaction that would meet the L1D tags at `time`."""
+    m = c.machine
     if kind == GLOBAL_ATOMIC:
-        return beyond(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors, READ, m.l2_atomic_units)
+        return l1d.pass_by(c, line, time - m.l1d_cycles - 1, sectors, READ, m.l2_atomic_units)
     if kind == TEXTURE_LOAD:
-        return texture_line(sm, heap, far, m, line, time)
+        return texture_line(c, line, time)
     if line >= LOCAL_LINE:
-        return l1d_load(sm, heap, far, m, line, time, sectors)
+        return l1d.load(c, line, time, sectors)
     if m.l1d_bypassed:
-        write = kind == GLOBAL_STORE
-        return beyond(sm, heap, far, m, line, time - m.l1d_cycles - 1, sectors, write, m.l2_sector_units)
+        return l1d.pass_by(c, line, time - m.l1d_cycles - 1, sectors, kind == GLOBAL_STORE, m.l2_sector_units)
     if kind == GLOBAL_LOAD:
-        return l1d_load(sm, heap, far, m, line, time, sectors)
-    return l1d_store(sm, heap, far, m, line, time, sectors)
+        return l1d.load(c, line, time, sectors)
+    return l1d.store(c, line, time, sectors)

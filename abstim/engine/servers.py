@@ -1,50 +1,61 @@
-"""Servers that many SMs share. SMs run a few cycles apart, and requests lie ahead of their clocks, so a server keeps
-what it can still do in each stretch of time, not when it is free: requests need not come in time order.
+"""Servers that many SMs share, and an SM's ports to them.
+
+SMs run a few cycles apart, and requests lie ahead of their clocks, so a server keeps what it can still do in each
+stretch of time, a bucket, not when it is free: requests need not come in time order. A server is a row of BUCKETs.
 """
 
 from __future__ import annotations
 
-from abstim.engine.layout import BUCKET_CYCLES_LOG2, BUCKETS, RESPONSES, UNITS_A_CYCLE_LOG2
+from abstim.engine.rules import UNITS_A_CYCLE_LOG2, WINDOW_CYCLES, WINDOW_CYCLES_LOG2
+from abstim.engine.state import BUCKETS, RESPONSES
 from functional.disk.compile import jit
 
-CAPACITY = 1 << (BUCKET_CYCLES_LOG2 + UNITS_A_CYCLE_LOG2)  # of a bucket, in units
+CAPACITY = 1 << (WINDOW_CYCLES_LOG2 + UNITS_A_CYCLE_LOG2)  # of a bucket, in units
 
 
 @jit
-def bucket_at(far, at, b):
-    """Position of bucket `b` (a stretch of time) of the server at `at`: its number, then the units used of it."""
-    k = at + 2 * (b & (BUCKETS - 1))
-    if far[k] != b:
-        far[k] = b
-        far[k + 1] = 0
-    return k
+def bucket_of(servers, n, b):
+    """Bucket `b` (a stretch of time) of server `n`; its place may have held one long past."""
+    bucket = servers[n, b & (BUCKETS - 1)]
+    if bucket.number != b:
+        bucket.number = b
+        bucket.used = 0
+    return bucket
 
 
 @jit
-def serve(far, at, time, units):
-    """Book `units` of the server at `at`, not before `time`; returns the cycle in which they are done."""
-    b = time >> BUCKET_CYCLES_LOG2
-    k = bucket_at(far, at, b)
-    while far[k + 1] >= CAPACITY:
+def serve(servers, n, time, units):
+    """Book `units` of server `n`, not before `time`; returns the cycle in which they are done."""
+    b = time >> WINDOW_CYCLES_LOG2
+    while bucket_of(servers, n, b).used >= CAPACITY:
         b += 1
-        k = bucket_at(far, at, b)
-    used = far[k + 1]
-    far[k + 1] = min(CAPACITY, used + units)
+    bucket = servers[n, b & (BUCKETS - 1)]
+    used = bucket.used
+    bucket.used = min(CAPACITY, used + units)
     if used + units > CAPACITY:
-        rest = bucket_at(far, at, b + 1)
-        far[rest + 1] = min(CAPACITY, far[rest + 1] + used + units - CAPACITY)
-    start = max(time, (b << BUCKET_CYCLES_LOG2) + (used >> UNITS_A_CYCLE_LOG2))
+        rest = bucket_of(servers, n, b + 1)
+        rest.used = min(CAPACITY, rest.used + used + units - CAPACITY)
+    start = max(time, (b << WINDOW_CYCLES_LOG2) + (used >> UNITS_A_CYCLE_LOG2))
     return start + (units >> UNITS_A_CYCLE_LOG2)
 
 
 @jit
-def block(far, at, time, until):
-    """Nothing more is served from `time` to `until`."""
-    for b in range(time >> BUCKET_CYCLES_LOG2, until >> BUCKET_CYCLES_LOG2):
-        far[bucket_at(far, at, b) + 1] = CAPACITY
-    last = bucket_at(far, at, until >> BUCKET_CYCLES_LOG2)
-    gone = (until & ((1 << BUCKET_CYCLES_LOG2) - 1)) << UNITS_A_CYCLE_LOG2
-    far[last + 1] = max(far[last + 1], gone)
+def block(servers, n, time, until):
+    """Server `n` does nothing more from `time` to `until`."""
+    for b in range(time >> WINDOW_CYCLES_LOG2, until >> WINDOW_CYCLES_LOG2):
+        bucket_of(servers, n, b).used = CAPACITY
+    last = bucket_of(servers, n, until >> WINDOW_CYCLES_LOG2)
+    last.used = max(last.used, (until & (WINDOW_CYCLES - 1)) << UNITS_A_CYCLE_LOG2)
+
+
+@jit
+def inject(sm, m, time, flits):
+    """A request of some flits leaves the SM for the crossbar, one a cycle; returns when it has. The L1D tags wait while
+    the miss queue in front of the port is full."""
+    sent = max(time + 1, sm.inject_free) + flits
+    sm.inject_free = sent
+    sm.tags_blocked = max(sm.tags_blocked, sent - m.miss_queue * flits)
+    return sent
 
 
 @jit
@@ -56,9 +67,9 @@ def respond_in_order(sm, time):
 
 
 @jit
-def respond(heap, m, time):
-    """The first cycle from `time` on in which the SM's response path is free; books it."""
-    while heap[m.responses_at + (time & (RESPONSES - 1))] == time:
+def respond(responses, n, time):
+    """The first cycle from `time` on in which the response path of SM `n` is free; books it."""
+    while responses[n, time & (RESPONSES - 1)] == time:
         time += 1
-    heap[m.responses_at + (time & (RESPONSES - 1))] = time
+    responses[n, time & (RESPONSES - 1)] = time
     return time

@@ -1,5 +1,5 @@
-"""Tag stores. A cache of n lines is 4 n words of the heap: line numbers + 1, last use, cycle in which the line is
-there, requests merged into its miss."""
+"""What all tag stores do: find a line in its set, choose the one that leaves, keep the order of use. The arrays are
+columns of Tags, L1D or L2 (state.py); a set is `ways` places from `first` on."""
 
 from __future__ import annotations
 
@@ -7,64 +7,53 @@ from functional.disk.compile import jit
 
 
 @jit
-def find(heap, first, ways, line):
-    """Position of `line` among the ways from `first`, or -1."""
+def find(tag, first, ways, line):
+    """Position of `line` in a set, or -1."""
     for k in range(first, first + ways):
-        if heap[k] == line + 1:
+        if tag[k] == line + 1:
             return k
     return -1
 
 
 @jit
-def victim(heap, first, ways, lines):
-    """Least recently used way of the set that starts at `first`."""
+def victim(last_use, first, ways):
+    """Least recently used way of a set."""
     best = first
     for k in range(first + 1, first + ways):
-        if heap[k + lines] < heap[best + lines]:
+        if last_use[k] < last_use[best]:
             best = k
     return best
 
 
 @jit
-def arrived_victim(heap, first, ways, lines, time):
+def arrived_victim(cache, first, ways, time):
     """Least recently used way whose line is there by `time`; if none is, the one that is there first."""
     best, earliest = -1, first
     for k in range(first, first + ways):
-        if heap[k + 2 * lines] <= time and (best < 0 or heap[k + lines] < heap[best + lines]):
+        if cache.there[k] <= time and (best < 0 or cache.last_use[k] < cache.last_use[best]):
             best = k
-        if heap[k + 2 * lines] < heap[earliest + 2 * lines]:
+        if cache.there[k] < cache.there[earliest]:
             earliest = k
     return best if best >= 0 else earliest
 
 
 @jit
-def touch(sm, heap, k, lines):
+def touch(sm, last_use, k):
     """Make the line at `k` the most recently used."""
     sm.stamp += 1
-    heap[k + lines] = sm.stamp
+    last_use[k] = sm.stamp
 
 
 @jit
-def place(heap, k, lines, line, there):
+def place(cache, k, line, there):
     """Allocate `line` at `k`; its data is there in cycle `there`."""
-    heap[k] = line + 1
-    heap[k + 2 * lines] = there
-    heap[k + 3 * lines] = 1
+    cache.tag[k] = line + 1
+    cache.there[k] = there
 
 
 @jit
-def drop(heap, k, lines):
+def drop(cache, k):
     """Invalidate the line at `k`."""
-    heap[k] = 0
-    heap[k + lines] = 0
-    heap[k + 2 * lines] = 0
-
-
-@jit
-def first_free(entries, count):
-    """The miss register that is free first."""
-    best = 0
-    for k in range(1, count):
-        if entries[k] < entries[best]:
-            best = k
-    return best
+    cache.tag[k] = 0
+    cache.last_use[k] = 0
+    cache.there[k] = 0

@@ -12,9 +12,12 @@ from abstim.engine.inputs import LaunchInputs
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
+from functional.disk.machine_code import Native
 from functional.memory import GLOBAL_BASE
 from functional.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
+_walk = Native("abstim.engine.tag_walk", "walk")
+_controllers = Native("abstim.engine.tag_walk", "controllers")
 SECTOR_BITS = np.uint32(15 << 1)  # of a record
 
 
@@ -24,14 +27,12 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
     Each resident warp makes one memory access in turn, where in a launch their order is that of time. Releases the
     interpreter lock while it runs.
     """
-    from abstim.engine.entries import walk
-
     launch = Simulation(inputs, gpu, blocks_per_sm, caches=caches)
     code, operands = code_of(inputs.table)
     streams, offsets = streams_of(inputs.trace, inputs.table, operands)
     blocks = len(inputs.trace.thread_blocks)
     first = blocks - int(np.ceil(min(max(share, 0.0), 1.0) * blocks))
-    walk(launch.sms, launch.heaps, launch.far, launch.machine, code, streams, offsets, first, blocks)
+    _walk(launch.state, code, streams, offsets, first, blocks)
     launch.leave(caches)
 
 
@@ -59,9 +60,7 @@ def bank_loads(
     inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, lines: Int64[np.ndarray, " line"]
 ) -> Int64[np.ndarray, "controller bank"]:
     """How many of some lines each bank of each memory controller holds."""
-    from abstim.engine.entries import controllers
-
     machine = Simulation(inputs, gpu, blocks_per_sm).machine
     found = np.zeros((gpu.spec.dram_channels, gpu.spec.dram_banks), np.int64)
-    controllers(machine, lines.astype(np.int64), found)
+    _controllers(machine, lines.astype(np.int64), found)
     return found

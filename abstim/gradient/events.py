@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from abstim.engine.layout import LOG_COLUMNS
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.gradient.evaluate import barrier_releases, buffered_before, last_writers
@@ -15,6 +14,7 @@ from precharacterize import LatencyTable
 from precharacterize.classify import Kind
 
 NONE = -1  # no such issue
+COUNTED = ("l1d_misses", "l1i_misses", "l2_accesses", "dram_reads")  # by the log, of an SM
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Issues:
     lines_missed: Int64[np.ndarray, " issue"]  # by the SM's L1I since the warp's issue before
 
 
-def issues_of(log: Int64[np.ndarray, "issue column"], launch: Simulation) -> Issues:
+def issues_of(log: np.ndarray, launch: Simulation) -> Issues:
     """Read a complete log."""
-    c = dict(zip(LOG_COLUMNS, np.ascontiguousarray(log.T), strict=True))
+    c = {name: np.ascontiguousarray(log[name]) for name in log.dtype.names or ()}
     table, warps = launch.inputs.table, len(launch.warps)
     before = earlier(c["warp"])
     last = np.ones(len(log), bool)
@@ -52,7 +52,7 @@ def issues_of(log: Int64[np.ndarray, "issue column"], launch: Simulation) -> Iss
         released_by=_releases(c["warp"], last, kind, before, int(launch.machine["warps_per_block"]), launch.room),
         writers=_writers(c, table, warps),
         lines_missed=np.where(before >= 0, c["l1i_misses"] - c["l1i_misses"][before], 0),
-        misses={name: _increments(c[name], c["sm"]) for name in LOG_COLUMNS[-4:]},
+        misses={name: _increments(c[name], c["sm"]) for name in COUNTED},
     )  # fmt: skip
 
 

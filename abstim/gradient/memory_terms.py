@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.layout import MEM
+from abstim.engine.rules import SECTORS, WRITE_BACK_CYCLES
 from abstim.engine.simulation import Simulation
+from abstim.engine.state import MEM
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.event_network import Edges, NetworkBuilder, maybe
@@ -20,9 +21,7 @@ FAMILY_OF = {
     Kind.GLOBAL_ATOMIC: ATOMIC,
 }  # fmt: skip
 ENTRY_CYCLES = np.array([0, 0, 1, 1, 0])  # of a family: into the delay in front of the tags
-WRITE_BACK_CYCLES = 2  # of an arithmetic result
 LONGEST_HIT_CYCLES = 32  # a hit that takes longer waits for a line on its way
-LINE_SECTORS = 4
 ROUNDED_CYCLES = 2  # the engine rounds service times down
 RESPONSE, L2, DRAM = 0, 1, 2  # servers
 WINDOW_CYCLES = 256  # over which a server's load is looked at
@@ -65,7 +64,7 @@ def _levels(issues: Issues, k: Int64[np.ndarray, " access"], family, gpu: Gpu, b
         missed = (family == ATOMIC) | (family == STORE) | (family == CONST) | (misses["l1d_misses"] > 0)
         level = missed.astype(np.int64)
     else:
-        fetched = LINE_SECTORS * misses["l1i_misses"]  # sectors the fetch stage asked for since the issue before
+        fetched = SECTORS * misses["l1i_misses"]  # sectors the fetch stage asked for since the issue before
         level = (misses["l2_accesses"] > fetched).astype(np.int64)
         read = (misses["dram_reads"] > 0) & (family != STORE)
         level = np.where(read & (level > 0), 3, level)

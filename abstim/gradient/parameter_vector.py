@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, nearest, with_values
 from abstim.gpu.spec import INSTRUCTION_CLASSES, SECTIONS, Params
 from functional.errors import InputError
@@ -20,7 +21,6 @@ PARAMETERS = (
     *(f"initiation_cycles.{name}" for name in INSTRUCTION_CLASSES),
 )
 INDEX = {name: k for k, name in enumerate(PARAMETERS)}
-UNITS_A_CYCLE = 64  # the engine's resolution of service times
 
 # A *term* is a linear function of the parameters: term 0 is none, term 1 + k parameter k alone, then the ways through
 # memory: FAMILIES x LEVELS

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.layout import MEM
+from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.engine.simulation import Simulation
+from abstim.engine.state import MEM
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.event_network import Edges, Network, NetworkBuilder, maybe
@@ -19,7 +20,6 @@ from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
 
 ORIGIN = 0
-RETIRE_CYCLES, DISPATCH_CYCLES = 6, 3  # `ret` to the end of the pipeline; dispatch of a block to its first issue
 LONGEST_ACCESS_CYCLES = 32  # transactions of one access; a unit busy for longer waits for the memory behind it
 FIRST_INITIATION = 1 + INDEX[f"initiation_cycles.{INSTRUCTION_CLASSES[0]}"]
 
@@ -35,19 +35,17 @@ class Numbers(NamedTuple):
     final: int
 
 
-def network_of(
-    log: Int64[np.ndarray, "issue column"], launch: Simulation, gpu: Gpu, latency_class: np.ndarray
-) -> Network:
+def network_of(log: np.ndarray, launch: Simulation, gpu: Gpu, latency_class: np.ndarray) -> Network:
     """The events of a finished launch whose every issue is in the log."""
     issues = issues_of(log, launch)
     n, warps, blocks = len(log), len(launch.warps), launch.room
     at = Numbers(1, 1 + n, 1 + 2 * n, 1 + 3 * n, 1 + 3 * n + warps, 1 + 3 * n + warps + blocks)
-    gone, retired = launch.warps[:, 1], launch.blocks[:, 2]
+    gone, retired = launch.warps["retire_cycle"], launch.blocks["retire_cycle"]
     last = gone.max() + int(gpu.params.launch_latency_cycles)
     times = np.concatenate([[0], issues.result, issues.start, issues.time, gone, retired, [last]])
     build = NetworkBuilder(terms(gpu.spec.perfect_memory) @ values_of(gpu), times)
     build.add(np.array([ORIGIN]), [Edges(np.array([NONE]))])
-    slot = log[:, 3]
+    slot = np.ascontiguousarray(log["slot"])
     build.add(at.result + np.arange(n), result_edges(issues, launch, gpu, latency_class, build, at))
     _add_starts(build, at, issues, launch, gpu, latency_class, slot)
     _add_issues(build, at, issues, launch, gpu, slot)
@@ -136,7 +134,7 @@ def _add_issues(build, at: Numbers, issues: Issues, launch: Simulation, gpu: Gpu
 
 def _freed_by(issues: Issues, launch: Simulation, at: Numbers) -> Int64[np.ndarray, " issue"]:
     """The thread block that left the SM last before each issue's block came in; ORIGIN if none had."""
-    sm, dispatch, retired = launch.blocks.T
+    sm, dispatch, retired = (launch.blocks[name] for name in ("sm", "dispatch_cycle", "retire_cycle"))
     span = int(retired.max()) + 1
     key = sm * span + retired
     order = np.argsort(key, kind="stable")
@@ -158,8 +156,8 @@ def _add_ends(build, at: Numbers, issues: Issues, launch: Simulation) -> None:
     build.add(at.gone + np.arange(warps), [Edges(at.issue + last, float(RETIRE_CYCLES)), Edges(at.result + longest)])
     members = at.gone + np.arange(warps).reshape(-1, per_block)
     build.add(at.block + np.arange(launch.room), [Edges(column) for column in members.T])
-    by_time = np.argsort(launch.warps[:, 1], kind="stable")
-    on_sm = launch.blocks[np.arange(warps) // per_block, 0]
+    by_time = np.argsort(launch.warps["retire_cycle"], kind="stable")
+    on_sm = launch.blocks["sm"][np.arange(warps) // per_block]
     last_on_sm = dict(zip(on_sm[by_time].tolist(), by_time.tolist(), strict=True)).values()
     launched = 1 + INDEX["launch_latency_cycles"]
     build.add(np.array([at.final]), [Edges(np.array([at.gone + w]), 0.0, launched) for w in last_on_sm])

@@ -51,7 +51,10 @@ def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progres
         run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
         log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
         policy.after(run)
-        cycle, _, sm, slot, warp, instruction = log[np.lexsort((log[:, 0], log[:, 2])), :6].T
+        log = log[np.lexsort((log["cycle"], log["sm"]))]
+        sm, cycle, slot, instruction, warp = (
+            np.ascontiguousarray(log[name]) for name in ("sm", "cycle", "slot", "instruction", "warp")
+        )
         issues = IssueLog(sm, cycle, slot, instruction, warp, slot % gpu.spec.schedulers_per_sm)
         name = launch.program.name + (f" ({launch.label})" if launch.label else "")
         yield LaunchLog(name, issues, run.inputs.table.block_start, run.result().cycles, gpu.spec.sm_count)

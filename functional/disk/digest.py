@@ -8,6 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+_NATIVE = re.compile(r"\bNative\(\s*\"([\w.]+)\"")  # a module that is imported when its machine code is made
 PACKAGES = ("functional", "precharacterize", "abstim", "sampling", "configs")
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([\w.]+))", re.MULTILINE
@@ -42,6 +43,7 @@ def imported(source: str) -> list[str]:
         if top in PACKAGES:
             parts = re.findall(r"(\w+)(?:\s+as\s+\w+)?\s*,?", re.sub(r"#[^\n]*", "", names).strip("()"))
             found += [base or plain, *(f"{base}.{part}" for part in parts if base and _is_module(f"{base}.{part}"))]
+    found += _NATIVE.findall(source)
     return [name for module in found for name in _with_parents(module)]
 
 
@@ -67,7 +69,7 @@ def _source(name: str) -> Path:
     spec = find_spec(top)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"no source of {name}")
-    path = Path(spec.origin).parent.joinpath(*inner)
+    path = Path(spec.origin).parent.joinpath(*inner) if inner else Path(spec.origin)
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.is_file():
         raise ModuleNotFoundError(f"no source of {name}")

@@ -69,7 +69,7 @@ class Planner:
 
 def engine_digest() -> str:
     """Of the sources that decide what the engine computes from its inputs."""
-    return sources_digest("abstim.engine.simulate")[:16]
+    return sources_digest("abstim.engine.simulation")[:16]
 
 
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
@@ -89,9 +89,7 @@ def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:
     from abstim.engine.design_point import machine_of, memory_values
 
     machine = machine_of(gpu, inputs.trace.warps_per_block, blocks_per_sm, inputs.table, inputs.shared_bytes)
-    for name in machine.dtype.names or ():
-        if name in ("ring", "l2_lines") or name.endswith(("_at", "_words")):  # where things lie, not what they are
-            machine[name] = 0
+    machine["ring"] = 0  # where bookings lie, not what they are
     if gpu.spec.perfect_memory:
         for name in memory_values(gpu).keys() - {"perfect"}:
             machine[name] = 0

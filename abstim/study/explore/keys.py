@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import domains, full_key, nearest
 from abstim.gpu.spec import Domain
 from functional.errors import InputError
@@ -37,7 +38,6 @@ def _lines_kib(*counts: str, line: str = "") -> Callable[[Columns], Any]:
     return lambda c: np.prod([c[name] for name in counts], axis=0) * (c[line] if line else LINE_BYTES) / 1024
 
 
-SERVICE_STEP_CYCLES = 1 / 64  # the engine's unit of service times
 # In the order in which they are worked out: a later one may need what an earlier one has set.
 DERIVED: dict[str, Derived] = {
     "core_clock_mhz": Derived("core_clock_hz", lambda c: 1e-6, "core clock; latencies stay what they are in cycles"),
@@ -56,14 +56,14 @@ DERIVED: dict[str, Derived] = {
         lambda c: c["dram_channels"] * c["l2_slices_per_channel"] * SECTOR_BYTES * c["core_clock_hz"] / 1e9,
         "10^9 B/s of all L2 slices",
         inverse=True,
-        step=SERVICE_STEP_CYCLES,
+        step=1 / UNITS_A_CYCLE,
     ),
     "dram_gbps": Derived(
         "dram_sector_cycles",
         lambda c: c["dram_channels"] * SECTOR_BYTES * c["core_clock_hz"] / 1e9,
         "10^9 B/s of all DRAM channels",
         inverse=True,
-        step=SERVICE_STEP_CYCLES,
+        step=1 / UNITS_A_CYCLE,
     ),
 }
 

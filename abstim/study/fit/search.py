@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float64
 
-from abstim.gradient.parameter_vector import UNITS_A_CYCLE, is_whole
+from abstim.engine.rules import UNITS_A_CYCLE
+from abstim.gradient.parameter_vector import is_whole
 from abstim.progress import Progress
 from abstim.study.fit.data import Observations
 

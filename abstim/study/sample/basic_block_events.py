@@ -7,10 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from abstim.engine.layout import LOG_COLUMNS
-
-_CYCLE, _RESULT, _WARP, _INSTRUCTION = (LOG_COLUMNS.index(c) for c in ("cycle", "result_cycle", "warp", "instruction"))
-
 
 @dataclass(frozen=True, slots=True)
 class BlockEvents:
@@ -35,16 +31,16 @@ class Watch:
         self.open_cycle = np.zeros(warps, np.int64)
         self.latency_sum, self.seen = np.zeros(len(classes)), np.zeros(len(classes))
 
-    def read(self, log: Int64[np.ndarray, "issue column"], retired: Int64[np.ndarray, "warp 2"]) -> BlockEvents:
+    def read(self, log: np.ndarray, retired: Int64[np.ndarray, "warp 2"]) -> BlockEvents:
         """Take in what was issued since; `retired`: warps that are gone now, each with its cycle."""
-        instructions = log[:, _INSTRUCTION]
-        took = log[:, _RESULT] - log[:, _CYCLE]
+        instructions = log["instruction"]
+        took = log["result_cycle"] - log["cycle"]
         self.latency_sum += np.bincount(instructions, took, len(self.classes))
         self.seen += np.bincount(instructions, minlength=len(self.classes))
         first = log[self.block_at[instructions] >= 0]
-        warps = np.concatenate([first[:, _WARP], retired[:, 0]])
-        cycles = np.concatenate([first[:, _CYCLE], retired[:, 1]])
-        blocks = np.concatenate([self.block_at[first[:, _INSTRUCTION]], np.full(len(retired), -1)])
+        warps = np.concatenate([first["warp"], retired[:, 0]])
+        cycles = np.concatenate([first["cycle"], retired[:, 1]])
+        blocks = np.concatenate([self.block_at[first["instruction"]], np.full(len(retired), -1)])
         order = np.argsort(warps, kind="stable")
         return self._close(warps[order], cycles[order], blocks[order])
 

@@ -9,7 +9,6 @@ from time import perf_counter
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.inputs import COUNTERS
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
@@ -36,7 +35,7 @@ class Stepped:
     running: Int64[np.ndarray, " warp"] = field(default_factory=lambda: _NONE)  # warps
     unissued: int = 0  # warp instructions of dispatched blocks that the log has not shown
     told: int = 0  # windows
-    log: Int64[np.ndarray, "issue column"] = field(default_factory=lambda: _NONE)
+    log: np.ndarray = field(default_factory=lambda: _NONE)
 
 
 class EngineSimulator:
@@ -105,49 +104,45 @@ class EngineSimulator:
     def _observe(self, state: Stepped, clock: int) -> Observation:
         launch = state.launch
         records = launch.blocks[state.resident]
-        gone = (records[:, 2] >= 0) & (records[:, 2] <= clock)
-        retired, state.resident = _in_order(state.resident[gone], records[gone, 2]), state.resident[~gone]
+        gone = (records["retire_cycle"] >= 0) & (records["retire_cycle"] <= clock)
+        retired, state.resident = _in_order(state.resident[gone], records["retire_cycle"][gone]), state.resident[~gone]
         moments = launch.warps[state.running]
-        over = (moments[:, 1] >= 0) & (moments[:, 1] <= clock)
-        warps, state.running = _in_order(state.running[over], moments[over, 1]), state.running[~over]
+        over = (moments["retire_cycle"] >= 0) & (moments["retire_cycle"] <= clock)
+        warps, state.running = _in_order(state.running[over], moments["retire_cycle"][over]), state.running[~over]
         events = self._events(state, warps)
         ids = launch.inputs.trace.thread_blocks
-        blocks, times = launch.blocks, launch.warps[warps] + self.latency
+        blocks, times = launch.blocks, launch.warps[warps]
         per_block = self.shape.warps_per_block
         return Observation(
             clock_cycles=float(clock + self.latency),
             blocks=ids[retired],
-            block_dispatch_cycles=blocks[retired, 1] + float(self.latency),
-            block_retire_cycles=blocks[retired, 2] + float(self.latency),
-            resident_dispatch_cycles=blocks[state.resident, 1] + float(self.latency),
+            block_dispatch_cycles=blocks["dispatch_cycle"][retired] + float(self.latency),
+            block_retire_cycles=blocks["retire_cycle"][retired] + float(self.latency),
+            resident_dispatch_cycles=blocks["dispatch_cycle"][state.resident] + float(self.latency),
             resident_blocks=ids[state.resident],
             warps=ids[warps // per_block] * per_block + warps % per_block,
-            warp_issue_cycles=times[:, 0].astype(float),
-            warp_retire_cycles=times[:, 1].astype(float),
+            warp_issue_cycles=times["issue_cycle"] + float(self.latency),
+            warp_retire_cycles=times["retire_cycle"] + float(self.latency),
             basic_blocks=events.blocks,
             basic_block_issue_cycles=events.issue_cycles + float(self.latency),
             basic_block_retire_cycles=events.retire_cycles + float(self.latency),
             window_instructions=self._windows(state, clock),
             class_latency_cycles=np.empty(0) if state.watch is None else state.watch.class_latency_cycles,
             cache_fill=self._fill(launch, clock),
-            counters={name: float(launch.sms[name].sum()) for name in COUNTERS},
+            counters={name: float(count) for name, count in launch.counters.items()},
         )
 
     def _fill(self, launch: Simulation, clock: int) -> float:
         """Share of L2's lines in use; 1 where DRAM would stay idle even if every access to L2 went there."""
-        machine = launch.machine
-        if machine["perfect"]:
-            return 1.0
-        busy_cycles = int(launch.sms["l2_accesses"].sum()) * self.gpu.params.dram_sector_cycles
+        busy_cycles = launch.counters["l2_accesses"] * self.gpu.params.dram_sector_cycles
         if busy_cycles < IDLE * clock * self.gpu.spec.dram_channels:
             return 1.0
-        at, lines = int(machine["l2_at"]), int(machine["l2_lines"])
-        return np.count_nonzero(launch.far[at : at + lines]) / lines
+        return launch.l2_fill
 
     def _events(self, state: Stepped, retired: Int64[np.ndarray, " warp"]) -> BlockEvents:
         if state.watch is None:
             return BlockEvents(_NONE, _NONE, _NONE)
-        return state.watch.read(state.log, np.stack([retired, state.launch.warps[retired, 1]], axis=1))
+        return state.watch.read(state.log, np.stack([retired, state.launch.warps["retire_cycle"][retired]], axis=1))
 
     def _windows(self, state: Stepped, clock: int) -> np.ndarray:
         """Those that are over since the last observation."""

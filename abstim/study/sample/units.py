@@ -12,7 +12,6 @@ from time import perf_counter
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.layout import LOG_COLUMNS
 from abstim.engine.simulation import Simulation
 from abstim.study.sample.sampled_program import SampledProgram
 from functional.errors import InputError
@@ -23,7 +22,6 @@ UNITS = 1000  # of a program, unless that makes them shorter or longer than
 LEAST_INSTRUCTIONS, MOST_INSTRUCTIONS = 1_000, 1_000_000  # TBPoint's are the longest
 STEP_ROWS = 1 << 20  # issues that are logged at a time, about
 MOST_ROWS = 1 << 26  # the longest log that memory must hold: 11 words a row
-_CYCLE, _SM, _INSTRUCTION = (LOG_COLUMNS.index(column) for column in ("cycle", "sm", "instruction"))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,7 +119,8 @@ def issues(
         if unissued > MOST_ROWS:
             raise InputError(f"{name}: {unissued:,} warp instructions in flight are too many for a log to be cut")
         last = step.start == len(order)
-        log = launch.run(order[step], drain=last, log_rows=unissued)[:, [_CYCLE, _SM, _INSTRUCTION]]
+        rows = launch.run(order[step], drain=last, log_rows=unissued)
+        log = np.stack([rows["cycle"], rows["sm"], rows["instruction"]], axis=1)
         unissued -= len(log)
         pending = np.concatenate([pending, log])
         final = pending[:, 0] <= launch.clock_cycles if not last else np.ones(len(pending), bool)

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.l2 import slice_of
+from abstim.engine.address_map import bank_of, slice_of
+from abstim.engine.event_loop import context_of
 from abstim.engine.load_store import PARAM_LOAD, occupancy_of, result_of
 from abstim.engine.read_only_caches import l1i_lookup
-from functional.disk.compile import jit
+from functional.disk.by_reference import reference
+from functional.disk.compile import jit, outlined
 
 # Between two memory instructions: nothing is on its way any more, so that no access waits for another
 STEP_CYCLES = 1 << 13
 
 
 @jit
-def place_block(sm, m, streams, offsets, slot, block):
+def place_block(sm, m, offsets, slot, block):
     """The warps of thread block `block` (a position in the trace) enter a slot."""
     for k in range(m.warps_per_block):
         w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
@@ -25,50 +27,54 @@ def place_block(sm, m, streams, offsets, slot, block):
 
 
 @jit
-def enter_block(sm, heap, far, m, code, streams, w, time):
+def enter_block(c, w, time):
     """The next basic block of warp `w`; its instruction lines are fetched."""
-    block = streams.blocks[sm.event[w]]
+    sm, m = c.sm, c.machine
+    block = c.streams.blocks[sm.event[w]]
     sm.event[w] += 1
-    sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
+    sm.pc[w], sm.stop[w] = c.streams.block_start[block], c.streams.block_stop[block]
     if m.perfect_l1i:
         return
     line = np.int64(-1)
     for i in range(sm.pc[w], sm.stop[w]):
-        pc = np.int64(code[i].pc)
+        pc = np.int64(c.code[i].pc)
         if pc >> m.fetch_line_log2 != line:
             line = pc >> m.fetch_line_log2
-            l1i_lookup(sm, heap, far, m, pc, time)
+            l1i_lookup(c, pc, time)
 
 
-@jit
-def next_access(sm, heap, far, m, code, streams, w, time):
+@outlined
+def next_access(context, w, time):
     """Go on with warp `w` past its next memory instruction; false if it has none left."""
+    c = reference(context)
+    sm = c.sm
     while sm.pc[w] < sm.stop[w] or sm.event[w] < sm.event_end[w]:
         if sm.pc[w] == sm.stop[w]:
-            enter_block(sm, heap, far, m, code, streams, w, time)
+            enter_block(c, w, time)
         i = sm.pc[w]
         sm.pc[w] += 1
-        if code[i].kind >= PARAM_LOAD:
-            _, end = occupancy_of(sm, heap, far, m, code, streams, w, i)
-            result_of(sm, heap, far, m, code, streams, w, i, time, end)
+        if c.code[i].kind >= PARAM_LOAD:
+            _, end = occupancy_of(c, w, i)
+            result_of(c, w, i, time, end)
             return True
     return False
 
 
-def walk(sms, heaps, far, m, code, streams, offsets, first, stop):
+def walk(state, code, streams, offsets, first, stop):
     """The thread blocks `first` .. `stop` - 1, as many at once as the SMs hold, dealt to the SMs in turn."""
-    time = 0
+    gpu = reference(state)
+    m, sms, time = gpu.machine, gpu.sms, 0
     while first < stop:
         count = min(m.sm_count * m.blocks_per_sm, stop - first)
         for k in range(count):
-            place_block(sms[k % m.sm_count], m, streams, offsets, k // m.sm_count, first + k)
+            place_block(sms[k % m.sm_count], m, offsets, k // m.sm_count, first + k)
         busy = True
         while busy:
             busy = False
             for w in range(((count - 1) // m.sm_count + 1) * m.warps_per_block):
                 for n in range(min(m.sm_count, count - w // m.warps_per_block * m.sm_count)):
                     time += STEP_CYCLES
-                    busy |= next_access(sms[n], heaps[n], far, m, code, streams, w, time)
+                    busy |= next_access(context_of(gpu, code, streams, n), w, time)
         first += count
 
 
@@ -76,5 +82,4 @@ def controllers(m, lines, reads):
     """Counts, into `reads[channel, bank]`, the lines that each bank of each memory controller holds."""
     for k in range(len(lines)):
         _, channel, local, _ = slice_of(m, lines[k])
-        bank = ((local >> m.bank_log2) << 1) | ((local >> m.slice_log2) & 1)
-        reads[channel, bank % m.dram_banks] += 1
+        reads[channel, bank_of(m, local)] += 1

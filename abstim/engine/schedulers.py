@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from abstim.engine.layout import (
-    BARRIER_WAIT,
-    EMPTY,
-    GTO,
-    ISSUED,
-    LRR,
-    MEMORY_WAIT,
-    NOT_READY,
-    TWO_LEVEL,
-    UNIT_BUSY,
-)  # fmt: skip
-from abstim.engine.ports import port_free, port_of
-from abstim.engine.sets import bit, first_after, lowest, span
-from abstim.engine.two_level import active_set, first_active, promote, rotate
-from abstim.engine.warp import issue, refetch
+from abstim.engine.issue import issue, refetch
+from abstim.engine.operand_collectors import port_free, port_of
+from abstim.engine.scoreboard import registers_free, waits_long
+from abstim.engine.state import BARRIER_WAIT, EMPTY, GTO, ISSUED, LRR, MEMORY_WAIT, NOT_READY, TWO_LEVEL, UNIT_BUSY
+from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest, span
 from functional.disk.compile import jit
 
 
@@ -36,10 +26,64 @@ def pick(sm, m, s, slots):
     if m.policy == LRR:
         return first_after(slots, sm.last[s])
     if m.policy == TWO_LEVEL:
-        return first_active(sm, m, s, slots)
+        return first_active(sm, s, slots)
     if m.policy == GTO and sm.last[s] >= 0 and slots & bit(sm.last[s]):
         return sm.last[s]
     return oldest(sm, m, slots)
+
+
+@jit
+def promote(c, s, time):
+    """Two-level: demote active warps that wait for something long, promote as many from the pending queue."""
+    sm = c.sm
+    total = sm.count[s]
+    active = min(c.machine.active_warps, total)
+    kept, demoted = 0, 0
+    for k in range(active):
+        w = sm.order[s, k]
+        waits = sm.held & bit(w) or not sm.running & bit(w) or sm.not_before[w] > time
+        if waits or waits_long(c, w, time):
+            sm.order_scratch[demoted] = w
+            demoted += 1
+        else:
+            sm.order[s, kept] = w
+            kept += 1
+    if demoted:
+        for k in range(active, total):
+            sm.order[s, k - demoted] = sm.order[s, k]
+        for k in range(demoted):
+            sm.order[s, total - demoted + k] = sm.order_scratch[k]
+
+
+@jit
+def active_set(sm, m, s):
+    """Two-level: the slots in the active queue."""
+    active = EMPTY_SET
+    for k in range(min(m.active_warps, sm.count[s])):
+        active |= bit(sm.order[s, k])
+    return active
+
+
+@jit
+def first_active(sm, s, slots):
+    """Two-level: the first of the active queue that is in `slots`; there is one."""
+    k = 0
+    while not slots & bit(sm.order[s, k]):
+        k += 1
+    return sm.order[s, k]
+
+
+@jit
+def rotate(sm, m, s, w):
+    """Two-level: the active queue goes on behind warp `w`."""
+    active, position = min(m.active_warps, sm.count[s]), 0
+    while sm.order[s, position] != w:
+        position += 1
+    for k in range(active):
+        sm.order_scratch[k] = sm.order[s, k]
+    for k in range(active):
+        source = position + 1 + k
+        sm.order[s, k] = sm.order_scratch[source if source < active else source - active]
 
 
 @jit
@@ -64,7 +108,7 @@ def idle_reason(sm, m, s):
 
 
 @jit
-def refuse(sm, m, code, w, time):
+def passed_over(sm, m, code, w, time):
     """May the visited warp not issue? Flushes a wrong path, notes when a busy port will be free."""
     if sm.flush[w]:
         sm.visitable &= ~bit(w)
@@ -76,40 +120,38 @@ def refuse(sm, m, code, w, time):
 
 
 @jit
-def issues_again(sm, heap, m, code, operands, w, first, time):
+def issues_again(c, w, first, time):
     """Can the warp that has just issued to a unit of kind `first` issue its next instruction in the same cycle?
 
     It must be in the buffer, go to another kind of unit, and wait for nothing.
     """
+    sm = c.sm
     if sm.buffered[w] == 0 or sm.flush[w] or sm.held & bit(w) or not sm.running & bit(w) or sm.not_before[w] > time:
         return False
-    row = code[sm.pc[w]]
-    if row.unit == first or port_free(sm, port_of(m, row.unit, w)) > time:
+    row = c.code[sm.pc[w]]
+    if row.unit == first or port_free(sm, port_of(c.machine, row.unit, w)) > time:
         return False
-    registers = m.registers_at + w * m.register_count
-    free = 0
-    for k in range(row.waits_at, row.waits_end):
-        free = max(free, heap[registers + operands[k]] >> 2)
-    return free <= time
+    return registers_free(c, w, row) <= time
 
 
 @jit
-def take_turn(sm, heap, far, m, code, streams, grid, s, time):
+def take_turn(c, s, time):
     """One cycle of scheduler `s`; returns True if it issues an instruction."""
+    sm, m, code = c.sm, c.machine, c.code
     slots = sm.visitable & m.scheduler_slots[s]
     if m.policy == TWO_LEVEL:
-        promote(sm, heap, far, m, code, streams.operands, s, time)
+        promote(c, s, time)
         slots &= active_set(sm, m, s)
     while slots:
         w = pick(sm, m, s, slots)
         slots &= ~bit(w)
-        if refuse(sm, m, code, w, time):
+        if passed_over(sm, m, code, w, time):
             continue
         charge(sm, s, time)
         first = code[sm.pc[w]].unit
-        issue(sm, heap, far, m, code, streams, grid, w, time)
-        if m.issues_a_turn > 1 and issues_again(sm, heap, m, code, streams.operands, w, first, time):
-            issue(sm, heap, far, m, code, streams, grid, w, time)
+        issue(c, w, time)
+        if m.issues_a_turn > 1 and issues_again(c, w, first, time):
+            issue(c, w, time)
         if m.policy == TWO_LEVEL:
             rotate(sm, m, s, w)
         sm.last[s] = w

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from abstim.engine.layout import EMPTY, NEVER
-from abstim.engine.sets import ONE, bit, lowest, span
-from abstim.engine.wheel import schedule
+from abstim.engine.rules import RETIRE_CYCLES
+from abstim.engine.state import EMPTY, NEVER
+from abstim.engine.warp_slots import ONE, bit, lowest, span, visit_from
 from functional.disk.compile import jit
-
-RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
 
 
 @jit
@@ -21,7 +19,7 @@ def release(sm, m, block, time):
         left &= left - ONE
         sm.not_before[w] = max(sm.not_before[w], time)
         sm.ready[w] = max(sm.ready[w], time)
-        schedule(sm, w, sm.ready[w], time)
+        visit_from(sm, w, sm.ready[w], time)
 
 
 @jit
@@ -47,23 +45,23 @@ def leave(sm, m, w, time):
 
 
 @jit
-def notice(sm, far, m, w, time):
+def notice(c, w, time):
     """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
-    block = w // m.warps_per_block
+    sm, block = c.sm, w // c.machine.warps_per_block
     sm.live -= 1
-    far[m.warps_at + 2 * sm.warp[w] + 1] = time
+    c.record.warps[sm.warp[w]].retire_cycle = time
     sm.last_exit = time
     sm.resident_warp_cycles += time - sm.block_start[block]
     sm.block_live[block] -= 1
     if sm.block_live[block] == 0:
-        far[m.blocks_at + 3 * sm.block_position[block] + 2] = time
-        free_slot(sm, m, block, time)
+        c.record.blocks[sm.block_position[block]].retire_cycle = time
+        free_slot(sm, block, time)
     if sm.live == 0:
         sm.idle_reason[:] = EMPTY
 
 
 @jit
-def free_slot(sm, m, block, time):
+def free_slot(sm, block, time):
     """A thread block has left."""
     sm.block_free[block] = time
     if sm.more_blocks:

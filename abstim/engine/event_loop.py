@@ -1,15 +1,40 @@
-"""A launch on a whole GPU: SMs run ahead until a thread block slot frees, blocks are handed out in time order."""
+"""A launch on a whole GPU: SMs run ahead until a thread block slot frees, blocks are handed out in time order
+(docs/timing-rules.md, rules 1 and 10)."""
 
 from __future__ import annotations
 
-from abstim.engine.frontend import fetch, next_fetch, want_fetch
-from abstim.engine.layout import NEVER, TWO_LEVEL, WHEEL
-from abstim.engine.schedule import take_turn
-from abstim.engine.sets import bit
-from abstim.engine.wheel import next_on_wheel, turn_wheel
-from functional.disk.compile import jit, outlined
+from abstim.engine.fetch import fetch, next_fetch, want_fetch
+from abstim.engine.rules import DECODE_CYCLES, WINDOW_CYCLES
+from abstim.engine.schedulers import take_turn
+from abstim.engine.scoreboard import forget
+from abstim.engine.state import L1D, NEVER, TWO_LEVEL, WHEEL, Context, Tags
+from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
+from functional.disk.by_reference import reference
+from functional.disk.compile import jit, outlined, spliced
 
-WINDOW_CYCLES = 16  # SMs that share an L2 run no further apart
+
+@jit
+def tags_of(tags, n):
+    """A cache of SM `n`."""
+    return Tags(tags.tag[n], tags.last_use[n], tags.there[n])
+
+
+@jit
+def l1d_of(l1d, n):
+    """L1D of SM `n`."""
+    return L1D(
+        l1d.tag[n], l1d.last_use[n], l1d.there[n], l1d.line[n], l1d.hint[n], l1d.miss_until[n], l1d.pipe[n],
+    )  # fmt: skip
+
+
+@spliced
+def context_of(gpu, code, streams, n):
+    """SM `n` of the GPU; `gpu` is a reference to its State."""
+    return Context(
+        gpu.sms[n], gpu.machine, tags_of(gpu.l1i, n), tags_of(gpu.const, n), tags_of(gpu.texture, n),
+        l1d_of(gpu.l1d, n), gpu.scoreboard[n], gpu.results[n], gpu.buses[n], gpu.register_banks[n], gpu.shared,
+        gpu.record, code, streams,
+    )  # fmt: skip
 
 
 @jit
@@ -34,8 +59,10 @@ def first_turn(m, time):
 
 
 @outlined
-def advance(sm, heap, far, m, code, streams, grid):
+def advance(context):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
+    c = reference(context)
+    sm, m = c.sm, c.machine
     time = sm.clock
     while time <= sm.horizon and sm.live > 0:
         if sm.wheel_used & bit(time & (WHEEL - 1)):
@@ -44,12 +71,11 @@ def advance(sm, heap, far, m, code, streams, grid):
         issued = False
         s = first_turn(m, time)
         for _ in range(m.schedulers):
-            issued |= take_turn(sm, heap, far, m, code, streams, grid, s, time)
+            issued |= take_turn(c, s, time)
             s = s + 1 if s + 1 < m.schedulers else 0
         for k in range(m.fetches):
             if sm.wanted | sm.missing | sm.exiting:  # all but the last fetch are decoded in the same cycle
-                ready = time + 1 if k + 1 < m.fetches else time + 2
-                fetch(sm, heap, far, m, code, streams.operands, time, ready)
+                fetch(c, time, time + (1 if k + 1 < m.fetches else DECODE_CYCLES))
         time = next_event(sm, m, time, issued)
     sm.clock = time
 
@@ -64,67 +90,71 @@ def next_dispatch(sm, m):
 
 
 @outlined
-def launch_block(sm, heap, far, m, code, streams, offsets, block, time):
+def launch_block(context, offsets, block, time):
     """Thread block `block` (a position in the trace) enters the lowest free slot at the end of cycle `time`."""
+    c = reference(context)
+    sm, m = c.sm, c.machine
     slot = 0
     while sm.block_free[slot] > time:
         slot += 1
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
     sm.block_live[slot], sm.block_running[slot], sm.block_waiting[slot] = m.warps_per_block, m.warps_per_block, 0
     sm.block_order[sm.resident], sm.block_position[slot] = slot, block
-    far[m.blocks_at + 3 * block], far[m.blocks_at + 3 * block + 1] = sm.number, time
+    c.record.blocks[block].sm = sm.number
+    c.record.blocks[block].dispatch_cycle = time
     sm.resident += 1
     for k in range(m.warps_per_block):
-        w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
-        sm.warp[w] = warp
-        sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
-        sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
-        start_warp(sm, heap, far, m, code, streams, w)
+        start_warp(c, offsets, slot * m.warps_per_block + k, block * m.warps_per_block + k)
     sm.clock = min(sm.clock, time + 1) if sm.live else time + 1
     sm.live += m.warps_per_block
 
 
 @jit
-def start_warp(sm, heap, far, m, code, streams, w):
-    """The warp in slot `w` starts with an empty instruction buffer."""
+def start_warp(c, offsets, w, warp):
+    """Warp `warp` (a position in the trace) enters slot `w`, its instruction buffer empty."""
+    sm, streams = c.sm, c.streams
+    sm.warp[w] = warp
+    sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
+    sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
     block = streams.blocks[sm.event[w]]
     sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
-    for r in range(m.register_count):
-        heap[m.registers_at + w * m.register_count + r] = 0
+    forget(c, w)
     sm.flush[w], sm.drained[w], sm.not_before[w] = 0, 0, 0
     sm.running |= bit(w)
     sm.fresh |= bit(w)
-    want_fetch(sm, w, code[sm.pc[w]].pc)
+    want_fetch(sm, w, c.code[sm.pc[w]].pc)
 
 
-def run_grid(sms, heaps, far, m, code, streams, offsets, grid, order, drain):
+def run_grid(state, code, streams, offsets, order, drain):
     """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch.
 
     Each round takes every SM, in cyclic order from the one after the last that took a block, to cycle `limit`, or to
     where it can take a block if there are more.
     """
+    gpu = reference(state)
+    m, launch, sms = gpu.machine, gpu.record.launch, gpu.sms
     window = NEVER if m.perfect else WINDOW_CYCLES
-    if grid.limit == 0:
-        grid.limit = window
+    if launch.limit == 0:
+        launch.limit = window
     position, count, clock = 0, len(order), 0
     while position < count or (drain and clock < NEVER):
         taker, taken, clock = 0, NEVER, NEVER
         more = position < count or not drain
         for k in range(m.sm_count):
-            n = grid.first + k if grid.first + k < m.sm_count else grid.first + k - m.sm_count
+            n = launch.first + k if launch.first + k < m.sm_count else launch.first + k - m.sm_count
             sms[n].more_blocks = more
-            sms[n].horizon = min(next_dispatch(sms[n], m), grid.limit) if more else grid.limit
-            advance(sms[n], heaps[n], far, m, code, streams, grid)
+            sms[n].horizon = min(next_dispatch(sms[n], m), launch.limit) if more else launch.limit
+            advance(context_of(gpu, code, streams, n))
             if sms[n].live > 0:
                 clock = min(clock, sms[n].clock)
             dispatch = next_dispatch(sms[n], m)
             if dispatch < taken:
                 taker, taken = n, dispatch
-        if position < count and taken <= grid.limit:
-            launch_block(sms[taker], heaps[taker], far, m, code, streams, offsets, order[position], taken)
-            grid.first = taker + 1 if taker + 1 < m.sm_count else 0
-            grid.clock = taken
+        if position < count and taken <= launch.limit:
+            launch_block(context_of(gpu, code, streams, taker), offsets, order[position], taken)
+            launch.first = taker + 1 if taker + 1 < m.sm_count else 0
+            launch.clock = taken
             position += 1
             clock = 0
         elif clock < NEVER:
-            grid.limit = max(grid.limit + window, clock)
+            launch.limit = max(launch.limit + window, clock)

@@ -3,33 +3,12 @@
 
 from __future__ import annotations
 
-from abstim.engine.layout import FROM_ALU, NEVER
+from abstim.engine.barriers_and_exits import notice
 from abstim.engine.read_only_caches import l1i_lookup
-from abstim.engine.retire import notice
-from abstim.engine.sets import ONE, bit, first_after, lowest
-from abstim.engine.wheel import schedule
+from abstim.engine.scoreboard import make_ready
+from abstim.engine.state import NEVER
+from abstim.engine.warp_slots import ONE, bit, first_after, lowest, visit_from
 from functional.disk.compile import jit
-
-
-@jit
-def make_ready(sm, heap, far, m, code, operands, w, front_end, time):
-    """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
-    row = code[sm.pc[w]]
-    ready = max(front_end, sm.not_before[w])
-    memory = ready > front_end
-    registers = m.registers_at + w * m.register_count
-    for k in range(row.waits_at, row.waits_end):
-        entry = heap[registers + operands[k]]
-        if entry >> 2 > ready:
-            ready = entry >> 2
-            memory = (entry & 3) != FROM_ALU
-    sm.ready[w] = ready
-    if memory:
-        sm.memory |= bit(w)
-    else:
-        sm.memory &= ~bit(w)
-    if not sm.held & bit(w):
-        schedule(sm, w, ready, time)
 
 
 @jit
@@ -43,23 +22,24 @@ def want_fetch(sm, w, pc):
 
 
 @jit
-def deliver(sm, heap, far, m, code, operands, w, time, ready):
+def deliver(c, w, time, ready):
     """A fetch pair reaches the warp, which can issue from it from cycle `ready` on."""
+    sm, m = c.sm, c.machine
     sm.front_end[w] = ready
     pc = sm.fetch_pc[w]
     sm.buffered[w] = min(m.fetch_width, m.fetch_line - (pc & (m.fetch_line - 1)))
     if not sm.flush[w]:
-        make_ready(sm, heap, far, m, code, operands, w, ready, time)
+        make_ready(c, w, ready, time)
         return
     sm.ready[w] = ready
     if not sm.held & bit(w):
-        schedule(sm, w, ready, time)
+        visit_from(sm, w, ready, time)
 
 
 @jit
-def notice_exits(sm, far, m, fetched, time):
+def notice_exits(c, fetched, time):
     """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
-    n = m.warp_slots
+    sm, n = c.sm, c.machine.warp_slots
     reach = (fetched - sm.last_fetched - 1) % n if fetched >= 0 else n
     left = sm.exiting
     while left:
@@ -67,7 +47,7 @@ def notice_exits(sm, far, m, fetched, time):
         left &= left - ONE
         if sm.drained[w] <= time and (w - sm.last_fetched - 1) % n < reach:
             sm.exiting &= ~bit(w)
-            notice(sm, far, m, w, time)
+            notice(c, w, time)
 
 
 @jit
@@ -83,25 +63,26 @@ def returned(sm, time):
 
 
 @jit
-def fetch(sm, heap, far, m, code, operands, time, ready):
+def fetch(c, time, ready):
     """One fetch; what it brings is decoded by the next one, and can issue in cycle `ready`."""
+    sm = c.sm
     back = returned(sm, time) if sm.missing else -1
     if back >= 0:  # takes the whole stage
         sm.missing &= ~bit(back)
-        deliver(sm, heap, far, m, code, operands, back, time, ready)
+        deliver(c, back, time, ready)
         return
     fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
     if sm.exiting:
-        notice_exits(sm, far, m, fetched, time)
+        notice_exits(c, fetched, time)
     if fetched < 0 or sm.fetch_blocked > time:
         return
-    there = time if m.perfect_l1i else l1i_lookup(sm, heap, far, m, sm.fetch_pc[fetched], time)
+    there = time if c.machine.perfect_l1i else l1i_lookup(c, sm.fetch_pc[fetched], time)
     if there == NEVER:
         return
     sm.last_fetched = fetched
     sm.wanted &= ~bit(fetched)
     if there <= time:
-        deliver(sm, heap, far, m, code, operands, fetched, time, ready)
+        deliver(c, fetched, time, ready)
     else:
         sm.missing |= bit(fetched)
         sm.fetch_back[fetched] = there

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from abstim.engine.frontend import make_ready, want_fetch
-from abstim.engine.layout import FROM_ALU, FROM_GLOBAL, FROM_NEAR, FROM_PARAM
-from abstim.engine.ports import execute, started
-from abstim.engine.retire import arrive, leave
-from abstim.engine.sets import bit
-from abstim.engine.wheel import schedule
+from abstim.engine.barriers_and_exits import arrive, leave
+from abstim.engine.execution_units import execute, started
+from abstim.engine.fetch import want_fetch
+from abstim.engine.scoreboard import make_ready, write_registers
+from abstim.engine.warp_slots import bit, visit_from
 from functional.disk.compile import jit
 from precharacterize.classify import Kind
 
 BARRIER, EXIT, FENCE = int(Kind.BARRIER), int(Kind.EXIT), int(Kind.FENCE)
-PARAM_LOAD, GLOBAL_LOAD = int(Kind.PARAM_LOAD), int(Kind.GLOBAL_LOAD)
 SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
 
 
@@ -39,12 +37,13 @@ def refetch(sm, code, w):
 
 
 @jit
-def follow(sm, heap, far, m, code, streams, w, i, time):
+def follow(c, w, i, time):
     """After issuing `i` at `time`: sequential, other lanes after an exit, or a taken branch."""
+    sm, code = c.sm, c.code
     sm.buffered[w] -= 1
     sequential = sm.pc[w] == i + 1
     if sequential and sm.buffered[w] > 0:
-        make_ready(sm, heap, far, m, code, streams.operands, w, time + 1, time)
+        make_ready(c, w, time + 1, time)
     elif sequential or code[i].kind == EXIT:
         want_fetch(sm, w, code[sm.pc[w]].pc)
     else:
@@ -54,52 +53,50 @@ def follow(sm, heap, far, m, code, streams, w, i, time):
             sm.ready[w] = time + 1
             sm.memory &= ~bit(w)
             if not sm.held & bit(w):
-                schedule(sm, w, time + 1, time)
+                visit_from(sm, w, time + 1, time)
         else:
             want_fetch(sm, w, code[i].pc + 1)
 
 
 @jit
-def origin(kind):
-    """Low bits of a scoreboard entry: where the register's value comes from."""
-    if kind == PARAM_LOAD:
-        return FROM_PARAM
-    if kind >= GLOBAL_LOAD:
-        return FROM_GLOBAL
-    return FROM_NEAR if kind > PARAM_LOAD else FROM_ALU
+def write_log(c, row, w, i, time, result):
+    """One issue: when, what, by whom, and the SM's counters after it."""
+    sm = c.sm
+    row.cycle, row.result_cycle, row.start_cycle = time, result, started(sm, c.machine, c.code[i].unit, w)
+    row.sm, row.slot, row.warp, row.instruction = sm.number, w, sm.warp[w], i
+    row.l1d_misses, row.l1i_misses = sm.l1d_misses, sm.l1i_misses
+    row.l2_accesses, row.dram_reads = sm.l2_accesses, sm.dram_reads
 
 
 @jit
-def record(sm, far, m, code, streams, grid, w, i, time, result):
+def note(c, w, i, time, result):
     """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
+    sm, record = c.sm, c.record
+    launch, windows = record.launch, len(record.windows)
     if sm.fresh & bit(w):
         sm.fresh &= ~bit(w)
-        far[m.warps_at + 2 * sm.warp[w]] = time
-    if m.windows:
-        far[m.windows_at + min(time >> m.window_log2, m.windows - 1)] += 1
-    if grid.logged < len(streams.log):
-        row = streams.log[grid.logged]
-        row[0], row[1], row[2], row[3], row[4], row[5] = time, result, sm.number, w, sm.warp[w], i
-        row[6], row[7], row[8] = started(sm, m, code[i].unit, w), sm.l1d_misses, sm.l1i_misses
-        row[9], row[10] = sm.l2_accesses, sm.dram_reads
-        grid.logged += 1
+        record.warps[sm.warp[w]].issue_cycle = time
+    if windows:
+        record.windows[min(time >> launch.window_log2, windows - 1)] += 1
+    if launch.logged < len(record.log):
+        write_log(c, record.log[launch.logged], w, i, time, result)
+        launch.logged += 1
 
 
 @jit
-def issue(sm, heap, far, m, code, streams, grid, w, time):
+def issue(c, w, time):
     """Issue the warp's next instruction at `time`."""
+    sm = c.sm
     i = sm.pc[w]
-    row = code[i]
+    row = c.code[i]
     kind = row.kind
     sm.visitable &= ~bit(w)
-    result = execute(sm, heap, far, m, code, streams, i, w, time)
-    record(sm, far, m, code, streams, grid, w, i, time, result)
-    entry = (result << 2) | origin(kind)
-    for k in range(row.writes_at, row.writes_end):
-        heap[m.registers_at + w * m.register_count + streams.operands[k]] = entry
+    result = execute(c, i, w, time)
+    note(c, w, i, time, result)
+    write_registers(c, w, row, result)
     sm.drained[w] = max(sm.drained[w], result)
-    if not step(sm, streams, w):
-        leave(sm, m, w, time)
+    if not step(sm, c.streams, w):
+        leave(sm, c.machine, w, time)
         return
     if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1
@@ -107,6 +104,6 @@ def issue(sm, heap, far, m, code, streams, grid, w, time):
         sm.not_before[w] = sm.drained[w] if kind == FENCE else 0
     if kind == BARRIER:
         sm.held |= bit(w)
-    follow(sm, heap, far, m, code, streams, w, i, time)
+    follow(c, w, i, time)
     if kind == BARRIER:
-        arrive(sm, m, w, time)
+        arrive(sm, c.machine, w, time)

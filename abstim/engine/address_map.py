@@ -1,0 +1,52 @@
+"""Where a line lies: channel, slice, set, bank and row (docs/timing-rules.md, rule 11)."""
+
+from __future__ import annotations
+
+from functional.disk.compile import jit
+
+
+@jit
+def hashed(index, above, residues):
+    """An index with the bits above it folded in."""
+    k = 0
+    while above:
+        if above & 1:
+            index ^= residues[k]
+        above >>= 1
+        k += 1
+    return index
+
+
+@jit
+def slice_of(m, line):
+    """(slice, channel, line number in the channel, line number in the slice) of a line."""
+    block = line >> m.interleave_log2
+    channel, rest = block % m.channels, block // m.channels
+    local = (rest << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
+    upper, part = (local >> m.slice_log2) // m.slices_per_channel, (local >> m.slice_log2) % m.slices_per_channel
+    number = channel * m.slices_per_channel + part
+    if m.slice_hash_log2:
+        above = line >> (m.interleave_log2 + m.slice_hash_log2)
+        number = hashed(number, above, m.slice_residues) % (m.channels * m.slices_per_channel)
+        channel = number // m.slices_per_channel
+    return number, channel, local, (upper << m.slice_log2) | (local & ((1 << m.slice_log2) - 1))
+
+
+@jit
+def l2_set_of(m, in_slice):
+    """The set of a line in its slice, by its number there."""
+    index = in_slice % m.l2_sets
+    return hashed(index, in_slice >> m.l2_hash_log2, m.l2_residues) if m.l2_hash_log2 else index
+
+
+@jit
+def bank_of(m, local):
+    """The DRAM bank, of its channel's, of a line by its number in the channel."""
+    bank = ((local >> m.bank_log2) << 1) | ((local >> m.slice_log2) & 1)
+    return bank % m.dram_banks
+
+
+@jit
+def row_of(m, local):
+    """The DRAM row of a line by its number in the channel."""
+    return local >> m.row_log2

@@ -1,0 +1,88 @@
+"""Units and result buses: when an instruction starts and when its result can be used (docs/timing-rules.md, rule 4)."""
+
+from __future__ import annotations
+
+from abstim.engine.load_store import occupancy_of, result_of
+from abstim.engine.operand_collectors import collect, pool_of, port_of, read_operands, write_back
+from abstim.engine.rules import WRITE_BACK_CYCLES
+from abstim.engine.state import MEM, SP
+from functional.disk.compile import jit
+
+
+@jit
+def started(sm, m, kind, w):
+    """Cycle in which the unit started warp `w`'s latest instruction of a kind, which must be its port's latest."""
+    port = port_of(m, kind, w)
+    place = sm.port_position[port]
+    return sm.port_start[port, place - 1 if place else m.port_width[kind] - 1]
+
+
+@jit
+def free_bus(c, slot, due):
+    """A result bus that is free in cycle `due`, whose row of the ring is `slot`; one too many if none is."""
+    bus = 0
+    while bus < c.machine.result_bus and c.buses[slot, bus] == due:
+        bus += 1
+    return bus
+
+
+@jit
+def start_on_unit(c, port, earliest, latency, initiation):
+    """First cycle in which a unit of the port is free, its result slot is free and a result bus is free; books them."""
+    sm, m, time = c.sm, c.machine, earliest
+    while True:
+        due = time + latency
+        slot = due & (m.ring - 1)
+        bus = free_bus(c, slot, due)
+        if bus < m.result_bus:
+            for unit in range(m.first_unit[port], m.first_unit[port + 1]):
+                if sm.unit_free[unit] <= time and c.results[slot, unit] != due:
+                    sm.unit_free[unit] = time + initiation
+                    c.results[slot, unit] = due
+                    c.buses[slot, bus] = due
+                    return time
+        time += 1
+
+
+@jit
+def arithmetic(c, row, port, dispatched):
+    """(start, result) of an instruction that leaves its collector at `dispatched`."""
+    kind = row.unit
+    earliest = max(dispatched + 1, c.sm.last_start[port]) if kind == SP else dispatched + 1
+    start = start_on_unit(c, port, earliest, row.latency, row.initiation)
+    c.sm.last_start[port] = start
+    return start, start + row.latency + WRITE_BACK_CYCLES
+
+
+@jit
+def memory(c, i, w, dispatched):
+    """(start, result) of an access that leaves its collector at `dispatched`. What is behind the unit may hold it."""
+    sm, m = c.sm, c.machine
+    unit = m.first_unit[port_of(m, MEM, 0)]
+    busy, end = occupancy_of(c, w, i)
+    start = max(dispatched + 1, sm.unit_free[unit])
+    sm.unit_free[unit] = start + busy
+    result = result_of(c, w, i, start, end)
+    sm.unit_free[unit] = max(sm.unit_free[unit], sm.entered, sm.const_blocked)
+    return start, result
+
+
+@jit
+def execute(c, i, w, time):
+    """Send instruction `i` of warp `w`, issued at `time`, down its port; returns when its result can be used."""
+    sm, m, row = c.sm, c.machine, c.code[i]
+    kind = row.unit
+    port = port_of(m, kind, w)
+    pool = pool_of(m, port, w)
+    collector, allocated = collect(sm, m, kind, port, pool, time)
+    operands = read_operands(c, row, w, allocated)
+    place = sm.port_position[port]
+    step = max(operands, sm.port_start[port, place] * m.register_steps)
+    dispatched = step // m.register_steps
+    start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)
+    write_back(c, row, w, result)
+    sm.port_alloc[port, place] = allocated // m.register_steps
+    sm.port_start[port, place] = start
+    sm.port_position[port] = place + 1 if place + 1 < m.port_width[kind] else 0
+    sm.collector[pool, collector] = step
+    return result

@@ -1,0 +1,77 @@
+"""From issue to operands: ports, operand collectors, and conflicts on register banks (docs/timing-rules.md, rules 3 and
+13). Steps are those of the register file: `register_steps` a cycle."""
+
+from __future__ import annotations
+
+from functional.disk.compile import jit
+
+
+@jit
+def port_of(m, kind, w):
+    """The port through which warp `w` reaches units of a kind: with sub-cores, its scheduler's own."""
+    return kind * m.schedulers + m.scheduler_of[w] if m.sub_cores else kind
+
+
+@jit
+def port_free(sm, port):
+    """First cycle in which an instruction can issue to `port`: a dispatch register is free."""
+    return sm.port_alloc[port, sm.port_position[port]]
+
+
+@jit
+def pool_of(m, port, w):
+    """Whose collectors an instruction of warp `w` to `port` takes: the port's, or those that all ports share."""
+    if m.shared_collectors:
+        return m.scheduler_of[w] if m.sub_cores else 0
+    return port
+
+
+@jit
+def collect(sm, m, kind, port, pool, time):
+    """Take an operand collector for an instruction issued at `time`; returns (collector, step of the allocation)."""
+    best = 0
+    for k in range(1, m.collectors[kind]):
+        if sm.collector[pool, k] < sm.collector[pool, best]:
+            best = k
+    allocated = max((time + 1) * m.register_steps, sm.collector[pool, best])
+    if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
+        allocated = max(allocated, sm.last_alloc[kind])
+        sm.last_alloc[kind] = allocated
+    elif m.port_width[kind] == 1:
+        allocated = max(allocated, (sm.port_alloc[port, 0] + 1) * m.register_steps)
+    return best, allocated
+
+
+@jit
+def register_bank_of(m, number, w):
+    """The bank of a register of warp `w`; a sub-core has its own banks."""
+    if m.sub_cores:
+        own = m.banks // m.schedulers
+        return m.scheduler_of[w] * own + (number + w) % own
+    return (number + w) & (m.banks - 1)
+
+
+@jit
+def read_operands(c, row, w, allocated):
+    """Step in which the operands are at hand: each bank serves one read a step and a write takes precedence."""
+    m, banks = c.machine, c.register_banks
+    ready, ring = allocated + 1, m.ring * m.register_steps - 1
+    for k in range(row.reads_at, row.reads_end):
+        bank = register_bank_of(m, c.streams.operands[k], w)
+        step = allocated + 1
+        while banks[step & ring, bank] == step:
+            step += 1
+        banks[step & ring, bank] = step
+        ready = max(ready, step + 1)
+    return ready
+
+
+@jit
+def write_back(c, row, w, time):
+    """Results written at `time` occupy their banks in its first step."""
+    m = c.machine
+    step = time * m.register_steps
+    for k in range(row.writes_end - row.writes_at):
+        number = c.streams.operands[row.write_banks_at + k]
+        if number >= 0:
+            c.register_banks[step & (m.ring * m.register_steps - 1), register_bank_of(m, number, w)] = step

@@ -1,0 +1,19 @@
+"""Numbers of docs/timing-rules.md that no GPU changes: each is said here, and nowhere else."""
+
+from __future__ import annotations
+
+from functional.trace import LINE_BYTES, SECTOR_BYTES
+
+# From issue to result
+DISPATCH_CYCLES = 3  # a thread block's dispatch to its warps' first issue: fetched in the next cycle, then decoded
+DECODE_CYCLES = 2  # from a fetch to the first cycle in which the warp can issue what it brought
+WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
+RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
+
+# Real memory
+WINDOW_CYCLES_LOG2 = 4  # what a server does of its work is booked by stretches of so many cycles,
+WINDOW_CYCLES = 1 << WINDOW_CYCLES_LOG2  # and SMs that share an L2 run no further apart
+UNITS_A_CYCLE_LOG2 = 6
+UNITS_A_CYCLE = 1 << UNITS_A_CYCLE_LOG2  # service times are whole numbers of a 64th of a cycle
+
+SECTORS = LINE_BYTES // SECTOR_BYTES  # of a cache line

@@ -1,0 +1,95 @@
+"""When a warp's registers can be read, and what that says of its next instruction (docs/timing-rules.md, rules 2, 7).
+
+An entry is one word, (cycle from which the register is free << 2) | where its value comes from: two fields of a record
+would be two loads for every register that an instruction waits for.
+"""
+
+from __future__ import annotations
+
+from abstim.engine.warp_slots import bit, visit_from
+from functional.disk.compile import jit
+from precharacterize.classify import Kind
+
+FROM_ALU, FROM_NEAR, FROM_PARAM, FROM_GLOBAL = 0, 1, 2, 3
+PARAM_LOAD, GLOBAL_LOAD = int(Kind.PARAM_LOAD), int(Kind.GLOBAL_LOAD)
+
+
+@jit
+def entry_of(result, kind):
+    """The entry of a register that an instruction of a kind writes, its result there at `result`."""
+    origin = FROM_NEAR if kind > PARAM_LOAD else FROM_ALU
+    if kind == PARAM_LOAD:
+        origin = FROM_PARAM
+    elif kind >= GLOBAL_LOAD:
+        origin = FROM_GLOBAL
+    return (result << 2) | origin
+
+
+@jit
+def free_from(entry):
+    """Cycle from which the register can be read and written."""
+    return entry >> 2
+
+
+@jit
+def origin_of(entry):
+    """One of FROM_*."""
+    return entry & 3
+
+
+@jit
+def forget(c, w):
+    """A new warp: all its registers are free."""
+    for r in range(c.machine.register_count):
+        c.scoreboard[w, r] = 0
+
+
+@jit
+def write_registers(c, w, row, result):
+    """The destinations of an instruction of warp `w` are free at `result`."""
+    entry = entry_of(result, row.kind)
+    for k in range(row.writes_at, row.writes_end):
+        c.scoreboard[w, c.streams.operands[k]] = entry
+
+
+@jit
+def registers_free(c, w, row):
+    """Cycle from which nothing holds up an instruction of warp `w` at the scoreboard."""
+    free = 0
+    for k in range(row.waits_at, row.waits_end):
+        free = max(free, free_from(c.scoreboard[w, c.streams.operands[k]]))
+    return free
+
+
+@jit
+def make_ready(c, w, front_end, time):
+    """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
+    sm, row = c.sm, c.code[c.sm.pc[w]]
+    ready = max(front_end, sm.not_before[w])
+    memory = ready > front_end
+    for k in range(row.waits_at, row.waits_end):
+        entry = c.scoreboard[w, c.streams.operands[k]]
+        if free_from(entry) > ready:
+            ready = free_from(entry)
+            memory = origin_of(entry) != FROM_ALU
+    sm.ready[w] = ready
+    if memory:
+        sm.memory |= bit(w)
+    else:
+        sm.memory &= ~bit(w)
+    if not sm.held & bit(w):
+        visit_from(sm, w, ready, time)
+
+
+@jit
+def waits_long(c, w, time):
+    """Does a plain source of the warp's buffered next instruction count as waiting for a long operation?"""
+    sm = c.sm
+    if sm.buffered[w] == 0 or sm.front_end[w] > time:
+        return False
+    row = c.code[sm.wrong[w] if sm.flush[w] else sm.pc[w]]
+    for k in range(row.long_at, row.long_end):
+        entry = c.scoreboard[w, c.streams.operands[k]]
+        if origin_of(entry) == FROM_GLOBAL or (origin_of(entry) == FROM_PARAM and free_from(entry) > time):
+            return True
+    return False

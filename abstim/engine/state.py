@@ -1,0 +1,298 @@
+"""What the engine computes on: one typed definition of everything an SM, the shared memory system and a launch hold.
+
+Times are int64 cycles. What has the same size on every GPU is a field of a record (`SM`, `MACHINE`); what has not is an
+array of a named tuple. All of it stands here, not beside the rules that work on it, because whoever lays it out must
+not import the compiler with them. A *ring* holds cycle tags, one row a cycle modulo its length: entry == cycle means
+taken, so nothing needs clearing when time jumps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from abstim.engine.rules import SECTORS
+
+NEVER = 1 << 60
+SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
+KINDS = 6  # of execution units
+GTO, LRR, OLDEST, TWO_LEVEL = 0, 1, 2, 3
+INDEX_LINEAR, INDEX_HASH, INDEX_IPOLY = 0, 1, 2  # of L1D's sets
+LOCAL_BACK, EVICT, WRITE_THROUGH, WRITE_BACK = 0, 1, 2, 3  # stores at L1D; the first two evict on a hit
+# What a scheduler's cycle went to; the order of abstim.session.result.SLOT_REASONS
+ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
+# Most of each that a record has room for; abstim.engine.unsupported refuses what is beyond
+SLOTS = 64  # warps an SM, thread blocks an SM
+SCHEDULERS = 4  # an SM
+PORTS = KINDS * SCHEDULERS  # with sub-cores each scheduler has its own
+UNITS = 96  # execution units an SM, all ports together
+PORT_WIDTH = 16
+COLLECTORS = 64
+MSHRS = 8  # miss registers of an instruction or constant cache
+L2_MERGES = 255  # reads that wait for one sector: counted in a byte
+# How far ahead
+BUCKETS = 4096  # stretches of time (rules.WINDOW_CYCLES) a server can be booked
+RESPONSES = 1 << 14  # cycles a response can be booked
+WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
+RESIDUES = 32  # bits of a line number above an index that a hash looks at
+HINTS = 256  # where a line was found last, by its low bits
+
+
+def record(*fields: str | tuple) -> np.dtype:
+    """A record of int64 fields, and of others where a (name, type) or (name, type, shape) says so."""
+    return np.dtype([(f, np.int64) if isinstance(f, str) else f for f in fields], align=True)
+
+
+# The numbers of a design point for a launch (design_point.machine_of)
+MACHINE = record(
+    "sm_count", "schedulers", "policy", "active_warps", "warp_slots", "warps_per_block", "blocks_per_sm",
+    "sub_cores", "issues_a_turn", "register_steps", "shared_collectors", "result_bus", "banks",
+    "fetch_width", "fetch_line", "fetch_line_log2", "fetches", "perfect_l1i", "perfect_const",
+    "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1t_sets", "l1t_ways",
+    "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
+    "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypassed",
+    "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
+    "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
+    "l1i_miss_cycles",
+    "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
+    "packet_bytes",
+    "request_cycles", "l2_reply_cycles", "dram_cycles", "dram_reply_cycles", "activate_cycles",
+    "l2_sector_units", "l2_atomic_units", "dram_sector_units",  # of time: rules.UNITS_A_CYCLE
+    "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2",
+    "l2_sets", "l2_ways", "l2_merges", "l2_hash_log2", "dram_banks", "row_log2", "bank_log2",
+    "register_count", "ring",  # registers a warp; length of the rings in cycles
+    ("port_width", np.int64, KINDS),
+    ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
+    ("scheduler_slots", np.uint64, SCHEDULERS),  # sets of warp slots
+    ("scheduler_of", np.int64, SLOTS),
+    ("first_unit", np.int64, PORTS + 1),  # units of port p: first_unit[p] .. first_unit[p + 1] - 1
+    ("slice_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
+    ("l2_residues", np.int64, RESIDUES),
+    ("l1d_residues", np.int64, RESIDUES),
+)  # fmt: skip
+
+# An instruction; its registers are Streams.operands[x_at : x_end]
+CODE = np.dtype(
+    [(name, np.int32) for name in (
+        "unit", "kind", "latency", "initiation", "access_bytes", "pc",
+        "waits_at", "waits_end", "writes_at", "writes_end", "reads_at", "reads_end", "long_at", "long_end",
+        "write_banks_at",
+    )],
+    align=True,
+)  # fmt: skip
+
+SM = record(
+    # the SM as a whole
+    "number",
+    "clock",
+    "port_wait",  # earliest cycle in which a port that was refused this cycle is free
+    "horizon",  # run no further: a thread block may come in then
+    "more_blocks",
+    "response_free",
+    "entered",  # cycle in which the latest transaction entered the L1D pipe,
+    "pipe_position",  # and where it stands in it
+    "tags_blocked",  # L1D tags take no transaction before; so
+    "const_blocked",  # the constant cache,
+    "fetch_blocked",  # and the fetch stage
+    "inject_free",  # the SM's port into the crossbar
+    ("l1i_misses_until", np.int64, MSHRS),  # miss registers: when each is free
+    ("const_misses_until", np.int64, MSHRS),
+    "stamp",  # for least-recently-used
+    "last_exit",
+    "last_dispatch",
+    "live",  # warps not noticed as gone
+    # sets of warp slots
+    ("running", np.uint64),  # instructions left
+    ("visitable", np.uint64),  # `ready` has come
+    ("held", np.uint64),  # at a barrier
+    ("memory", np.uint64),  # `ready` waits for memory
+    ("wanted", np.uint64),  # buffer empty
+    ("missing", np.uint64),  # waiting for an instruction line
+    ("fresh", np.uint64),  # nothing issued yet
+    ("exiting", np.uint64),  # last instruction issued, not yet noticed as gone
+    ("wheel", np.uint64, WHEEL),  # by cycle mod WHEEL: `ready` comes then
+    ("wheel_used", np.uint64),  # places of the wheel that are not empty
+    "last_fetched",
+    # counters
+    "l1d_accesses", "l1d_misses", "l1t_accesses", "l1t_misses", "const_accesses", "const_misses", "l1i_accesses",
+    "l1i_misses",
+    "l2_accesses", "l2_misses", "dram_reads", "dram_writes", "resident_warp_cycles",
+    # warp slots
+    ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp
+    ("not_before", np.int64, SLOTS),  # no issue earlier: barrier, atomic, fence
+    ("front_end", np.int64, SLOTS),  # cycle in which the buffer's content can be looked at
+    ("fetch_pc", np.int64, SLOTS),
+    ("fetch_back", np.int64, SLOTS),  # cycle in which a missed instruction line is there
+    ("drained", np.int64, SLOTS),  # cycle in which everything the warp issued is complete
+    ("pc", np.int64, SLOTS),  # next instruction
+    ("stop", np.int64, SLOTS),  # end of its basic block
+    ("event", np.int64, SLOTS),  # cursors into the streams
+    ("event_end", np.int64, SLOTS),
+    ("record", np.int64, SLOTS),
+    ("conflict", np.int64, SLOTS),
+    ("buffered", np.int64, SLOTS),  # instructions left in the buffer
+    ("warp", np.int64, SLOTS),  # position in the trace
+    ("flush", np.int64, SLOTS),  # the instruction buffer holds the wrong path
+    ("wrong", np.int64, SLOTS),  # and begins with this instruction
+    # thread block slots
+    ("block_running", np.int64, SLOTS),  # warps that have instructions left
+    ("block_live", np.int64, SLOTS),  # warps not noticed as gone
+    ("block_waiting", np.int64, SLOTS),
+    ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
+    ("block_start", np.int64, SLOTS),
+    ("block_position", np.int64, SLOTS),  # in the trace
+    # schedulers
+    ("block_order", np.int64, SLOTS),  # resident blocks, oldest first
+    "resident",
+    ("order", np.int64, (SCHEDULERS, SLOTS)),  # two-level: active, then pending slots
+    ("order_scratch", np.int64, SLOTS),
+    ("count", np.int64, SCHEDULERS),
+    ("last", np.int64, SCHEDULERS),  # slot issued last
+    ("idle_reason", np.int64, SCHEDULERS),
+    ("idle_since", np.int64, SCHEDULERS),
+    ("slots", np.int64, 6),  # issue slots by reason
+    # ports and units
+    ("port_position", np.int64, PORTS),  # allocations so far
+    ("port_alloc", np.int64, (PORTS, PORT_WIDTH)),  # latest allocation cycles
+    ("port_start", np.int64, (PORTS, PORT_WIDTH)),  # latest unit starts
+    ("last_start", np.int64, PORTS),  # the latest of them
+    ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
+    ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
+    ("unit_free", np.int64, UNITS),
+)  # fmt: skip
+
+
+class Tags(NamedTuple):
+    """A cache of whole lines, an element a line, the ways of a set side by side: instructions, constants, textures."""
+
+    tag: np.ndarray  # line number + 1; 0: no line
+    last_use: np.ndarray
+    there: np.ndarray  # cycle in which the line is there
+
+
+L1D_LINE = record(
+    "merged",  # requests that joined its miss, the first included
+    "dirty",  # set of sectors
+    ("sector_there", np.int64, SECTORS),  # cycle in which each sector is there; NEVER: not asked for
+)
+
+
+class L1D(NamedTuple):
+    """L1D, laid out as Tags. What a look-up of a whole set goes through lies apart from what concerns one line."""
+
+    tag: np.ndarray
+    last_use: np.ndarray
+    there: np.ndarray  # its latest sector
+    line: np.ndarray  # L1D_LINE
+    hint: np.ndarray  # position at which a line was found last, by its low bits
+    miss_until: np.ndarray  # a binary heap of the miss registers: when each is free
+    pipe: np.ndarray  # a ring of stages: when the transaction in it went on
+
+
+L2_LINE = record(
+    "valid",  # sets of sectors
+    "dirty",
+    "merged",  # reads that wait for each sector, a byte each
+    ("sector_there", np.int64, SECTORS),  # cycle in which each sector is there
+)
+
+
+class L2(NamedTuple):
+    """The tags of all slices, laid out as L1D's: [slice, set, way] in one."""
+
+    tag: np.ndarray
+    last_use: np.ndarray
+    line: np.ndarray  # L2_LINE
+    uses: np.ndarray  # one element: accesses so far, the clock of last_use
+
+
+BANK = record("open_row", "served")  # row + 1, 0: none; cycle in which it has served all it was asked
+BUCKET = record("number", "used")  # a stretch of time, and how much of it a server has given away, in units
+
+
+class Shared(NamedTuple):
+    """Behind the SMs: what they share when memory is not perfect."""
+
+    machine: np.ndarray  # MACHINE
+    l2: L2
+    slices: np.ndarray  # BUCKET [slice, bucket]
+    channels: np.ndarray  # BUCKET [channel, bucket]
+    banks: np.ndarray  # BANK, those of a channel side by side
+    responses: np.ndarray  # ring [sm, cycle]: the response path into an SM
+
+
+THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
+WARP = record("issue_cycle", "retire_cycle")  # its first issue; -1: not yet
+ISSUE = record(  # the last four are counters of the SM after it
+    "cycle", "result_cycle", "sm", "slot", "warp", "instruction", "start_cycle",
+    "l1d_misses", "l1i_misses", "l2_accesses", "dram_reads",
+)  # fmt: skip
+# What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
+# dispatch; rows of the log in use, and how long a window is
+LAUNCH = record("first", "limit", "clock", "logged", "window_log2")
+
+
+class Record(NamedTuple):
+    """What is noted of a launch for those who watch it."""
+
+    launch: np.ndarray  # LAUNCH
+    blocks: np.ndarray  # THREAD_BLOCK, by position in the trace
+    warps: np.ndarray  # WARP, by position in the trace
+    windows: np.ndarray  # warp instructions issued in each; the last one is over all that is left
+    log: np.ndarray  # ISSUE, an issue a row, as long as there are rows
+
+
+class Streams(NamedTuple):
+    """A trace's arrays (functional.trace.Trace) and the program's basic blocks."""
+
+    blocks: np.ndarray
+    records: np.ndarray
+    conflicts: np.ndarray
+    block_start: np.ndarray
+    block_stop: np.ndarray
+    operands: np.ndarray  # registers of all instructions, cut by CODE's `*_at` and `*_end`
+
+
+class Offsets(NamedTuple):
+    """Where each warp of the trace starts in the streams."""
+
+    blocks: np.ndarray
+    records: np.ndarray
+    conflicts: np.ndarray
+
+
+class State(NamedTuple):
+    """All SMs of a design point, their number in front in every array, and what they share."""
+
+    machine: np.ndarray  # MACHINE
+    sms: np.ndarray  # SM
+    l1i: Tags
+    const: Tags
+    texture: Tags
+    l1d: L1D
+    scoreboard: np.ndarray  # [sm, warp slot, register]: entries of abstim.engine.scoreboard
+    results: np.ndarray  # ring [sm, cycle, unit]: a result is due
+    buses: np.ndarray  # ring [sm, cycle, bus]
+    register_banks: np.ndarray  # ring [sm, step, bank]
+    shared: Shared
+    record: Record
+
+
+class Context(NamedTuple):
+    """One SM and what it needs of the launch: what the rules are about. Handed on by reference."""
+
+    sm: np.ndarray  # SM, and so on: State without the first dimension
+    machine: np.ndarray
+    l1i: Tags
+    const: Tags
+    texture: Tags
+    l1d: L1D
+    scoreboard: np.ndarray
+    results: np.ndarray
+    buses: np.ndarray
+    register_banks: np.ndarray
+    shared: Shared
+    record: Record
+    code: np.ndarray  # CODE
+    streams: Streams

@@ -1,0 +1,44 @@
+"""What the engine cannot time, said before it starts: it would wait for ever for a unit that is not there, and its
+records have room for so much and no more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine.state import COLLECTORS, L2_MERGES, MSHRS, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS
+from abstim.gpu.config import Gpu
+from functional.errors import InputError
+from precharacterize import LatencyTable
+from precharacterize.parameters import UNITS as KIND_NAMES
+
+LIMITS = {
+    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS, "l1i_mshrs": MSHRS,
+    "const_mshrs": MSHRS, "l2_mshr_merges": L2_MERGES, "shared_collectors": COLLECTORS,
+    **{f"{kind}_port_width": PORT_WIDTH for kind in KIND_NAMES},
+    **{f"{kind}_collectors": COLLECTORS for kind in ("sp", "sfu", "mem")},
+}  # fmt: skip
+
+
+def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int) -> None:
+    """Raises InputError, one line, for a GPU that cannot run the program of `table`, or is too large for the engine;
+    or for more resident warps than the SM has slots."""
+    spec = gpu.spec
+    for name, most in LIMITS.items():
+        if getattr(spec, name) > most:
+            raise InputError(f"{spec.name}: {name} = {getattr(spec, name)}; the engine knows {most} at most")
+    count = {kind: getattr(spec, f"{'lsu' if kind == 'mem' else kind}_units") for kind in KIND_NAMES}
+    if sum(count.values()) > UNITS:
+        raise InputError(f"{spec.name}: {sum(count.values())} execution units; the engine knows {UNITS} an SM at most")
+    for number in np.unique(table.unit):
+        kind = KIND_NAMES[number]
+        sharers = spec.schedulers_per_sm if spec.sub_cores and kind != "mem" else 1
+        if count[kind] < sharers:
+            missing = f"{count[kind]} for {sharers} sub-cores" if count[kind] else "none"
+            raise InputError(
+                f"{spec.name}: the program needs {kind} units, and the SM has {missing}; set {kind}_units, or [unit]"
+            )
+    if warps_per_block * blocks_per_sm > spec.max_warps_per_sm:
+        raise InputError(
+            f"{spec.name}: {blocks_per_sm} thread blocks of {warps_per_block} warps do not fit into "
+            f"max_warps_per_sm = {spec.max_warps_per_sm}"
+        )

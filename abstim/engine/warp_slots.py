@@ -1,0 +1,75 @@
+"""Sets of warp slots as bits of a uint64, and the timing wheel that says which warp can be visited when."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+from abstim.engine.state import NEVER, WHEEL
+from functional.disk.compile import jit
+
+ONE = np.uint64(1)
+EMPTY_SET = np.uint64(0)
+
+
+@jit
+def lowest(slots):
+    """The lowest slot of a set that is not empty."""
+    return np.int64(trailing_zeros(slots))
+
+
+@jit
+def bit(w):
+    """The set that holds slot `w` alone."""
+    return ONE << np.uint64(w)
+
+
+@jit
+def above(slots, w):
+    """The slots of a set that are higher than `w` (-1: all)."""
+    return slots & ~(bit(w + 1) - ONE) if w < 63 else EMPTY_SET
+
+
+@jit
+def first_after(slots, w):
+    """The first slot after `w` in cyclic order; the set is not empty."""
+    higher = above(slots, w)
+    return lowest(higher if higher else slots)
+
+
+@jit
+def span(first, count):
+    """The set of `count` slots from `first` on."""
+    return ((bit(count) - ONE) if count < 64 else ~EMPTY_SET) << np.uint64(first)
+
+
+@jit
+def visit_from(sm, w, ready, time):
+    """The warp can be visited from `ready` on; `time` is now."""
+    if ready <= time:
+        sm.visitable |= bit(w)
+    elif ready < NEVER:
+        place = min(ready, time + WHEEL - 1) & (WHEEL - 1)
+        sm.wheel[place] |= bit(w)
+        sm.wheel_used |= bit(place)
+
+
+@jit
+def turn_wheel(sm, time):
+    """Warps whose `ready` has come by `time` become visitable; those further ahead go round again."""
+    place = time & (WHEEL - 1)
+    left = sm.wheel[place]
+    sm.wheel[place] = 0
+    sm.wheel_used &= ~bit(place)
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        visit_from(sm, w, sm.ready[w], time)
+
+
+@jit
+def next_on_wheel(sm, time):
+    """First cycle after `time` at which the wheel holds something; it holds something."""
+    turn = np.uint64((time + 1) & (WHEEL - 1))
+    ahead = (sm.wheel_used >> turn) | (sm.wheel_used << (np.uint64(WHEEL) - turn)) if turn else sm.wheel_used
+    return time + 1 + lowest(ahead)
