@@ -9,9 +9,11 @@ import oracle
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_launches import POLICIES, Launch, gpus, launches
+from random_gpus import POLICIES, configured, gpus, mixtures
+from random_launches import Launch, launches
 
 from abstim.engine import EngineResult, simulate
+from abstim.gpu.config import gpu_names
 
 EXAMPLES = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 
@@ -28,18 +30,35 @@ def assert_same(a: EngineResult, b: EngineResult) -> None:
     assert a.counters == b.counters
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@EXAMPLES
-@given(st.data())
-def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> None:
-    launch = data.draw(launches((policy,)))
+def assert_follows_the_rules(launch: Launch) -> None:
     engine = one(launch)
     expected = oracle.simulate(launch.inputs, launch.gpu, launch.blocks_per_sm)
     assert engine.cycles == expected.cycles
     assert engine.sm_cycles.tolist() == expected.sm_cycles
     assert engine.issue_slots[:, 0].tolist() == expected.issued
     assert engine.resident_warp_cycles.tolist() == expected.resident_warp_cycles
-    assert {name: engine.counters[name] for name in expected.counters} == expected.counters
+    assert engine.counters == dict.fromkeys(engine.counters, 0) | expected.counters
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@EXAMPLES
+@given(st.data())
+def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> None:
+    assert_follows_the_rules(data.draw(launches((policy,))))
+
+
+@pytest.mark.parametrize("name", gpu_names())
+@settings(EXAMPLES, max_examples=15)
+@given(st.data())
+def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -> None:
+    assert_follows_the_rules(data.draw(launches(gpu=configured(name))))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@EXAMPLES
+@given(st.data())
+def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.DataObject) -> None:
+    assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))
 
 
 @EXAMPLES
