@@ -108,7 +108,11 @@ def mixtures(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
     """Each setting is some GPU's, or one of MORE; where two exclude each other, the later one gives way."""
     keys = [f.name for cls in (Spec, Params) for f in fields(cls) if f.name != "name"]
     chosen = {key: draw(st.sampled_from(values(key)), label=key) for key in keys}
-    chosen |= {"perfect_memory": True, "sm_count": draw(st.integers(1, 3)), "scheduler": draw(st.sampled_from(policies))}
+    chosen |= {
+        "perfect_memory": True,
+        "sm_count": draw(st.integers(1, 3)),
+        "scheduler": draw(st.sampled_from(policies)),
+    }
     groups = chosen["schedulers_per_sm"] if chosen["sub_cores"] else 1
     chosen["shared_collectors"] = groups * draw(st.integers(0, 3))
     for kind in KINDS_OF_UNITS:

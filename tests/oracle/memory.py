@@ -31,7 +31,9 @@ class Access:
 
     def transactions(self) -> list[tuple[int, list[int]]]:
         """(line, sectors) of each transaction; of a record the one of the highest sectors first."""
-        size = 1 if self.gpu.spec.coalescing == "sector" or self.access_bytes == 1 else 2 if self.access_bytes == 2 else 4
+        size = (
+            1 if self.gpu.spec.coalescing == "sector" or self.access_bytes == 1 else 2 if self.access_bytes == 2 else 4
+        )
         found = []
         for line, sectors in self.records:
             for segment in sorted({s // size for s in sectors}, reverse=True):

@@ -64,9 +64,7 @@ class Block:
 class Sm:
     """State of an SM and its rules. `blocks` maps block slots to what runs in them."""
 
-    def __init__(
-        self, gpu: Gpu, program: Program, warps_per_block: int, blocks_per_sm: int, shared_bytes: int
-    ) -> None:
+    def __init__(self, gpu: Gpu, program: Program, warps_per_block: int, blocks_per_sm: int, shared_bytes: int) -> None:
         spec = gpu.spec
         self.gpu, self.program, self.warps_per_block = gpu, program, warps_per_block
         self.warps: dict[int, Warp] = {}  # by warp slot, those that are not gone
