@@ -7,12 +7,12 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from abstim.gpu.config import Gpu, gpu_names, load_gpu
-from abstim.gpu.spec import Params, Spec, check_together
+from abstim.gpu.config import Gpu, changed, gpu_names, load_gpu
+from abstim.gpu.spec import Params, Spec
 
 POLICIES = ("gto", "lrr", "oldest", "two_level")
 KINDS_OF_UNITS = ("sp", "sfu", "int", "dp", "tensor")
-# Beside what the GPUs of `configs/` have: small caches, which fill up, and what no GPU there uses
+# Beside what the GPUs of `configs/` have: what none of them uses
 MORE = {
     "schedulers_per_sm": (2,),
     "scheduler": POLICIES,
@@ -21,30 +21,39 @@ MORE = {
     "instructions_per_fetch": (1, 3),
     "register_file_ports": (4,),
     "result_bus_width": (1,),
-    "l1i_sets": (1,),
-    "l1i_ways": (1,),
     "l1i_line_bytes": (32,),
-    "const_sets": (1,),
     "const_line_bytes": (128,),
-    "l1d_sets": (1, 64),
-    "l1d_ways": (1, 3),
     "l1d_index": ("ipoly",),
     "l1d_write": ("evict", "back"),
     "l1d_replacement": ("fifo",),
-    "l1t_sets": (1,),
-    "l1t_ways": (2,),
     "l1d_latency_cycles": (1,),
     "const_latency_cycles": (5,),
     "l1_miss_extra_cycles": (0, 60),
     "l1i_miss_extra_cycles": (0, 9),
     "atomic_latency_cycles": (0,),
 }
+# Caches that fill up
+SMALL = {
+    "l1i_sets": (1, 2),
+    "l1i_ways": (1, 2),
+    "const_sets": (1, 2),
+    "l1d_sets": (1, 2),
+    "l1d_ways": (2, 3, 4),
+    "l1t_sets": (1, 2),
+    "l1t_ways": (1, 2),
+}
+
+
+@cache
+def loaded(name: str) -> Gpu:
+    """A GPU of `configs/`, read once."""
+    return load_gpu(name)
 
 
 @st.composite
 def gpus(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
     """A small variation of the GTX 480: counts, policy, ports, caches and latencies (rules 1 to 10)."""
-    gpu = load_gpu("gtx480")
+    gpu = loaded("gtx480")
     widths = {f"{port}_port_width": draw(st.integers(1, 3)) for port in ("sp", "sfu", "mem")}
     collectors = {
         f"{port}_collectors": widths[f"{port}_port_width"] + draw(st.integers(0, 4)) for port in ("sp", "sfu", "mem")
@@ -92,22 +101,23 @@ def gpus(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
 @st.composite
 def configured(draw: st.DrawFn, name: str) -> Gpu:
     """A GPU of `configs/` with its own settings, on fewer SMs and with perfect memory."""
-    gpu = load_gpu(name, ["perfect_memory=true"])
-    return replace(gpu, spec=replace(gpu.spec, sm_count=draw(st.integers(1, 3))))
+    gpu = loaded(name)
+    return replace(gpu, spec=replace(gpu.spec, perfect_memory=True, sm_count=draw(st.integers(1, 3))))
 
 
 @cache
 def values(key: str) -> list:
     """What `Spec` or `Params` has under `key` on any GPU of `configs/`, the GTX 480's first, and what MORE adds."""
-    found = [gpu.settings[key].value for gpu in [load_gpu("gtx480"), *map(load_gpu, gpu_names())]]
+    found = [loaded(name).settings[key].value for name in ("gtx480", *gpu_names())]
     return list(dict.fromkeys([*found, *MORE.get(key, ())]))
 
 
 @st.composite
 def mixtures(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
-    """Each setting is some GPU's, or one of MORE; where two exclude each other, the later one gives way."""
+    """Each setting is some GPU's, or one of MORE or SMALL; where two exclude each other, the later one gives way."""
     keys = [f.name for cls in (Spec, Params) for f in fields(cls) if f.name != "name"]
-    chosen = {key: draw(st.sampled_from(values(key)), label=key) for key in keys}
+    choices = {key: values(key) for key in keys} | (SMALL if draw(st.booleans(), label="small caches") else {})
+    chosen = {key: draw(st.sampled_from(choices[key]), label=key) for key in keys}
     chosen |= {
         "perfect_memory": True,
         "sm_count": draw(st.integers(1, 3)),
@@ -122,11 +132,4 @@ def mixtures(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
     for port in ("sp", "sfu", "mem"):
         chosen[f"{port}_collectors"] = chosen[f"{port}_port_width"] + draw(st.integers(0, 4))
     chosen["l1d_banks"] = chosen["l1d_banks"] if chosen["l1d_sectored"] else 1
-    overrides = [f"{key}={value}" if value != "" else f'{key}=""' for key, value in _toml(chosen).items()]
-    gpu = load_gpu("gtx480", overrides)
-    check_together(gpu.spec, "mixture")
-    return gpu
-
-
-def _toml(values: dict) -> dict:
-    return {k: str(v).lower() if isinstance(v, bool) else f'"{v}"' if "," in str(v) else v for k, v in values.items()}
+    return changed(loaded("gtx480"), chosen, "mixture")  # refuses what contradicts itself

@@ -51,7 +51,9 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str, spec:
     starts, count = stops - block_lengths, int(stops[-1])
     kinds = [_kind(rng, mix) for _ in range(count)]
     kinds[rng.integers(stops[0])], kinds[-1] = Kind.BARRIER, Kind.EXIT
-    units = [_unit(rng, kind, spec) for kind in kinds]
+    there = [k for k, name in enumerate(UNITS) if name != "mem" and getattr(spec, f"{name}_units")]
+    favourite = int(rng.choice(there))
+    units = [_unit(rng, kind, there, favourite) for kind in kinds]
     if spec.issues_per_turn == 2:
         _no_barrier_second(kinds, units)
     reads = [_registers(rng, 3) for _ in range(count)]
@@ -89,13 +91,12 @@ def _kind(rng: np.random.Generator, mix: str) -> Kind:
     return Kind.ALU if rng.random() < 0.8 else Kind(int(rng.choice(list(Kind))))
 
 
-def _unit(rng: np.random.Generator, kind: Kind, spec: Spec) -> int:
+def _unit(rng: np.random.Generator, kind: Kind, there: list[int], favourite: int) -> int:
     if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
         return MEM
-    there = [k for k, name in enumerate(UNITS) if name != "mem" and getattr(spec, f"{name}_units")]
-    if kind == Kind.ALU and rng.random() < 0.5:
-        return int(rng.choice(there))
-    return INT if spec.int_units and rng.random() < 0.8 else SP
+    if kind == Kind.ALU and rng.random() < 0.6:
+        return favourite if rng.random() < 0.6 else int(rng.choice(there))
+    return INT if INT in there and rng.random() < 0.8 else SP
 
 
 def _no_barrier_second(kinds: list[Kind], units: list[int]) -> None:

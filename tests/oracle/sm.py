@@ -1,14 +1,14 @@
-"""One SM, cycle by cycle (docs/timing-rules.md, rules 1 to 9)."""
+"""One SM, cycle by cycle (docs/timing-rules.md, rules 1 to 9 and 13)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from abstim.gpu.config import Gpu
+from oracle.l1d import ways_left
 from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Memory
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
-from oracle.l1d import ways_left
 from oracle.resources import MEM, FrontEnd, Port, first_unbooked, ports_of
 from precharacterize.classify import Kind
 
@@ -215,10 +215,8 @@ class Sm:
             self.deliver(min(back, key=lambda w: (w.line_back, w.slot)), front_end)
             return
         count = self.gpu.spec.max_warps_per_sm
-        for slot in [(self.last_fetched + 1 + k) % count for k in range(count)]:
-            warp = self.warps.get(slot)
-            if warp is None:
-                continue
+        for slot in sorted(self.warps, key=lambda slot: (slot - self.last_fetched - 1) % count):
+            warp = self.warps[slot]
             if warp.fetching is not None and warp.line_back is None:
                 self.look_up(warp, time, front_end)
                 return
