@@ -9,9 +9,14 @@ import oracle
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_launches import POLICIES, Launch, gpus, launches
+from random_gpus import POLICIES, configured, gpus, mixtures
+from random_launches import Launch, launches, straight_launch
 
 from abstim.engine import EngineResult, simulate
+from abstim.engine.layout import LOG_COLUMNS
+from abstim.engine.simulation import Simulation
+from abstim.gpu.config import gpu_names, load_gpu
+from precharacterize.classify import Kind
 
 EXAMPLES = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 
@@ -28,18 +33,45 @@ def assert_same(a: EngineResult, b: EngineResult) -> None:
     assert a.counters == b.counters
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@EXAMPLES
-@given(st.data())
-def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> None:
-    launch = data.draw(launches((policy,)))
+def assert_follows_the_rules(launch: Launch) -> None:
     engine = one(launch)
     expected = oracle.simulate(launch.inputs, launch.gpu, launch.blocks_per_sm)
     assert engine.cycles == expected.cycles
     assert engine.sm_cycles.tolist() == expected.sm_cycles
     assert engine.issue_slots[:, 0].tolist() == expected.issued
     assert engine.resident_warp_cycles.tolist() == expected.resident_warp_cycles
-    assert {name: engine.counters[name] for name in expected.counters} == expected.counters
+    assert engine.counters == dict.fromkeys(engine.counters, 0) | expected.counters
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@EXAMPLES
+@given(st.data())
+def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> None:
+    assert_follows_the_rules(data.draw(launches((policy,))))
+
+
+@pytest.mark.parametrize("name", gpu_names())
+@settings(EXAMPLES, max_examples=10)
+@given(st.data())
+def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -> None:
+    assert_follows_the_rules(data.draw(launches(gpu=configured(name))))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(EXAMPLES, max_examples=25)
+@given(st.data())
+def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.DataObject) -> None:
+    assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))
+
+
+@pytest.mark.xfail(strict=True, reason="engine: a warp on the timing wheel is visited although a barrier holds it")
+def test_a_barrier_issued_second_holds_its_warp() -> None:
+    """On the TITAN X a store and the barrier behind it issue in one turn; the warp waits all the same."""
+    gpu = load_gpu("titanx", ["perfect_memory=true", "sm_count=1"])
+    inputs = straight_launch([Kind.SHARED_STORE, Kind.BARRIER, Kind.ALU, Kind.EXIT], warps=12)
+    log = Simulation(inputs, gpu, 1).run(np.arange(1), drain=True, log_rows=100)
+    cycle, instruction = log[:, LOG_COLUMNS.index("cycle")], log[:, LOG_COLUMNS.index("instruction")]
+    assert cycle[instruction == 2].min() > cycle[instruction == 1].max()
 
 
 @EXAMPLES

@@ -155,7 +155,7 @@ class Session:
 
     def simulate(self, number: int, gpu: Gpu, trace: Trace | None = None, caches: Caches | None = None) -> EngineResult:
         """A whole launch on a GPU, run; `caches` are left as they are after it."""
-        from abstim.engine.simulate import simulate_point
+        from abstim.engine import simulate_point
 
         return simulate_point(self.inputs(number, gpu, trace), gpu, self.blocks_per_sm(number, gpu), caches)
 

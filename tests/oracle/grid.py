@@ -16,7 +16,7 @@ class OracleResult:
 
     cycles: int
     sm_cycles: list[int]
-    issued: list[int]
+    issued: list[int]  # scheduler cycles in which a warp issued
     resident_warp_cycles: list[int]
     counters: dict[str, int]
 
@@ -24,7 +24,7 @@ class OracleResult:
 def simulate(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> OracleResult:
     """Time a launch on one design point, literally."""
     program, width = Program(inputs.table), inputs.trace.warps_per_block
-    sms = [Sm(gpu, program, width, blocks_per_sm) for _ in range(gpu.spec.sm_count)]
+    sms = [Sm(gpu, program, width, blocks_per_sm, inputs.shared_bytes) for _ in range(gpu.spec.sm_count)]
     waiting = list(range(len(inputs.trace.thread_blocks)))
     last, time = len(sms) - 1, 0
     while waiting or any(sm.warps for sm in sms):
@@ -51,7 +51,7 @@ def _taker(sms: list[Sm], last: int, time: int) -> int | None:
 
 
 def _counters(sms: list[Sm]) -> dict[str, int]:
-    caches = {"l1d": "memory.l1d", "const": "memory.const", "l1i": "front.l1i"}
+    caches = {"l1d": "memory.l1d", "l1t": "memory.texture", "const": "memory.const", "l1i": "front.l1i"}
     found = {}
     for name, path in caches.items():
         holder, attribute = path.split(".")

@@ -1,80 +1,112 @@
-"""Memory instructions: transactions (rule 4) and results (rule 5)."""
+"""Memory instructions: transactions (rules 4 and 12) and results (rule 5)."""
 
 from __future__ import annotations
 
 from abstim.gpu.config import Gpu
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from oracle.l1d import L1d
 from oracle.resources import Cache, ResponsePath
 from precharacterize.classify import Kind
 
 SHARED_KINDS = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
-RECORD_KINDS = (Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC)
+CONST_KINDS = (Kind.PARAM_LOAD, Kind.CONST_LOAD)
+RECORD_KINDS = (*CONST_KINDS, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD)
 
 
 class Access:
-    """One executed memory instruction: its line records, or its number of shared conflict cycles."""
+    """One executed memory instruction: its line records, or its number of shared conflict cycles.
 
-    def __init__(self, kind: Kind, access_bytes: int, records: list[int], conflicts: int = 0) -> None:
-        self.kind, self.access_bytes, self.conflicts = kind, access_bytes, conflicts
-        self.records = [(record >> 5, record >> 1 & 15) for record in records]
+    A record is (line, sectors touched); the lists below are in the order of processing, the last record first.
+    """
 
-    def lines(self, gpu: Gpu) -> list[int]:
-        """Lines in the order they are processed, one a transaction; the last record first."""
-        return [line for record in reversed(self.records) for line in self._lines_of(record, gpu)]
+    def __init__(self, gpu: Gpu, kind: Kind, access_bytes: int, records: list[int], conflicts: int = 0) -> None:
+        self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
+        self.records = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
 
-    def _lines_of(self, record: tuple[int, int], gpu: Gpu) -> list[int]:
-        line, sectors = record
-        halves = [half for half in range(2) if sectors >> 2 * half & 3]
-        if not sectors:
-            return []
-        if self.kind in (Kind.PARAM_LOAD, Kind.CONST_LOAD):
-            return [line] if gpu.spec.const_line_bytes == 128 else [2 * line + half for half in halves]
-        if gpu.spec.coalescing == "sector" or self.access_bytes == 1:
-            return [line] * sectors.bit_count()
-        return [line] * (len(halves) if self.access_bytes == 2 else 1)
+    def const_lines(self) -> list[int]:
+        """Lines of the constant cache, the lower half of a record's line first."""
+        if self.gpu.spec.const_line_bytes == 128:
+            return [line for line, sectors in self.records if sectors]
+        return [2 * line + half for line, sectors in self.records for half in sorted({s // 2 for s in sectors})]
+
+    def transactions(self) -> list[tuple[int, list[int]]]:
+        """(line, sectors) of each transaction; of a record the one of the highest sectors first."""
+        size = (
+            1 if self.gpu.spec.coalescing == "sector" or self.access_bytes == 1 else 2 if self.access_bytes == 2 else 4
+        )
+        found = []
+        for line, sectors in self.records:
+            for segment in sorted({s // size for s in sectors}, reverse=True):
+                found.append((line, [s for s in sectors if s // size == segment]))
+        return found
+
+    def entries(self) -> list[int]:
+        """The cycle, from 0, in which each transaction enters the L1D: the first that finds its bank taken waits."""
+        cycle, taken, found = -1, set(), []
+        for _, sectors in self.transactions():
+            banks = self._banks(sectors)
+            if cycle < 0 or banks & taken:
+                cycle, taken = cycle + 1, set()
+            taken |= banks
+            found.append(cycle)
+        return found
+
+    def _banks(self, sectors: list[int]) -> set[int]:
+        banks = {s % self.gpu.spec.l1d_banks for s in sectors}
+        return banks if self.gpu.spec.l1d_banks == 4 else {min(banks)}
 
 
 class Memory:
-    """L1D, constant cache and response FIFO of an SM."""
+    """L1D, texture cache, constant cache and response FIFO of an SM."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, l1d_ways: int) -> None:
         spec = gpu.spec
         self.gpu = gpu
-        self.l1d = Cache(spec.l1d_sets, spec.l1d_ways, spec.l1d_index == "hash")
-        self.const = Cache(spec.const_sets, spec.const_ways)
         self.responses = ResponsePath()
+        self.l1d = L1d(gpu, l1d_ways, self.responses)
+        self.const = Cache(spec.const_sets, spec.const_ways)
+        self.texture = Cache(spec.l1t_sets, spec.l1t_ways)
 
     def busy_cycles(self, access: Access) -> int:
         """Cycles an access keeps the load/store unit."""
         if access.kind in SHARED_KINDS:
             return max(1, access.conflicts)
-        return max(1, len(access.lines(self.gpu)))
+        if access.kind in CONST_KINDS:
+            return 1 if self.gpu.spec.perfect_constant_cache else max(1, len(access.const_lines()))
+        return max([0, *access.entries()]) + 1
 
     def result(self, access: Access, start: int) -> int:
         """Cycle in which an access that starts at `start` is complete."""
-        shared = int(self.gpu.pipeline.shared_cycles)
+        shared = self.gpu.pipeline.shared_cycles
         if access.kind in SHARED_KINDS:
             return start + shared + access.conflicts - 1 if access.conflicts else start + 1
-        lines = access.lines(self.gpu)
-        if access.kind == Kind.FENCE or not lines:
+        if access.kind == Kind.FENCE or not any(sectors for _, sectors in access.records):
             return start + 1
         if access.records[0][0] == SHARED_WINDOW_LINE:
             return start + shared + len(access.records) - 1
-        if access.kind in (Kind.PARAM_LOAD, Kind.CONST_LOAD):
-            hit = start + int(self.gpu.pipeline.const_hit_cycles)
-            return max(self._cached(self.const, line, hit + k) for k, line in enumerate(lines))
-        hit = start + int(self.gpu.params.l1d_latency_cycles) + 1
-        if access.kind == Kind.GLOBAL_ATOMIC:
-            there = start + int(self.gpu.params.atomic_latency_cycles)
-            return max(self.responses.out(there + k) for k in range(len(lines)))
-        return max(self._global(access.kind, line, hit + k) for k, line in enumerate(lines))
+        if access.kind in CONST_KINDS:
+            return self._constant(access, start + self.gpu.pipeline.const_hit_cycles)
+        return max(
+            self._transaction(access.kind, line, sectors, start + entry)
+            for (line, sectors), entry in zip(access.transactions(), access.entries(), strict=True)
+        )
 
-    def _global(self, kind: Kind, line: int, hit: int) -> int:
-        if kind == Kind.GLOBAL_LOAD or (kind == Kind.GLOBAL_STORE and line >= LOCAL_WINDOW_LINE):
-            return self._cached(self.l1d, line, hit)
-        self.l1d.accesses += 1
-        self.l1d.misses += not self.l1d.evict(line)
-        return self.responses.out(hit + int(self.gpu.params.l1_miss_extra_cycles))
+    def _constant(self, access: Access, hit: int) -> int:
+        if self.gpu.spec.perfect_constant_cache:
+            return hit
+        return max(self._cached(self.const, line, hit + k) for k, line in enumerate(access.const_lines()))
+
+    def _transaction(self, kind: Kind, line: int, sectors: list[int], entry: int) -> int:
+        """Result of a transaction that enters in cycle `entry`."""
+        hit = entry + self.gpu.params.l1d_latency_cycles + 1
+        local = line >= LOCAL_WINDOW_LINE
+        if kind == Kind.GLOBAL_ATOMIC or (self.gpu.spec.l1d_bypass and kind != Kind.TEXTURE_LOAD and not local):
+            return self.responses.out(entry + self.gpu.params.atomic_latency_cycles)
+        if kind == Kind.TEXTURE_LOAD:
+            return self._cached(self.texture, line, hit)
+        if kind == Kind.GLOBAL_STORE and not local:
+            return self.l1d.store(line, sectors, hit)
+        return self.l1d.load(line, sectors, hit)
 
     def _cached(self, cache: Cache, line: int, hit: int) -> int:
         """A look-up that allocates on a miss."""
@@ -82,7 +114,7 @@ class Memory:
         filled = cache.touch(line)
         if filled is None:
             cache.misses += 1
-            filled = self.responses.out(hit + int(self.gpu.params.l1_miss_extra_cycles))
+            filled = self.responses.out(hit + self.gpu.params.l1_miss_extra_cycles)
             cache.allocate(line, filled)
             return filled
         return max(hit, filled)

@@ -75,7 +75,7 @@ class TwoLevel(Policy):
         writer = warp.written_by.get(register)
         if writer == Kind.PARAM_LOAD:
             return warp.registers[register] > time
-        return writer in (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC)
+        return writer in (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD)
 
 
 POLICIES = {"gto": Gto, "lrr": Lrr, "oldest": Oldest, "two_level": TwoLevel}

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from abstim.gpu.config import Gpu
 
+MEM = 2  # place of the load/store unit among the kinds of units
+
 
 def first_unbooked(booked: set[int], time: int) -> int:
     """The first cycle >= `time` that nobody has booked; books it."""
@@ -18,17 +20,13 @@ def first_unbooked(booked: set[int], time: int) -> int:
 class Cache:
     """Tags with least-recently-used replacement. Every line knows the cycle in which it is filled."""
 
-    def __init__(self, sets: int, ways: int, hashed: bool = False) -> None:
+    def __init__(self, sets: int, ways: int) -> None:
         self.sets: list[dict[int, int]] = [{} for _ in range(sets)]  # line -> fill cycle; least recently used first
-        self.ways, self.hashed = ways, hashed
+        self.ways = ways
         self.accesses = self.misses = 0
 
     def _set_of(self, line: int) -> dict[int, int]:
-        index = line
-        if self.hashed:
-            bits = [(line >> b) & 1 for b in (6, 7, 8, 10, 12)]
-            index ^= sum(bit << k for k, bit in enumerate(bits))
-        return self.sets[index % len(self.sets)]
+        return self.sets[line % len(self.sets)]
 
     def touch(self, line: int) -> int | None:
         """The fill cycle of a line that is present, now the most recently used; None if it is not."""
@@ -44,10 +42,6 @@ class Cache:
         if len(tags) == self.ways:
             del tags[next(iter(tags))]
         tags[line] = filled
-
-    def evict(self, line: int) -> bool:
-        """Throw a line out; False if it was not there."""
-        return self._set_of(line).pop(line, None) is not None
 
 
 class ResponsePath:
@@ -70,10 +64,12 @@ class FrontEnd:
         self.l1i = Cache(gpu.spec.l1i_sets, gpu.spec.l1i_ways)
         self.line = gpu.pipeline.fetch_line_instructions
         self.width = gpu.pipeline.instructions_per_fetch
-        self.miss_cycles = int(gpu.params.l1i_miss_extra_cycles)
+        self.miss_cycles, self.perfect = gpu.params.l1i_miss_extra_cycles, gpu.spec.perfect_instruction_cache
 
     def look_up(self, pc: int, time: int) -> int:
         """Cycle in which the line of `pc`, looked up at `time`, is there."""
+        if self.perfect:
+            return time
         line = pc // self.line
         self.l1i.accesses += 1
         filled = self.l1i.touch(line)
@@ -97,12 +93,14 @@ class Unit:
 
 
 class Port:
-    """One issue port: dispatch registers, operand collectors, units (rule 3)."""
+    """One issue port: dispatch registers and units (rule 3).
 
-    def __init__(self, width: int, collectors: int, units: int) -> None:
-        self.width = width
-        self.releases = [0] * collectors
-        self.allocations = [0] * width  # at least `width` entries, the latest last
+    `collectors`: the step in which each of its operand collectors is released. Other ports may share them.
+    """
+
+    def __init__(self, width: int, collectors: list[int], units: int) -> None:
+        self.width, self.collectors = width, collectors
+        self.allocations = [0] * width  # cycles; at least `width` entries, the latest last
         self.starts = [0] * width
         self.units = [Unit() for _ in range(units)]
 
@@ -110,13 +108,30 @@ class Port:
         """Can an instruction issue to this port at `time`?"""
         return self.allocations[-self.width] <= time
 
-    def allocate(self, time: int) -> int:
-        """Cycle in which an instruction issued at `time` has an operand collector (not yet taken)."""
-        allocated = max(time + 1, min(self.releases))
-        return max(allocated, self.allocations[-1] + 1) if self.width == 1 else allocated
-
-    def take(self, allocated: int, dispatched: int, start: int) -> None:
-        """An instruction went through: it held the first free collector until its dispatch."""
-        self.releases[self.releases.index(min(self.releases))] = dispatched
+    def take(self, allocated: int, released: int, start: int) -> None:
+        """An instruction went through: allocated and started in these cycles, its collector released in this step."""
+        self.collectors[self.collectors.index(min(self.collectors))] = released
         self.allocations.append(allocated)
         self.starts.append(start)
+
+
+def ports_of(gpu: Gpu) -> list[list[Port]]:
+    """Ports by scheduler, then by kind of unit: with sub-cores a scheduler has its own, else all have the same."""
+    if not gpu.spec.sub_cores:
+        return [_ports(gpu, 1)] * gpu.spec.schedulers_per_sm
+    ports = [_ports(gpu, gpu.spec.schedulers_per_sm) for _ in range(gpu.spec.schedulers_per_sm)]
+    for own in ports:  # one load/store unit serves all
+        own[MEM].units = ports[0][MEM].units
+    return ports
+
+
+def _ports(gpu: Gpu, shares: int) -> list[Port]:
+    spec = gpu.spec
+    shared = [0] * (spec.shared_collectors // shares)
+    ports = []
+    for kind in ("sp", "sfu", "mem", "int", "dp", "tensor"):
+        width = max(1, getattr(spec, f"{kind}_port_width") // shares)
+        own = [0] * max(1, getattr(spec, f"{kind}_collectors", 0) // shares)  # int, dp and tensor only ever share
+        units = 1 if kind == "mem" else getattr(spec, f"{kind}_units") // shares
+        ports.append(Port(width, shared or own, units))
+    return ports

@@ -1,17 +1,18 @@
-"""One SM, cycle by cycle (docs/timing-rules.md, rules 1 to 9)."""
+"""One SM, cycle by cycle (docs/timing-rules.md, rules 1 to 9 and 13)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from abstim.gpu.config import Gpu
+from oracle.l1d import ways_left
 from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Memory
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
-from oracle.resources import FrontEnd, Port, first_unbooked
+from oracle.resources import MEM, FrontEnd, Port, first_unbooked, ports_of
 from precharacterize.classify import Kind
 
-SP, SFU, MEM = 0, 1, 2
+SP = 0
 
 
 @dataclass
@@ -44,8 +45,10 @@ class Warp:
         """Is it running, not held, and `ready` by `time`?"""
         if not self.running or self.at_barrier or self.fetching is not None or self.front_end > time:
             return False
-        if self.wrong_path:
-            return True
+        return self.wrong_path or self.waits_for_nothing(time)
+
+    def waits_for_nothing(self, time: int) -> bool:
+        """Are *not before* and the registers of its next instruction past?"""
         return max([self.not_before, *(self.registers.get(r, 0) for r in self.program.waits(self.next))]) <= time
 
 
@@ -61,7 +64,7 @@ class Block:
 class Sm:
     """State of an SM and its rules. `blocks` maps block slots to what runs in them."""
 
-    def __init__(self, gpu: Gpu, program: Program, warps_per_block: int, blocks_per_sm: int) -> None:
+    def __init__(self, gpu: Gpu, program: Program, warps_per_block: int, blocks_per_sm: int, shared_bytes: int) -> None:
         spec = gpu.spec
         self.gpu, self.program, self.warps_per_block = gpu, program, warps_per_block
         self.warps: dict[int, Warp] = {}  # by warp slot, those that are not gone
@@ -70,15 +73,14 @@ class Sm:
         self.last_dispatch, self.launched, self.last_exit, self.resident_warp_cycles = -1, 0, 0, 0
         slots = [list(range(s, spec.max_warps_per_sm, spec.schedulers_per_sm)) for s in range(spec.schedulers_per_sm)]
         self.schedulers = [POLICIES[spec.scheduler](s, spec.two_level_active_warps) for s in slots]
-        self.front, self.memory = FrontEnd(gpu), Memory(gpu)
-        self.ports = [
-            Port(spec.sp_port_width, spec.sp_collectors, spec.sp_units),
-            Port(spec.sfu_port_width, spec.sfu_collectors, spec.sfu_units),
-            Port(spec.mem_port_width, spec.mem_collectors, 1),
-        ]
-        self.banks: list[set[int]] = [set() for _ in range(spec.register_banks)]
+        self.front = FrontEnd(gpu)
+        self.memory = Memory(gpu, ways_left(gpu, shared_bytes * blocks_per_sm))
+        self.ports = ports_of(gpu)
+        self.latest_allocation: dict[int, int] = {}  # kind of unit -> step, of all schedulers
+        self.last_sp_start: dict[Port, int] = {}
+        self.banks: list[set[int]] = [set() for _ in range(spec.register_banks)]  # booked steps
         self.due: dict[int, int] = {}  # cycle -> results due on the buses
-        self.last_sp_start, self.issued, self.last_fetched = 0, 0, -1
+        self.issued, self.last_fetched = 0, -1
 
     # Rule 10
 
@@ -102,11 +104,12 @@ class Sm:
     # Rules 1 and 2
 
     def cycle(self, time: int) -> None:
-        """One cycle of all schedulers, then of the fetch stage."""
+        """One cycle of all schedulers, then of the fetch stage, which only decodes the last fetch later."""
         count = len(self.schedulers)
         for k in range(count):
             self.turn(self.schedulers[(time - 1 + k) % count], time)
-        self.fetch_stage(time)
+        for later in reversed(range(self.gpu.spec.fetches_per_cycle)):
+            self.fetch_stage(time, time + 1 if later else time + 2)
 
     def turn(self, scheduler, time: int) -> None:
         """One cycle of one scheduler."""
@@ -117,34 +120,64 @@ class Sm:
             if warp.wrong_path:
                 warp.wrong_path = False
                 self.want(warp, self.program.pc(warp.next))
-            elif self.ports[self.program.unit(warp.next)].has_dispatch_register(time):
+            elif self.port_of(warp, warp.next).has_dispatch_register(time):
+                first = self.program.unit(warp.next)
                 self.issue(warp, time)
+                if self.gpu.spec.issues_per_turn == 2 and self.goes_on(warp, first, time):
+                    self.issue(warp, time)
+                self.issued += 1
                 scheduler.issued(slot)
                 return
 
-    # Rules 3 and 4
+    def goes_on(self, warp: Warp, first: int, time: int) -> bool:
+        """Rule 13: can the warp, which has just issued to a unit of kind `first`, issue once more in this turn?"""
+        if not warp.running or warp.at_barrier or warp.wrong_path or warp.fetching is not None:
+            return False
+        unit, port = self.program.unit(warp.next), self.port_of(warp, warp.next)
+        return unit != first and port.has_dispatch_register(time) and warp.waits_for_nothing(time)
+
+    # Rules 3 and 4, in steps of the register file (rule 13)
+
+    def port_of(self, warp: Warp, i: int) -> Port:
+        """The port through which a warp reaches the unit of instruction `i`."""
+        return self.ports[warp.slot % len(self.schedulers)][self.program.unit(i)]
+
+    def bank_of(self, warp: Warp, register: int) -> set[int]:
+        """The booked steps of the bank that holds a register of a warp."""
+        if not self.gpu.spec.sub_cores:
+            return self.banks[(register + warp.slot) % len(self.banks)]
+        own = len(self.banks) // len(self.schedulers)
+        return self.banks[warp.slot % len(self.schedulers) * own + (register + warp.slot) % own]
+
+    def allocate(self, port: Port, kind: int, time: int) -> int:
+        """Step in which an instruction issued at `time` has an operand collector (not yet taken)."""
+        steps = self.gpu.spec.register_file_ports
+        allocated = max(steps * (time + 1), min(port.collectors))
+        if self.gpu.spec.shared_collectors:
+            allocated = max(allocated, self.latest_allocation.get(kind, 0))
+            self.latest_allocation[kind] = allocated
+        elif port.width == 1:
+            allocated = max(allocated, steps * (port.allocations[-1] + 1))
+        return allocated
 
     def execute(self, warp: Warp, i: int, time: int) -> int:
         """Send instruction `i`, issued at `time`, down its port; returns its result cycle."""
-        number = self.program.unit(i)
-        port = self.ports[number]
-        allocated = port.allocate(time)
-        reads = [
-            first_unbooked(self.banks[(register + warp.slot) % len(self.banks)], allocated + 1)
-            for register in self.program.reads(i)
-        ]
+        steps, kind, port = self.gpu.spec.register_file_ports, self.program.unit(i), self.port_of(warp, i)
+        allocated = self.allocate(port, kind, time)
+        reads = [first_unbooked(self.bank_of(warp, register), allocated + 1) for register in self.program.reads(i)]
         operands = max(reads) + 1 if reads else allocated + 1
-        dispatched = max(operands, port.starts[-port.width])
-        if number == MEM:
+        released = max(operands, steps * port.starts[-port.width])
+        dispatched = released // steps
+        if kind == MEM:
             start, result = self.access(port, warp, i, dispatched + 1)
         else:
-            earliest = max(dispatched + 1, self.last_sp_start) if number == SP else dispatched + 1
+            earliest = max(dispatched + 1, self.last_sp_start.get(port, 0)) if kind == SP else dispatched + 1
             start = self.start(port, earliest, self.program.latency(i), self.program.initiation(i))
-            self.last_sp_start = start if number == SP else self.last_sp_start
+            self.last_sp_start[port] = start
             result = start + self.program.latency(i) + 2
-        port.take(allocated, dispatched, start)
+        port.take(allocated // steps, released, start)
         for register in self.program.write_banks(i):
-            self.banks[(register + warp.slot) % len(self.banks)].add(result)
+            self.bank_of(warp, register).add(steps * result)
         return result
 
     def start(self, port: Port, time: int, latency: int, initiation: int) -> int:
@@ -162,10 +195,9 @@ class Sm:
     def access(self, port: Port, warp: Warp, i: int, time: int) -> tuple[int, int]:
         """Start and result cycle of a memory instruction that can start from `time`."""
         kind, access_bytes = self.program.kind(i), self.program.access_bytes(i)
-        if kind in SHARED_KINDS:
-            access = Access(kind, access_bytes, [], warp.stream.conflict())
-        else:
-            access = Access(kind, access_bytes, warp.stream.records() if kind in RECORD_KINDS else [])
+        records = warp.stream.records() if kind in RECORD_KINDS else []
+        conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
+        access = Access(self.gpu, kind, access_bytes, records, conflicts)
         start = max(time, port.units[0].free)
         port.units[0].free = start + self.memory.busy_cycles(access)
         return start, self.memory.result(access, start)
@@ -176,35 +208,33 @@ class Sm:
         """The warp's buffer is empty: it wants a fetch of `pc`."""
         warp.fetching, warp.buffered = pc, 0
 
-    def fetch_stage(self, time: int) -> None:
-        """The fetch stage of one cycle."""
+    def fetch_stage(self, time: int, front_end: int) -> None:
+        """The fetch stage of one cycle, once; a pair it brings can issue from `front_end` on."""
         back = [w for w in self.warps.values() if w.line_back is not None and w.line_back <= time]
         if back:
-            self.deliver(min(back, key=lambda w: (w.line_back, w.slot)), time)
+            self.deliver(min(back, key=lambda w: (w.line_back, w.slot)), front_end)
             return
         count = self.gpu.spec.max_warps_per_sm
-        for slot in [(self.last_fetched + 1 + k) % count for k in range(count)]:
-            warp = self.warps.get(slot)
-            if warp is None:
-                continue
+        for slot in sorted(self.warps, key=lambda slot: (slot - self.last_fetched - 1) % count):
+            warp = self.warps[slot]
             if warp.fetching is not None and warp.line_back is None:
-                self.look_up(warp, time)
+                self.look_up(warp, time, front_end)
                 return
             if not warp.running and warp.complete <= time:
                 self.gone(warp, time)
 
-    def look_up(self, warp: Warp, time: int) -> None:
+    def look_up(self, warp: Warp, time: int, front_end: int) -> None:
         """The warp's turn in the fetch stage."""
         self.last_fetched = warp.slot
         there = self.front.look_up(warp.fetching, time)
         if there <= time:
-            self.deliver(warp, time)
+            self.deliver(warp, front_end)
         else:
             warp.line_back = there
 
-    def deliver(self, warp: Warp, time: int) -> None:
+    def deliver(self, warp: Warp, front_end: int) -> None:
         """The warp gets its pair."""
-        warp.buffered, warp.front_end = self.front.pair(warp.fetching), time + 2
+        warp.buffered, warp.front_end = self.front.pair(warp.fetching), front_end
         warp.fetching = warp.line_back = None
 
     # Rule 7
@@ -212,7 +242,6 @@ class Sm:
     def issue(self, warp: Warp, time: int) -> None:
         """Issue a warp's next instruction and find out when it can go on."""
         i, kind = warp.next, self.program.kind(warp.next)
-        self.issued += 1
         result = self.execute(warp, i, time)
         for register in self.program.writes(i):
             warp.registers[register], warp.written_by[register] = result, kind
