@@ -113,3 +113,13 @@ def runtime_imports(path):
 def test_readme_counts_the_gpus():
     count = len(list((ROOT / "configs").glob("*.toml")))
     assert f"{count} GPUs that come along" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_every_module_that_is_imported_is_there(package):
+    """Imports inside functions too: nothing else looks at those before they run."""
+    for path in (ROOT / package).rglob("*.py"):
+        for module in runtime_imports(path):
+            if module.partition(".")[0] in MAY_IMPORT:
+                file = ROOT.joinpath(*module.split("."))
+                assert file.with_suffix(".py").is_file() or (file / "__init__.py").is_file(), f"{path} imports {module}"
