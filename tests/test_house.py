@@ -72,14 +72,19 @@ def tree(path):
     return ast.parse(path.read_text())
 
 
+@cache
 def imports(path):
     """Import statements of a file, those within functions too; not those that only a type checker sees."""
-    ignored = set()
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            ignored |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
-        if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in ignored:
-            yield node
+    found, left = [], [tree(path)]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            left += node.orelse
+        elif not isinstance(node, ast.expr):
+            left += ast.iter_child_nodes(node)
+    return found
 
 
 def module_of(path):
