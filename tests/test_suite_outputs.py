@@ -1,5 +1,6 @@
-"""Every benchmark of the suite: outputs, thread instructions (counts.json), and warp instructions and cache accesses of
-the reference (GPGPU-Sim), which shares no code with this executor."""
+"""Every benchmark of the suite, executed once by each executor: equal traces and memory, the right outputs, thread
+instructions (counts.json), and warp instructions and cache accesses of the reference (GPGPU-Sim), which shares no code
+with these executors."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_llvm_executor import assert_equal
 
 from functional import suite
 from functional.ir import TYPE_BYTES
@@ -47,11 +49,11 @@ def _counts_lines(program: Program) -> bool:
 
 
 @pytest.mark.parametrize("name", _names())
-def test_outputs_instruction_counts_and_cache_accesses(name: str) -> None:
-    case, executor = suite.case(name), NumpyExecutor()
+def test_executors_outputs_instruction_counts_and_cache_accesses(name: str) -> None:
+    case = suite.case(name)
     active = suite.instruction_counts(name)["active"]
     for number, launch in enumerate(case.launches):
-        trace = executor.run(launch, case.memory)
+        trace = assert_equal(launch, case.memory)
         assert int(trace.thread_instructions.sum()) == active[number], (name, number)
         row = _reference().get((name, number))
         if row is None:  # the reference cannot run this one

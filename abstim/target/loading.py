@@ -63,10 +63,12 @@ class LoadedKernel:
 
     @property
     def name(self) -> str:
+        """Of the entry, as in the PTX."""
         return self.program.name
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
+        """What a launch must give values for, in order."""
         return self.program.parameters
 
     def launch(

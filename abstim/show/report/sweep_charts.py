@@ -39,6 +39,7 @@ def shared_source(
 
 
 def pareto_chart(table: pandas.DataFrame, source: Any, fronts: dict[str, list[int]]) -> Chart:
+    """Time in microseconds against each cost; `fronts`: by cost, the rows of the points that nothing beats in both."""
     tooltips = [("point", "@point"), ("time", "@time_us{0,0.00} us"), ("cycles", "@cycles{0,0}")]
     first = next(iter(fronts))
     plot = figure(first, TIME, tooltips, y_axis_type="log")
