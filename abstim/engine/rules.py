@@ -5,8 +5,8 @@ from __future__ import annotations
 from functional.trace import LINE_BYTES, SECTOR_BYTES
 
 # From issue to result
-DISPATCH_CYCLES = 3  # a thread block's dispatch to its warps' first issue: fetched in the next cycle, then decoded
 DECODE_CYCLES = 2  # from a fetch to the first cycle in which the warp can issue what it brought
+DISPATCH_CYCLES = 1 + DECODE_CYCLES  # from a thread block's dispatch to its warps' first issue: fetched a cycle later
 WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
 

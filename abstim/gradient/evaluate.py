@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abstim.engine.rules import DECODE_CYCLES
 from functional.disk.machine_code import compiled
 
 
@@ -45,9 +46,9 @@ def buffered_before(warp, previous, instruction, pcs, exits, width, line, buffer
         gap = 0
         if previous[k] >= 0:
             before = instruction[previous[k]]
-            gap = 1 if buffered[w] > 0 else 2
+            gap = 1 if buffered[w] > 0 else DECODE_CYCLES
             if i != before + 1:
-                gap = 2 if exits[before] else gap + 2
+                gap = DECODE_CYCLES if exits[before] else gap + DECODE_CYCLES
         if gap != 1:
             buffered[w] = min(width, line - (pcs[i] & (line - 1)))
         buffered[w] -= 1
