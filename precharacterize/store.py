@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
+from functional.disk.kept import Kept
 from functional.program import Program
 from precharacterize.characterize import build_table, table_key
 from precharacterize.parameters import PipelineParameters
 from precharacterize.table import LatencyTable
 
 
-def characterize(
-    program: Program,
-    pipeline: PipelineParameters,
-    cache: Path | None = None,
-    warn: Callable[[str], None] = lambda message: None,
-) -> LatencyTable:
-    """The program's latency table, from `cache` (a directory) if it is there, built and kept otherwise.
-
-    A damaged file is rebuilt, and `warn` is told in one line.
-    """
-    if cache is None:
-        return build_table(program, pipeline)
-    key = table_key(program, pipeline)
-    path = cache / f"{key}.table"
-    try:
-        return LatencyTable.load(path, key)
-    except FileNotFoundError:
-        pass
-    except Exception as error:  # any damage at all: the table can always be rebuilt
-        warn(f"{path}: damaged latency table ({error}); rebuilt")
-    table = build_table(program, pipeline)
-    table.save(path)
+def characterize(program: Program, pipeline: PipelineParameters) -> LatencyTable:
+    """The program's latency table, from the cache folder if it is there; else built, and kept."""
+    tables, key = Kept("tables"), table_key(program, pipeline)
+    table = tables.load(key, LatencyTable.decode)
+    if table is None:
+        table = build_table(program, pipeline)
+        tables.save(key, table.encode())
     return table

@@ -69,7 +69,7 @@ def execute(
     execution = trace_cache.load(key)
     from_cache = execution is not None
     if execution is None:
-        from functional.executor import default_executor  # not needed, and not imported, if the cache has it
+        from functional.default_executor import default_executor  # not needed, and not imported, if the cache has it
 
         execution = execute_case(case, executor or default_executor(), instruction_budget, progress)
         trace_cache.save(key, execution)
@@ -154,11 +154,6 @@ def _checked_outputs(case: Case, memory: Memory) -> tuple[OutputCheck, ...]:
 
 def latency_table(program: Program, gpu: Gpu) -> LatencyTable:
     """A program's table for a GPU's pipeline, kept on disk if that can be written."""
-    from functional.disk.folder import cache_dir, note
     from precharacterize import characterize
 
-    try:
-        return characterize(program, gpu.pipeline, cache_dir("tables"), note)
-    except OSError as error:
-        note(f"cache: cannot keep the latency table of {program.name}: {error}")
-        return characterize(program, gpu.pipeline)
+    return characterize(program, gpu.pipeline)

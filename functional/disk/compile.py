@@ -14,7 +14,7 @@ import numpy as np
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
-from functional.disk.machine_code import ENTRY
+from functional.disk.llvm import ENTRY
 
 
 class PartLibrary(JITCodeLibrary):

@@ -17,7 +17,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.session.run import occupancies, registers_of
 from abstim.target.execution import Workload
-from functional.disk.digest import sources_digest
+from functional.disk.kept import key
 
 if TYPE_CHECKING:
     from abstim.engine.inputs import LaunchInputs
@@ -75,7 +75,7 @@ class Planner:
 
 def engine_digest() -> str:
     """Of the sources that decide what the engine computes from its inputs."""
-    return sources_digest("abstim.engine.simulate")[:16]
+    return key(("abstim.engine.simulate",))[:16]
 
 
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
