@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from abstim.gpu.spec import INSTRUCTION_CLASSES
+from functional.disk.compile import jit
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
@@ -49,18 +49,18 @@ class Streams(NamedTuple):
     block_stop: np.ndarray
     fetch_width: int
     fetch_line: int
-    by_sector: bool
+    by_sector: int
 
 
 def streams_of(trace: Trace, table: LatencyTable, fetch: tuple[int, int], by_sector: bool) -> Streams:
     """`fetch`: instructions a fetch brings, and instructions a line; `by_sector`: one transaction a 32 B sector."""
     return Streams(
         trace.blocks, trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts,
-        trace.conflict_offsets, table.block_start, table.block_stop, *fetch, by_sector,
+        trace.conflict_offsets, table.block_start, table.block_stop, *fetch, int(by_sector),
     )  # fmt: skip
 
 
-@numba.njit
+@jit
 def transactions_of(record, access_bytes, by_sector):
     """Transactions one line record makes (docs/timing-rules.md, rule 5)."""
     sectors = (record >> 1) & 15
@@ -71,7 +71,7 @@ def transactions_of(record, access_bytes, by_sector):
     return np.int64(sectors != 0)
 
 
-@numba.njit
+@jit
 def fetch_of(node, pc, previous_pc, left, streams, lines, cold):
     """Issue cycles behind the previous instruction (rule 7); returns the instructions left of the pair."""
     node.missed = 0
@@ -80,13 +80,25 @@ def fetch_of(node, pc, previous_pc, left, streams, lines, cold):
         return left - 1
     node.gap = 2 if pc == previous_pc + 1 or previous_pc < -1 else 4 if left == 0 else 3
     line = pc // streams.fetch_line
-    if cold and line not in lines:
-        lines.add(line)
+    if cold and not lines[line]:
+        lines[line] = 1
         node.missed = 1
     return min(streams.fetch_width, streams.fetch_line - pc % streams.fetch_line) - 1
 
 
-@numba.njit
+@jit
+def is_in(lines, line):
+    """Is a line in a list that ends with -1? If not, it is from now on: a kernel has few lines of constants."""
+    k = 0
+    while lines[k] >= 0:
+        if lines[k] == line:
+            return True
+        k += 1
+    lines[k] = line
+    return False
+
+
+@jit
 def access_of(node, row, streams, record, actions, transactions, constants, cold):
     """Latency and work of a memory instruction with line records; returns where the next one's begin."""
     node.work, first = 0, record
@@ -108,18 +120,22 @@ def access_of(node, row, streams, record, actions, transactions, constants, cold
     line = np.int64(streams.records[first]) >> 5
     if not action:
         node.latency = CONST
-        if cold and node.work and line not in constants:
-            constants.add(line)
+        if cold and node.work and not is_in(constants, line):
             node.latency = CONST_MISS
     elif line == SHARED_LINE:
         node.latency = SHARED
     return record
 
 
-@numba.njit
-def expand(code, streams, warp, cold, nodes, actions, transactions):
-    """Fill `nodes` with the warp's instructions, and what its records do; returns how many instructions."""
-    lines, constants = {np.int64(-1)}, {np.int64(-1)}
+@jit
+def expand(code, streams, warp, cold, nodes, actions, transactions, lines, constants):
+    """Fill `nodes` with the warp's instructions, and what its records do; returns how many instructions.
+
+    `lines`, `constants` are scratch: whether a line of code is fetched, and the lines of constants that are.
+    """
+    if cold:
+        lines[:] = 0
+        constants[:] = -1
     record, conflict = streams.first_record[warp], streams.first_conflict[warp]
     n, previous_pc, left = 0, -2, 0
     for event in range(streams.first_block[warp], streams.first_block[warp + 1]):

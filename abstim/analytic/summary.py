@@ -17,6 +17,7 @@ from abstim.analytic.nodes import (
     LATENCIES,
     LOAD,
     LOOK_UP,
+    NODE,
     NOTHING,
     ONE,
     SHARED,
@@ -145,10 +146,14 @@ class _Walker:
         room = int(trace.record_offsets[stop * warps] - trace.record_offsets[first * warps]) + 1
         batches = np.zeros((room, 2), np.int64)
         by_class, totals = np.zeros(len(INSTRUCTION_CLASSES)), np.zeros(3)
-        longest, found = walk_blocks(
-            self.code, table.waits, table.writes, table.register_count, self.streams, first, stop, warps, latency, cold,
-            most, (records[0], records[1]), paths, batches, (by_class, totals),
+        nodes, result = np.zeros((2, most + 1), NODE), np.zeros(2, np.int64)
+        writer, constants = np.zeros(table.register_count, np.int64), np.zeros(most + 1, np.int64)
+        lines = np.zeros(int(table.pcs.max(initial=0)) // self.streams.fetch_line + 1, np.int8)
+        walk_blocks(
+            self.code, table.waits, table.writes, self.streams, first, stop, warps, latency, cold, tuple(records),
+            paths, batches, (by_class, totals), (*nodes, writer, lines, constants), result,
         )  # fmt: skip
+        longest, found = result.tolist()
         return _Walked(paths, longest - first, batches[:found], records[0], records[1], by_class, totals)
 
 
