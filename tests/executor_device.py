@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.executor import default_executor
+from functional.default_executor import default_executor
 from functional.launch import Launch, check_shape
 from functional.link import link
 from functional.memory import GLOBAL_BASE, Memory

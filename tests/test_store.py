@@ -20,8 +20,8 @@ from abstim.cli.app import app
 from abstim.session.run import run
 from abstim.target.execution import execute, execute_case, write_store
 from abstim.target.resolve import open_target
+from functional.default_executor import default_executor
 from functional.errors import InputError
-from functional.executor import default_executor
 from functional.parser import parse
 from functional.store import StoreWriter, frames, manifest, open_store
 from functional.store.coding import decode, encode

@@ -20,7 +20,7 @@ from abstim.target.workloads.resnet import DEPTHS, resnet_network
 from abstim.target.workloads.vgg import vgg_network
 from functional import suite
 from functional.case import Case
-from functional.executor import default_executor
+from functional.default_executor import default_executor
 from functional.link import link
 from functional.memory import Memory
 from functional.parser import parse

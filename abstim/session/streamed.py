@@ -16,7 +16,7 @@ from abstim.session.result import LaunchResult, RunResult
 from abstim.target.execution import default_budget, latency_table
 from abstim.target.workloads.lazy_launches import execute_launch
 from functional.case import Case
-from functional.executor import default_executor
+from functional.default_executor import default_executor
 
 if TYPE_CHECKING:
     from abstim.engine import Caches, LaunchInputs

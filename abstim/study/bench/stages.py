@@ -135,7 +135,7 @@ def _characterize(workload: Workload, gpus: Sequence[Gpu]) -> Rate:
 
 def _execute(workload: Workload, gpus: Sequence[Gpu]) -> Rate:
     from abstim.target.execution import execute_case
-    from functional.executor import default_executor
+    from functional.default_executor import default_executor
 
     return _rate(workload, lambda: execute_case(workload.case, default_executor()))[0]
 

@@ -25,7 +25,7 @@ from abstim.target.execution import default_budget, latency_table
 from abstim.target.workloads.dependence import signatures
 from abstim.target.workloads.lazy_launches import execute_launch
 from functional.case import Case
-from functional.executor import default_executor
+from functional.default_executor import default_executor
 from functional.launch import Launch
 from functional.trace import Trace
 from precharacterize import LatencyTable
