@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.gpu.spec import INSTRUCTION_CLASSES
+from functional import line_record
 from functional.disk.compile import jit
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
@@ -36,6 +37,9 @@ NODE = np.dtype(
 )  # fmt: skip
 
 
+line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
+
+
 class Streams(NamedTuple):
     """A trace and the blocks of its program, as the loops read them."""
 
@@ -63,7 +67,7 @@ def streams_of(trace: Trace, table: LatencyTable, fetch: tuple[int, int], by_sec
 @jit
 def transactions_of(record, access_bytes, by_sector):
     """Transactions one line record makes (docs/timing-rules.md, rule 5)."""
-    sectors = (record >> 1) & 15
+    sectors = sectors_of(record)
     if by_sector or access_bytes == 1:
         return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
     if access_bytes == 2:
@@ -108,16 +112,16 @@ def access_of(node, row, streams, record, actions, transactions, constants, cold
         node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
     while True:
         word = np.int64(streams.records[record])
-        line = word >> 5
+        line = line_of(word)
         done = transactions_of(word, row.bytes if action else 2, streams.by_sector and action != NOTHING)
         node.work += done
         if action and done and line != SHARED_LINE:
             actions[record] = LOOK_UP if line >= LOCAL_LINE and action == WRITE else action
             transactions[record] = done
         record += 1
-        if not word & 1:
+        if not more_follow(word):
             break
-    line = np.int64(streams.records[first]) >> 5
+    line = line_of(np.int64(streams.records[first]))
     if not action:
         node.latency = CONST
         if cold and node.work and not is_in(constants, line):

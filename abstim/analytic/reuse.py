@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.analytic.nodes import NOTHING, UPDATE, WRITE
+from abstim.analytic.nodes import NOTHING, UPDATE, WRITE, more_follow
 from functional.disk.compile import jit
 from functional.disk.machine_code import compiled
 
@@ -62,7 +62,7 @@ def take_turn(records, actions, first, stop, order, turn, base, number):
             order[base], turn[base] = first, number
             base += 1
         first += 1
-        if not records[first - 1] & 1:
+        if not more_follow(records[first - 1]):
             break
     return first, base
 

@@ -31,6 +31,7 @@ from abstim.analytic.walk import walk_blocks
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.launch import Launch
+from functional.line_record import line_of, sectors_of
 from functional.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
@@ -192,7 +193,7 @@ def _latency_of(name: str, kind: int) -> int:
 
 def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
     actions, transactions = walked.actions, walked.transactions.astype(np.int64)
-    sectors = (trace.records >> 1) & 15
+    sectors = sectors_of(trace.records)
     segments = np.where((sectors & 3 != 0) & (sectors & 12 != 0), 15, sectors)
     store_sectors = np.bitwise_count(segments)[actions == WRITE].sum()
     fetches, accesses, cycles = walked.totals * scale
@@ -207,7 +208,7 @@ def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
         stores=transactions[actions == WRITE].sum() * scale,
         store_sectors=store_sectors * scale,
         atomics=transactions[actions == UPDATE].sum() * scale,
-        hottest_atomics=_most_frequent(trace.records[actions == UPDATE] >> 5) * scale,
+        hottest_atomics=_most_frequent(line_of(trace.records[actions == UPDATE])) * scale,
     )
 
 
@@ -230,7 +231,7 @@ def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> tuple[np.ndarray
     first_record = trace.record_offsets[: blocks * trace.warps_per_block + 1]
     used = actions != NOTHING
     ids = np.zeros(len(records), np.int64)
-    lines, ids[used] = np.unique(records[used] >> 5, return_inverse=True)
+    lines, ids[used] = np.unique(line_of(records[used]), return_inverse=True)
 
     def curves(sm_count: int, resident: int) -> list[tuple[np.ndarray, np.ndarray]]:
         l1, l1_wait, l2, l2_wait = distances(

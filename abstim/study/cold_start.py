@@ -18,12 +18,13 @@ from jaxtyping import Float64, Int64
 
 from abstim.engine import Caches
 from abstim.engine.simulate import simulate_point
-from abstim.engine.warming import SECTOR_BITS, bank_loads, data, warm, warm_code
+from abstim.engine.warming import bank_loads, warm, warm_code
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.run import engine_results, in_parallel, occupancies, registers_of
 from abstim.target.execution import Workload
 from functional.errors import InputError
+from functional.line_record import is_data, line_of, sectors_of
 from functional.trace import LINE_BYTES
 from sampling.cold_start import (
     Blrl,
@@ -255,5 +256,5 @@ class Study:
 
 def lines_of(records: np.ndarray) -> Int64[np.ndarray, " reference"]:
     """Global and local lines of trace records in which a lane was active."""
-    lines = (records >> np.uint32(5)).astype(np.int64)
-    return lines[data(records) & ((records & SECTOR_BITS) != 0)]
+    lines = line_of(records).astype(np.int64)
+    return lines[is_data(lines) & (sectors_of(records) != 0)]

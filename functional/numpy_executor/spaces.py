@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.coalesce import sectors_of
+from functional.coalesce import sector_numbers
 from functional.ir import Instruction
 from functional.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
 from functional.numpy_executor.frame import Frame
@@ -59,7 +59,7 @@ class Space(ABC):
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray | None:
         """Sector numbers of the access for line records, or None if the space is shared memory."""
-        return sectors_of(part.addresses)
+        return sector_numbers(part.addresses)
 
     def check_alignment(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> None:
         """Raise ExecutionError unless all addresses are multiples of `size`."""
@@ -142,7 +142,7 @@ class ParamSpace(Space):
         return len(machine.launch.parameters)
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
-        return sectors_of(part.addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
+        return sector_numbers(part.addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
 
 
 class SharedSpace(Space):
