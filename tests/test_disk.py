@@ -15,8 +15,8 @@ from functional import parser
 from functional.disk import digest
 from functional.disk.folder import cache_dir, make_folder
 from functional.disk.kept import Kept, key
-from functional.llvm_executor import compile as executor_code
-from precharacterize.characterize import MODULES as TABLES
+from functional.llvm_executor import object_code as executor_code
+from precharacterize.build import MODULES as TABLES
 
 ROOT = Path(__file__).parent.parent
 OBJECTS, TRACES = executor_code.MODULES, trace_cache.MODULES
@@ -62,7 +62,7 @@ def test_an_edit_of_the_executor_changes_the_names_of_its_objects(copy):
     assert changes(TRACES, copy / EXECUTOR[-1])
 
 
-@pytest.mark.parametrize("name", ["characterize", "classify", "pipeline", "registers", "table", "parameters"])
+@pytest.mark.parametrize("name", ["build", "classify", "pipeline", "registers", "table", "parameters"])
 def test_an_edit_of_the_rules_changes_the_names_of_tables(copy, name):
     assert changes(TABLES, copy / f"precharacterize/{name}.py")
 
@@ -73,7 +73,7 @@ def test_an_edit_of_the_grammar_changes_all_that_is_made_of_programs(copy):
 
 
 def test_an_edit_elsewhere_changes_nothing(copy):
-    assert not changes(OBJECTS, copy / "precharacterize/characterize.py")
+    assert not changes(OBJECTS, copy / "precharacterize/build.py")
     assert not changes(TABLES, copy / "functional/accelsim/read.py")
 
 

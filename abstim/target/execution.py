@@ -15,7 +15,7 @@ from abstim.target import trace_cache
 from abstim.target.trace_cache import Execution
 from functional.case import Case
 from functional.errors import InputError
-from functional.store import StoredCase, StoreWriter
+from functional.trace_store import StoredCase, StoreWriter
 
 if TYPE_CHECKING:
     from abstim.engine import LaunchInputs
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from functional.launch import Launch
     from functional.memory import Memory
     from functional.program import Program
-    from functional.store.manifest import Manifest
     from functional.trace import Trace
+    from functional.trace_store.manifest import Manifest
     from precharacterize import LatencyTable, PipelineParameters
 
 

@@ -15,10 +15,10 @@ from abstim.session.result import OutputCheck
 from functional.case import Case
 from functional.disk.folder import trace_cache_bytes
 from functional.disk.kept import Kept, key
-from functional.store.coding import decode, encode
 from functional.trace import Trace
+from functional.trace_store.coding import decode, encode
 
-MODULES = ("functional.case", "functional.llvm_executor", "functional.parser", "functional.store.coding")
+MODULES = ("functional.case", "functional.llvm_executor", "functional.parser", "functional.trace_store.coding")
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def _only_global(unit: Unit, where: Value, mask: str) -> None:
 
 
 def _slot(name: str) -> int:
-    from functional.llvm_executor.layout import SLOT
+    from functional.llvm_executor.context_layout import SLOT
 
     return SLOT[name]
 

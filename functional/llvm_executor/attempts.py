@@ -18,8 +18,8 @@ import numpy as np
 from functional.errors import InputError
 from functional.launch import Launch
 from functional.llvm_executor.chunks import Sizes
-from functional.llvm_executor.compile import Compiled
-from functional.llvm_executor.machine import Abandoned, Machine, Worker
+from functional.llvm_executor.launch_state import Abandoned, Machine, Worker
+from functional.llvm_executor.object_code import Compiled
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.memory import Memory

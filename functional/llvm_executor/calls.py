@@ -8,7 +8,7 @@ from __future__ import annotations
 from functional.callgraph import BUILTINS
 from functional.ir import Instruction, Symbol
 from functional.line_record import of_byte
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
 from functional.program import BasicBlock, Program

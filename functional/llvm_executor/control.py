@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functional.ir import Instruction, Register
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.calls import call, jump_table, return_values
 from functional.llvm_executor.emit import Value
 from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit

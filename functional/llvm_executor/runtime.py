@@ -17,7 +17,6 @@ from functional.llvm_executor import (
     runtime_access,
     runtime_atomics,
     runtime_calls,
-    runtime_gather,
     runtime_generic,
     runtime_locate,
     runtime_matrices,
@@ -92,7 +91,7 @@ def text() -> str:
     """IR of the module."""
     parts = [
         _INTRINSICS, _declared(), runtime_records.RECORDS, runtime_memory.REGIONS, runtime_undo.UNDO,
-        runtime_gather.text(), runtime_locate.text(), runtime_access.text(),
+        runtime_access.gathers(), runtime_locate.text(), runtime_access.text(),
         runtime_atomics.ATOMICS, runtime_stack.STACK, runtime_calls.CALLS, runtime_generic.ELSEWHERE,
         runtime_matrices.text(), runtime_wmma.text(),
         runtime_schedule.text(), runtime_streams.STREAMS, runtime_races.RACES,

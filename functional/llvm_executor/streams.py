@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from functional.llvm_executor.compile import call
-from functional.llvm_executor.layout import CONTEXT, SEGMENT_WORDS
+from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
+from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
 from functional.trace import OFFSETS, STREAMS, Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from functional.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import BITS, Emitter, Value
 from functional.numpy_executor.operands import immediate

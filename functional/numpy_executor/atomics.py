@@ -112,9 +112,9 @@ def operands_of(inst: Instruction) -> tuple[Operand, ...]:
 
 def _packed_add(type_: str) -> Update:
     """Addition of bf16, f16x2 or bf16x2 words: through the tables of arithmetic."""
-    from functional.numpy_executor import floating, packed
+    from functional.numpy_executor import floating, halves
 
-    table = floating.TABLE if type_ == "bf16" else packed.TABLE
+    table = floating.TABLE if type_ == "bf16" else halves.TABLE
     return table["add"](Instruction(0, 0, "add", (type_,), (), ())).function
 
 

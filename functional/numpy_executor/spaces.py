@@ -15,7 +15,7 @@ from functional.numpy_executor.frame import Frame
 from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 if TYPE_CHECKING:
-    from functional.numpy_executor.machine import Bytes, Machine
+    from functional.numpy_executor.chunk_state import Bytes, Machine
 
 # Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000

@@ -13,7 +13,7 @@ from functional.disk.llvm import binding, engine_of, features, machine, target
 from functional.ir import Symbol
 from functional.llvm_executor import runtime
 from functional.llvm_executor.analysis import independent
-from functional.llvm_executor.kernel import Generated, generate
+from functional.llvm_executor.generate import Generated, generate
 from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor.slots import Slots
 from functional.program import Program

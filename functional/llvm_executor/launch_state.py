@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from functional.launch import Launch
-from functional.llvm_executor import layout as at
-from functional.llvm_executor.compile import Compiled, call
+from functional.llvm_executor import context_layout as at
+from functional.llvm_executor.object_code import Compiled, call
 from functional.llvm_executor.streams import MOST_KEPT_BYTES, Buffers, Streams
 from functional.llvm_executor.undo import Undo
 from functional.memory import GLOBAL_BASE, Memory

@@ -1,4 +1,4 @@
-"""Program + pipeline -> latency table."""
+"""Program + pipeline -> latency table: made once, kept on disk, and reused for every design point."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from functional.disk.kept import key
+from functional.disk.kept import Kept, key
 from functional.ir import TYPE_BYTES
 from functional.program import Program
 from precharacterize.classify import Kind, kind_of, latency_class
@@ -15,12 +15,22 @@ from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, sta
 from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
 from precharacterize.table import LatencyTable, padded
 
-MODULES = ("precharacterize.characterize", "functional.parser", "functional.link")  # what makes a table of a text
+MODULES = ("precharacterize.build", "functional.parser", "functional.link")  # what makes a table of a text
 
 
 def table_key(program: Program, pipeline: PipelineParameters) -> str:
     """What a table depends on: the text of the program, the kernel's name, the pipeline, and the code used here."""
     return key(MODULES, program.digest, program.name, pipeline.key)
+
+
+def characterize(program: Program, pipeline: PipelineParameters) -> LatencyTable:
+    """The program's latency table, from the cache folder if it is there; else built, and kept."""
+    tables, name = Kept("tables"), table_key(program, pipeline)
+    table = tables.load(name, LatencyTable.decode)
+    if table is None:
+        table = build_table(program, pipeline)
+        tables.save(name, table.encode())
+    return table
 
 
 def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
