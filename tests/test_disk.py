@@ -117,7 +117,7 @@ def test_folders_are_their_owners_alone():
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_nobodys_home_costs_only_time(monkeypatch, capsys):
+def test_no_home_costs_only_time(monkeypatch, capsys):
     monkeypatch.delenv("ABSTIM_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))

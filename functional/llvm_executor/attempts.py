@@ -59,6 +59,7 @@ class Pool(Generic[T]):
 
     @contextmanager
     def one(self) -> Iterator[T]:
+        """An idle item, or a new one, until the context ends."""
         try:
             item = self._idle.pop()
         except IndexError:
@@ -89,6 +90,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
+        """Have all thread blocks run?"""
         return self.done == len(self.blocks)
 
     def machine(self, number: int) -> Machine:

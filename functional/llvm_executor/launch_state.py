@@ -34,11 +34,13 @@ class Storage(NamedTuple):
 
     @classmethod
     def of(cls, size_bytes: int) -> Storage:
+        """Room for `size_bytes`."""
         data = np.zeros(size_bytes + 2 * _PAD + 64, np.uint8)
         start = -(-(data.ctypes.data + _PAD) // 64) * 64 - data.ctypes.data
         return cls(data, data.ctypes.data + start)
 
     def view(self, size_bytes: int) -> np.ndarray:
+        """The first bytes."""
         start = self.address - self.data.ctypes.data
         return self.data[start : start + size_bytes]
 

@@ -34,10 +34,12 @@ class Room:
         return self._bytes[start : start + size].view(dtype)
 
     def clear(self) -> None:
+        """Begin again at the first byte."""
         self._used = 0
 
     @property
     def nbytes(self) -> int:
+        """Bytes held."""
         return self._bytes.nbytes
 
 
@@ -53,6 +55,7 @@ class Buffers:
 
     @property
     def nbytes(self) -> int:
+        """Bytes held."""
         return sum(buffer.nbytes for buffer in vars(self).values())
 
 

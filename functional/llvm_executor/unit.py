@@ -147,6 +147,7 @@ class Unit:
         self.written[operand] = None
 
     def special(self, name: str) -> Value:
+        """A special register such as %tid.x."""
         base, _, axis = name.partition(".")
         e = self.e
         if base == "%tid" and axis:
@@ -170,6 +171,7 @@ class Unit:
         raise NotGenerated
 
     def context(self, slot: str, kind: str = "i64") -> Value:
+        """A slot of the launch's context."""
         return self.e.load("%ctx", at.SLOT[slot], kind, align=8)
 
     def symbol(self, symbol: Symbol) -> Value:

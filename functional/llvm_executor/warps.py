@@ -79,6 +79,7 @@ def vote(unit: Unit, inst: Instruction) -> None:
 
 
 def activemask(unit: Unit, inst: Instruction) -> None:
+    """`activemask`."""
     unit.set(inst.destinations[0], unit.e.widen(Value(unit.mask, "i32", False)), "b32")
 
 

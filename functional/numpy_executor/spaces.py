@@ -98,6 +98,8 @@ def _first(addresses: np.ndarray, bad: np.ndarray) -> tuple[int, int, int]:
 
 
 class GlobalSpace(Space):
+    """Global memory."""
+
     name = "global"
 
     def storage(self, machine: Machine) -> Bytes:
@@ -121,6 +123,8 @@ class GlobalSpace(Space):
 
 
 class ConstSpace(Space):
+    """Constant memory."""
+
     name, window = "const", CONST_WINDOW
 
     def storage(self, machine: Machine) -> Bytes:
