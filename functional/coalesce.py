@@ -9,31 +9,30 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt8, UInt32
 
+from functional.line_record import SECTORS_A_LINE, packed
 from functional.trace import LINE_BYTES, SECTOR_BYTES
 
 BANKS = 32
 BANK_BYTES = 4
 _SECTOR_SHIFT = SECTOR_BYTES.bit_length() - 1
-_SECTORS_A_LINE = LINE_BYTES // SECTOR_BYTES
-_LINE_SHIFT = _SECTORS_A_LINE.bit_length() - 1
+_SECTORS_SHIFT = SECTORS_A_LINE.bit_length() - 1
 _ONE = np.uint32(1)
 
-Records = tuple[Int64[np.ndarray, " record"], UInt32[np.ndarray, " record"]]  # (row, packed record of trace.py)
+Records = tuple[Int64[np.ndarray, " record"], UInt32[np.ndarray, " record"]]  # (row, record)
 
 
-def sectors_of(addresses: Integer[np.ndarray, "row lane"]) -> UInt32[np.ndarray, "row lane"]:
+def sector_numbers(addresses: Integer[np.ndarray, "row lane"]) -> UInt32[np.ndarray, "row lane"]:
     """Sector numbers. An aligned access of at most 32 bytes lies in one sector."""
     return (addresses >> addresses.dtype.type(_SECTOR_SHIFT)).astype(np.uint32)
 
 
 def line_records(sectors: UInt32[np.ndarray, "row lane"]) -> Records:
     """The records of each row, by row, then ascending line number. `sectors` are sector numbers (address / 32 B)."""
-    lines = sectors >> np.uint32(_LINE_SHIFT)
-    bits = _ONE << (sectors & np.uint32(_SECTORS_A_LINE - 1))
+    lines = sectors >> np.uint32(_SECTORS_SHIFT)
+    bits = _ONE << (sectors & np.uint32(SECTORS_A_LINE - 1))
     together = (lines == lines[:, :1]).all(axis=1)
     if together.all():
-        packed = (lines[:, 0] << np.uint32(5)) | (np.bitwise_or.reduce(bits, axis=1) << _ONE)
-        return np.arange(len(sectors)), packed
+        return np.arange(len(sectors)), packed(lines[:, 0], np.bitwise_or.reduce(bits, axis=1))
     return _sorted_records(sectors)
 
 
@@ -41,11 +40,11 @@ def _sorted_records(sectors: np.ndarray) -> Records:
     width = sectors.shape[1]
     ascending = (sectors[:, 1:] >= sectors[:, :-1]).all()
     ordered = sectors if ascending else np.sort(sectors, axis=1)
-    lines = ordered >> np.uint32(_LINE_SHIFT)
+    lines = ordered >> np.uint32(_SECTORS_SHIFT)
     new = np.ones(lines.shape, bool)
     np.not_equal(lines[:, 1:], lines[:, :-1], out=new[:, 1:])
     starts = np.flatnonzero(new)
-    bits = _ONE << (ordered & np.uint32(_SECTORS_A_LINE - 1))
+    bits = _ONE << (ordered & np.uint32(SECTORS_A_LINE - 1))
     joined = np.bitwise_or.reduceat(bits.ravel(), starts)
     rows = starts // width
     return rows, pack_records(rows, lines.ravel()[starts], joined)
@@ -53,9 +52,9 @@ def _sorted_records(sectors: np.ndarray) -> Records:
 
 def pack_records(rows: np.ndarray, lines: np.ndarray, bits: np.ndarray) -> UInt32[np.ndarray, " record"]:
     """Packed records; `more` where the next record has the same row."""
-    packed = (lines.astype(np.uint32) << np.uint32(5)) | (bits.astype(np.uint32) << _ONE)
-    packed[:-1] |= rows[1:] == rows[:-1]
-    return packed
+    records = packed(lines.astype(np.uint32), bits.astype(np.uint32))
+    records[:-1] |= rows[1:] == rows[:-1]
+    return records
 
 
 def atomic_records(
@@ -70,7 +69,7 @@ def atomic_records(
     starts = np.flatnonzero(np.diff((key_rows << 40) | lines, prepend=-1))
     if not starts.size:
         return key_rows, np.zeros(0, np.uint32)
-    bits = np.bitwise_or.reduceat(1 << (byte // SECTOR_BYTES % _SECTORS_A_LINE), starts)
+    bits = np.bitwise_or.reduceat(1 << (byte // SECTOR_BYTES % SECTORS_A_LINE), starts)
     repeats = np.maximum.reduceat(counts, starts)
     repeated = (np.repeat(v, repeats) for v in (key_rows[starts], lines[starts], bits))
     out_rows, out_lines, out_bits = repeated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -53,11 +52,3 @@ class Executor(Protocol):
         been handed out. So an error may come before the traces of blocks that ran well.
         """
         ...
-
-
-@cache
-def default_executor() -> Executor:
-    """The executor that everything uses unless told otherwise. One a process: it keeps machine code and buffers."""
-    from functional.llvm_executor import LlvmExecutor
-
-    return LlvmExecutor()

@@ -83,14 +83,17 @@ class Launch:
 
     @property
     def threads_per_block(self) -> int:
+        """Threads of a thread block."""
         return self.block.total
 
     @property
     def warps_per_block(self) -> int:
+        """Warps of a thread block, the last of which may not be full."""
         return -(-self.block.total // WARP_THREADS)
 
     @property
     def thread_blocks(self) -> int:
+        """Thread blocks of the grid."""
         return self.grid.total
 
     @property

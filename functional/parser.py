@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from functional.disk.kept import Kept, key
 from functional.errors import InputError, PtxError
 
 if TYPE_CHECKING:
@@ -57,21 +59,29 @@ def parse_bytes(data: bytes, path: str) -> Module:
 
 @cache
 def _lark() -> Lark:
-    """The parser of grammar.lark. Building its tables takes 0.2 s, so lark keeps them in the cache folder."""
+    """The parser of grammar.lark. Building its tables takes 0.2 s, so they are kept on disk."""
     from lark import Lark
 
     from functional._tree import TreeBuilder
 
+    name = key((__name__,))  # with the grammar: its file's name stands in this source
+    tables = Kept("grammar").load(name, msgspec.msgpack.Decoder(strict=False).decode)
+    if tables is None:
+        tables = _tables()
+        Kept("grammar").save(name, msgspec.msgpack.encode(tables))
+    return Lark._load_from_dict(tables["data"], tables["memo"], transformer=TreeBuilder())
+
+
+def _tables() -> dict[str, Any]:
+    """What lark makes of the grammar, as plain data: the form in which its stand-alone parsers hold it."""
+    from lark import Lark
+    from lark.grammar import Rule
+    from lark.lexer import TerminalDef
+
     grammar = Path(__file__).with_name("grammar.lark").read_text()
-    return Lark(grammar, parser="lalr", lexer="contextual", transformer=TreeBuilder(), cache=_table_file() or False)
-
-
-def _table_file() -> str | None:
-    """Where the tables are kept (lark rebuilds them if they are stale or damaged), None if nowhere."""
-    own = os.environ.get("ABSTIM_CACHE")
-    try:
-        base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abstim"
-        (base / "grammar").mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no such folder can be made, or there is no home
-        return None
-    return str(base / "grammar" / "ptx.lark")
+    data, memo = Lark(grammar, parser="lalr", lexer="contextual").memo_serialize([TerminalDef, Rule])
+    for part in memo.values():
+        if width := part.get("pattern", {}).get("_width"):  # 2 ** 64: as wide as you like
+            part["pattern"]["_width"] = [min(bound, 1 << 62) for bound in width]
+    data["options"] = {name: data["options"][name] for name in ("parser", "lexer", "start", "maybe_placeholders")}
+    return {"data": data, "memo": memo}

@@ -39,6 +39,7 @@ class Texture:
 
     @property
     def texel_bytes(self) -> int:
+        """Bytes of a texel."""
         return self.channels * self.dtype.itemsize
 
     def check(self, where: str, buffer_bytes: int) -> None:

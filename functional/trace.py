@@ -12,10 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt16, UInt32
 
-# A line record packs (line number << 5) | (sector bits << 1) | more.
-# `line number` = address / 128 B, sectors are 32 B. `more` = 1: another record of the same instruction follows.
-# Sector bits 0 (line number 0, more 0): no lane was active. Records of one instruction ascend by line number; an atomic
-# repeats a line as often as the most contended word of it is named (one transaction each, GPGPU-Sim 4.2).
+# Memory is named by line; functional.line_record packs what an access touches.
 LINE_BYTES = 128
 SECTOR_BYTES = 32
 # Window, in line numbers, of generic accesses that resolve to shared memory: one such record a conflict cycle.
@@ -39,8 +36,8 @@ class Trace:
 
     `blocks`: the basic block ids a warp executes, in order (divergent paths one after the other, taken path first);
     `masks`: the active mask on entry of each; `records`: line records of every executed ld/st/atom on global, local,
-    const, param and generic space, in order (see above); `conflicts`: for every shared-memory instruction the number of
-    bank passes (most distinct words on one bank; 0 if no lane was active).
+    const, param and generic space, in order (`functional.line_record`); `conflicts`: for every shared-memory
+    instruction the number of bank passes (most distinct words on one bank; 0 if no lane was active).
     """
 
     thread_blocks: Int64[np.ndarray, " tb"]  # linear ids, x fastest

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
-import tempfile
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int8, Int16, Int32
-
-VERSION = 2  # of the rules in this package; part of the key
 
 
 @dataclass(frozen=True, eq=False)  # equal only to itself: it can be a key
@@ -46,29 +40,19 @@ class LatencyTable:
     register_count: int
     key: str
 
-    def save(self, path: Path) -> None:
-        """Write atomically: a temporary file beside it, then a rename."""
+    def encode(self) -> bytes:
+        """As a file holds it."""
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
         np.savez(buffer, **arrays)
-        payload = buffer.getvalue()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(payload).digest() + payload)
-        os.replace(file.name, path)
+        return buffer.getvalue()
 
     @classmethod
-    def load(cls, path: Path, key: str) -> LatencyTable:
-        """Read a saved table. Raises ValueError if the file is damaged or belongs to another key."""
-        content = path.read_bytes()
-        digest, payload = content[:32], content[32:]
-        if hashlib.sha256(payload).digest() != digest:
-            raise ValueError("checksum differs")
-        with np.load(io.BytesIO(payload), allow_pickle=False) as data:
+    def decode(cls, content: bytes) -> LatencyTable:
+        """What `encode` gave. Raises ValueError or KeyError for anything else."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as data:
             values = {f.name: data[f.name] for f in fields(cls)}
         values["register_count"], values["key"] = int(values["register_count"]), str(values["key"])
-        if values["key"] != key:
-            raise ValueError("made for another program or pipeline")
         return cls(**values)
 
 

@@ -7,6 +7,7 @@ from ptx_kernels import module
 from test_llvm_executor import LLVM, assert_equal
 
 from functional.launch import Pointer, make_launch
+from functional.line_record import more_follow
 from functional.link import link
 from functional.memory import Memory
 from functional.program import Program
@@ -42,7 +43,7 @@ def assert_streams_fit(trace: Trace, program: Program) -> None:
     for warp in range(len(trace.block_offsets) - 1):
         cut = [slice(*o[warp : warp + 2]) for o in (trace.block_offsets, trace.record_offsets, trace.conflict_offsets)]
         expected = per_block[trace.blocks[cut[0]]].sum(axis=0).tolist()
-        assert [int((trace.records[cut[1]] & 1 == 0).sum()), len(trace.conflicts[cut[2]])] == expected
+        assert [int((more_follow(trace.records[cut[1]]) == 0).sum()), len(trace.conflicts[cut[2]])] == expected
 
 
 def each_lane(body: str, words: np.ndarray, results: int, native: bool = True, before: str = "") -> np.ndarray:

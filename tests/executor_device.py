@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.executor import default_executor
+from functional.default_executor import default_executor
 from functional.launch import Launch, check_shape
 from functional.link import link
 from functional.memory import GLOBAL_BASE, Memory
@@ -12,7 +12,7 @@ from functional.parser import parse
 
 
 class ExecutorDevice:
-    """See `functional.native.Device`. Its memory is laid out unlike the case's: another buffer comes first."""
+    """See `functional.gpu_recording.Device`. Its memory is laid out unlike the case's: another buffer comes first."""
 
     def load(self, ptx):
         self.module = parse(ptx)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from functional.launch import Launch, Pointer, make_launch
+from functional.line_record import line_of, more_follow, sectors_of
 from functional.link import link
 from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
@@ -53,7 +54,7 @@ class Run:
     def records(self, warp: int = 0) -> list[tuple[int, int, int]]:
         """(line, sector bits, more) of a warp."""
         found = self.trace.records[slice(*self.trace.record_offsets[warp : warp + 2])].tolist()
-        return [(r >> 5, r >> 1 & 15, r & 1) for r in found]
+        return [(line_of(r), sectors_of(r), more_follow(r)) for r in found]
 
     def conflicts(self, warp: int = 0) -> list[int]:
         return self.trace.conflicts[slice(*self.trace.conflict_offsets[warp : warp + 2])].tolist()

@@ -18,6 +18,7 @@ from abstim.target.trace_directory import opcodes, trace_case
 from functional.accelsim.addresses import format_addresses, parse_addresses
 from functional.accelsim.records import PageTable
 from functional.errors import InputError
+from functional.line_record import line_of, more_follow, sectors_of
 from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind, kind_of
 
@@ -31,7 +32,7 @@ def only(folder, *lines, **header):
 
 
 def unpacked(records):
-    return [(int(r) >> 5, int(r) >> 1 & 15, int(r) & 1) for r in records]
+    return [(line_of(int(r)), sectors_of(int(r)), more_follow(int(r))) for r in records]
 
 
 def test_a_line_of_a_real_trace(tmp_path):

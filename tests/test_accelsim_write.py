@@ -19,7 +19,7 @@ from abstim.target.trace_directory import opcodes, sass_opcode, table_path, trac
 from functional import suite
 from functional.accelsim import write
 from functional.accelsim.opcodes import StaticInstruction
-from functional.accelsim.registers import allocate
+from functional.accelsim.register_allocation import allocate
 from functional.errors import InputError
 from functional.link import link
 from functional.liveness import live_behind

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from abstim.analytic.curves import L1_STEP, SIZES, WAYS, miss_curves
 from abstim.analytic.nodes import LOOK_UP, UPDATE, WRITE
 from abstim.analytic.reuse_distance import NEVER, distances, histogram, largest_in
+from functional.line_record import ALL_SECTORS, line_of, packed
 
 
 def order_by_hand(first_record, warps, sm_count, resident):
@@ -59,7 +60,7 @@ def launches(draw, kinds):
     total = sum(counts)
     lines = draw(st.lists(st.integers(0, 9), min_size=total, max_size=total))
     actions = draw(st.lists(st.sampled_from(kinds), min_size=total, max_size=total))
-    records = (np.array(lines, np.uint32) << 5) | 30
+    records = packed(np.array(lines, np.uint32), ALL_SECTORS)
     return records, np.array(actions, np.uint8), np.concatenate([[0], np.cumsum(counts)]), warps
 
 
@@ -70,7 +71,7 @@ SHAPES = (st.integers(1, 3), st.integers(1, 3), st.integers(1, 8))
 @given(launches([LOOK_UP, LOOK_UP, UPDATE]), *SHAPES)
 def test_l1_distances_are_those_of_fully_associative_caches(launch, sm_count, resident, size):
     records, actions, first_record, warps = launch
-    lines = (records >> 5).astype(np.int64)
+    lines = line_of(records).astype(np.int64)
     found = distances(records, actions, first_record.astype(np.int64), lines, 10, warps, sm_count, resident)
     order = order_by_hand(first_record.tolist(), warps, sm_count, resident)
     for sm in range(sm_count):
@@ -83,7 +84,7 @@ def test_l1_distances_are_those_of_fully_associative_caches(launch, sm_count, re
 @given(launches([LOOK_UP, LOOK_UP, WRITE, UPDATE]), *SHAPES)
 def test_l2_distances_are_those_of_one_cache_behind_all_sms(launch, sm_count, resident, size):
     records, actions, first_record, warps = launch
-    lines = (records >> 5).astype(np.int64)
+    lines = line_of(records).astype(np.int64)
     found = distances(records, actions, first_record.astype(np.int64), lines, 10, warps, sm_count, resident)
     order = order_by_hand(first_record.tolist(), warps, sm_count, resident)
     mixed = [r for _, _, r in sorted(order, key=lambda entry: (entry[1], entry[0]))]
@@ -93,14 +94,14 @@ def test_l2_distances_are_those_of_one_cache_behind_all_sms(launch, sm_count, re
 
 
 def test_a_line_that_is_written_leaves_the_first_level():
-    records, actions = np.array([5 << 5 | 30] * 3, np.uint32), np.array([LOOK_UP, WRITE, LOOK_UP], np.uint8)
+    records, actions = np.array([packed(5, ALL_SECTORS)] * 3, np.uint32), np.array([LOOK_UP, WRITE, LOOK_UP], np.uint8)
     found = distances(records, actions, np.array([0, 3]), np.zeros(3, np.int64), 1, 1, 1, 1)
     assert found[0].tolist() == [NEVER, -1, NEVER]
     assert found[2].tolist() == [NEVER, -1, 0]
 
 
 def test_a_line_asked_for_in_the_same_turn_is_waited_for():
-    records, actions = np.array([7 << 5 | 30] * 4, np.uint32), np.full(4, LOOK_UP, np.uint8)
+    records, actions = np.array([packed(7, ALL_SECTORS)] * 4, np.uint32), np.full(4, LOOK_UP, np.uint8)
     found = distances(records, actions, np.array([0, 2, 4]), np.zeros(4, np.int64), 1, 2, 1, 1)
     assert found[0].tolist() == [NEVER, 0, 0, 0]  # warp 0: records 0, 1; warp 1: records 2, 3
     assert found[1].tolist() == [NEVER, 0, NEVER, 0]  # warp 1 asks while the line is on its way
@@ -110,7 +111,7 @@ def test_a_line_asked_for_in_the_same_turn_is_waited_for():
 def test_curve_of_random_accesses_is_that_of_set_associative_caches(ways):
     generator = np.random.default_rng(3)
     lines = generator.permutation(4096)[(900 * generator.random(30_000) ** 2).astype(int)]  # scattered, some hotter
-    actions, records = np.full(len(lines), LOOK_UP, np.uint8), (lines.astype(np.uint32) << 5) | 30
+    actions, records = np.full(len(lines), LOOK_UP, np.uint8), packed(lines.astype(np.uint32), ALL_SECTORS)
     found = distances(records, actions, np.array([0, len(lines)]), lines.astype(np.int64), 4096, 1, 1, 1)
     curve, both = miss_curves(histogram(found[0], found[2]))
     for size in (32, 128, 512):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from functional.disk import machine_code as native
+from functional.disk import machine_code
 from functional.disk.machine_code import Native, compiled
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
@@ -53,7 +53,7 @@ def test_code_is_kept_and_found_again(tmp_path, monkeypatch, capsys):
     Native(__name__, "accumulate", "this takes a moment")(*given)
     assert given[0]["sum"].tolist() == [2 * (1 * (2 + 3) + 2 * (4 + 5))] * 2
     assert capsys.readouterr().err == "this takes a moment\n"
-    assert len(list((tmp_path / "engine").iterdir())) == 1
+    assert len(list((tmp_path / "objects").iterdir())) == 1
 
     import functional.disk.compile
 
@@ -63,7 +63,7 @@ def test_code_is_kept_and_found_again(tmp_path, monkeypatch, capsys):
     assert again[0]["sum"].tolist() == [4 * 23, 0]
     assert capsys.readouterr().err == ""
 
-    monkeypatch.setattr(native, "sources_digest", lambda *modules: "other sources")
+    monkeypatch.setattr(machine_code, "key", lambda *parts: "other sources")
     with pytest.raises(AssertionError, match="compiled again"):
         fresh()(*again)
 
@@ -71,7 +71,7 @@ def test_code_is_kept_and_found_again(tmp_path, monkeypatch, capsys):
 def test_damaged_code_is_compiled_again(tmp_path):
     given = arguments()
     fresh()(*given)
-    (path,) = (tmp_path / "engine").iterdir()
+    (path,) = (tmp_path / "objects").iterdir()
     data = path.read_bytes()
     path.write_bytes(data[:-9] + b"x" * 9)
     again = arguments()
@@ -87,7 +87,7 @@ def test_other_types_are_other_code(tmp_path):
     wider = Pair(pair.small.astype(np.uint32), pair.wide)
     function(records, wider, one, scale, more)
     assert records["sum"].tolist() == [2 * 2 * 23] * 2
-    assert len(list((tmp_path / "engine").iterdir())) == 2
+    assert len(list((tmp_path / "objects").iterdir())) == 2
 
 
 def test_arrays_that_cannot_be_written_need_no_code_of_their_own(tmp_path):
@@ -95,7 +95,7 @@ def test_arrays_that_cannot_be_written_need_no_code_of_their_own(tmp_path):
     given[1].small.flags.writeable = False
     function(*given)
     function(*arguments())
-    assert len(list((tmp_path / "engine").iterdir())) == 1
+    assert len(list((tmp_path / "objects").iterdir())) == 1
 
 
 def test_what_it_cannot_take():

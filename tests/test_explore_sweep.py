@@ -201,7 +201,7 @@ def with_cache(folder: Path) -> dict[str, str]:
     """The caches of the tests, the store excepted."""
     cache = folder / "cache"
     cache.mkdir(parents=True)
-    for kind in ("engine", "grammar", "jax", "objects", "tables", "traces"):
+    for kind in ("grammar", "jax", "objects", "tables", "traces"):
         (Path(os.environ["ABSTIM_CACHE"]) / kind).mkdir(parents=True, exist_ok=True)
         (cache / kind).symlink_to(Path(os.environ["ABSTIM_CACHE"]) / kind)
     return os.environ | {"ABSTIM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}

@@ -14,6 +14,7 @@ from ptx_kernels import entry, module
 
 from functional.errors import ExecutionError, PtxError
 from functional.launch import Pointer, make_launch
+from functional.line_record import line_of
 from functional.link import link
 from functional.memory import Memory
 
@@ -296,7 +297,9 @@ def test_cp_async(size: int) -> None:
     data = np.arange(1, 129, dtype=np.uint32)
     out, trace = run(text, {"i": data, "o": np.full(32, 9, np.uint32)})
     assert out["o"].tolist() == [0 if i % 2 else int(data[i * size // 4]) for i in range(32)]
-    assert sum(int(r >> 5) < 1 << 26 for r in trace.records) == size * 32 // 128 + 1  # its lines, and that of the store
+    assert (
+        sum(int(line_of(r)) < 1 << 26 for r in trace.records) == size * 32 // 128 + 1
+    )  # its lines, and that of the store
 
 
 def test_cp_async_reads_no_byte_too_many() -> None:
@@ -414,7 +417,7 @@ def test_generic_addresses_of_every_memory() -> None:
     assert got[:, 1].tolist() == [t if t < 32 else 5 for t in range(96)]
     window = (1 << 27) - 1
     first = trace.records[: trace.record_offsets[1]]
-    assert sum(int(r) >> 5 == window for r in first) == 2 + 2 + 2 + 1 + 2  # passes: words 8 bytes apart take two
+    assert sum(line_of(int(r)) == window for r in first) == 2 + 2 + 2 + 1 + 2  # passes: words 8 bytes apart take two
 
 
 def test_a_launch_handed_over_halfway_starts_again_from_the_memory_it_found() -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from both_executors import each_lane, run
 
+from functional.line_record import line_of, more_follow, sectors_of
+
 # element -> (bits, registers' elements); layout functions below give (row, column) of element i of a lane
 BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1, "e4m3": 8, "e5m2": 8}
 RANGE = {
@@ -274,11 +276,11 @@ def test_wmma_records_name_every_line_once() -> None:
 wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%a0, %a1, %a2, %a3, %a4, %a5, %a6, %a7}, [%rd1], 64;
 wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%a0, %a1, %a2, %a3, %a4, %a5, %a6, %a7}, [%r1], 64; ret; }"""
     _, trace = run(text, {"p": np.zeros(2048, np.uint8)})
-    sectors = [int(r) >> 1 & 15 for r in trace.records[1:]]
-    assert sectors == [1] * 16 and [int(r) & 1 for r in trace.records[1:]] == [1] * 15 + [0]
+    sectors = [sectors_of(int(r)) for r in trace.records[1:]]
+    assert sectors == [1] * 16 and [more_follow(int(r)) for r in trace.records[1:]] == [1] * 15 + [0]
     assert trace.conflicts.tolist() == [16]
     generic = text.replace(".shared.f16", ".f16").replace("[%r1]", "[%rd2]").replace(".global.f16", ".f16")
     generic = generic.replace("mov.u32 %r1, s;", "mov.u64 %rd2, s; cvta.shared.u64 %rd2, %rd2;")
     _, same = run(generic, {"p": np.zeros(2048, np.uint8)})
     assert same.records[:17].tolist() == [*trace.records[:16], trace.records[16]] and not len(same.conflicts)
-    assert [int(r) >> 5 for r in same.records[17:]] == [(1 << 27) - 1] * 16
+    assert [line_of(int(r)) for r in same.records[17:]] == [(1 << 27) - 1] * 16

@@ -13,7 +13,7 @@ from random_kernels import KernelText
 
 from functional.errors import InputError
 from functional.link import link
-from functional.llvm_executor.kernel import generate
+from functional.llvm_executor.generate import generate
 from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor import NumpyExecutor
 from functional.parser import parse_bytes

@@ -16,7 +16,7 @@ from abstim.study.sample.simulator import WINDOW_CYCLES
 from abstim.study.sample.thread_blocks import ThreadBlocks
 from abstim.study.sample.warp_profiles import EngineFunctional
 from abstim.target.resolve import open_target
-from functional.executor import default_executor
+from functional.default_executor import default_executor
 
 REAL = load_gpu("gtx480", ["perfect_memory=false"])
 PERFECT = load_gpu("gtx480", [])

@@ -20,12 +20,12 @@ from abstim.cli.app import app
 from abstim.models import run
 from abstim.target.execution import execute, execute_case, write_store
 from abstim.target.resolve import open_target
+from functional.default_executor import default_executor
 from functional.errors import InputError
-from functional.executor import default_executor
 from functional.parser import parse
-from functional.store import StoreWriter, frames, manifest, open_store
-from functional.store.coding import decode, encode
 from functional.trace import COUNTS, OFFSETS, STREAMS, Trace
+from functional.trace_store import StoreWriter, frames, manifest, open_store
+from functional.trace_store.coding import decode, encode
 
 
 @st.composite

@@ -19,7 +19,7 @@ from functional.launch import Launch, Pointer, make_launch
 from functional.link import link
 from functional.llvm_executor import LlvmExecutor, attempts, chunks
 from functional.llvm_executor.analysis import independent
-from functional.llvm_executor.machine import Machine
+from functional.llvm_executor.launch_state import Machine
 from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.trace import COUNTS, OFFSETS, STREAMS, Trace, concatenate, rechunk

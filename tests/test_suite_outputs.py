@@ -14,6 +14,7 @@ from test_llvm_executor import assert_equal
 
 from functional import suite
 from functional.ir import TYPE_BYTES
+from functional.line_record import line_of, sectors_of
 from functional.numpy_executor import NumpyExecutor
 from functional.program import Program
 from functional.trace import PARAM_WINDOW_LINE, Trace
@@ -36,7 +37,7 @@ def _names() -> list:
 
 def _cache_accesses(trace: Trace) -> tuple[int, int]:
     """(128-byte lines of data accesses, 64-byte lines of constant and parameter accesses)."""
-    line, sectors = trace.records >> 5, trace.records >> 1 & 15
+    line, sectors = line_of(trace.records), sectors_of(trace.records)
     constant = (line < _CONST_LINES) | (line >= PARAM_WINDOW_LINE)
     halves = ((sectors & 3) != 0).astype(int) + ((sectors & 12) != 0)
     return int((~constant & (sectors != 0)).sum()), int(halves[constant].sum())

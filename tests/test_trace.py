@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ptx_kernels import entry, launch
 
-from functional.coalesce import atomic_records, bank_passes, line_records, sectors_of
+from functional.coalesce import atomic_records, bank_passes, line_records, sector_numbers
+from functional.line_record import line_of, more_follow, sectors_of
 from functional.memory import GLOBAL_BASE
 from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
@@ -23,7 +24,11 @@ _PATTERNS = st.one_of(
 
 
 def _unpack(rows: np.ndarray, packed: np.ndarray, row: int) -> list[tuple[int, int, int]]:
-    return [(int(p) >> 5, int(p) >> 1 & 15, int(p) & 1) for r, p in zip(rows, packed, strict=True) if r == row]
+    return [
+        (line_of(int(p)), sectors_of(int(p)), more_follow(int(p)))
+        for r, p in zip(rows, packed, strict=True)
+        if r == row
+    ]
 
 
 def _brute(words: list[int]) -> list[tuple[int, int, int]]:
@@ -38,7 +43,7 @@ def _brute(words: list[int]) -> list[tuple[int, int, int]]:
 @given(st.lists(_PATTERNS, min_size=1, max_size=6))
 def test_line_records_equal_a_set_of_lines(warps: list[list[int]]) -> None:
     addresses = np.array(warps, np.uint64) * np.uint64(4)
-    rows, packed = line_records(sectors_of(addresses))
+    rows, packed = line_records(sector_numbers(addresses))
     assert (np.diff(rows) >= 0).all()
     for row, words in enumerate(warps):
         assert _unpack(rows, packed, row) == _brute(words)

@@ -68,7 +68,7 @@ def test_what_is_written_is_read(warps):
 )
 def test_damage_is_said_and_the_file_goes(damage, tmp_path, capsys):
     trace_cache.save("key", Execution((trace(1, 3),), ()))
-    path = tmp_path / "traces" / "key.trace"
+    path = tmp_path / "traces" / "key"
     path.write_bytes(damage(path.read_bytes()))
     assert trace_cache.load("key") is None
     assert "damaged" in capsys.readouterr().err and not path.exists()
@@ -86,7 +86,7 @@ def test_longest_unused_goes_first(tmp_path):
 def test_cap_is_kept(tmp_path, monkeypatch):
     execution = Execution((trace(1, 50),), ())
     size = len(trace_cache._encode(execution))
-    monkeypatch.setenv("ABSTIM_TRACE_CACHE_BYTES", str(2 * size + 1))
+    monkeypatch.setenv("ABSTIM_TRACE_CACHE_BYTES", str(2 * (size + 32) + 1))
     for key in "abcd":
         trace_cache.save(key, execution)
     assert len(list((tmp_path / "traces").iterdir())) == 2

@@ -19,7 +19,8 @@ from abstim.target.workloads.resnet import DEPTHS, resnet_network
 from abstim.target.workloads.vgg import vgg_network
 from functional import suite
 from functional.case import Case
-from functional.executor import default_executor
+from functional.default_executor import default_executor
+from functional.line_record import more_follow, sectors_of
 from functional.link import link
 from functional.memory import Memory
 from functional.parser import parse
@@ -148,7 +149,13 @@ def test_stream_runs_in_bounds():
 
 def relative_streams(trace):
     """Streams without where buffers lie: line numbers as distances from the lowest of their buffer's 1 MiB region."""
-    return trace.blocks.tolist(), trace.masks.tolist(), (trace.records & 31).tolist(), trace.conflicts.tolist()
+    return (
+        trace.blocks.tolist(),
+        trace.masks.tolist(),
+        sectors_of(trace.records).tolist(),
+        more_follow(trace.records).tolist(),
+        trace.conflicts.tolist(),
+    )
 
 
 def test_equal_signatures_have_equal_traces():

@@ -6,20 +6,17 @@ are linear in the latencies. A walk at given latencies finds the path that decid
 
 from __future__ import annotations
 
-import numba
-import numpy as np
-
-from abstim.analytic.compile import compiled
-from abstim.analytic.nodes import FETCH_MISS, LOAD, NODE, ONE, PARAM_LOAD, SHARED_ATOMIC, expand
+from abstim.analytic.nodes import FETCH_MISS, LOAD, ONE, PARAM_LOAD, SHARED_ATOMIC, expand
+from functional.disk.compile import jit
+from functional.disk.machine_code import compiled
 from precharacterize.classify import Kind
 
-NODE_TYPE = numba.from_dtype(NODE)
 FENCE, GLOBAL_ATOMIC = int(Kind.FENCE), int(Kind.GLOBAL_ATOMIC)
 TO_ACCESS_CYCLES = 3  # issue -> start of an access, operands read without conflict
 DRAIN_CYCLES = 6  # last issue -> end of the warp
 
 
-@numba.njit
+@jit
 def result_of(node, row, latency, unit_free):
     """When an issued instruction is complete; returns when the load/store unit is free again."""
     node.shift = row.fixed
@@ -34,17 +31,20 @@ def result_of(node, row, latency, unit_free):
     return begin + max(1, node.work)
 
 
-@numba.njit
+@jit
 def wait_for(node, nodes, j):
     """Issue not before the result of node `j` (-1: none)."""
     if j >= 0 and nodes[j].done > node.time:
         node.time, node.after, node.issue_bound = nodes[j].done, j, 0
 
 
-@numba.njit
-def schedule(code, waits, writes, registers, count, nodes, latency):
-    """Issue and completion times of a warp's instructions; returns the one that is complete last."""
-    writer = np.full(registers, -1)
+@jit
+def schedule(code, waits, writes, writer, count, nodes, latency):
+    """Issue and completion times of a warp's instructions; returns the one that is complete last.
+
+    `writer` is scratch: the instruction that wrote each register last.
+    """
+    writer[:] = -1
     unit_free, blocker, latest = 0.0, -1, 0
     for n in range(count):
         node, i = nodes[n], nodes[n].instr
@@ -68,7 +68,7 @@ def schedule(code, waits, writes, registers, count, nodes, latency):
     return latest
 
 
-@numba.njit
+@jit
 def longest_path(nodes, count, latest, path, batches):
     """Add the counts of each latency on the longest path to `path`; returns how many rows of `batches` it filled.
 
@@ -98,7 +98,7 @@ def longest_path(nodes, count, latest, path, batches):
     return found
 
 
-@numba.njit
+@jit
 def count_work(code, nodes, count, by_class, totals):
     """Add what a warp asks of the units: instructions a class; fetches, accesses, their cycles."""
     for n in range(count):
@@ -113,22 +113,22 @@ def count_work(code, nodes, count, by_class, totals):
 
 @compiled
 def walk_blocks(
-    code, waits, writes, registers, streams, first, stop, warps, latency, cold, most, records, paths, batches, work
+    code, waits, writes, streams, first, stop, warps, latency, cold, records, paths, batches, work, scratch, result
 ):
     """Walk the warps of thread blocks `first` .. `stop` - 1, each alone, and keep the longest of each block.
 
-    `most`: instructions of the longest warp; `records`: (action, transactions) of each line record, filled in; `paths`:
-    counts of LATENCIES a block; `batches`: see `longest_path`; `work`: (by class, totals). Returns the block that
-    takes longest and how many batches there are.
+    Filled in: `records`: (action, transactions) of each line record; `paths`: counts of LATENCIES a block; `batches`:
+    see `longest_path`; `work`: (by class, totals); `result`: the block that takes longest, and how many batches there
+    are. `scratch`: twice the instructions of the longest warp and one more, and what `schedule` and `expand` need.
     """
     actions, transactions = records
-    nodes, kept = np.zeros(most + 1, NODE_TYPE), np.zeros(most + 1, NODE_TYPE)
+    nodes, kept, writer, lines, constants = scratch
     found, longest, longest_end = 0, first, -1.0
     for block in range(first, stop):
         best, best_end, best_latest = 0, -1.0, 0
         for warp in range(block * warps, (block + 1) * warps):
-            count = expand(code, streams, warp, cold, nodes, actions, transactions)
-            latest = schedule(code, waits, writes, registers, count, nodes, latency)
+            count = expand(code, streams, warp, cold, nodes, actions, transactions, lines, constants)
+            latest = schedule(code, waits, writes, writer, count, nodes, latency)
             count_work(code, nodes, count, work[0], work[1])
             end = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)
             if end > best_end:
@@ -137,4 +137,4 @@ def walk_blocks(
         found += longest_path(kept, best, best_latest, paths[block - first], batches[found:])
         if best_end > longest_end:
             longest, longest_end = block, best_end
-    return longest, found
+    result[0], result[1] = longest, found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from abstim.gpu.spec import INSTRUCTION_CLASSES
+from functional import line_record
+from functional.disk.compile import jit
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
@@ -36,6 +37,9 @@ NODE = np.dtype(
 )  # fmt: skip
 
 
+line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
+
+
 class Streams(NamedTuple):
     """A trace and the blocks of its program, as the loops read them."""
 
@@ -49,21 +53,21 @@ class Streams(NamedTuple):
     block_stop: np.ndarray
     fetch_width: int
     fetch_line: int
-    by_sector: bool
+    by_sector: int
 
 
 def streams_of(trace: Trace, table: LatencyTable, fetch: tuple[int, int], by_sector: bool) -> Streams:
     """`fetch`: instructions a fetch brings, and instructions a line; `by_sector`: one transaction a 32 B sector."""
     return Streams(
         trace.blocks, trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts,
-        trace.conflict_offsets, table.block_start, table.block_stop, *fetch, by_sector,
+        trace.conflict_offsets, table.block_start, table.block_stop, *fetch, int(by_sector),
     )  # fmt: skip
 
 
-@numba.njit
+@jit
 def transactions_of(record, access_bytes, by_sector):
     """Transactions one line record makes (docs/timing-rules.md, rule 5)."""
-    sectors = (record >> 1) & 15
+    sectors = sectors_of(record)
     if by_sector or access_bytes == 1:
         return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
     if access_bytes == 2:
@@ -71,7 +75,7 @@ def transactions_of(record, access_bytes, by_sector):
     return np.int64(sectors != 0)
 
 
-@numba.njit
+@jit
 def fetch_of(node, pc, previous_pc, left, streams, lines, cold):
     """Issue cycles behind the previous instruction (rule 7); returns the instructions left of the pair."""
     node.missed = 0
@@ -80,13 +84,25 @@ def fetch_of(node, pc, previous_pc, left, streams, lines, cold):
         return left - 1
     node.gap = 2 if pc == previous_pc + 1 or previous_pc < -1 else 4 if left == 0 else 3
     line = pc // streams.fetch_line
-    if cold and line not in lines:
-        lines.add(line)
+    if cold and not lines[line]:
+        lines[line] = 1
         node.missed = 1
     return min(streams.fetch_width, streams.fetch_line - pc % streams.fetch_line) - 1
 
 
-@numba.njit
+@jit
+def is_in(lines, line):
+    """Is a line in a list that ends with -1? If not, it is from now on: a kernel has few lines of constants."""
+    k = 0
+    while lines[k] >= 0:
+        if lines[k] == line:
+            return True
+        k += 1
+    lines[k] = line
+    return False
+
+
+@jit
 def access_of(node, row, streams, record, actions, transactions, constants, cold):
     """Latency and work of a memory instruction with line records; returns where the next one's begin."""
     node.work, first = 0, record
@@ -96,30 +112,34 @@ def access_of(node, row, streams, record, actions, transactions, constants, cold
         node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
     while True:
         word = np.int64(streams.records[record])
-        line = word >> 5
+        line = line_of(word)
         done = transactions_of(word, row.bytes if action else 2, streams.by_sector and action != NOTHING)
         node.work += done
         if action and done and line != SHARED_LINE:
             actions[record] = LOOK_UP if line >= LOCAL_LINE and action == WRITE else action
             transactions[record] = done
         record += 1
-        if not word & 1:
+        if not more_follow(word):
             break
-    line = np.int64(streams.records[first]) >> 5
+    line = line_of(np.int64(streams.records[first]))
     if not action:
         node.latency = CONST
-        if cold and node.work and line not in constants:
-            constants.add(line)
+        if cold and node.work and not is_in(constants, line):
             node.latency = CONST_MISS
     elif line == SHARED_LINE:
         node.latency = SHARED
     return record
 
 
-@numba.njit
-def expand(code, streams, warp, cold, nodes, actions, transactions):
-    """Fill `nodes` with the warp's instructions, and what its records do; returns how many instructions."""
-    lines, constants = {np.int64(-1)}, {np.int64(-1)}
+@jit
+def expand(code, streams, warp, cold, nodes, actions, transactions, lines, constants):
+    """Fill `nodes` with the warp's instructions, and what its records do; returns how many instructions.
+
+    `lines`, `constants` are scratch: whether a line of code is fetched, and the lines of constants that are.
+    """
+    if cold:
+        lines[:] = 0
+        constants[:] = -1
     record, conflict = streams.first_record[warp], streams.first_conflict[warp]
     n, previous_pc, left = 0, -2, 0
     for event in range(streams.first_block[warp], streams.first_block[warp + 1]):

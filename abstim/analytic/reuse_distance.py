@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.analytic.compile import compiled
-from abstim.analytic.nodes import NOTHING, UPDATE, WRITE
+from abstim.analytic.nodes import NOTHING, UPDATE, WRITE, more_follow
+from functional.disk.compile import jit
+from functional.disk.machine_code import compiled
 
 NEVER = 1 << 40  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4
@@ -33,7 +33,7 @@ class Distances(NamedTuple):
     l2_wait: Int64[np.ndarray, " record"]
 
 
-@numba.njit
+@jit
 def move(tree, at, by):
     """Fenwick tree: add `by` at position `at`."""
     at += 1
@@ -42,7 +42,7 @@ def move(tree, at, by):
         at += at & -at
 
 
-@numba.njit
+@jit
 def up_to(tree, at):
     """Fenwick tree: sum over positions 0 .. `at`."""
     total, at = 0, at + 1
@@ -52,7 +52,7 @@ def up_to(tree, at):
     return total
 
 
-@numba.njit
+@jit
 def take_turn(records, actions, first, stop, order, turn, base, number):
     """Append the records of a warp's next instruction, from `first` on; returns (cursor, length of the order)."""
     while first < stop and actions[first] == NOTHING:
@@ -62,21 +62,22 @@ def take_turn(records, actions, first, stop, order, turn, base, number):
             order[base], turn[base] = first, number
             base += 1
         first += 1
-        if not records[first - 1] & 1:
+        if not more_follow(records[first - 1]):
             break
     return first, base
 
 
-@numba.njit
-def order_of_sm(records, actions, first_record, sm, sm_count, resident, warps, order, turn):
-    """Records of one SM in the order in which its warps take turns; returns how many."""
+@jit
+def order_of_sm(records, actions, first_record, cursors, slots, sm, sm_count, warps, order, turn):
+    """Records of one SM in the order in which its warps take turns; returns how many.
+
+    `cursors`: the next record of each warp; `slots`: the thread blocks on an SM, none (-1) before and after.
+    """
     thread_blocks = (len(first_record) - 1) // warps
-    cursors = first_record[:-1].copy()
-    slots = np.full(resident, -1)
     following, base, number = sm, 0, 0
     while True:
         busy = False
-        for s in range(resident):
+        for s in range(len(slots)):
             if slots[s] < 0 and following < thread_blocks:
                 slots[s], following = following, following + sm_count
             if slots[s] < 0:
@@ -93,13 +94,15 @@ def order_of_sm(records, actions, first_record, sm, sm_count, resident, warps, o
             return base
 
 
-@numba.njit
-def distances_along(order, turn, ids, actions, last, last_turn, chain, first_level, near, wait):
-    """Distances of the records in `order`. `last`, `last_turn`, `chain`: one a line; `last` is -1 before and after.
+@jit
+def distances_along(order, turn, ids, actions, lines, tree, first_level, near, wait):
+    """Distances of the records in `order`. `lines`: (last, turn, chain) of each line; `last` is -1 before and after.
+    `tree` is scratch.
 
     The first level drops a line that is written and does not see atomics; the second keeps what passes.
     """
-    tree = np.zeros(len(order) + 2, np.int32)
+    last, last_turn, chain = lines
+    tree[:] = 0
     live = 0
     for t in range(len(order)):
         r = order[t]
@@ -124,25 +127,43 @@ def distances_along(order, turn, ids, actions, last, last_turn, chain, first_lev
 
 
 @compiled
+def distances_in_sms(
+    records, actions, first_record, cursors, slots, ids, lines, tree, warps, order, turn, ends, near, wait
+):
+    """First-level distances, SM after SM; `order` and `turn` of their records are filled in, and where each SM ends."""
+    base, sm_count = 0, len(ends) - 1
+    for sm in range(sm_count):
+        used = order_of_sm(
+            records, actions, first_record, cursors, slots, sm, sm_count, warps, order[base:], turn[base:]
+        )
+        own = slice(base, base + used)
+        distances_along(order[own], turn[own], ids, actions, lines, tree[: used + 2], True, near, wait)
+        base += used
+        ends[sm + 1] = base
+
+
+@compiled
+def distances_in_all(order, turn, ids, actions, lines, tree, near, wait):
+    """Second-level distances of records in the order in which they come there."""
+    distances_along(order, turn, ids, actions, lines, tree, False, near, wait)
+
+
 def distances(records, actions, first_record, ids, lines, warps, sm_count, resident):
     """`Distances` of all records as the rows of one array, for `resident` thread blocks on each of `sm_count` SMs."""
     found = np.full((4, len(records)), -1)
-    order, turn = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64)
-    last, last_turn, chain = np.full(lines, -1), np.full(lines, -1), np.zeros(lines, np.int64)
-    base, ends = 0, np.zeros(sm_count + 1, np.int64)
-    for sm in range(sm_count):
-        used = order_of_sm(records, actions, first_record, sm, sm_count, resident, warps, order[base:], turn[base:])
-        own = slice(base, base + used)
-        distances_along(order[own], turn[own], ids, actions, last, last_turn, chain, True, found[0], found[1])
-        base += used
-        ends[sm + 1] = base
-    mixed = np.argsort(turn[:base], kind="mergesort")
-    order, turn = order[:base][mixed], turn[:base][mixed]
-    distances_along(order, turn, ids, actions, last, last_turn, chain, False, found[2], found[3])
+    order, turn, ends = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64), np.zeros(sm_count + 1, int)
+    a_line = (np.full(lines, -1), np.full(lines, -1), np.zeros(lines, np.int64))
+    tree = np.zeros(len(records) + 2, np.int32)
+    cursors, slots = first_record[:-1].copy(), np.full(resident, -1)
+    distances_in_sms(
+        records, actions, first_record, cursors, slots, ids, a_line, tree, warps, order, turn, ends, found[0], found[1]
+    )
+    mixed = np.argsort(turn[: ends[-1]], kind="stable")
+    distances_in_all(order[mixed], turn[mixed], ids, actions, a_line, tree[: len(mixed) + 2], found[2], found[3])
     return found
 
 
-@numba.njit
+@jit
 def bin_of(distance):
     """Bin of a distance: a quarter octave each."""
     if distance >= NEVER:
@@ -150,21 +171,31 @@ def bin_of(distance):
     return min(DISTANCE_BINS - 2, int(np.round(np.log2(1.0 + distance) * BINS_AN_OCTAVE)))
 
 
-@compiled
 def histogram(l1, l2):
     """How many accesses have each pair of distances, in L1D and in L2; pairs below 0 count for nothing."""
     found = np.zeros((DISTANCE_BINS, DISTANCE_BINS))
-    for k in range(len(l1)):
-        if l1[k] >= 0 and l2[k] >= 0:
-            found[bin_of(l1[k]), bin_of(l2[k])] += 1
+    count_pairs(l1, l2, found)
     return found
 
 
 @compiled
+def count_pairs(l1, l2, found):
+    """Add what `histogram` counts."""
+    for k in range(len(l1)):
+        if l1[k] >= 0 and l2[k] >= 0:
+            found[bin_of(l1[k]), bin_of(l2[k])] += 1
+
+
 def largest_in(values, ranges):
-    """The largest value in each half-open range."""
+    """The largest value in each half-open range; -1 in one that is empty."""
     found = np.full(len(ranges), -1)
+    raise_to_largest(values, ranges, found)
+    return found
+
+
+@compiled
+def raise_to_largest(values, ranges, found):
+    """Raise what is `found` for each range to the largest value there."""
     for k in range(len(ranges)):
         for r in range(ranges[k, 0], ranges[k, 1]):
             found[k] = max(found[k], values[r])
-    return found

@@ -18,6 +18,7 @@ from abstim.analytic.nodes import (
     LATENCIES,
     LOAD,
     LOOK_UP,
+    NODE,
     NOTHING,
     ONE,
     SHARED,
@@ -30,6 +31,7 @@ from abstim.analytic.reuse_distance import distances, histogram, largest_in
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.launch import Launch
+from functional.line_record import line_of, sectors_of
 from functional.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
@@ -145,10 +147,14 @@ class _Walker:
         room = int(trace.record_offsets[stop * warps] - trace.record_offsets[first * warps]) + 1
         batches = np.zeros((room, 2), np.int64)
         by_class, totals = np.zeros(len(INSTRUCTION_CLASSES)), np.zeros(3)
-        longest, found = walk_blocks(
-            self.code, table.waits, table.writes, table.register_count, self.streams, first, stop, warps, latency, cold,
-            most, (records[0], records[1]), paths, batches, (by_class, totals),
+        nodes, result = np.zeros((2, most + 1), NODE), np.zeros(2, np.int64)
+        writer, constants = np.zeros(table.register_count, np.int64), np.zeros(most + 1, np.int64)
+        lines = np.zeros(int(table.pcs.max(initial=0)) // self.streams.fetch_line + 1, np.int8)
+        walk_blocks(
+            self.code, table.waits, table.writes, self.streams, first, stop, warps, latency, cold, tuple(records),
+            paths, batches, (by_class, totals), (*nodes, writer, lines, constants), result,
         )  # fmt: skip
+        longest, found = result.tolist()
         return _Walked(paths, longest - first, batches[:found], records[0], records[1], by_class, totals)
 
 
@@ -187,7 +193,7 @@ def _latency_of(name: str, kind: int) -> int:
 
 def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
     actions, transactions = walked.actions, walked.transactions.astype(np.int64)
-    sectors = (trace.records >> 1) & 15
+    sectors = sectors_of(trace.records)
     segments = np.where((sectors & 3 != 0) & (sectors & 12 != 0), 15, sectors)
     store_sectors = np.bitwise_count(segments)[actions == WRITE].sum()
     fetches, accesses, cycles = walked.totals * scale
@@ -202,7 +208,7 @@ def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
         stores=transactions[actions == WRITE].sum() * scale,
         store_sectors=store_sectors * scale,
         atomics=transactions[actions == UPDATE].sum() * scale,
-        hottest_atomics=_most_frequent(trace.records[actions == UPDATE] >> 5) * scale,
+        hottest_atomics=_most_frequent(line_of(trace.records[actions == UPDATE])) * scale,
     )
 
 
@@ -225,7 +231,7 @@ def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> tuple[np.ndarray
     first_record = trace.record_offsets[: blocks * trace.warps_per_block + 1]
     used = actions != NOTHING
     ids = np.zeros(len(records), np.int64)
-    lines, ids[used] = np.unique(records[used] >> 5, return_inverse=True)
+    lines, ids[used] = np.unique(line_of(records[used]), return_inverse=True)
 
     def curves(sm_count: int, resident: int) -> list[tuple[np.ndarray, np.ndarray]]:
         l1, l1_wait, l2, l2_wait = distances(

@@ -26,12 +26,12 @@ def characterize(
     Example: `abstim characterize hotspot --gpu gtx480 --listing`
     """
     from abstim.gpu.config import load_gpu
-    from abstim.session.session import latency_table
     from abstim.show.tables import print_json
     from abstim.target.resolve import programs_of
+    from precharacterize import characterize as characterize_program
 
     point = load_gpu(gpu, overrides or ())
-    tables = [(program, latency_table(program, point)) for program in programs_of(target)]
+    tables = [(program, characterize_program(program, point.pipeline)) for program in programs_of(target)]
     if as_json:
         print_json({"kernels": [_as_json(program, table) for program, table in tables]})
         return

@@ -9,7 +9,7 @@ import typer
 from abstim.cli.options import Arguments, Block, DynamicShared, Grid, InstructionBudget, Json, Kernel
 
 if TYPE_CHECKING:
-    from functional.store.manifest import Manifest
+    from functional.trace_store.manifest import Manifest
 
 
 def trace(
@@ -43,7 +43,7 @@ def trace(
     from abstim.show.tables import print_json, progress
     from abstim.target.execution import write_store
     from abstim.target.resolve import resolve
-    from functional.executor import default_executor
+    from functional.default_executor import default_executor
 
     case = resolve(
         target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from abstim.target.resolve import Target
     from functional.executor import Executor
     from functional.launch import Launch
-    from functional.program import Program
     from functional.resources import Registers
     from functional.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters
@@ -128,11 +127,13 @@ class Session:
 
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
+        from precharacterize import characterize
+
         program = self.launch(number).program
         key = (program.digest, program.name, gpu.pipeline)
         if key not in self._tables:
             started = perf_counter()
-            self._tables[key] = latency_table(program, gpu)
+            self._tables[key] = characterize(program, gpu.pipeline)
             self._characterize_seconds += perf_counter() - started
         return self._tables[key]
 
@@ -208,15 +209,3 @@ def launch_occupancy(launch: Launch, number: int, registers: Registers, gpu: Gpu
     except InputError as error:
         name = launch.program.name
         raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None
-
-
-def latency_table(program: Program, gpu: Gpu) -> LatencyTable:
-    """A program's table for a GPU's pipeline, kept on disk if that can be written."""
-    from functional.disk.folder import cache_dir, note
-    from precharacterize import characterize
-
-    try:
-        return characterize(program, gpu.pipeline, cache_dir("tables"), note)
-    except OSError as error:
-        note(f"cache: cannot keep the latency table of {program.name}: {error}")
-        return characterize(program, gpu.pipeline)

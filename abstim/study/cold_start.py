@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from abstim.engine.warming import SECTOR_BITS, bank_loads, data
+from abstim.engine.warming import bank_loads
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import engine_results
 from abstim.session.session import Session
 from abstim.session.warm_up import MemoryOfAll, Plan, warmed
 from functional.errors import InputError
+from functional.line_record import is_data, line_of, sectors_of
 from functional.trace import LINE_BYTES
 from sampling.cold_start import (
     Blrl,
@@ -234,5 +235,5 @@ class Study:
 
 def lines_of(records: np.ndarray) -> Int64[np.ndarray, " reference"]:
     """Global and local lines of trace records in which a lane was active."""
-    lines = (records >> np.uint32(5)).astype(np.int64)
-    return lines[data(records) & ((records & SECTOR_BITS) != 0)]
+    lines = line_of(records).astype(np.int64)
+    return lines[is_data(lines) & (sectors_of(records) != 0)]

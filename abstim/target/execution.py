@@ -14,14 +14,14 @@ from abstim.target.trace_cache import Execution, OutputCheck
 from abstim.target.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.case import Case
 from functional.errors import InputError
-from functional.store import StoredCase, StoreWriter
+from functional.trace_store import StoredCase, StoreWriter
 
 if TYPE_CHECKING:
     from functional.executor import Executor
     from functional.launch import Launch
     from functional.memory import Memory
-    from functional.store.manifest import Manifest
     from functional.trace import Trace
+    from functional.trace_store.manifest import Manifest
 
 
 def execute(
@@ -43,7 +43,7 @@ def execute(
     execution = trace_cache.load(key)
     from_cache = execution is not None
     if execution is None:
-        from functional.executor import default_executor  # not needed, and not imported, if the cache has it
+        from functional.default_executor import default_executor  # not needed, and not imported, if the cache has it
 
         execution = execute_case(case, executor or default_executor(), instruction_budget, progress)
         trace_cache.save(key, execution)
@@ -86,7 +86,7 @@ class Streaming:
 
     def in_order(self) -> Iterator[Trace]:
         """Every launch, executed from the start."""
-        from functional.executor import default_executor
+        from functional.default_executor import default_executor
 
         executor = self._executor or default_executor()
         self._memory, count = self._case.memory.copy(), len(self._case.launches)

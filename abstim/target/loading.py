@@ -128,7 +128,7 @@ class LaunchedKernel(Case):
         return tuple(self._executed().printed.calls)
 
     def _executed(self) -> Memory:
-        from functional.executor import default_executor
+        from functional.default_executor import default_executor
 
         memory, executor = self.memory.copy(), default_executor()
         for launch in self.launches:

@@ -31,7 +31,7 @@ def open_target(target: Target) -> Case:
         )
     from abstim.target import workloads
     from functional import suite
-    from functional.store import open_store
+    from functional.trace_store import open_store
 
     if Path(target).exists() and _is_trace(target):
         from abstim.target.trace_directory import trace_case

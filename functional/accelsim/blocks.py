@@ -6,7 +6,7 @@ from array import array
 
 import numpy as np
 
-from functional.accelsim.code import Code
+from functional.accelsim.static_code import Code
 
 
 class Runs:

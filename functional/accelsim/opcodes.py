@@ -51,10 +51,12 @@ class StaticInstruction:
 
     @property
     def is_memory(self) -> bool:
+        """Is it timed as an access to memory?"""
         return self.parts[0] in MEMORY_OPCODES
 
     @property
     def is_atomic(self) -> bool:
+        """Is it timed as an atomic access?"""
         return self.parts[0] in ("atom", "red")
 
     @cached_property
@@ -64,6 +66,7 @@ class StaticInstruction:
 
     @cached_property
     def ends_block(self) -> bool:
+        """Does a basic block end with it?"""
         return self.parts[0] in ENDS_BLOCK
 
     @cached_property

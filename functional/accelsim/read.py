@@ -10,10 +10,10 @@ from typing import IO
 import numpy as np
 
 from functional.accelsim.blocks import Runs
-from functional.accelsim.code import Code
 from functional.accelsim.header import Header, kernel_files, opened, read_header
 from functional.accelsim.opcodes import Opcodes
 from functional.accelsim.records import PageTable, Records
+from functional.accelsim.static_code import Code
 from functional.errors import InputError
 from functional.launch import Launch, check_shape
 from functional.trace import Trace

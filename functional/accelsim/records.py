@@ -10,16 +10,17 @@ import numpy as np
 from functional.accelsim.addresses import Offsets, parse_addresses
 from functional.accelsim.header import Header
 from functional.accelsim.opcodes import WARP_LANES, StaticInstruction
-from functional.coalesce import atomic_records, bank_passes, line_records, pack_records, sectors_of
+from functional.coalesce import atomic_records, bank_passes, line_records, pack_records, sector_numbers
 from functional.errors import InputError
-from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.line_record import SHARED_PASS, line_of, more_follow, packed, sectors_of
+from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 _BATCH = 4096  # accesses turned into records together
 _PAGE_BYTES = 2 << 20  # what the driver maps at a time: neighbours within it stay neighbours
 _PAGES = LOCAL_WINDOW_LINE * LINE_BYTES // _PAGE_BYTES  # global memory lies below the local window
 _WINDOW_BYTES = 1 << 24  # shared and local memory in generic addresses
 _LOCAL_WORDS = 1 << 22  # of a thread's local memory, which is less than 16 MiB
-_FIRST_PARAMETER = (PARAM_WINDOW_LINE << 5) | (1 << 1)
+_FIRST_PARAMETER = packed(PARAM_WINDOW_LINE, 1)
 _LANES = np.arange(WARP_LANES)
 
 Found = tuple[np.ndarray, np.ndarray]  # (row, packed record)
@@ -130,9 +131,9 @@ class Records:
         row, record = np.concatenate(rows), np.concatenate(packed)
         empty = np.setdiff1d(np.arange(len(what)), row)
         row, record = np.concatenate([row, empty]), np.concatenate([record, np.zeros(len(empty), np.uint32)])
-        order = np.lexsort((record >> np.uint32(5), row))
+        order = np.lexsort((line_of(record), row))
         row, record = row[order], record[order]
-        merged = pack_records(row, record >> np.uint32(5), (record >> np.uint32(1)) & np.uint32(15))
+        merged = pack_records(row, line_of(record), sectors_of(record))
         self.records.frombytes(merged.tobytes())
         _count(self.record_counts, warps[row])
 
@@ -148,7 +149,7 @@ class Records:
             lanes = _repeat_active(addresses[rows], here)
             if part == "shared":  # through a generic address: one record a conflict cycle
                 passes = bank_passes((lanes >> 2 & (_WINDOW_BYTES // 4 - 1)).astype(np.uint32))
-                found = np.full(int(passes.sum()), (SHARED_WINDOW_LINE << 5) | (15 << 1), np.uint32)
+                found = np.full(int(passes.sum()), SHARED_PASS, np.uint32)
                 yield np.repeat(rows, passes), found
                 continue
             if part == "global" and atomic:
@@ -178,8 +179,8 @@ class Records:
         if space == "local":
             return self._local_sectors(size, lanes, active)
         if space == "param":
-            return sectors_of(lanes + PARAM_WINDOW_LINE * LINE_BYTES)
-        return sectors_of(lanes if space == "const" else self.pages.translate(lanes))
+            return sector_numbers(lanes + PARAM_WINDOW_LINE * LINE_BYTES)
+        return sector_numbers(lanes if space == "const" else self.pages.translate(lanes))
 
     def _local_sectors(self, size: int, lanes: np.ndarray, active: np.ndarray) -> np.ndarray:
         """A (word, warp) pair owns a line, a lane 4 bytes of it; here lines are words, `streams` adds the warp."""
@@ -193,7 +194,7 @@ class Records:
         """(records, conflicts) of all warps."""
         self.flush()
         records = np.frombuffer(self.records, np.uint32).copy() if self.records else np.zeros(0, np.uint32)
-        lines = records >> np.uint32(5)
+        lines = line_of(records)
         local = np.flatnonzero((lines >= LOCAL_WINDOW_LINE) & (lines < LOCAL_WINDOW_LINE + _LOCAL_WORDS))
         if local.size:
             warp = np.repeat(np.arange(len(self.record_counts)), np.array(self.record_counts))[local]
@@ -201,7 +202,8 @@ class Records:
             words -= int(words.min())
             each = -(-(int(words.max()) + 1) // 4) * 4
             line = (warp * each + words) % (PARAM_WINDOW_LINE - LOCAL_WINDOW_LINE) + LOCAL_WINDOW_LINE
-            records[local] = (line.astype(np.uint32) << np.uint32(5)) | (records[local] & np.uint32(31))
+            old = records[local]
+            records[local] = packed(line.astype(np.uint32), sectors_of(old), more_follow(old))
         return records, np.frombuffer(self.conflicts, np.uint8).copy() if self.conflicts else np.zeros(0, np.uint8)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from functional.accelsim.addresses import format_addresses
 from functional.accelsim.header import LIST_NAME
-from functional.accelsim.registers import allocate
+from functional.accelsim.register_allocation import allocate
 from functional.case import Case
 from functional.errors import InputError
 from functional.executor import DEFAULT_INSTRUCTION_BUDGET

@@ -1,1 +1,1 @@
-"""What is kept on disk: the cache folder, whole files or none, digests, machine code."""
+"""What is kept on disk: where, under which key, how it is written, checked and read; machine code among it."""

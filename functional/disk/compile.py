@@ -14,7 +14,7 @@ import numpy as np
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
-from functional.disk.machine_code import ENTRY
+from functional.disk.llvm import ENTRY
 
 
 class PartLibrary(JITCodeLibrary):
@@ -39,12 +39,14 @@ class PartCompiler(Compiler):
     """Numba's own, short of machine code."""
 
     def define_pipelines(self) -> list[Any]:
+        """Numba's passes, with a library of our own and without the emission of machine code."""
         state = self.state
         state.flags.no_compile = True
         state.library = PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         return super().define_pipelines()
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
+        """Compile, and make the result known to callers under an entry point."""
         # Callers find a function by its entry point, which must be a built-in method; calling this one is a TypeError.
         part = super().compile_extra(func)._replace(entry_point=object().__format__)
         self.state.targetctx.insert_user_function(part.entry_point, part.fndesc, [part.library])

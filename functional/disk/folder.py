@@ -23,8 +23,18 @@ def cache_dir(kind: str) -> Path:
     """The folder of one kind of result ("traces", "tables", ...); it may not exist yet."""
     if own := os.environ.get("ABSTIM_CACHE"):
         return Path(own) / kind
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # there is no home: this folder can be neither read nor written, which only costs time
+        base = os.devnull
     return Path(base) / "abstim" / kind
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those it is in, for their owner alone: machine code is run as it is found there."""
+    for folder in reversed([path, *path.parents]):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def trace_cache_bytes() -> int:
@@ -41,7 +51,7 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     A cache that cannot be written (read-only, disk full) costs time, not correctness: it is said on stderr and ignored.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         _replace(path, write)
     except OSError as error:
         note(f"cache: cannot write {path}: {error.strerror}")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import sys
 from collections.abc import Callable
-from functools import cache, update_wrapper
+from functools import update_wrapper
 from importlib import import_module
-from importlib.metadata import version
 from inspect import unwrap
 from operator import index
 from threading import Lock
@@ -16,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from functional.disk.digest import sources_digest
-from functional.disk.folder import cache_dir, note, write_atomic
+from functional.disk.folder import note
+from functional.disk.kept import Kept, key
+from functional.disk.llvm import ENTRY, engine_of, target
 
-ENTRY = "entry"  # what a function is called in its object file
-_DIGEST_BYTES = 32  # of what follows, at the head of a file
 _compiling = Lock()
 
 
@@ -34,7 +31,7 @@ class Native:
 
     def __init__(self, module: str, name: str, notice: str = "") -> None:
         self._module, self._name, self._notice = module, name, notice
-        self._folder = cache_dir("engine")
+        self._kept = Kept("objects")
         self._entries: dict[tuple[str, ...], Callable[..., int]] = {}  # by the types of the arguments
         self._engines: list[Any] = []  # which hold the code
 
@@ -51,38 +48,25 @@ class Native:
     def _load(self, kinds: tuple[str, ...], arguments: tuple[Any, ...], words: int) -> Callable[..., int]:
         with _compiling:
             if kinds not in self._entries:
-                engine = _engine(self._object_code(kinds, arguments))
+                engine = engine_of(self._object_code(kinds, arguments))
                 function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * (words + 2))
                 self._engines.append(engine)
                 self._entries[kinds] = function(engine.get_function_address(ENTRY))
             return self._entries[kinds]
 
     def _object_code(self, kinds: tuple[str, ...], arguments: tuple[Any, ...]) -> bytes:
-        """From disk, if it is there and whole."""
-        path = self._folder / self._key(kinds)
-        try:
-            data = path.read_bytes()
-        except OSError:
-            data = b""
-        if data and hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
-            return data[_DIGEST_BYTES:]
+        """From disk, if it is there. Copies of the sources share it: where they lie is no part of the key."""
+        modules = (self._module, "functional.disk.compile")
+        return self._kept.load_or_make(
+            key(modules, "function", self._module, self._name, *kinds, target()), lambda: self._compile(arguments)
+        )
+
+    def _compile(self, arguments: tuple[Any, ...]) -> bytes:
         from functional.disk.compile import object_code
 
         if self._notice and sys.stderr.isatty():
             note(self._notice)
-        code = object_code(unwrap(getattr(import_module(self._module), self._name)), arguments)
-        write_atomic(path, lambda file: file.write(hashlib.sha256(code).digest() + code))
-        return code
-
-    def _key(self, kinds: tuple[str, ...]) -> str:
-        """Name of the file: of what the machine code is made, and of nothing else, so that copies of the sources share
-        it."""
-        llvm = _binding()
-        parts = (
-            sources_digest(self._module), self._module, self._name, *kinds, version("numba"),
-            version("llvmlite"), version("numpy"), llvm.get_default_triple(), llvm.get_host_cpu_name(), _features(),
-        )  # fmt: skip
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return object_code(unwrap(getattr(import_module(self._module), self._name)), arguments)
 
 
 def compiled(function: Callable[..., None]) -> Native:
@@ -107,31 +91,3 @@ def _flat(argument: Any) -> tuple[tuple[str, ...], list[int]]:
     if isinstance(argument, np.void):
         return (argument.dtype.str,), [np.asarray(argument).ctypes.data]
     return ("int",), [argument]
-
-
-@cache
-def _binding() -> Any:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm
-
-
-@cache
-def _features() -> str:
-    return str(_binding().get_host_cpu_features().flatten())
-
-
-def _engine(code: bytes) -> Any:
-    """An engine that holds an object file; its other symbols are those of the process."""
-    llvm = _binding()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=_features(), jit=True, reloc="pic", codemodel="jitdefault"
-    )
-    empty = llvm.parse_assembly("")
-    empty.triple = machine.triple
-    engine = llvm.create_mcjit_compiler(empty, machine)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    return engine

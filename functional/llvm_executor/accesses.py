@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functional.ir import Address, Instruction, Operand, Register, Symbol
+from functional.line_record import of_byte
 from functional.llvm_executor import calls
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
@@ -52,7 +53,7 @@ def _only_global(unit: Unit, where: Value, mask: str) -> None:
 
 
 def _slot(name: str) -> int:
-    from functional.llvm_executor.layout import SLOT
+    from functional.llvm_executor.context_layout import SLOT
 
     return SLOT[name]
 
@@ -210,8 +211,7 @@ def _load_parameter(unit: Unit, operand: Operand, size: int, count: int) -> list
     total = max((p.offset + p.bytes for p in unit.program.parameters), default=0)
     if offset < 0 or offset + size * count > total or offset % (size * count):
         raise NotGenerated
-    byte = PARAM_WINDOW_LINE * LINE_BYTES + offset
-    record = byte // 128 << 5 | 2 << (byte // 32 % 4)
+    record = of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset)
     at = unit.context("records", "ptr").name
     e.store(at, 0, e.literal(record, "i32"))
     e.raw(f"store ptr {e.field(at, 4)}, ptr {e.field('%ctx', _slot('records'))}, align 8")

@@ -18,8 +18,8 @@ import numpy as np
 from functional.errors import InputError
 from functional.launch import Launch
 from functional.llvm_executor.chunks import Sizes
-from functional.llvm_executor.compile import Compiled
-from functional.llvm_executor.machine import Abandoned, Machine, Worker
+from functional.llvm_executor.launch_state import Abandoned, Machine, Worker
+from functional.llvm_executor.object_code import Compiled
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.memory import Memory
@@ -59,6 +59,7 @@ class Pool(Generic[T]):
 
     @contextmanager
     def one(self) -> Iterator[T]:
+        """An idle item, or a new one, until the context ends."""
         try:
             item = self._idle.pop()
         except IndexError:
@@ -89,6 +90,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
+        """Have all thread blocks run?"""
         return self.done == len(self.blocks)
 
     def machine(self, number: int) -> Machine:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from functional.callgraph import BUILTINS
 from functional.ir import Instruction, Symbol
-from functional.llvm_executor import layout as at
+from functional.line_record import of_byte
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
 from functional.program import BasicBlock, Program
@@ -43,8 +44,7 @@ def offset_of(unit: Unit, inst: Instruction, symbol: Symbol, offset: int, size: 
 def record(unit: Unit, offset: int) -> None:
     """Log an access to call memory: one parameter line, or nothing if no lane is active."""
     e = unit.e
-    byte = PARAM_WINDOW_LINE * LINE_BYTES + offset
-    line = byte // 128 << 5 | 2 << (byte // 32 % 4)
+    line = of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset)
     none = e.compare("eq", Value(unit.lanes(), "i32", False), 0)
     where = unit.context("records", "ptr").name
     e.store(where, 0, e.select(none, 0, e.literal(line, "i32")))

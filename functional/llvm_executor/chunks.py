@@ -25,6 +25,7 @@ class Sizes:
 
     @property
     def instructions_per_block(self) -> float:
+        """Mean thread instructions of the thread blocks that have run."""
         return max(1, self._instructions) / max(1, self._blocks)
 
     def saw(self, trace: Trace) -> None:

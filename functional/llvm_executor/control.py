@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functional.ir import Instruction, Register
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.calls import call, jump_table, return_values
 from functional.llvm_executor.emit import Value
 from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit
@@ -34,7 +34,7 @@ def _spill(unit: Unit, block: BasicBlock) -> None:
     live, blended = unit.analysis.live, unit.analysis.blended[block.index]
     outside = frozenset[Register]().union(*(live[s] for s in block.successors))
     for register in unit.written:
-        if register in outside or register is CONDITION_CODE:  # of the carry flag liveness knows nothing
+        if register in outside or register is CONDITION_CODE:  # liveness does not follow the carry flag
             unit.spill(register, register in blended or register is CONDITION_CODE)
 
 

@@ -22,10 +22,12 @@ class Value:
 
     @property
     def type(self) -> str:
+        """The LLVM type."""
         return vector(self.kind) if self.wide else self.kind
 
     @property
     def bits(self) -> int:
+        """Bits of a lane."""
         return BITS[self.kind]
 
     def __str__(self) -> str:
@@ -54,6 +56,7 @@ class Emitter:
         self._splats: dict[str, Value] = {}
 
     def name(self) -> str:
+        """A new name."""
         self._count += 1
         return f"%{self._prefix}{self._count}"
 
@@ -63,6 +66,7 @@ class Emitter:
         self._splats.clear()
 
     def raw(self, text: str) -> None:
+        """Append a line as it is."""
         self.lines.append("  " + text)
 
     def let(self, text: str, kind: str, wide: bool) -> Value:
@@ -76,6 +80,7 @@ class Emitter:
         return self.let(text, kind, False).name
 
     def literal(self, number: int, kind: str) -> Value:
+        """A literal of an integer kind."""
         bits = BITS[kind]
         number &= (1 << bits) - 1
         if kind == "i1":
@@ -115,6 +120,7 @@ class Emitter:
         return self.let(f"{name} {a}, {b.name}", a.kind, a.wide)
 
     def const(self, v: Value | int | float, kind: str) -> Value:
+        """A value as it is, a Python number as a literal of `kind`."""
         if isinstance(v, Value):
             return v
         return self.floating(v, kind) if kind in FLOATING else self.literal(int(v), kind)
@@ -125,11 +131,13 @@ class Emitter:
         return self.let(f"{'fcmp' if a.kind in FLOATING else 'icmp'} {predicate} {a}, {b.name}", "i1", a.wide)
 
     def select(self, p: Value, a: Value | int | float, b: Value | int | float, kind: str = "") -> Value:
+        """`a` where `p` holds, else `b`; `kind` is needed if both are numbers."""
         kind = next((v.kind for v in (a, b) if isinstance(v, Value)), kind)
         p, a, b = self.level(p, self.const(a, kind), self.const(b, kind))
         return self.let(f"select {p}, {a}, {b}", kind, a.wide)
 
     def cast(self, name: str, v: Value, kind: str) -> Value:
+        """A conversion instruction, left out where the kind is the same."""
         if v.kind == kind:
             return v
         to = vector(kind) if v.wide else kind
@@ -169,10 +177,12 @@ class Emitter:
         return self.scalar(f"getelementptr i8, ptr {base}, i64 {offset}", "ptr") if offset else base
 
     def load(self, base: str, offset: int, kind: str, wide: bool = False, align: int = 4) -> Value:
+        """The value at a byte offset from a pointer."""
         type_ = vector(kind) if wide else kind
         return self.let(f"load {type_}, ptr {self.field(base, offset)}, align {align}", kind, wide)
 
     def store(self, base: str, offset: int, v: Value, align: int = 4) -> None:
+        """Write a value at a byte offset from a pointer."""
         self.raw(f"store {v}, ptr {self.field(base, offset)}, align {align}")
 
     def bits_of(self, p: Value) -> str:

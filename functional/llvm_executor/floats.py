@@ -17,6 +17,7 @@ _SPLIT, _TINY = 134217729.0, 2.0**-126
 
 
 def fabs(e: Emitter, x: Value) -> Value:
+    """The absolute value."""
     return e.intrinsic("fabs", x)
 
 
@@ -77,6 +78,7 @@ def round_to_odd(e: Emitter, s: Value, error: Value) -> Value:
 
 
 def finite(e: Emitter, x: Value) -> Value:
+    """Is it neither infinite nor NaN?"""
     return e.compare("olt", fabs(e, x), float("inf"))
 
 

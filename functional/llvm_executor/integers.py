@@ -29,6 +29,8 @@ def plain(signed_name: str, unsigned_name: str = "") -> Emit:
 
 
 def intrinsic(signed_name: str, unsigned_name: str) -> Emit:
+    """An instruction that is one LLVM intrinsic, signed or unsigned by its type."""
+
     def emit(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
         value = e.intrinsic(signed_name if signed(inst) else unsigned_name, a, b)
         return e.intrinsic("smax", value, e.literal(0, value.kind)) if "relu" in inst.modifiers else value

@@ -7,7 +7,7 @@ columns, of B) of consecutive elements. So fragments are stored block by block, 
 from __future__ import annotations
 
 from functional.ir import Instruction, Operand, Vector
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.floats import narrow

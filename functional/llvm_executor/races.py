@@ -7,9 +7,9 @@ from threading import Lock
 import numpy as np
 
 from functional.ir import Instruction
-from functional.llvm_executor.compile import call
-from functional.llvm_executor.layout import LOADED, STORED
-from functional.llvm_executor.machine import Machine
+from functional.llvm_executor.context_layout import LOADED, STORED
+from functional.llvm_executor.launch_state import Machine
+from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES, STORES_JOB
 from functional.llvm_executor.streams import MOST_KEPT_BYTES
 from functional.memory import GLOBAL_BASE, Memory

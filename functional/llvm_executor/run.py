@@ -11,9 +11,9 @@ from threading import Lock
 from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
 from functional.llvm_executor.attempts import Conflict, Job, Pool, default_threads, parallel, serial
-from functional.llvm_executor.compile import Compiled, load
 from functional.llvm_executor.join import joined
-from functional.llvm_executor.machine import Abandoned, Worker
+from functional.llvm_executor.launch_state import Abandoned, Worker
+from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.llvm_executor.unit import NotGenerated

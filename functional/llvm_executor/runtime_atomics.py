@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functional.line_record import LINE_SHIFT, SECTOR_SHIFT
 from functional.llvm_executor.runtime_memory import get, splat
 
 _LOCATE_SOME = "".join(f"""
@@ -71,12 +72,12 @@ words:
   %sector = lshr i64 %a, 5
   %place = and i64 %sector, 3
   %place32 = trunc i64 %place to i32
-  %bit = shl i32 2, %place32
+  %bit = shl i32 {1 << SECTOR_SHIFT}, %place32
   %bits1 = or i32 %bits, %bit
   %wordsdone = icmp eq i32 %todo1, 0
   br i1 %wordsdone, label %emit, label %words
 emit:
-  %key64 = shl i64 %line, 5
+  %key64 = shl i64 %line, {LINE_SHIFT}
   %key = trunc i64 %key64 to i32
   %record = or i32 %key, %bits1
   br label %repeat

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from functional.line_record import SHARED_PASS
 from functional.llvm_executor.runtime_memory import get, put, splat
 from functional.numpy_executor.spaces import WINDOWS
-from functional.trace import SHARED_WINDOW_LINE
 
 _SHARED, _LOCAL = WINDOWS["shared"], WINDOWS["local"]
-_RECORD = SHARED_WINDOW_LINE << 5 | 15 << 1
 
 ELSEWHERE = f"""
 ; One record a pass of shared memory, of the window for generic accesses to it.
@@ -20,7 +19,7 @@ pass:
   %n1 = sub i8 %n, 1
   %more = icmp ne i8 %n1, 0
   %bit = zext i1 %more to i32
-  %record = or i32 %bit, {_RECORD - (1 << 32) if _RECORD >> 31 else _RECORD}
+  %record = or i32 %bit, {SHARED_PASS - (1 << 32) if SHARED_PASS >> 31 else SHARED_PASS}
   store i32 %record, ptr %p, align 4
   %p1 = getelementptr i8, ptr %p, i64 4
   br i1 %more, label %pass, label %out

@@ -11,6 +11,8 @@ A chunk that reads no buffer that is written need not be gone through: the store
 
 from __future__ import annotations
 
+from functional.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
+
 # The job: addresses and sizes of what races.Shadow passes, in this order, 8 bytes each
 JOB = (
     "blocks", "block_offsets", "records", "record_offsets", "warps",  # the trace of a chunk
@@ -52,17 +54,17 @@ def _others(name: str, cells: str) -> str:
 
 
 # IR of who wrote and who read the sectors of record %rec, line %relative, and of %sectors, those it names
-_CELLS = """  %offset = shl i64 %relative, 5
+_CELLS = f"""  %offset = shl i64 %relative, 5
   %cell = getelementptr i8, ptr %shadow, i64 %offset
   %cell.read = getelementptr i8, ptr %cell, i64 16
   %writers = load <4 x i32>, ptr %cell, align 4
   %readers = load <4 x i32>, ptr %cell.read, align 4
-  %bits = lshr i32 %rec, 1
+  %bits = lshr i32 %rec, {SECTOR_SHIFT}
   %four = trunc i32 %bits to i4
   %sectors = bitcast i4 %four to <4 x i1>
 """
 # IR of %relative, the line of record %rec, and %global: is it one of global memory?
-_LINE = """  %line32 = lshr i32 %rec, 5
+_LINE = f"""  %line32 = lshr i32 %rec, {LINE_SHIFT}
   %line = zext i32 %line32 to i64
   %relative = sub i64 %line, %first_line
   %global = icmp ult i64 %relative, %lines
@@ -96,7 +98,7 @@ touch:
   %races = icmp ne i4 %both.bits, 0
   br i1 %races, label %conflict, label %record.end
 record.end:
-  %more.bit = and i32 %rec, 1
+  %more.bit = and i32 %rec, {MORE}
   %more = icmp ne i32 %more.bit, 0
   br i1 %more, label %record, label %store.end
 store.end:
@@ -179,7 +181,7 @@ judge:
   %races = icmp ne i4 %both.bits, 0
   br i1 %races, label %conflict, label %record.end
 record.end:
-  %more.bit = and i32 %rec, 1
+  %more.bit = and i32 %rec, {MORE}
   %more = icmp ne i32 %more.bit, 0
   br i1 %more, label %record, label %access.end
 access.end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functional.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 from functional.llvm_executor.runtime_memory import IOTA, get, put
 from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
@@ -31,8 +32,8 @@ define void @record_one(ptr %ctx, i64 %address) #0 {{
   %line = lshr i64 %address, 7
   %sector = lshr i64 %address, 5
   %place = and i64 %sector, 3
-  %bit = shl i64 2, %place
-  %key = shl i64 %line, 5
+  %bit = shl i64 {1 << SECTOR_SHIFT}, %place
+  %key = shl i64 %line, {LINE_SHIFT}
   %whole = or i64 %key, %bit
   %record = trunc i64 %whole to i32
   call void @record(ptr %ctx, i32 %record)
@@ -59,8 +60,8 @@ line:
   %ones = shl i64 2, %high
   %under = shl i64 1, %low
   %bits = sub i64 %ones, %under
-  %number = shl i64 %base, 3
-  %both = shl i64 %bits, 1
+  %number = shl i64 %base, {LINE_SHIFT - 2}
+  %both = shl i64 %bits, {SECTOR_SHIFT}
   %whole = or i64 %number, %both
   %continues = xor i1 %last, true
   %flag = zext i1 %continues to i64
@@ -91,8 +92,8 @@ lane:
   %sector = load i32, ptr %p, align 4
   %line = lshr i32 %sector, 2
   %place = and i32 %sector, 3
-  %bit = shl i32 2, %place
-  %key = shl i32 %line, 5
+  %bit = shl i32 {1 << SECTOR_SHIFT}, %place
+  %key = shl i32 %line, {LINE_SHIFT}
   br label %search
 search:
   %q = phi ptr [ %end, %lane ], [ %before, %shift ]
@@ -101,7 +102,7 @@ search:
 compare:
   %before = getelementptr i8, ptr %q, i64 -4
   %old = load i32, ptr %before, align 4
-  %oldline = lshr i32 %old, 5
+  %oldline = lshr i32 %old, {LINE_SHIFT}
   %same = icmp eq i32 %oldline, %line
   br i1 %same, label %merge, label %order
 merge:
@@ -147,7 +148,7 @@ loop:
   br i1 %done, label %out, label %mark
 mark:
   %v = load i32, ptr %p, align 4
-  %m = or i32 %v, 1
+  %m = or i32 %v, {MORE}
   store i32 %m, ptr %p, align 4
   %next = getelementptr i8, ptr %p, i64 4
   br label %loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.runtime_memory import put
 
 

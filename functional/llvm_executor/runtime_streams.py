@@ -6,7 +6,7 @@ warp, in the order of execution, and one behind the last that says where the str
 
 from __future__ import annotations
 
-from functional.llvm_executor.layout import SEGMENT_WORDS
+from functional.llvm_executor.context_layout import SEGMENT_WORDS
 
 # Addresses and sizes of what streams.Streams passes, in this order, 8 bytes each
 JOB = (

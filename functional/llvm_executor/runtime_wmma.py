@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functional.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 from functional.llvm_executor.runtime_memory import SPACES, get, put
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.spaces import WINDOWS
@@ -83,10 +84,10 @@ sector:
   %same = icmp eq i64 %own, %current0
   br i1 %same, label %merged, label %emit
 emit:
-  %key = shl i64 %current0, 5
-  %shifted = shl i64 %bits0, 1
+  %key = shl i64 %current0, {LINE_SHIFT}
+  %shifted = shl i64 %bits0, {SECTOR_SHIFT}
   %joined = or i64 %key, %shifted
-  %record64 = or i64 %joined, 1
+  %record64 = or i64 %joined, {MORE}
   %record = trunc i64 %record64 to i32
   store i32 %record, ptr %to0, align 4
   %next = getelementptr i8, ptr %to0, i64 4
@@ -106,8 +107,8 @@ line.next:
   %imore = icmp ult i64 %i1, %lines
   br i1 %imore, label %line, label %close
 close:
-  %lkey = shl i64 %current1, 5
-  %lbits = shl i64 %bits1, 1
+  %lkey = shl i64 %current1, {LINE_SHIFT}
+  %lbits = shl i64 %bits1, {SECTOR_SHIFT}
   %last64 = or i64 %lkey, %lbits
   %last = trunc i64 %last64 to i32
   store i32 %last, ptr %to1, align 4

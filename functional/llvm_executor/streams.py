@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from functional.llvm_executor.compile import call
-from functional.llvm_executor.layout import CONTEXT, SEGMENT_WORDS
+from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
+from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
 from functional.trace import OFFSETS, STREAMS, Trace
 
@@ -34,10 +34,12 @@ class Room:
         return self._bytes[start : start + size].view(dtype)
 
     def clear(self) -> None:
+        """Begin again at the first byte."""
         self._used = 0
 
     @property
     def nbytes(self) -> int:
+        """Bytes held."""
         return self._bytes.nbytes
 
 
@@ -53,6 +55,7 @@ class Buffers:
 
     @property
     def nbytes(self) -> int:
+        """Bytes held."""
         return sum(buffer.nbytes for buffer in vars(self).values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from functional.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import BITS, Emitter, Value
 from functional.numpy_executor.operands import immediate
@@ -147,6 +147,7 @@ class Unit:
         self.written[operand] = None
 
     def special(self, name: str) -> Value:
+        """A special register such as %tid.x."""
         base, _, axis = name.partition(".")
         e = self.e
         if base == "%tid" and axis:
@@ -170,6 +171,7 @@ class Unit:
         raise NotGenerated
 
     def context(self, slot: str, kind: str = "i64") -> Value:
+        """A slot of the launch's context."""
         return self.e.load("%ctx", at.SLOT[slot], kind, align=8)
 
     def symbol(self, symbol: Symbol) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functional.ir import TYPE_BYTES, Instruction, Vector
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import LANES, Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
 from functional.numpy_executor.operation import flags_of
@@ -79,6 +79,7 @@ def vote(unit: Unit, inst: Instruction) -> None:
 
 
 def activemask(unit: Unit, inst: Instruction) -> None:
+    """`activemask`."""
     unit.set(inst.destinations[0], unit.e.widen(Value(unit.mask, "i32", False)), "b32")
 
 

@@ -7,7 +7,7 @@ accesses that overlap or are not aligned to words are left to it.
 from __future__ import annotations
 
 from functional.ir import Address, Instruction, Operand, Vector
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.floats import narrow

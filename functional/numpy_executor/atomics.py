@@ -112,9 +112,9 @@ def operands_of(inst: Instruction) -> tuple[Operand, ...]:
 
 def _packed_add(type_: str) -> Update:
     """Addition of bf16, f16x2 or bf16x2 words: through the tables of arithmetic."""
-    from functional.numpy_executor import floating, packed
+    from functional.numpy_executor import floating, halves
 
-    table = floating.TABLE if type_ == "bf16" else packed.TABLE
+    table = floating.TABLE if type_ == "bf16" else halves.TABLE
     return table["add"](Instruction(0, 0, "add", (type_,), (), ())).function
 
 
@@ -195,6 +195,7 @@ def _scan(words: np.ndarray, at: np.ndarray, values: np.ndarray, update: Update,
 
 
 def record_atomic(frame: Frame, space: str, size: int, parts: list[Lanes]) -> None:
+    """Log the accesses of an atomic: in global memory a line as often as its most contended word is named."""
     if space == "shared" or len(parts) != 1 or parts[0].space.name != "global":
         record(frame, space == "shared", size, parts)
         return

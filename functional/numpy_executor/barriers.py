@@ -9,7 +9,7 @@ import numpy as np
 from functional.numpy_executor.stack import DONE, WAITING, Stack
 
 if TYPE_CHECKING:
-    from functional.numpy_executor.machine import Machine
+    from functional.numpy_executor.chunk_state import Machine
 
 BARRIERS = 16  # a block
 NONE = -1

@@ -32,10 +32,12 @@ class Element:
 
     @property
     def bits(self) -> int:
+        """Bits of an element."""
         return _BITS[self.name]
 
     @property
     def per_register(self) -> int:
+        """Elements of a 32-bit register, at least one."""
         return max(1, 32 // self.bits)
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from functional.numpy_executor.operation import RAW_BY_BYTES
 
 if TYPE_CHECKING:
-    from functional.numpy_executor.machine import Machine
+    from functional.numpy_executor.chunk_state import Machine
 
 FULL = np.uint32(0xFFFFFFFF)
 

@@ -10,6 +10,7 @@ import numpy as np
 from functional.coalesce import Records, bank_passes, line_records, pack_records
 from functional.ir import SPACES as SPACE_NAMES
 from functional.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
+from functional.line_record import ALL_SECTORS, SHARED_PASS, line_of, sectors_of
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
@@ -157,7 +158,7 @@ def log_passes(frame: Frame, passes: np.ndarray) -> None:
     """Log a generic access to shared memory: one record a bank pass [row] of the window for it."""
     at = np.repeat(np.arange(frame.count), passes)
     lines = np.full(len(at), SHARED_WINDOW_LINE, np.int64)
-    log_records(frame, (at, pack_records(at, lines, np.full(len(at), 15))), None)
+    log_records(frame, (at, pack_records(at, lines, np.full(len(at), ALL_SECTORS))), None)
 
 
 def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None:
@@ -180,13 +181,13 @@ def _record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
         sectors = part.space.sectors(frame, part, size)
         if sectors is None:
             at = np.repeat(np.arange(frame.count), np.where(some, _passes(frame, [part]), 0))
-            found = np.full(len(at), (SHARED_WINDOW_LINE << 5) | (15 << 1), np.uint32)
+            found = np.full(len(at), SHARED_PASS, np.uint32)
         else:
             at, found = line_records(_spread(frame, sectors))
             at, found = at[some[at]], found[some[at]]
         rows.append(at)
-        lines.append((found >> np.uint32(5)).astype(np.int64))
-        bits.append((found >> np.uint32(1)).astype(np.int64) & 15)
+        lines.append(line_of(found).astype(np.int64))
+        bits.append(sectors_of(found).astype(np.int64))
     row, line, bit = (np.concatenate(v) for v in (rows, lines, bits))
     order = np.lexsort((line, row))
     row = row[order]

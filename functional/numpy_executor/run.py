@@ -10,11 +10,11 @@ from functional.errors import ExecutionError, InputError
 from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
 from functional.memory import Memory
-from functional.numpy_executor.code import Code
+from functional.numpy_executor.chunk_state import Machine
+from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.gather import gather
 from functional.numpy_executor.log import Log
-from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.stack import DONE, WAITING
 from functional.program import Program
 from functional.trace import Trace, concatenate, rechunk

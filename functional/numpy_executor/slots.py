@@ -69,16 +69,19 @@ class Slots:
         return len(self.dtypes) - 1
 
     def register(self, register: Register) -> int:
+        """The slot of a register."""
         if register not in self.registers:
             self.registers[register] = self._new(register_dtype(register))
         return self.registers[register]
 
     def special(self, name: str, dtype: np.dtype) -> int:
+        """The slot of a special register."""
         if name not in self.specials:
             self.specials[name] = self._new(dtype)
         return self.specials[name]
 
     def symbol(self, symbol: Symbol) -> int:
+        """The slot that holds a symbol's address."""
         if symbol not in self.symbols:
             self.symbols[symbol] = self._new(np.dtype(np.uint64))
         return self.symbols[symbol]

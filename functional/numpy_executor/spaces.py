@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.coalesce import sectors_of
+from functional.coalesce import sector_numbers
 from functional.ir import Instruction
 from functional.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
 from functional.numpy_executor.frame import Frame
 from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 if TYPE_CHECKING:
-    from functional.numpy_executor.machine import Bytes, Machine
+    from functional.numpy_executor.chunk_state import Bytes, Machine
 
 # Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000
@@ -59,7 +59,7 @@ class Space(ABC):
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray | None:
         """Sector numbers of the access for line records, or None if the space is shared memory."""
-        return sectors_of(part.addresses)
+        return sector_numbers(part.addresses)
 
     def check_alignment(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> None:
         """Raise ExecutionError unless all addresses are multiples of `size`."""
@@ -98,6 +98,8 @@ def _first(addresses: np.ndarray, bad: np.ndarray) -> tuple[int, int, int]:
 
 
 class GlobalSpace(Space):
+    """Global memory."""
+
     name = "global"
 
     def storage(self, machine: Machine) -> Bytes:
@@ -121,6 +123,8 @@ class GlobalSpace(Space):
 
 
 class ConstSpace(Space):
+    """Constant memory."""
+
     name, window = "const", CONST_WINDOW
 
     def storage(self, machine: Machine) -> Bytes:
@@ -142,7 +146,7 @@ class ParamSpace(Space):
         return len(machine.launch.parameters)
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
-        return sectors_of(part.addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
+        return sector_numbers(part.addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
 
 
 class SharedSpace(Space):

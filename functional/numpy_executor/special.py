@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from functional.numpy_executor.machine import Machine
+    from functional.numpy_executor.chunk_state import Machine
 
 _LANES = np.arange(32, dtype=np.uint32)[None, :]
 _BIT = np.uint32(1) << _LANES

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from functional.coalesce import line_records, sectors_of
+from functional.coalesce import line_records, sector_numbers
 from functional.ir import Address, Instruction, Operand, Register, Vector
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
@@ -67,7 +67,7 @@ def _record(frame: Frame, address: np.ndarray, active: np.ndarray) -> None:
         log_records(frame, line_records(np.zeros((frame.count, 1), np.uint32)), np.zeros(frame.count, bool))
         return
     columns = [repeat_active(address[..., i], active, some) for i in range(address.shape[2])]
-    log_records(frame, line_records(sectors_of(np.concatenate(columns, axis=1))), some)
+    log_records(frame, line_records(sector_numbers(np.concatenate(columns, axis=1))), some)
 
 
 def _lanes(frame: Frame, guard: Getter | None) -> np.ndarray:

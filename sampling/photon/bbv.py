@@ -55,7 +55,7 @@ class Analysis:
         np.savez(path, **columns)
 
     @staticmethod
-    def load(path: Path) -> Analysis:
+    def load(path: Path | IO[bytes]) -> Analysis:
         """What `save` wrote."""
         with np.load(path) as kept:
             scalars = {"instructions": float, "warps": int}

@@ -69,7 +69,7 @@ def _characterize(session: Session, gpus: Sequence[Gpu]) -> Rate:
 
 def _execute(session: Session, gpus: Sequence[Gpu]) -> Rate:
     from abstim.target.execution import execute_case
-    from functional.executor import default_executor
+    from functional.default_executor import default_executor
 
     return _rate(session, lambda: execute_case(session.case, default_executor()))[0]
 

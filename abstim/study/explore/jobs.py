@@ -16,7 +16,7 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.session.session import Session
-from functional.disk.digest import sources_digest
+from functional.disk.kept import key
 
 if TYPE_CHECKING:
     from abstim.engine.inputs import LaunchInputs
@@ -69,7 +69,7 @@ class Planner:
 
 def engine_digest() -> str:
     """Of the sources that decide what the engine computes from its inputs."""
-    return sources_digest("abstim.engine.simulation")[:16]
+    return key(("abstim.engine.simulation",))[:16]
 
 
 def _inputs_digest(inputs: LaunchInputs) -> bytes:

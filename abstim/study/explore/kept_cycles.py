@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from abstim.study.explore.jobs import engine_digest
-from functional.disk.folder import cache_dir, note
+from functional.disk.folder import cache_dir, make_folder, note
 
 _KEYS_A_QUERY = 500
 
@@ -28,7 +28,7 @@ class Store:
         """Open or create `path`, by default `store_path()`."""
         self._path = path or store_path()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             self._database = _open(self._path)
         except (OSError, sqlite3.DatabaseError) as error:
             self._replace(error)

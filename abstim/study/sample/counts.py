@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from functional.memory import GLOBAL_BASE
-from functional.trace import LINE_BYTES, PARAM_WINDOW_LINE, Trace
+from functional.line_record import is_data, line_of
+from functional.trace import Trace
 
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 
@@ -51,9 +51,8 @@ def memory_requests(trace: Trace, warps: Int64[np.ndarray, " warp"]) -> Int64[np
 
 
 def in_memory(records: np.ndarray) -> Bool[np.ndarray, " record"]:
-    """Which line records lie in global or local memory: constants lie below it, parameters and shared memory above."""
-    line = records >> 5
-    return (line >= GLOBAL_BASE // LINE_BYTES) & (line < PARAM_WINDOW_LINE)
+    """Which line records lie in global or local memory."""
+    return is_data(line_of(records))
 
 
 def sums(values: np.ndarray, lengths: Int64[np.ndarray, " n"]) -> np.ndarray:

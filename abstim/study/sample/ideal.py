@@ -19,7 +19,7 @@ import sampling
 from abstim.study.sample.kept_samples import MeasuredStore
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.units import Units, simulate_units
-from functional.disk.folder import note, write_atomic
+from functional.disk.kept import Kept
 from sampling import Estimate, Profile, Selection
 from sampling.selection import profiled_spread
 from sampling.statistics import t_quantile
@@ -68,18 +68,20 @@ def _error(selection: Selection, cycles: Float64[np.ndarray, " unit"]) -> float:
 
 def units_of(program: SampledProgram) -> Units:
     """Units of a program, simulated once: they are kept on disk."""
-    path = MeasuredStore(program.case, program.gpu).path.with_suffix(".units.npz")
-    if path.is_file():
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                return Units(seconds=float(file["seconds"]), **{name: file[name] for name in _COLUMNS})
-        except Exception as error:  # whatever is wrong with the file, it can be made again
-            note(f"cache: {path} is damaged ({error}); simulating again")
-    units = simulate_units(program)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{name: getattr(units, name) for name in (*_COLUMNS, "seconds")})
-    write_atomic(path, lambda file: file.write(buffer.getvalue()))
+    kept, name = Kept("units"), MeasuredStore(program.case, program.gpu).name
+    units = kept.load(name, _units)
+    if units is None:
+        units = simulate_units(program)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **{name: getattr(units, name) for name in (*_COLUMNS, "seconds")})
+        kept.save(name, buffer.getvalue())
     return units
+
+
+def _units(content: bytes) -> Units:
+    """The units of a file."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        return Units(seconds=float(file["seconds"]), **{name: file[name] for name in _COLUMNS})
 
 
 _COLUMNS = ("instructions", "cycles", "basic_blocks")

@@ -3,7 +3,6 @@ was, and analyses, which no GPU changes."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterator, MutableMapping
 from functools import cached_property
@@ -18,10 +17,10 @@ from abstim.session.warm_up import EMPTY, KEPT
 from abstim.study.sample.sampled_program import Measured
 from abstim.target.trace_cache import execution_key
 from functional.case import Case
-from functional.disk.digest import sources_digest
-from functional.disk.folder import cache_dir, note, write_atomic
+from functional.disk.kept import Kept, key
 from sampling.photon import Analysis
 
+MODULES = ("abstim.engine.simulation", "precharacterize", "functional.parser")
 _COLUMNS = ("cycles", "instructions", "execute_seconds", "time_seconds")
 
 
@@ -29,25 +28,17 @@ class MeasuredStore:
     """Of one case on one GPU with this version of the engine. `caches`: how they were warmed up before each launch."""
 
     def __init__(self, case: Case, gpu: Gpu, caches: str = EMPTY) -> None:
-        sources = sources_digest("abstim.engine.simulation", "precharacterize")
-        point = f"{execution_key(case, '')}:{gpu.spec}:{gpu.params}:{gpu.pipeline}:{sources}:{caches}"
-        self.path = cache_dir("sampled") / f"{hashlib.sha256(point.encode()).hexdigest()}.npz"
+        self.name = key(MODULES, execution_key(case, ""), gpu.spec, gpu.params, gpu.pipeline, caches)
         self.kept, self.alone = 0, caches != KEPT  # a launch that another one's caches decide is none to go on from
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Kept("sampled").path(self.name)
 
     def load(self) -> dict[int, Measured]:
         """What is there; nothing, and a line on stderr, if the file is damaged."""
-        if not (self.alone and self.path.is_file()):
-            return {}
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                columns = {name: file[name].tolist() for name in _COLUMNS}
-                counters = [dict(zip(COUNTERS, row, strict=True)) for row in file["counters"].tolist()]
-                launches = file["launch"].tolist()
-            rows = zip(*(columns[name] for name in _COLUMNS), counters, strict=True)
-            found = {launch: Measured(*row) for launch, row in zip(launches, rows, strict=True)}
-        except Exception as error:  # whatever is wrong with the file, it can be made again
-            note(f"cache: {self.path} is damaged ({error}); simulating again")
-            return {}
+        found = (Kept("sampled").load(self.name, _measured) if self.alone else None) or {}
         self.kept = len(found)
         return found
 
@@ -60,7 +51,16 @@ class MeasuredStore:
         columns: dict[str, Any] = {name: np.array([getattr(measured[n], name) for n in launches]) for name in _COLUMNS}
         columns["counters"] = np.array([[measured[n].counters[name] for name in COUNTERS] for n in launches])
         np.savez(buffer, launch=np.array(launches), **columns)
-        write_atomic(self.path, lambda file: file.write(buffer.getvalue()))
+        Kept("sampled").save(self.name, buffer.getvalue())
+
+
+def _measured(content: bytes) -> dict[int, Measured]:
+    """The launches of a file, by number."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        columns = [file[name].tolist() for name in _COLUMNS]
+        counters = [dict(zip(COUNTERS, row, strict=True)) for row in file["counters"].tolist()]
+        launches = file["launch"].tolist()
+    return {launch: Measured(*row) for launch, *row in zip(launches, *columns, counters, strict=True)}
 
 
 class AnalysisStore(MutableMapping[int, Analysis]):
@@ -70,37 +70,31 @@ class AnalysisStore(MutableMapping[int, Analysis]):
         self._case = case
 
     @cached_property
-    def folder(self) -> Path:
+    def _kept(self) -> Kept:
         """Found when first asked for: the key takes a pass over all launches and all memory."""
-        return cache_dir("analyses") / execution_key(self._case, "photon")
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number}.npz"
+        return Kept(f"analyses/{execution_key(self._case, 'photon')}")
 
     def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and self._path(number).is_file()
+        return isinstance(number, int) and self._kept.path(str(number)).is_file()
 
     def __getitem__(self, number: int) -> Analysis:
-        path = self._path(number)
-        if number not in self:
+        found = self._kept.load(str(number), lambda content: Analysis.load(io.BytesIO(content)))
+        if found is None:
             raise KeyError(number)
-        try:
-            return Analysis.load(path)
-        except Exception as error:  # whatever is wrong with the file, it can be made again
-            note(f"cache: {path} is damaged ({error}); analysing again")
-            path.unlink(missing_ok=True)
-            raise KeyError(number) from None
+        return found
 
     def __setitem__(self, number: int, analysis: Analysis) -> None:
         buffer = io.BytesIO()
         analysis.save(buffer)
-        write_atomic(self._path(number), lambda file: file.write(buffer.getvalue()))
+        self._kept.save(str(number), buffer.getvalue())
 
     def __delitem__(self, number: int) -> None:
-        self._path(number).unlink()
+        if number not in self:
+            raise KeyError(number)
+        self._kept.forget(str(number))
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(int(path.stem) for path in self.folder.glob("*.npz")))
+        return iter(sorted(map(int, self._kept.names())))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

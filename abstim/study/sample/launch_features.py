@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from abstim.study.sample.counts import in_memory, memory_requests, ranges
+from functional.line_record import line_of, more_follow, sectors_of
 from functional.program import Program
 from functional.trace import LOCAL_WINDOW_LINE, Trace
 from precharacterize.classify import Kind, kind_of
@@ -47,12 +48,12 @@ def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruc
     ends = np.cumsum([len(block) for block in per_block])
     starts = ends - [len(block) for block in per_block]
     accesses = kinds[flat[ranges(starts[trace.blocks], ends[trace.blocks])]]  # a kind an executed instruction
-    last = (trace.records & 1) == 0
+    last = more_follow(trace.records) == 0
     first = np.concatenate([np.ones(min(len(last), 1), bool), last[:-1]])
     kind = np.repeat(accesses, np.diff(np.append(np.flatnonzero(first), len(last))))
     where = in_memory(trace.records)
-    local = where & ((trace.records >> 5) >= LOCAL_WINDOW_LINE)
-    sectors = _SECTORS[(trace.records >> 1) & 15] * where
+    local = where & (line_of(trace.records) >= LOCAL_WINDOW_LINE)
+    sectors = _SECTORS[sectors_of(trace.records)] * where
     load, store, atomic = (kind == k for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
     return {
         "coalesced_global_loads": float(sectors[load & ~local].sum()),

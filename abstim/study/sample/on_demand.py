@@ -12,7 +12,7 @@ from abstim.target.trace_cache import OutputCheck
 from abstim.target.workloads.dependence import signatures
 from abstim.target.workloads.lazy_launches import execute_launch
 from functional.case import Case
-from functional.executor import default_executor
+from functional.default_executor import default_executor
 from functional.launch import Launch
 from functional.trace import Trace
 

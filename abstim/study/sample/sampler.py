@@ -25,8 +25,8 @@ from abstim.target.resolve import open_target
 from abstim.target.workloads.lazy_launches import StreamedCase
 from functional.case import Case
 from functional.errors import InputError
-from functional.store import StoredCase
 from functional.trace import Trace
+from functional.trace_store import StoredCase
 from sampling import Estimate, SamplingError
 
 if TYPE_CHECKING:

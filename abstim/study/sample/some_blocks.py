@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from abstim.study.sample.counts import in_memory, ranges, warps_of
+from functional.line_record import line_of
 from functional.trace import Trace
 
 Count = TypeVar("Count", float, np.ndarray)
@@ -71,4 +72,4 @@ def _lines(trace: Trace, positions: Int64[np.ndarray, " tb"] | None = None) -> n
     if positions is not None:
         warps = warps_of(trace, positions)
         records = records[ranges(trace.record_offsets[warps], trace.record_offsets[warps + 1])]
-    return records[in_memory(records)] >> 5
+    return line_of(records[in_memory(records)])

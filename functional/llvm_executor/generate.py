@@ -21,14 +21,14 @@ from functional.llvm_executor import (
     warps,
     wmma,
 )
-from functional.llvm_executor import layout as at
+from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import terminate
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.integers import Emit
 from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit, register_kind
-from functional.numpy_executor.code import has_no_effect, lookup
 from functional.numpy_executor.control import ENDS
+from functional.numpy_executor.decode import has_no_effect, lookup
 from functional.numpy_executor.moves import is_vector_move
 from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS
 from functional.program import BasicBlock, Program

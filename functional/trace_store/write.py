@@ -14,10 +14,10 @@ from functional.errors import InputError
 from functional.ir import Module
 from functional.launch import Launch
 from functional.resources import Registers
-from functional.store import manifest
-from functional.store.coding import encode
-from functional.store.frames import FrameWriter
 from functional.trace import Trace
+from functional.trace_store import manifest
+from functional.trace_store.coding import encode
+from functional.trace_store.frames import FrameWriter
 
 _OWN_FILES = re.compile(r"manifest\.json|program\.ptx|launch-\d+\.trace|.*\.partial")
 

@@ -11,16 +11,16 @@ import numpy as np
 from jaxtyping import Int64, UInt64
 
 from functional.errors import InputError
+from functional.gpu_recording.words import What, Word, address_of, words_of
 from functional.ir import Instruction, Register, Symbol
 from functional.launch import Launch
 from functional.memory import Memory
-from functional.native.words import What, Word, address_of, words_of
 from functional.numpy_executor.atomics import record_atomic
-from functional.numpy_executor.code import Block
+from functional.numpy_executor.chunk_state import Machine
 from functional.numpy_executor.control import ENDS, fall_through, terminator
+from functional.numpy_executor.decode import Block
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.gather import gather
-from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.memory_ops import record, space_of, split
 from functional.numpy_executor.run import run_chunk
 from functional.numpy_executor.slots import Slots

@@ -8,11 +8,11 @@ import numpy as np
 
 from functional.case import Case
 from functional.errors import InputError
+from functional.gpu_recording.device import Device
+from functional.gpu_recording.instrument import ENTRY_BYTES, TABLE, WINDOWS, WORD_BYTES, constants_of, instrument
+from functional.gpu_recording.replay import replay
 from functional.launch import Dim3, Launch, Pointer
 from functional.memory import CONST_WINDOW
-from functional.native.device import Device
-from functional.native.instrument import ENTRY_BYTES, TABLE, WINDOWS, WORD_BYTES, constants_of, instrument
-from functional.native.replay import replay
 from functional.numpy_executor.spaces import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from functional.trace import Trace
 

@@ -14,9 +14,9 @@ from executor_device import ExecutorDevice, equal
 import abstim
 from functional import suite
 from functional.errors import InputError, PtxError
-from functional.native import instrument, record
-from functional.native.cuda import CudaDevice
-from functional.native.instrument import TABLE
+from functional.gpu_recording import instrument, record
+from functional.gpu_recording.cuda import CudaDevice
+from functional.gpu_recording.instrument import TABLE
 from functional.numpy_executor import NumpyExecutor
 
 QUICK = (

@@ -14,10 +14,10 @@ from functional.link import link
 from functional.memory import Memory
 from functional.parser import parse_bytes
 from functional.resources import Registers
-from functional.store import manifest
-from functional.store.coding import decode
-from functional.store.frames import DamagedError, read_frames
 from functional.trace import Trace, concatenate
+from functional.trace_store import manifest
+from functional.trace_store.coding import decode
+from functional.trace_store.frames import DamagedError, read_frames
 
 
 @dataclass

@@ -11,7 +11,7 @@ from functional.ir import Instruction
 from functional.launch import Launch
 from functional.memory import Memory
 from functional.numpy_executor.barriers import Barriers
-from functional.numpy_executor.code import Code
+from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from functional.errors import InputError, PtxError
+from functional.gpu_recording.words import What, Word, base_of, words_of
 from functional.ir import TYPE_BYTES, Instruction, Module, Register
-from functional.native.words import What, Word, base_of, words_of
 from functional.program import BasicBlock, Program
 
 TABLE = "abstim_table"

@@ -16,10 +16,10 @@ from functional.numpy_executor import (
     compare,
     convert,
     floating,
+    halves,
     integer,
     ldmatrix,
     moves,
-    packed,
     video,
     warp_ops,
 )
@@ -147,7 +147,7 @@ def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
 def lookup(inst: Instruction) -> Operation:
     """The operation of an arithmetic instruction. Raises Unsupported."""
     kind = "float" if inst.type in FLOATS else "packed" if inst.type in PACKED else "integer"
-    table = {"float": floating.TABLE, "packed": packed.TABLE, "integer": integer.TABLE}[kind]
+    table = {"float": floating.TABLE, "packed": halves.TABLE, "integer": integer.TABLE}[kind]
     builder = table.get(inst.opcode) or _COMMON.get(inst.opcode)
     if builder is None:
         raise Unsupported

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from functional.launch import Launch
-from functional.llvm_executor import layout as at
-from functional.llvm_executor.compile import Compiled, call
+from functional.llvm_executor import context_layout as at
+from functional.llvm_executor.object_code import Compiled, call
 from functional.llvm_executor.streams import MOST_KEPT_BYTES, Buffers, Streams
 from functional.llvm_executor.undo import Undo
 from functional.memory import GLOBAL_BASE, Memory
@@ -34,11 +34,13 @@ class Storage(NamedTuple):
 
     @classmethod
     def of(cls, size_bytes: int) -> Storage:
+        """Room for `size_bytes`."""
         data = np.zeros(size_bytes + 2 * _PAD + 64, np.uint8)
         start = -(-(data.ctypes.data + _PAD) // 64) * 64 - data.ctypes.data
         return cls(data, data.ctypes.data + start)
 
     def view(self, size_bytes: int) -> np.ndarray:
+        """The first bytes."""
         start = self.address - self.data.ctypes.data
         return self.data[start : start + size_bytes]
 

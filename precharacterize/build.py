@@ -1,24 +1,36 @@
-"""Program + pipeline -> latency table."""
+"""Program + pipeline -> latency table: made once, kept on disk, and reused for every design point."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
 
+from functional.disk.kept import Kept, key
 from functional.ir import TYPE_BYTES
 from functional.program import Program
 from precharacterize.classify import Kind, kind_of, latency_class
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
 from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
-from precharacterize.table import VERSION, LatencyTable, padded
+from precharacterize.table import LatencyTable, padded
+
+MODULES = ("precharacterize.build", "functional.parser", "functional.link")  # what makes a table of a text
 
 
 def table_key(program: Program, pipeline: PipelineParameters) -> str:
-    """What a table depends on: the text of the program, the kernel's name, the pipeline, these rules."""
-    return hashlib.sha256(f"{VERSION}:{program.digest}:{program.name}:{pipeline.key}".encode()).hexdigest()
+    """What a table depends on: the text of the program, the kernel's name, the pipeline, and the code used here."""
+    return key(MODULES, program.digest, program.name, pipeline.key)
+
+
+def characterize(program: Program, pipeline: PipelineParameters) -> LatencyTable:
+    """The program's latency table, from the cache folder if it is there; else built, and kept."""
+    tables, name = Kept("tables"), table_key(program, pipeline)
+    table = tables.load(name, LatencyTable.decode)
+    if table is None:
+        table = build_table(program, pipeline)
+        tables.save(name, table.encode())
+    return table
 
 
 def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:

@@ -1,0 +1,14 @@
+"""The executor that is used unless another one is asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from functional.executor import Executor
+from functional.llvm_executor import LlvmExecutor
+
+
+@cache
+def default_executor() -> Executor:
+    """One a process: it keeps machine code and buffers."""
+    return LlvmExecutor()

@@ -1,0 +1,100 @@
+"""Machine code of kernels and of the run time's helpers, kept on disk; the helpers are loaded once a process."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import asdict, replace
+from functools import cache
+from typing import Any
+
+from functional.disk.kept import Kept, key
+from functional.disk.llvm import binding, engine_of, features, machine, target
+from functional.ir import Symbol
+from functional.llvm_executor import runtime
+from functional.llvm_executor.analysis import independent
+from functional.llvm_executor.generate import Generated, generate
+from functional.llvm_executor.unit import NotGenerated
+from functional.numpy_executor.slots import Slots
+from functional.program import Program
+
+MODULES = ("functional.llvm_executor", "functional.parser", "functional.link")  # what makes code of a text
+
+
+class Compiled:
+    """A loaded kernel. `address` is its entry; `frames` keeps the frames of launches by their block's extents.
+
+    The engine has to outlive every call.
+    """
+
+    def __init__(self, program: Program, generated: Generated, engine: Any) -> None:
+        self.generated, self._engine = generated, engine
+        self.slots = Slots(program)
+        self.independent = independent(program)
+        self.frames: dict[tuple[int, ...], Any] = {}
+        self.address = engine.get_function_address("kernel")
+
+
+def _object(text: str, passes: tuple[str, ...]) -> bytes:
+    """Machine code of a module."""
+    llvm, host = binding(), machine()
+    try:
+        module = llvm.parse_assembly(text)
+    except RuntimeError as error:  # a form the generator gets wrong costs time, not the launch
+        raise NotGenerated from error
+    module.triple = host.triple
+    module.data_layout = str(host.target_data)
+    builder = llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options(speed_level=1))
+    manager = llvm.create_new_module_pass_manager()
+    for name in passes:
+        getattr(manager, f"add_{name}_pass")()
+    manager.run(module, builder)
+    return host.emit_object(module)
+
+
+_KERNEL_PASSES = ("sroa", "simplify_cfg")
+_RUNTIME_PASSES = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
+
+
+@cache
+def helpers() -> dict[str, int]:
+    """Addresses of the run time's functions, known to kernels by name from now on."""
+    text = runtime.text()
+    name = key(MODULES, "runtime", target())
+    engine = engine_of(Kept("objects").load_or_make(name, lambda: _object(text, _RUNTIME_PASSES)))
+    found = {name: engine.get_function_address(name) for name in runtime.exported(text)}
+    for name, address in found.items():
+        binding().add_symbol(name, address)
+    _keep_alive.append(engine)
+    return found
+
+
+_keep_alive: list[Any] = []
+
+
+def load(program: Program) -> Compiled:
+    """The machine code of a program, from the cache folder if it is there. Raises NotGenerated."""
+    helpers()
+
+    def build() -> bytes:
+        generated = generate(program)
+        if " half" in generated.text and "+f16c" not in features():  # would call a library that may not be there
+            raise NotGenerated
+        head = json.dumps(asdict(replace(generated, text=""))).encode()
+        return head + b"\n" + _object(generated.text, _KERNEL_PASSES)
+
+    name = key(MODULES, "kernel", program.digest, program.name, target())
+    head, _, code = Kept("objects").load_or_make(name, build).partition(b"\n")
+    fields = json.loads(head)
+    symbols = tuple(Symbol(**s) for s in fields.pop("symbols"))
+    return Compiled(program, Generated(symbols=symbols, **fields), engine_of(code))
+
+
+def call(name: str, *arguments: int) -> int:
+    """Call a helper with 64-bit arguments."""
+    return _callable(name, len(arguments))(*arguments)
+
+
+@cache
+def _callable(name: str, arity: int) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * arity)(helpers()[name])

@@ -1,0 +1,140 @@
+"""What is kept on disk: found again, made again where damaged, named by the code that made it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from abstim.target import trace_cache
+from functional import parser
+from functional.disk import digest
+from functional.disk.folder import cache_dir, make_folder
+from functional.disk.kept import Kept, key
+from functional.llvm_executor import object_code as executor_code
+from precharacterize.build import MODULES as TABLES
+
+ROOT = Path(__file__).parent.parent
+OBJECTS, TRACES = executor_code.MODULES, trace_cache.MODULES
+EXECUTOR = sorted(f"functional/llvm_executor/{path.name}" for path in (ROOT / "functional/llvm_executor").glob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """The sources in a folder of their own, where digests look for them."""
+    for package in ("functional", "precharacterize"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("suite", "__pycache__"))
+    find = digest._source.__wrapped__
+    monkeypatch.setattr(digest, "_source", lambda name: tmp_path / find(name).relative_to(ROOT))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget():
+    digest._module.cache_clear()
+    digest._is_module.cache_clear()
+    digest.sources_digest.cache_clear()
+
+
+def changes(modules, path: Path) -> bool:
+    """Does an edit of a file change the key?"""
+    before, text = key(modules), path.read_bytes()
+    path.write_bytes(text + b"\n# edited\n")
+    forget()
+    after = key(modules)
+    path.write_bytes(text)
+    forget()
+    return before != after
+
+
+def test_an_edit_of_the_executor_changes_the_names_of_its_objects(copy):
+    assert [name for name in EXECUTOR if not changes(OBJECTS, copy / name)] == []
+    assert changes(TRACES, copy / EXECUTOR[-1])
+
+
+@pytest.mark.parametrize("name", ["build", "classify", "pipeline", "registers", "table", "parameters"])
+def test_an_edit_of_the_rules_changes_the_names_of_tables(copy, name):
+    assert changes(TABLES, copy / f"precharacterize/{name}.py")
+
+
+def test_an_edit_of_the_grammar_changes_all_that_is_made_of_programs(copy):
+    grammar = copy / Path(parser.__file__).relative_to(ROOT).with_name("grammar.lark")
+    assert all(changes(modules, grammar) for modules in (OBJECTS, TABLES, TRACES, (parser.__name__,)))
+
+
+def test_an_edit_elsewhere_changes_nothing(copy):
+    assert not changes(OBJECTS, copy / "precharacterize/build.py")
+    assert not changes(TABLES, copy / "functional/accelsim/read.py")
+
+
+def test_a_library_is_part_of_the_key(monkeypatch):
+    before = key(OBJECTS)
+    digest.sources_digest.cache_clear()
+    monkeypatch.setattr(digest, "_version", lambda name: "0.0" if name == "numpy" else "1.0")
+    assert key(OBJECTS) != before
+    digest.sources_digest.cache_clear()
+
+
+def test_every_part_counts():
+    parts = [(), ("a",), ("a", "b"), ("ab",), (b"ab", ""), (np.arange(3),), (np.arange(4),), (np.zeros(0),), (1, 2.5)]
+    assert len({key((), *p) for p in parts}) == len(parts)
+
+
+def test_kept_is_found_and_made_again_where_damaged(capsys):
+    kept = Kept("things")
+    assert kept.load("a", bytes) is None
+    assert kept.load_or_make("a", lambda: b"content") == b"content"
+    assert kept.load_or_make("a", lambda: pytest.fail("made again")) == b"content"
+    assert list(kept.names()) == ["a"] and not capsys.readouterr().err
+    kept.path("a").write_bytes(kept.path("a").read_bytes()[:-1])
+    assert kept.load_or_make("a", lambda: b"other") == b"other"
+    assert "damaged" in capsys.readouterr().err
+    assert kept.load("a", bytes) == b"other"
+    kept.forget("a")
+    assert not list(kept.names())
+
+
+def test_what_cannot_be_decoded_is_damaged(capsys):
+    kept = Kept("things")
+    kept.save("a", b"12x")
+    assert kept.load("a", int) is None
+    assert "damaged" in capsys.readouterr().err and not kept.path("a").exists()
+
+
+def test_folders_are_their_owners_alone():
+    make_folder(cache_dir("a/b"))
+    for folder in (cache_dir("a/b"), cache_dir("a"), cache_dir("a").parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_no_home_costs_only_time(monkeypatch, capsys):
+    monkeypatch.delenv("ABSTIM_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert Kept("things").load_or_make("a", lambda: b"x") == b"x"
+    assert "cannot write" in capsys.readouterr().err
+    assert os.devnull in str(cache_dir("things"))
+
+
+def test_tables_of_the_grammar_are_plain_data_and_parse_the_same(capsys):
+    text = (ROOT / "functional/suite/hotspot/kernel.ptx").read_text()
+    read = []
+    for _ in range(2):  # made, then read
+        parser._lark.cache_clear()
+        read.append(parser._lark().parse(text))
+    assert read[0] == read[1]
+    (file,) = cache_dir("grammar").iterdir()
+    file.write_bytes(b"nonsense")
+    parser._lark.cache_clear()
+    assert parser._lark().parse(text) == read[0]
+    assert "damaged" in capsys.readouterr().err
