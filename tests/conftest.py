@@ -1,8 +1,25 @@
-"""Tests keep their caches apart from the user's; compiled engines outlive a test run."""
+"""Tests keep their caches apart from the user's; compiled engines outlive a test run, and no two workers compile the
+same one."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
-os.environ["ABSTIM_CACHE"] = str(Path(__file__).parent.parent / ".pytest_cache" / "abstim")
+CACHE = Path(__file__).parent.parent / ".pytest_cache" / "abstim"
+os.environ["ABSTIM_CACHE"] = str(CACHE)
+
+from functional.disk.machine_code import Native  # noqa: E402  after the cache is known
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    _object_code = Native._object_code
+
+    def _one_worker_compiles(native: Native, kinds: tuple[str, ...], arguments: tuple) -> bytes:
+        """The second worker to need some machine code waits for the first, and reads what that has kept."""
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with open(CACHE / f"{native._name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return _object_code(native, kinds, arguments)
+
+    Native._object_code = _one_worker_compiles

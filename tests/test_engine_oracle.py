@@ -13,8 +13,6 @@ from random_gpus import POLICIES, configured, gpus, mixtures
 from random_launches import Launch, launches, straight_launch
 
 from abstim.engine import EngineResult, simulate
-from abstim.engine.layout import LOG_COLUMNS
-from abstim.engine.simulation import Simulation
 from abstim.gpu.config import gpu_names, load_gpu
 from precharacterize.classify import Kind
 
@@ -68,10 +66,8 @@ def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.Data
 def test_a_barrier_issued_second_holds_its_warp() -> None:
     """On the TITAN X a store and the barrier behind it issue in one turn; the warp waits all the same."""
     gpu = load_gpu("titanx", ["perfect_memory=true", "sm_count=1"])
-    inputs = straight_launch([Kind.SHARED_STORE, Kind.BARRIER, Kind.ALU, Kind.EXIT], warps=12)
-    log = Simulation(inputs, gpu, 1).run(np.arange(1), drain=True, log_rows=100)
-    cycle, instruction = log[:, LOG_COLUMNS.index("cycle")], log[:, LOG_COLUMNS.index("instruction")]
-    assert cycle[instruction == 2].min() > cycle[instruction == 1].max()
+    kinds = [Kind.SHARED_STORE, Kind.BARRIER, *[Kind.ALU] * 6, Kind.EXIT]
+    assert_follows_the_rules(Launch(straight_launch(kinds, warps=13), gpu, 1))
 
 
 @EXAMPLES
