@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from abstim.cli import main
-from abstim.study.bench import BenchResult, Rate, against, compare
+from abstim.study.bench import BenchResult, Rate, against
+from abstim.study.bench import earlier_result as compare
 from abstim.study.validate import known_variants
 from functional.errors import InputError
 

@@ -26,39 +26,25 @@ SAME_IDEA = {
     "atomics.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
     "calls.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
     "control.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
+    "halves.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
     "wmma.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
-    "characterize.py": (COMMAND, {"precharacterize", "abstim/cli"}),
     "cold_start.py": (COMMAND, {"abstim/study", "abstim/cli", "abstim/show/report"}),
     "import_config.py": (COMMAND, {"abstim/gpu", "abstim/cli"}),
-    "machine.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
     "run.py": (
         "a target or launch through all of a room, and the command of it",
-        {"functional/llvm_executor", "functional/numpy_executor", "abstim/session", "abstim/analytic", "abstim/cli"},
+        {"functional/llvm_executor", "functional/numpy_executor", "abstim/cli"},
     ),
     "sweep.py": (COMMAND, {"abstim/study/explore", "abstim/show/report"}),
     "trace.py": (COMMAND, {"functional", "abstim/cli"}),
     "validate.py": (COMMAND, {"abstim/study", "abstim/cli"}),
-    "read.py": (FORMAT, {"functional/accelsim", "functional/store"}),
-    "write.py": (FORMAT, {"functional/accelsim", "functional/store"}),
+    "read.py": (FORMAT, {"functional/accelsim", "functional/trace_store"}),
+    "write.py": (FORMAT, {"functional/accelsim", "functional/trace_store"}),
     "errors.py": (
         "what a user or caller can do wrong; sampling knows nothing of functional",
         {"functional", "sampling"},
     ),
+    "warm_up.py": ("sampling's ways to warm up, and how abstim does it", {"sampling/cold_start", "abstim/session"}),
     "markov.py": ("TBPoint's chain: differentiable, and as published", {"abstim/analytic", "sampling/tbpoint"}),
-    "result.py": (
-        "what the room returns, as plain data",
-        {"abstim/session", "abstim/study/fit", "abstim/study/sample", "abstim/study/explore"},
-    ),
-    "profile.py": ("sampling's profile, and how abstim fills one in", {"sampling", "abstim/study/sample"}),
-    "features.py": ("sampling's features, and how abstim counts them", {"sampling/pka", "abstim/study/sample"}),
-    "warm_up.py": (
-        "sampling's ways to warm up, and how abstim does it",
-        {"sampling/cold_start", "abstim/study/sample"},
-    ),
-    "store.py": (
-        "what the room keeps on disk",
-        {"precharacterize", "abstim/study/sample", "abstim/study/explore"},
-    ),
 }
 # Public things without a docstring, a package; these numbers may only fall
 WITHOUT_DOCSTRING = {"functional": 51}

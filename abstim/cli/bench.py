@@ -13,7 +13,7 @@ from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.study.bench import BenchResult
-    from abstim.study.bench.compare import Verdict
+    from abstim.study.bench.earlier_result import Verdict
 
 _REFERENCE, _COMPARE, _SAMPLE = "Beside the reference", "Beside an earlier result", "Sampling methods"
 
@@ -88,7 +88,7 @@ def bench(
     from abstim.show.tables import print_json, progress
     from abstim.study import bench as library
     from abstim.study.bench import against
-    from abstim.study.bench import compare as comparison
+    from abstim.study.bench import earlier_result as comparison
     from functional import suite
 
     chosen = names or [n for g in group or ("table1",) for n in suite.names(None if g == "all" else g)]

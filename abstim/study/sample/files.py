@@ -13,8 +13,8 @@ from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
 from functional.errors import InputError
 from sampling import Profile, SamplingError, Selection
-from sampling.export import write_csv, write_kernelslist, write_simpoints
 from sampling.pka import LightProfile, read_nsight_compute, read_nsight_systems
+from sampling.selection_files import write_csv, write_kernelslist, write_simpoints
 
 
 def known_from(profile: Path | None, light: Path | None) -> Known | None:
