@@ -81,7 +81,7 @@ def test_some_kernels_do_run_on_several_threads(several: LlvmExecutor, monkeypat
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    seed=st.integers(0, 1 << 32), size=st.integers(1, 40), grid=st.integers(1, 40),
+    seed=st.integers(0, 1 << 32), size=st.integers(1, 15), grid=st.integers(1, 40),
     block=st.sampled_from([(32, 1), (70, 1), (16, 3)]), chosen=st.lists(st.integers(0, 39), max_size=30),
 )  # fmt: skip
 def test_random_kernels(seed: int, size: int, grid: int, block: tuple[int, int], chosen: list[int]) -> None:
