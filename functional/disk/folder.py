@@ -25,7 +25,7 @@ def cache_dir(kind: str) -> Path:
         return Path(own) / kind
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # there is no home: this folder can be neither read nor written, which only costs time
+    except RuntimeError:  # there is no home: a folder that cannot be read or written costs time
         base = os.devnull
     return Path(base) / "abstim" / kind
 

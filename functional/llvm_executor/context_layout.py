@@ -12,7 +12,7 @@ CONTEXT = (
     "last_start", "last_end", "stored_start", "stored_end",  # the region a load, a store found last
     "touched",  # host address of a byte a region, of LOADED and STORED
     "pages", "saved", "saved_count",  # see undo.py
-    "stores", "stores_step",  # host address where the next store notes where its line records are; 8, or 0: unwanted
+    "stores", "stores_step",  # address at which the next store notes where its records lie; 8, or 0: not noted
     "const", "const_limit", "param", "param_limit", "shared", "shared_limit", "local", "local_limit", "local_stride",
     "local_word",  # (warp of the grid) * words of a thread's local memory
     "records", "records_stop",  # host addresses: next line record, end of the buffer
