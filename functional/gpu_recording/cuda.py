@@ -37,33 +37,40 @@ class CudaDevice:
         self._call("cuCtxSetCurrent", context)
 
     def load(self, ptx: str) -> None:
+        """Compile a module for this GPU; `launch` and `variable` mean the latest."""
         self._call("cuModuleLoadData", byref(self._module), c_char_p(ptx.encode()))
 
     def allocate(self, size_bytes: int) -> int:
+        """Address of that many bytes of device memory, whatever is in them."""
         address = c_uint64()
         self._call("cuMemAlloc_v2", byref(address), c_size_t(size_bytes))
         return address.value
 
     def free(self, address: int) -> None:
+        """Give back what `allocate` gave."""
         self._call("cuMemFree_v2", c_uint64(address))
 
     def write(self, address: int, data: np.ndarray) -> None:
+        """Copy an array's bytes to the device."""
         data = np.ascontiguousarray(data)
         if data.nbytes:
             self._call("cuMemcpyHtoD_v2", c_uint64(address), c_void_p(data.ctypes.data), c_size_t(data.nbytes))
 
     def read(self, address: int, size_bytes: int) -> np.ndarray:
+        """Bytes of device memory: uint8 [size_bytes]."""
         data = np.empty(size_bytes, np.uint8)
         if size_bytes:
             self._call("cuMemcpyDtoH_v2", c_void_p(data.ctypes.data), c_uint64(address), c_size_t(size_bytes))
         return data
 
     def variable(self, name: str) -> int:
+        """Address of a global variable of the module."""
         address, size = c_uint64(), c_size_t()
         self._call("cuModuleGetGlobal_v2", byref(address), byref(size), self._module, c_char_p(name.encode()))
         return address.value
 
     def launch(self, kernel: str, grid: Dim3, block: Dim3, parameters: bytes, dynamic_shared_bytes: int) -> None:
+        """Run a kernel of the module to its end."""
         function = c_void_p()
         self._call("cuModuleGetFunction", byref(function), self._module, c_char_p(kernel.encode()))
         if dynamic_shared_bytes > _DEFAULT_SHARED_BYTES:

@@ -206,13 +206,16 @@ class CallSpace(LocalSpace):
     name, window = "param", 0
 
     def limit(self, machine: Machine) -> int:
+        """One frame, or of a recursive program all of them."""
         slots = machine.code.slots
         return slots.call_bytes + slots.frame_bytes * (slots.frames - 1)
 
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
+        """Behind the thread's local memory."""
         return super().offsets(frame, inst, addresses, size) + frame.machine.code.slots.local_bytes
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
+        """As of parameters."""
         return ParamSpace.sectors(SPACES["param"], frame, part, size)  # type: ignore[arg-type]
 
 
