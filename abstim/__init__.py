@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 # Where each public name lives; loaded on first use, because a start of the command should not pay for all of them.
 _HOME = {
     "run": "abstim.models",
+    "run_many": "abstim.models",
     "load": "abstim.target.loading",
     "kernel_time": "abstim.gradient.kernel_time",
     "load_gpu": "abstim.gpu.config",
@@ -21,7 +22,7 @@ _HOME = {
     "LaunchResult": "abstim.session.result",
     "InputError": "functional.errors",
 }
-__all__ = ["Gpu", "InputError", "LaunchResult", "RunResult", "kernel_time", "load", "load_gpu", "run"]
+__all__ = ["Gpu", "InputError", "LaunchResult", "RunResult", "kernel_time", "load", "load_gpu", "run", "run_many"]
 
 
 def __getattr__(name: str) -> Any:
