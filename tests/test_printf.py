@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from abstim.cli.app import app
 from abstim.target import trace_cache
+from functional.disk.kept import Kept
 from functional.printed import MOST_BYTES, Printed
 
 # printf("%d %d %d\n", block, warp, round) by the first lane of each warp, twice, with a barrier in between
@@ -39,7 +40,9 @@ WANTED = "".join(f"{block} {warp} {turn}\n" for block in range(3) for warp in ra
 @pytest.fixture
 def ptx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "traces").mkdir()
-    monkeypatch.setattr(trace_cache, "_path", lambda key: tmp_path / "traces" / key)
+    kept = Kept("traces")
+    kept.folder = tmp_path / "traces"
+    monkeypatch.setattr(trace_cache, "Kept", lambda kind: kept)
     (tmp_path / "k.ptx").write_text(_KERNEL)
     return str(tmp_path / "k.ptx")
 

@@ -144,7 +144,8 @@ def run_grid(state, code, streams, offsets, order, drain):
             n = launch.first + k if launch.first + k < m.sm_count else launch.first + k - m.sm_count
             sms[n].more_blocks = more
             sms[n].horizon = min(next_dispatch(sms[n], m), launch.limit) if more else launch.limit
-            advance(context_of(gpu, code, streams, n))
+            if sms[n].live > 0 and sms[n].clock <= sms[n].horizon:  # most wait: a call costs as much as some cycles
+                advance(context_of(gpu, code, streams, n))
             if sms[n].live > 0:
                 clock = min(clock, sms[n].clock)
             dispatch = next_dispatch(sms[n], m)
