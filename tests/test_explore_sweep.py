@@ -18,6 +18,7 @@ import pytest
 
 import abstim
 from abstim.gpu.config import load_gpu
+from abstim.session.session import open_session
 from abstim.study.explore import explore, sweep_of
 from abstim.study.explore.exploration import FORMATS, check_format
 from abstim.study.explore.jobs import Planner
@@ -278,11 +279,10 @@ def test_a_cluster_nobody_answers_at_is_said_in_one_line(own_store, monkeypatch)
 
 def test_a_worker_of_another_version_is_refused(monkeypatch):
     from abstim.study.explore import cluster
-    from abstim.target.execution import execute
 
-    planner = Planner([execute(abstim.target.resolve.open_target("nn_euclid"))])
+    planner = Planner([open_session("nn_euclid")])
     job = next(planner.jobs(0, GPU))
-    arguments = (planner.inputs(job), [job.gpu], [job.blocks_per_sm], "compiled")
+    arguments = (planner.inputs(job), [job.gpu], [job.blocks_per_sm])
     assert cluster.on_worker(cluster.engine_digest(), *arguments)[0] > 0
     with pytest.raises(InputError, match="another version"):
         cluster.on_worker("other", *arguments)

@@ -93,8 +93,8 @@ def test_kept_caches_never_make_a_run_of_equal_launches_slower():
 
 
 def simulation_with(benchmark: str, overrides: list[str], gpu: str = "gtx480") -> Simulation:
-    workload, point = execute(open_target(benchmark)), load_gpu(gpu, overrides)
-    return Simulation(workload.inputs(0, point), point, 1)
+    session, point = open_session(benchmark), load_gpu(gpu, overrides)
+    return Simulation(session.inputs(0, point), point, 1)
 
 
 def test_a_program_whose_unit_the_gpu_lacks_is_refused():

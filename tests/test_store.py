@@ -107,7 +107,7 @@ def test_traces_come_back(name: str, tmp_path: Path) -> None:
         assert stored.launches[number].grid == launch.grid and stored.launches[number].block == launch.block
         assert stored.launches[number].shared_bytes == launch.shared_bytes
         assert stored.registers(stored.launches[number]) == case.registers(launch)
-    assert execute(stored).execution.outputs == executed.outputs
+    assert execute(stored).outputs == executed.outputs
 
 
 def test_it_times_like_its_target_without_its_files(store: Path, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from statistics import median
+from typing import Any
 
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.progress import Progress, silent
@@ -72,3 +74,7 @@ def design_points(gpu: Gpu, count: int) -> list[Gpu]:
             break
         found[_varied(gpu, dict(zip(reversed(choices), values, strict=True)))] = None
     return list(found)
+
+
+def _varied(gpu: Gpu, values: dict[str, Any]) -> Gpu:
+    return replace(gpu, spec=replace(gpu.spec, **values))

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 MIN_SECONDS = 0.2
 
 
-def _varied(gpu: Gpu, values: dict[str, Any]) -> Gpu:
-    return replace(gpu, spec=replace(gpu.spec, **values))
-
-
 def _repeat(run: Callable[[], Any]) -> tuple[float, float, Any]:
     """(fastest, first) seconds and the last result of a function called for at least MIN_SECONDS."""
     times: list[float] = []
