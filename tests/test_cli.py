@@ -86,6 +86,7 @@ def test_help_imports_nothing_slow():
     "arguments, message",
     [
         (("run", "hotspit"), "hotspot"),
+        (("explore", "micro_barrier", "--vary", "sm_count=1,2", "--backend", "array"), "No such option: --backend"),
         (("run", "hotspot", "--gpu", "gtx48"), "unknown GPU 'gtx48'; did you mean gtx480?"),
         (("run", "hotspot", "--set", "sm_cuont=3"), "did you mean sm_count?"),
         (("run", "hotspot", "--set", "sm_count=0"), "not a whole number from 1 to 4096"),

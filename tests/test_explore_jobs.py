@@ -148,3 +148,17 @@ def test_launches_that_do_the_same_are_one_job():
     twice = Planner([open_session(case)])
     assert len({job.key for job in twice.jobs(0, base("perfect"))}) == 1
     assert len({job.key for job in base_jobs("perfect")}) == len(base_jobs("perfect"))
+
+
+def test_fetches_a_cycle_are_what_makes_a_job_of_its_own():
+    """A store once gave one engine's cycles of 1 fetch for another's of 4."""
+    names = [f"fetches_per_cycle={count}" for count in (1, 4)]
+    found = [jobs(load_gpu("gtx480", ["sm_count=2", name])) for name in names]
+    for one, four in zip(*found, strict=True):
+        assert one.key != four.key
+
+
+def test_the_model_is_part_of_every_key(monkeypatch):
+    before = [job.key for job in jobs(load_gpu("gtx480"))]
+    monkeypatch.setattr("abstim.study.explore.jobs.engine_digest", lambda: "another model")
+    assert not {job.key for job in Planner([open_session("nn_euclid")]).jobs(0, load_gpu("gtx480"))} & set(before)

@@ -93,5 +93,5 @@ def test_random_words(words: list[bytes]) -> None:
 @pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.slow)])
 def test_mutated_programs(first: int) -> None:
     assert all(judge(sample) for sample in SAMPLES)
-    found = [judge(mutated(seed)) for seed in range(first, first + (60 if not first else 5000))]
+    found = [judge(mutated(seed)) for seed in range(first, first + (60 if not first else 2000))]
     assert not all(found)
