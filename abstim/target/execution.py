@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from abstim.progress import Progress, silent
 from abstim.target import trace_cache
+from abstim.target.check_trace import check_trace
 from abstim.target.trace_cache import Execution, OutputCheck
 from abstim.target.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.case import Case
+from functional.disk.folder import note
 from functional.errors import InputError
 from functional.trace_store import StoredCase, StoreWriter
 
@@ -35,12 +37,12 @@ def execute(
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
     """
     if case.traces:
-        return Execution(case.traces, from_cache=True)
+        return _checked(case, Execution(case.traces, from_cache=True))
     started = perf_counter()
     if isinstance(case, StoredCase):
-        return replace(_stored(case, progress), seconds=perf_counter() - started, from_cache=True)
+        return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
     key = trace_cache.execution_key(case, type(executor).__name__)
-    execution = trace_cache.load(key)
+    execution = _from_cache(case, key)
     from_cache = execution is not None
     if execution is None:
         from functional.default_executor import default_executor  # not needed, and not imported, if the cache has it
@@ -48,6 +50,25 @@ def execute(
         execution = execute_case(case, executor or default_executor(), instruction_budget, progress)
         trace_cache.save(key, execution)
     return replace(execution, seconds=perf_counter() - started, from_cache=from_cache)
+
+
+def _from_cache(case: Case, key: str) -> Execution | None:
+    """What is kept under a key; a file that is whole and holds something else is said so and made again."""
+    found = trace_cache.load(key)
+    try:
+        return found and _checked(case, found)
+    except InputError as error:
+        note(f"cache: {error}; executing again")
+        return None
+
+
+def _checked(case: Case, execution: Execution) -> Execution:
+    """An execution that comes from files. Raises InputError for a trace that its launch cannot have made."""
+    if len(execution.traces) != len(case.launches):
+        raise InputError(f"{case.name}: {len(execution.traces)} traces of {len(case.launches)} launches")
+    for number, (launch, trace) in enumerate(zip(case.launches, execution.traces, strict=True)):
+        check_trace(trace, launch, f"{case.name}, launch {number}")
+    return execution
 
 
 def execute_in_turn(

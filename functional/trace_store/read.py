@@ -48,7 +48,12 @@ class StoredCase(Case):
     def trace(self, number: int) -> Trace:
         """The trace of a launch. Raises InputError for a file that is damaged."""
         launch = self.launches[number]
-        trace = concatenate(list(self.stream(number)), launch.warps_per_block)
+        chunks = list(self.stream(number))
+        try:
+            trace = concatenate(chunks, launch.warps_per_block)
+        except (ValueError, IndexError, TypeError, OverflowError, MemoryError) as error:
+            path = self.folder / self.manifest.launches[number].file
+            raise manifest.damaged(path, f"its chunks do not fit together: {error}") from None
         if len(trace.thread_blocks) != launch.thread_blocks:
             path = self.folder / self.manifest.launches[number].file
             raise manifest.damaged(path, f"{len(trace.thread_blocks)} thread blocks of {launch.thread_blocks}")
@@ -62,6 +67,8 @@ def open_store(folder: str | Path) -> StoredCase:
     folder = Path(folder)
     whole = manifest.read(folder)
     for entry in whole.launches:
+        if Path(entry.file).name != entry.file or entry.file in ("", ".", ".."):
+            raise manifest.damaged(folder, f"its manifest names {entry.file!r}, which is no file of the store")
         _check_size(folder / entry.file, entry.file_bytes)
     path = folder / manifest.PTX
     _check_size(path, None)
