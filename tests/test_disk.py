@@ -138,3 +138,19 @@ def test_tables_of_the_grammar_are_plain_data_and_parse_the_same(capsys):
     parser._lark.cache_clear()
     assert parser._lark().parse(text) == read[0]
     assert "damaged" in capsys.readouterr().err
+
+
+def test_what_others_may_have_written_is_not_used(tmp_path, monkeypatch, capsys):
+    """Machine code is run as it is found: nobody else may put it there."""
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    kept = Kept("objects")
+    kept.save("one", b"mine")
+    assert kept.load("one", bytes) == b"mine" and kept.folder.stat().st_mode & 0o077 == 0
+    kept.folder.chmod(0o777)
+    assert kept.load("one", bytes) is None and "others may write" in capsys.readouterr().err
+    kept.folder.chmod(0o700)
+    kept.path("one").chmod(0o666)
+    assert kept.load("one", bytes) is None
+    kept.path("one").chmod(0o600)
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    assert kept.load("one", bytes) is None and "another user" in capsys.readouterr().err

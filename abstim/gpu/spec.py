@@ -118,7 +118,7 @@ class Spec:
     l1i_line_bytes: int = _power_of_two(1024)
     const_sets: int = _power_of_two(4096)
     const_ways: int = _whole(1, 4096)
-    const_line_bytes: int = _whole(64, 128, "64 or 128: the trace holds 128 B lines of 32 B sectors")
+    const_line_bytes: int = _power_of_two(128, 64)  # a trace holds 128 B lines of 32 B sectors
     l1d_sets: int = _power_of_two(4096)
     l1d_ways: int = _whole(1, 4096)
     l1d_line_bytes: int = _whole(128, 128, "128: the trace holds 128 B lines")

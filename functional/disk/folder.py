@@ -35,6 +35,21 @@ def make_folder(path: Path) -> None:
     for folder in reversed([path, *path.parents]):
         if not folder.is_dir():
             folder.mkdir(mode=0o700, exist_ok=True)
+    if hasattr(os, "getuid") and path.stat().st_uid == os.getuid() and path.stat().st_mode & 0o022:
+        path.chmod(0o700)  # made by an older version: what is in it is made again, once
+
+
+def strangers(path: Path) -> str:
+    """Who else may have written a file, "" if nobody: one that is not this user's, or in a folder others may write."""
+    if not hasattr(os, "getuid"):
+        return ""
+    for place in (path, path.parent):
+        found = place.stat()
+        if found.st_uid != os.getuid():
+            return f"{place} belongs to another user"
+        if found.st_mode & 0o022:
+            return f"others may write {place}"
+    return ""
 
 
 def trace_cache_bytes() -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from functional.disk.digest import sources_digest
-from functional.disk.folder import cache_dir, evict, mark_used, note, write_atomic
+from functional.disk.folder import cache_dir, evict, mark_used, note, strangers, write_atomic
 
 Result = TypeVar("Result")
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
@@ -50,6 +50,9 @@ class Kept:
         try:
             content = path.read_bytes()
         except OSError:
+            return None
+        if who := strangers(path):
+            note(f"cache: {who}; {name} is made again")
             return None
         try:
             found = decode(_checked(content))
