@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy
 from abstim.progress import Progress, in_parallel, pipelined, silent
+from abstim.session.flush import Flushed, check_flush
 from abstim.session.limits import limit_of, memory_use
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, run_result
 from abstim.session.session import Session
-from abstim.session.warm_up import Flushed, check_flush
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult

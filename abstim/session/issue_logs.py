@@ -10,8 +10,8 @@ from jaxtyping import Int64
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
+from abstim.session.flush import Flushed
 from abstim.session.session import Session
-from abstim.session.warm_up import Flushed
 from functional.errors import InputError
 
 MOST_ISSUES = 20_000_000  # of a launch: a gigabyte of log

@@ -13,7 +13,7 @@ import numpy as np
 
 from abstim.engine.inputs import COUNTERS
 from abstim.gpu.config import Gpu
-from abstim.session.warm_up import EMPTY, KEPT
+from abstim.session.flush import EMPTY, KEPT
 from abstim.study.sample.sampled_program import Measured
 from abstim.target.trace_cache import execution_key
 from functional.case import Case

@@ -15,8 +15,9 @@ from abstim.engine.kept_caches import Caches
 from abstim.engine.warming import warm
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
+from abstim.session.flush import EMPTY, Flushed
 from abstim.session.session import Session
-from abstim.session.warm_up import EMPTY, Flushed, WarmUp
+from abstim.session.warm_up import WarmUp
 from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import EngineSimulator
 from abstim.study.sample.warp_profiles import EngineFunctional

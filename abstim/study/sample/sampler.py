@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import Gpu, gpu_of
 from abstim.progress import Progress, silent
+from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
 from abstim.session.session import Session
-from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
+from abstim.session.warm_up import WarmUp, warm_up_named
 from abstim.study.sample.inside import inside_named
 from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
