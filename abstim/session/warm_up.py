@@ -1,6 +1,6 @@
 """What the caches of a GPU hold when a launch begins, if it is not what a flush left: what the memory accesses of
-launches before it leave (J. Sys, "Quantifying and mitigating the
-cold-start problem in GPU simulation", Ghent University 2024, section 2.4.1 and chapter 6)."""
+launches before it leave (J. Sys, "Quantifying and mitigating the cold-start problem in GPU simulation", Ghent
+University 2024, section 2.4.1 and chapter 6)."""
 
 from __future__ import annotations
 
