@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,7 +86,8 @@ def test_every_method_states_an_interval_that_holds_its_estimate(method) -> None
 
 def test_the_same_sample_twice_is_the_same() -> None:
     first, second = (sample("bfs", REAL, "photon").estimate for _ in range(2))
-    assert first == second
+    # What was executed may differ: the second finds the analyses that the first has kept on disk
+    assert replace(first, functional_fraction=0.0) == replace(second, functional_fraction=0.0)
 
 
 def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
