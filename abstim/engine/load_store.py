@@ -8,6 +8,7 @@ import numpy as np
 from abstim.engine import l1d
 from abstim.engine.l2 import READ
 from abstim.engine.read_only_caches import const_line, texture_line
+from functional import line_record
 from functional.disk.compile import jit
 from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
@@ -17,14 +18,15 @@ PARAM_LOAD, CONST_LOAD, GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (
 )  # fmt: skip
 SHARED_LOAD, SHARED_ATOMIC, TEXTURE_LOAD = int(Kind.SHARED_LOAD), int(Kind.SHARED_ATOMIC), int(Kind.TEXTURE_LOAD)
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 
 
 @jit
 def line_and_sectors(streams, k):
-    """Line number and set of touched sectors of record `k` (functional.trace)."""
+    """Line number and set of touched sectors of record `k` (functional.line_record)."""
     record = np.int64(streams.records[k])
-    return record >> 5, (record >> 1) & 15
+    return line_of(record), sectors_of(record)
 
 
 @jit
@@ -77,7 +79,7 @@ def occupancy_of(c, w, i):
     if kind < PARAM_LOAD:
         return 1, sm.record[w]
     end = sm.record[w]
-    while c.streams.records[end] & 1:
+    while more_follow(c.streams.records[end]):
         end += 1
     return max(1, pipe_cycles(c, i, sm.record[w], end + 1)), end + 1
 

@@ -13,12 +13,11 @@ from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from functional.disk.machine_code import Native
-from functional.memory import GLOBAL_BASE
-from functional.trace import LINE_BYTES, PARAM_WINDOW_LINE
+from functional.line_record import ALL_SECTORS, SECTOR_SHIFT, is_data, line_of
 
 _walk = Native("abstim.engine.tag_walk", "walk")
 _controllers = Native("abstim.engine.tag_walk", "controllers")
-SECTOR_BITS = np.uint32(15 << 1)  # of a record
+SECTOR_BITS = np.uint32(ALL_SECTORS << SECTOR_SHIFT)  # of a record
 
 
 def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, share: float = 1.0) -> None:
@@ -44,8 +43,7 @@ def warm_code(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches
 
 def data(records: np.ndarray) -> np.ndarray:
     """Which records are of global or local memory, not of constants and parameters."""
-    lines = records >> np.uint32(5)
-    return (lines >= GLOBAL_BASE // LINE_BYTES) & (lines < PARAM_WINDOW_LINE)
+    return is_data(line_of(records))
 
 
 def without_data(inputs: LaunchInputs) -> LaunchInputs:
