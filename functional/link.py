@@ -36,8 +36,7 @@ def link(module: Module, kernel_name: str) -> Program:
     entry = _entry(module, kernel_name)
     callees, recursive = reachable(module, entry)
     functions = [entry, *callees]
-    for function in functions:
-        _check_calls(module, function)
+    _check_calls(module, functions)
     starts: dict[str, int] = {}
     instructions: list[Instruction] = []
     variables = _used_variables(module, functions)
@@ -83,27 +82,33 @@ def _entry(module: Module, name: str) -> Kernel:
     raise InputError(f"{module.path}: no kernel '{name}'; {hint}")
 
 
-def _check_calls(module: Module, caller: Kernel) -> None:
+def _check_calls(module: Module, callers: list[Kernel]) -> None:
     """What a call by name hands over must be as large as the function declares: executors copy what it declares."""
-    sizes = {v.name: v.bytes for v in caller.variables if v.space == "param"}
-    sizes |= {p.name: p.bytes for p in (*caller.parameters, *caller.returns)}
-    for call in caller.instructions:
-        callee = module.kernels.get(call.callee or "") if call.opcode == "call" else None
-        if callee is None:
-            continue
-        for what, given, declared in (
-            ("argument", call.sources, callee.parameters), ("return value", call.destinations, callee.returns),
-        ):  # fmt: skip
-            if len(given) != len(declared):
-                message = f"'{callee.name}' has {len(declared)} {what}s, the call {len(given)}"
-                raise PtxError(module.path, call.line, message)
-            for operand, parameter in zip(given, declared, strict=True):
-                size = sizes.get(operand.name) if isinstance(operand, Symbol) else None
-                if size is not None and size != parameter.bytes:
-                    message = (
-                        f"{what} '{parameter.name}' of '{callee.name}' has {parameter.bytes} B, the call gives {size}"
-                    )
-                    raise PtxError(module.path, call.line, message)
+    for caller in callers:
+        sizes = {v.name: v.bytes for v in caller.variables if v.space == "param"}
+        sizes |= {p.name: p.bytes for p in (*caller.parameters, *caller.returns)}
+        for call in caller.instructions:
+            callee = module.kernels.get(call.callee or "") if call.opcode == "call" else None
+            if callee is None:
+                continue
+            wrong = _mismatch("argument", call.sources, callee.parameters, sizes)
+            wrong = wrong or _mismatch("return value", call.destinations, callee.returns, sizes)
+            if wrong:
+                raise PtxError(module.path, call.line, f"call of '{callee.name}': {wrong}")
+
+
+def _mismatch(
+    what: str, given: tuple[Operand | None, ...], declared: tuple[Parameter, ...], sizes: dict[str, int]
+) -> str:
+    """How what a call gives differs from what the function declares, "" if it does not. `sizes`: bytes of the caller's
+    `.param` variables; operands that are none are left to the executors."""
+    if len(given) != len(declared):
+        return f"{len(given)} {what}s, the function has {len(declared)}"
+    for operand, parameter in zip(given, declared, strict=True):
+        size = sizes.get(operand.name, parameter.bytes) if isinstance(operand, Symbol) else parameter.bytes
+        if size != parameter.bytes:
+            return f"{what} '{parameter.name}' has {parameter.bytes} B, the call gives {size}"
+    return ""
 
 
 def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:

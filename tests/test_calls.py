@@ -225,9 +225,9 @@ def test_what_a_loaded_kernel_prints(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "message"), [
-    ((16, 16, 16, 2048), "return value 'r' of 'f' has 2048 B, the call gives 16"),
-    ((16, 2048, 16, 16), "argument 'a' of 'f' has 2048 B, the call gives 16"),
-    ((8, 16, 16, 16), "argument 'a' of 'f' has 16 B, the call gives 8"),
+    ((16, 16, 16, 2048), "call of 'f': return value 'r' has 2048 B, the call gives 16"),
+    ((16, 2048, 16, 16), "call of 'f': argument 'a' has 2048 B, the call gives 16"),
+    ((8, 16, 16, 16), "call of 'f': argument 'a' has 16 B, the call gives 8"),
 ])  # fmt: skip
 def test_a_call_hands_over_what_the_function_declares(sizes, message):
     """Executors copy the declared size: a larger one would reach the host's memory behind the thread's."""

@@ -7,8 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
-from abstim.target.check_trace import check_trace
+from abstim.study.sample.sampler import opened
+from abstim.target.check_trace import check_traces
+from abstim.target.execution import execute
+from abstim.target.resolve import open_target
 from functional.errors import InputError
 
 
@@ -42,15 +46,33 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", ["hotspot", "nn_euclid"])
-def test_a_trace_of_the_launch_passes(name):
-    for number, launch, trace in open_session(name).each():
-        check_trace(trace, launch, f"{name} {number}")
+def test_traces_of_the_launches_pass(name):
+    session = open_session(name)
+    check_traces(session.case, list(session.traces.in_order()))
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_trace_is_refused_in_one_line(forgery):
-    _, launch, trace = next(open_session("hotspot").each())
-    forged = replace(trace, **FORGERIES[forgery](trace))
-    with pytest.raises(InputError, match="not one of this launch") as error:
-        check_trace(forged, launch, "a file")
+    session = open_session("hotspot")
+    traces = list(session.traces.in_order())
+    traces[1] = replace(traces[1], **FORGERIES[forgery](traces[1]))
+    with pytest.raises(InputError, match="hotspot, launch 1: the trace is not one of") as error:
+        check_traces(session.case, traces)
     assert "\n" not in str(error.value)
+
+
+def test_a_trace_too_few_is_refused():
+    session = open_session("hotspot")
+    with pytest.raises(InputError, match="1 traces of 2 launches"):
+        check_traces(session.case, list(session.traces.in_order())[:1])
+
+
+def test_no_way_to_a_kept_execution_goes_past_the_check(monkeypatch, capsys):
+    """`run` and `sample` read the same files."""
+    case = open_target("hotspot")
+    whole = execute(case)
+    forged = replace(whole, traces=tuple(replace(t, records=t.records | np.uint32(1)) for t in whole.traces))
+    monkeypatch.setattr("abstim.target.trace_cache.load", lambda key: forged)
+    monkeypatch.setattr("abstim.target.trace_cache.save", lambda key, execution: None)
+    assert not execute(case).from_cache and "executing again" in capsys.readouterr().err
+    assert not opened(case, load_gpu("gtx480"), online=True).launches.given

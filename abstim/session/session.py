@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from functional.resources import Registers
     from functional.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters
-
-LAUNCHES_KEPT = 64  # of a target that makes each when it is asked for
 
 
 class Traces(Protocol):
@@ -71,7 +68,6 @@ class Session:
     def __init__(self, case: Case, traces: Traces | None = None, parse_seconds: float = 0.0) -> None:
         self.case, self.parse_seconds = case, parse_seconds
         self.traces: Traces = Execution(()) if traces is None else traces
-        self.launch = lru_cache(LAUNCHES_KEPT)(case.launches.__getitem__)
         self._registers: dict[str, Registers] = {}
         self._tables: dict[tuple[str, str, PipelineParameters], LatencyTable] = {}
         self._firsts: dict[str, int] = {}
@@ -95,6 +91,10 @@ class Session:
         """Launches in order: number, launch, trace."""
         for number, trace in enumerate(self.traces.in_order()):
             yield number, self.launch(number), trace
+
+    def launch(self, number: int) -> Launch:
+        """A launch of the target."""
+        return self.case.launches[number]
 
     def first_launch_of(self, number: int) -> int:
         """The first launch of the same kernel."""
@@ -127,11 +127,11 @@ class Session:
 
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
-        from precharacterize import characterize
-
         program = self.launch(number).program
         key = (program.digest, program.name, gpu.pipeline)
         if key not in self._tables:
+            from precharacterize import characterize
+
             started = perf_counter()
             self._tables[key] = characterize(program, gpu.pipeline)
             self._characterize_seconds += perf_counter() - started
@@ -164,9 +164,8 @@ class Session:
         """Send the memory accesses of the last `share` of a launch's thread blocks through the caches, without time."""
         from abstim.engine.warming import warm
 
-        warm(
-            self.inputs(number, gpu, self.traces.accesses(number)), gpu, self.blocks_per_sm(number, gpu), caches, share
-        )
+        inputs = self.inputs(number, gpu, self.traces.accesses(number))
+        warm(inputs, gpu, self.blocks_per_sm(number, gpu), caches, share)
 
     def warm_code(self, number: int, gpu: Gpu, caches: Caches) -> None:
         """Send what a launch's first wave reads of instructions and constants through the caches, without time."""

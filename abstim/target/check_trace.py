@@ -6,9 +6,13 @@ would have it read beyond arrays, or time nonsense.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Bool, Int64
 
+from functional.case import Case
 from functional.errors import InputError
 from functional.launch import Launch
 from functional.line_record import more_follow
@@ -21,14 +25,40 @@ STREAMS = {"blocks": "block_offsets", "records": "record_offsets", "conflicts": 
 LANES = 32
 
 
-def check_trace(trace: Trace, launch: Launch, where: str) -> None:
-    """Raises InputError, naming `where` the trace is from and what is wrong with it, unless it is one of all thread
-    blocks of the launch: every warp with its basic blocks, and of each access as many records and conflicts as the
-    engine will ask for."""
-    for problem in (_shape(trace, launch), lambda: _offsets(trace), lambda: _contents(trace, launch.program)):
-        found = problem() if callable(problem) else problem
-        if found:
-            raise InputError(f"{where}: the trace of '{launch.program.name}' is not one of this launch: {found}")
+class BlockCounts(NamedTuple):
+    """What each basic block of a program has: instructions, accesses that leave line records, those to shared memory
+    by name."""
+
+    instructions: Int64[np.ndarray, " basic_block"]
+    accesses: Int64[np.ndarray, " basic_block"]
+    shared: Int64[np.ndarray, " basic_block"]
+
+
+def check_traces(case: Case, traces: Sequence[Trace]) -> None:
+    """Raises InputError, saying what is wrong, unless there is one trace a launch, of all of its thread blocks: every
+    warp with its basic blocks, and of each access as many records and conflicts as the engine will ask for."""
+    if len(traces) != len(case.launches):
+        raise InputError(f"{case.name}: {len(traces)} traces of {len(case.launches)} launches")
+    counts: dict[int, BlockCounts] = {}  # by program
+    for number, (launch, trace) in enumerate(zip(case.launches, traces, strict=True)):
+        program = launch.program
+        if id(program) not in counts:
+            counts[id(program)] = block_counts(program)
+        if wrong := problem(trace, launch, counts[id(program)]):
+            raise InputError(f"{case.name}, launch {number}: the trace is not one of '{program.name}': {wrong}")
+
+
+def problem(trace: Trace, launch: Launch, counts: BlockCounts) -> str:
+    """What shows that a trace is not one of a launch, "" if nothing does."""
+    return _shape(trace, launch) or _offsets(trace) or _contents(trace, counts)
+
+
+def block_counts(program: Program) -> BlockCounts:
+    """Of every basic block of a program."""
+    kinds = np.array([kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions])
+    shared = np.isin(kinds, SHARED)
+    chosen = (np.ones(len(kinds), bool), (kinds >= Kind.PARAM_LOAD) & ~shared, shared)
+    return BlockCounts(*(_in_blocks(each, program) for each in chosen))
 
 
 def _shape(trace: Trace, launch: Launch) -> str:
@@ -52,25 +82,21 @@ def _offsets(trace: Trace) -> str:
     return ""
 
 
-def _contents(trace: Trace, program: Program) -> str:
+def _contents(trace: Trace, counts: BlockCounts) -> str:
     if (np.diff(trace.block_offsets) == 0).any():
         return "a warp has no basic blocks"
-    if len(trace.blocks) and int(trace.blocks.max()) >= len(program.blocks):
-        return f"basic block {int(trace.blocks.max())}, and the program has {len(program.blocks)}"
-    lengths = np.array([block.stop - block.start for block in program.blocks])
-    if not np.array_equal(_by_warp(lengths[trace.blocks], trace.block_offsets), trace.warp_instructions):
+    if len(trace.blocks) and int(trace.blocks.max()) >= len(counts.instructions):
+        return f"basic block {int(trace.blocks.max())}, and the program has {len(counts.instructions)}"
+    instructions, accesses, shared = (_by_warp(each[trace.blocks], trace.block_offsets) for each in counts)
+    if not np.array_equal(instructions, trace.warp_instructions):
         return "its instructions are not those of its basic blocks"
     if ((trace.thread_instructions < 0) | (trace.thread_instructions > LANES * trace.warp_instructions)).any():
         return "more active lanes than there are"
-    kinds = np.array([kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions])
-    shared = np.isin(kinds, SHARED)
-    accesses = _by_warp(_in_blocks((kinds >= Kind.PARAM_LOAD) & ~shared, program)[trace.blocks], trace.block_offsets)
     ends = _by_warp(more_follow(trace.records) == 0, trace.record_offsets)
     lasts = trace.records[trace.record_offsets[1:][np.diff(trace.record_offsets) > 0] - 1]
     if not np.array_equal(accesses, ends) or more_follow(lasts).any():
         return "its line records are not those of its memory accesses"
-    conflicts = _by_warp(_in_blocks(shared, program)[trace.blocks], trace.block_offsets)
-    if not np.array_equal(conflicts, np.diff(trace.conflict_offsets)):
+    if not np.array_equal(shared, np.diff(trace.conflict_offsets)):
         return "its bank conflicts are not those of its accesses to shared memory"
     return ""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from abstim.progress import Progress, silent
 from abstim.target import trace_cache
-from abstim.target.check_trace import check_trace
+from abstim.target.check_trace import check_traces
 from abstim.target.trace_cache import Execution, OutputCheck
 from abstim.target.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.case import Case
@@ -42,7 +42,7 @@ def execute(
     if isinstance(case, StoredCase):
         return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
     key = trace_cache.execution_key(case, type(executor).__name__)
-    execution = _from_cache(case, key)
+    execution = kept_execution(case, key)
     from_cache = execution is not None
     if execution is None:
         from functional.default_executor import default_executor  # not needed, and not imported, if the cache has it
@@ -52,8 +52,8 @@ def execute(
     return replace(execution, seconds=perf_counter() - started, from_cache=from_cache)
 
 
-def _from_cache(case: Case, key: str) -> Execution | None:
-    """What is kept under a key; a file that is whole and holds something else is said so and made again."""
+def kept_execution(case: Case, key: str) -> Execution | None:
+    """What is kept under a case's key, if anything; a file that is whole and holds something else is said so."""
     found = trace_cache.load(key)
     try:
         return found and _checked(case, found)
@@ -64,10 +64,7 @@ def _from_cache(case: Case, key: str) -> Execution | None:
 
 def _checked(case: Case, execution: Execution) -> Execution:
     """An execution that comes from files. Raises InputError for a trace that its launch cannot have made."""
-    if len(execution.traces) != len(case.launches):
-        raise InputError(f"{case.name}: {len(execution.traces)} traces of {len(case.launches)} launches")
-    for number, (launch, trace) in enumerate(zip(case.launches, execution.traces, strict=True)):
-        check_trace(trace, launch, f"{case.name}, launch {number}")
+    check_traces(case, execution.traces)
     return execution
 
 

@@ -12,7 +12,6 @@ from abstim.gpu.config import Gpu, gpu_of
 from abstim.progress import Progress, silent
 from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
-from abstim.session.session import Session
 from abstim.session.warm_up import WarmUp, warm_up_named
 from abstim.study.sample.inside import inside_named
 from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
@@ -21,7 +20,7 @@ from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.target import trace_cache
-from abstim.target.execution import execute
+from abstim.target.execution import execute, kept_execution
 from abstim.target.resolve import open_target
 from abstim.target.workloads.lazy_launches import StreamedCase
 from functional.case import Case
@@ -108,14 +107,14 @@ def opened(
     partial_options = options | {"partial": partial}
     if isinstance(case, StreamedCase):
         return SampledProgram(case, gpu, **partial_options)
-    Session(case).check_fit([gpu])
     program = SampledProgram(case, gpu, traces=_recorded(case, progress), **partial_options)
+    program.session.check_fit([gpu])
     if program.launches.given or program.launches.signatures is not None:
         return program
     if not online or program.warm_up.name != EMPTY:
         traces = execute(case, None, instruction_budget, progress).traces
         return SampledProgram(case, gpu, traces=traces, **options)
-    kept = trace_cache.load(trace_cache.execution_key(case, type(None).__name__))
+    kept = kept_execution(case, trace_cache.execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, overload
 
 from functional.case import Case
@@ -13,6 +14,8 @@ from functional.memory import Memory
 if TYPE_CHECKING:
     from functional.executor import Executor
     from functional.trace import Trace
+
+KEPT = 64  # launches
 
 
 @dataclass
@@ -24,10 +27,10 @@ class StreamedCase(Case):
 
 
 class LazyLaunches(Sequence[Launch]):
-    """`count` launches, each made when it is asked for."""
+    """`count` launches, each made when it is asked for; the latest are kept, because many ask for the same."""
 
     def __init__(self, count: int, make: Callable[[int], Launch]) -> None:
-        self._count, self._make = count, make
+        self._count, self._make = count, lru_cache(KEPT)(make)
 
     def __len__(self) -> int:
         return self._count
