@@ -204,3 +204,42 @@ def test_interrupt_is_clean(capsys, monkeypatch):
     monkeypatch.setattr("abstim.gpu.config.gpu_names", interrupted)
     code, out, err = call(capsys, "gpus")
     assert (code, out, err) == (130, "", "abstim: interrupted\n")
+
+
+@pytest.mark.parametrize(("error", "code", "said"), [
+    (MemoryError("12 TiB"), 2, "not enough memory: 12 TiB"),
+    (OverflowError("int too large"), 2, "too large"),
+    (PermissionError(13, "Permission denied", "k.ptx"), 2, "k.ptx: Permission denied"),
+    (KeyError("%ctaid.x"), 70, "a fault of abstim"),
+])  # fmt: skip
+def test_whatever_goes_wrong_is_one_line(error, code, said, monkeypatch, capsys):
+    def wrong(*_, **__):
+        raise error
+
+    monkeypatch.setattr("abstim.gpu.config.load_gpu", wrong)
+    with pytest.raises(SystemExit) as end:
+        main(["run", "nn_euclid"])
+    lines = capsys.readouterr().err.splitlines()
+    assert end.value.code == code and len(lines) == 1 and said in lines[0]
+
+
+def test_a_full_disk_behind_stdout_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from abstim.cli import main; main()", "gpus"], stdout=full, stderr=subprocess.PIPE
+        )
+    assert (done.returncode == 2 and done.stderr.decode().splitlines() == ["abstim: No space left on device"]) or (
+        done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    )
+
+
+def test_what_a_stranger_wrote_does_not_reach_the_terminal_as_it_is(capsys):
+    from abstim.show.tables import print_printf, print_table
+    from functional.disk.folder import note
+
+    print_printf("\x1b[2Jhello\tthere\n")
+    print_table("\x1b[31mtitle", ("name",), [["[bold]\x07kernel[/nonsense]"]])
+    note("\x1b]0;pwned\x07")
+    out, err = capsys.readouterr()
+    assert not {"\x1b", "\x07"} & set(out + err)
+    assert "hello\tthere" in out and "[bold]\\x07kernel[/nonsense]" in out and "pwned" in err

@@ -330,3 +330,19 @@ def test_calls_structures_and_pointers_to_local_memory():
         assert got_out[i] == first + rest[first % 6]
         assert got_weight[i] == np.float32(1.5 * steps + [2, 4][steps & 1])
     assert not out.any()
+
+
+@pytest.mark.parametrize("outside", ["../k.ptx", "{above}/k.ptx"])
+def test_files_of_a_launches_json_lie_in_its_folder(outside, tmp_path, monkeypatch):
+    """It may be a stranger's; whoever knows better says so."""
+    from functional.launches_json import OUTSIDE, load_case
+
+    (tmp_path / "k.ptx").write_text(".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }\n")
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "launches.json"
+    launch = {"kernel": "k", "grid": 1, "block": 32}
+    path.write_text(json.dumps({"ptx": outside.format(above=tmp_path), "launches": [launch]}))
+    with pytest.raises(InputError, match="outside of its folder"):
+        load_case(path)
+    monkeypatch.setenv(OUTSIDE, "1")
+    assert len(load_case(path).launches) == 1

@@ -16,7 +16,7 @@ from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, summarize
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.result import LaunchResult, RunResult, run_result
+from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
 from functional.disk.folder import cache_dir, make_folder
 from functional.errors import InputError
@@ -105,8 +105,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
         for k, gpu in enumerate(gpus):
             summary = by_reading[_reading(gpu)]
             prediction = Prediction(*(column[0] for column in predict_points(summary, points[k])))
-            limit, registers = session.occupancy(number, gpu), session.registers(number)
-            found[k].append(_launch(launch, trace, number, gpu, summary, prediction, limit, registers))
+            found[k].append(_launch(session, number, launch, trace, gpu, summary, prediction))
         summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
     return [
@@ -119,31 +118,18 @@ def _reading(gpu: Gpu) -> tuple:
     return (gpu.spec.coalescing, gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
-def _launch(launch: Launch, trace: Trace, number: int, gpu: Gpu, summary: Summary, p: Prediction, limit, registers):
+def _launch(
+    session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, summary: Summary, p: Prediction
+) -> AnalyticLaunch:
     spec = gpu.spec
     cycles = max(1, round(float(p.cycles)))
-    threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
+    resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
     work, real = summary.work, not spec.perfect_memory
     missed = float(p.l1d_misses) - work.stores
     sectors, read = int(p.l2_sectors) if real else 0, int(p.dram_sectors) if real else 0
     return AnalyticLaunch(
-        kernel=launch.program.name,
-        launch=number,
-        label=launch.label,
-        grid=launch.grid[:],
-        block=launch.block[:],
-        cycles=cycles,
-        seconds=cycles / spec.core_clock_hz,
-        thread_instructions=threads,
-        warp_instructions=warps,
-        ipc=threads / cycles,
-        warp_ipc=warps / cycles,
-        occupancy=min(1.0, limit.blocks_per_sm * trace.warps_per_block / spec.max_warps_per_sm),
-        blocks_per_sm=limit.blocks_per_sm,
-        occupancy_limiter=limit.limiter,
-        registers_per_thread=registers.count,
-        registers_source=registers.source,
-        shared_bytes=launch.shared_bytes,
+        **launch_facts(session, number, launch, trace, gpu, cycles),
+        occupancy=min(1.0, resident / spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
         caches={

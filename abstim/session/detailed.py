@@ -10,21 +10,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from abstim.gpu.config import Gpu
-from abstim.gpu.occupancy import Occupancy
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session.flush import Flushed, check_flush
 from abstim.session.limits import limit_of, memory_use
-from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, run_result
+from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult
     from functional.launch import Launch
-    from functional.resources import Registers
     from functional.trace import Trace
 
-NAME = "detailed"
-SLOTS_AN_SM = 4096  # launches of which issue slots are kept by SM: 100,000 would need gigabytes
+MOST_LAUNCHES_BY_SM = 4096  # whose issue slots are kept by SM: those of 100,000 would need gigabytes
 
 
 def refuse(gpus: Sequence[Gpu], flush: str) -> None:
@@ -38,9 +35,8 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     found: list[list[LaunchResult]] = [[] for _ in gpus]
     for number, launch, trace, results in timed(session, gpus, flush, progress):
         for k, gpu in enumerate(gpus):
-            limit, registers = session.occupancy(number, gpu), session.registers(number)
-            row = launch_result(launch, trace, number, gpu, limit, registers, results[k])
-            found[k].append(row if len(session) <= SLOTS_AN_SM else replace(row, issue_slots_per_sm={}))
+            row = launch_result(session, number, launch, trace, gpu, results[k])
+            found[k].append(row if len(session) <= MOST_LAUNCHES_BY_SM else replace(row, issue_slots_per_sm={}))
     seconds = perf_counter() - started - (session.prepared_seconds - before)
     return [run_result(session, gpu, launches, seconds) for gpu, launches in zip(gpus, found, strict=True)]
 
@@ -83,32 +79,16 @@ def engine_results(
 
 
 def launch_result(
-    launch: Launch, trace: Trace, number: int, gpu: Gpu, limit: Occupancy, registers: Registers, result: EngineResult
+    session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, result: EngineResult
 ) -> LaunchResult:
     """One launch on one GPU, in the terms of `--json`."""
     cycles, spec = result.cycles, gpu.spec
-    threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
     active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
     slots = dict(zip(SLOT_REASONS, result.issue_slots.sum(0).tolist(), strict=True))
     memory = memory_use(result.counters, cycles, spec, gpu.params)
     return LaunchResult(
-        kernel=launch.program.name,
-        launch=number,
-        label=launch.label,
-        grid=launch.grid[:],
-        block=launch.block[:],
-        cycles=cycles,
-        seconds=cycles / spec.core_clock_hz,
-        thread_instructions=threads,
-        warp_instructions=warps,
-        ipc=threads / cycles,
-        warp_ipc=warps / cycles,
+        **launch_facts(session, number, launch, trace, gpu, cycles),
         occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),
-        blocks_per_sm=limit.blocks_per_sm,
-        occupancy_limiter=limit.limiter,
-        registers_per_thread=registers.count,
-        registers_source=registers.source,
-        shared_bytes=launch.shared_bytes,
         issue_slots=slots,
         issue_slots_per_sm=dict(zip(SLOT_REASONS, result.issue_slots.T.tolist(), strict=True)),
         caches={name: int(value) for name, value in result.counters.items()},

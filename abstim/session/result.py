@@ -10,6 +10,8 @@ from abstim.target.trace_cache import OutputCheck
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.session.session import Session
+    from functional.launch import Launch
+    from functional.trace import Trace
 
 # Why a scheduler did, or did not, issue in a cycle; the order of `EngineResult.issue_slots`.
 SLOT_REASONS = ("issued", "no_ready_warp", "unit_busy", "barrier", "memory", "empty")
@@ -80,3 +82,19 @@ def run_result(session: Session, gpu: Gpu, launches: list[LaunchResult], seconds
         printf=session.traces.printed,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )
+
+
+def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:
+    """What every model says of a launch alike: fields of a LaunchResult."""
+    threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
+    limit, registers = session.occupancy(number, gpu), session.registers(number)
+    return {
+        "kernel": launch.program.name, "launch": number, "label": launch.label,
+        "grid": launch.grid[:], "block": launch.block[:],
+        "cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz,
+        "thread_instructions": threads, "warp_instructions": warps,
+        "ipc": threads / cycles, "warp_ipc": warps / cycles,
+        "blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter,
+        "registers_per_thread": registers.count, "registers_source": registers.source,
+        "shared_bytes": launch.shared_bytes,
+    }  # fmt: skip
