@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from functional.executor import Executor
 
 # Model -> the module that is it; imported when it is asked for, because the analytic one brings JAX.
-MODELS = {"detailed": "abstim.session.detailed", "analytic": "abstim.analytic.predictions"}
+MODELS = {
+    "detailed": "abstim.session.detailed",
+    "occupancy": "abstim.occupancy_vector.occupancy_model",
+    "analytic": "abstim.analytic.predictions",
+}
 DETAILED = next(iter(MODELS))
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
+from abstim.analytic.kept_programs import kept_programs
 from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, summarize
@@ -18,7 +17,6 @@ from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
-from functional.disk.folder import cache_dir, make_folder
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,31 +55,10 @@ def predict_points(summary: Summary, points: Point) -> Prediction:
     parts = []
     for first in range(0, count, size):
         rows = np.minimum(np.arange(first, first + size), count - 1)
-        with _kept_programs():
+        with kept_programs():
             part = predict(summary, Point(*(column[rows] for column in points)))
         parts.append([np.asarray(column)[: count - first] for column in part])
     return Prediction(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-@contextmanager
-def _kept_programs() -> Iterator[None]:
-    """JAX keeps compiled programs on disk, in its own way; what the caller has configured stays."""
-    folder = cache_dir("jax")
-    with suppress(OSError):  # one that cannot be made costs time
-        make_folder(folder)
-    wanted = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 1.0,
-        "jax_enable_x64": False,
-    }
-    before = {name: getattr(jax.config, name) for name in wanted}
-    try:
-        for name, value in wanted.items():
-            jax.config.update(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
 
 
 def refuse(gpus: Sequence[Gpu], flush: str) -> None:

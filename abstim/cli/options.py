@@ -47,7 +47,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Model = Annotated[
     str,
     typer.Option(
-        metavar="detailed|analytic",
-        help="Replay every instruction (detailed), or estimate from hit-rate curves and bounds (analytic).",
+        metavar="detailed|occupancy|analytic",
+        help="Every stage of the GPU (detailed), what warps wait for (occupancy), or a formula (analytic).",
     ),
 ]

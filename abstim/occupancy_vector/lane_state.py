@@ -1,0 +1,163 @@
+"""What a lane holds: one SM of one design point. Every array's last axis but that of `rows` is the lanes.
+
+Times are in ticks, 64 to a cycle, whole numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Int32, Num
+
+from abstim.occupancy_vector.items import LOADS, RESULTS
+
+AnyArray = Array | np.ndarray  # on the host or not
+
+TICKS = 64  # a cycle
+NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp
+QUEUE = 4  # memory instructions between issue and the load/store unit
+SPECIALS, POOL_COUNT = 3, 2
+
+
+class Layout(NamedTuple):
+    """What decides the shape of the arrays and of the compiled program."""
+
+    schedulers: int
+    blocks: int  # thread-block slots
+    warps: int  # of a thread block
+    sub_cores: bool
+    priority: bool  # lower slots first (gto, oldest); else in turn (lrr, two_level)
+    perfect_memory: bool
+    specials: tuple[bool, ...]  # which of sfu, dp and tensor units are used
+    pools: tuple[bool, ...]  # which of sp and int units are used
+
+    @property
+    def rows(self) -> int:
+        """Warp slots of a scheduler: slot w of the SM is row w div schedulers of scheduler w mod schedulers."""
+        return -(-self.blocks * self.warps // self.schedulers)
+
+    @property
+    def groups(self) -> int:
+        """Sets of units: one a scheduler with sub-cores, else one."""
+        return self.schedulers if self.sub_cores else 1
+
+
+class Machine(NamedTuple):
+    """The numbers of the design point a lane belongs to, in ticks."""
+
+    request: Num[AnyArray, " lane"]  # L1D to an L2 slice
+    l2_sector: Num[AnyArray, " lane"]  # of the SM's share of L2
+    l2_reply: Num[AnyArray, " lane"]
+    l2_atomic: Num[AnyArray, " lane"]
+    dram_sector: Num[AnyArray, " lane"]  # of the SM's share of DRAM
+    dram_latency: Num[AnyArray, " lane"]  # beyond L2's, with the reply
+    reply_sector: Num[AnyArray, " lane"]  # into the SM
+    store_sector: Num[AnyArray, " lane"]  # out of the SM
+    fetch: Num[AnyArray, " lane"]  # a slot of the fetch stage
+    pool_slack: Num[AnyArray, " lane"]  # work that may wait before a pool
+    special_slack: Num[AnyArray, " lane"]
+    residents: Int32[AnyArray, " lane"]  # thread blocks at once
+    warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Streams.starts
+
+
+class Streams(NamedTuple):
+    """What lanes read."""
+
+    words: Int32[AnyArray, "item word"]
+    starts: Int32[AnyArray, " warp"]  # first item
+    first_levels: Int32[AnyArray, " warp"]  # what answers the warp's first fetch
+    dealt: Int32[AnyArray, " position"]  # thread blocks, those of a lane one after the other
+
+
+class Row(NamedTuple):
+    """What a slot holds beside what the pick looks at; times. `position` is exact in any of their types."""
+
+    position: Num[Array, " lane"]  # of the next item
+    floor: Num[Array, " lane"]  # of the item after the next
+    drain: Num[Array, " lane"]
+    loads: tuple[Num[Array, " lane"], ...]  # the latest far results; each is there with all before it
+    results: tuple[Num[Array, " lane"], ...]  # the same of near ones
+
+
+class State(NamedTuple):
+    """Of all lanes."""
+
+    ready: Num[Array, "scheduler row lane"]
+    kind: Int32[Array, "scheduler row lane"]  # what the next item needs (see `issue.kind_of`); WAITING: at a barrier
+    rows: Num[Array, "slot field"]  # a Row each, slot (scheduler x rows + row) x lanes + lane
+    last: Int32[Array, "scheduler lane"]  # row issued last
+    clock: Num[Array, "scheduler lane"]
+    running: Int32[Array, "block lane"]  # warps of a block that are not gone; 0: the slot is free
+    waiting: Int32[Array, "block lane"]  # of them, those at the barrier
+    drained: Num[Array, "block lane"]  # when the warps that are gone were
+    memory_free: Num[Array, " lane"]
+    memory_starts: Num[Array, "memory_instruction lane"]  # of the last QUEUE memory instructions
+    special_free: Num[Array, "special group lane"]
+    pool_free: Num[Array, "pool group lane"]
+    fetch_free: Num[Array, " lane"]
+    l2_free: Num[Array, " lane"]
+    dram_free: Num[Array, " lane"]
+    port_free: Num[Array, " lane"]
+    reply_free: Num[Array, " lane"]
+    arrival: Num[Array, " lane"]  # of the latest data that missed
+    next_block: Int32[Array, " lane"]  # positions in Streams.dealt
+    stop_block: Int32[Array, " lane"]
+    dispatched: Num[Array, " lane"]
+    end: Num[Array, " lane"]
+    issued: Int32[Array, " lane"]  # items
+
+
+FIELDS = 3 + LOADS + RESULTS  # of a Row
+
+
+def row_of(values: Array) -> Row:
+    """[lane, field] as a Row."""
+    columns = [values[:, k] for k in range(FIELDS)]
+    position, floor, drain = columns[:3]
+    return Row(position, floor, drain, tuple(columns[3 : 3 + LOADS]), tuple(columns[3 + LOADS :]))
+
+
+def packed(row: Row) -> Array:
+    """A Row as [lane, field]."""
+    return jnp.stack([row.position, row.floor, row.drain, *row.loads, *row.results], -1)
+
+
+def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, " lane"], dtype: Any) -> State:
+    """All slots free; thread blocks `first` .. `stop` - 1 of Streams.dealt are still to come."""
+    lanes = len(first)
+    slots = (layout.schedulers, layout.rows, lanes)
+
+    def times(*shape: int) -> Array:
+        return jnp.zeros((*shape, lanes), dtype)
+
+    def counts(*shape: int) -> Array:
+        return jnp.zeros((*shape, lanes), jnp.int32)
+
+    return State(
+        ready=jnp.full(slots, NEVER, dtype),
+        kind=jnp.zeros(slots, jnp.int32),
+        rows=jnp.zeros((layout.schedulers * layout.rows * lanes, FIELDS), dtype),
+        last=counts(layout.schedulers),
+        clock=times(layout.schedulers),
+        running=counts(layout.blocks),
+        waiting=counts(layout.blocks),
+        drained=times(layout.blocks) - TICKS,
+        memory_free=times(),
+        memory_starts=times(QUEUE) - TICKS,
+        special_free=times(SPECIALS, layout.groups),
+        pool_free=times(POOL_COUNT, layout.groups),
+        fetch_free=times(),
+        l2_free=times(),
+        dram_free=times(),
+        port_free=times(),
+        reply_free=times(),
+        arrival=times(),
+        next_block=first,
+        stop_block=stop,
+        dispatched=times() - TICKS,
+        end=times() - TICKS,
+        issued=counts(),
+    )

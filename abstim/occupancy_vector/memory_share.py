@@ -1,0 +1,68 @@
+"""A memory instruction's way through the SM and its share of L2 and DRAM (docs/occupancy-vector.md, "Memory")."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from abstim.occupancy_vector.cache_walk import DRAM, L2
+from abstim.occupancy_vector.item_kernel import ATOMIC, STORE
+from abstim.occupancy_vector.lane_state import TICKS, Layout, Machine, State
+from abstim.occupancy_vector.read_items import Item
+
+
+class Memory(NamedTuple):
+    """The load/store unit and what lies behind it, after a memory instruction; and when its result is there."""
+
+    result: Array
+    free: Array
+    l2: Array
+    dram: Array
+    port: Array
+    reply: Array
+    arrival: Array
+
+
+def through_memory(state: State, machine: Machine, start: Array, item: Item, layout: Layout) -> Memory:
+    """A memory instruction that starts on the load/store unit at `start`, all lanes [lane]."""
+    here = Memory(
+        start + item.latency + item.occupies - TICKS, start + item.occupies, state.l2_free, state.dram_free,
+        state.port_free, state.reply_free, state.arrival,
+    )  # fmt: skip
+    return here if layout.perfect_memory else beyond_l1d(state, machine, item, here)
+
+
+def beyond_l1d(state: State, machine: Machine, item: Item, here: Memory) -> Memory:
+    """Sectors asked of L2 and DRAM, each a server of which the SM has a share."""
+    asks, out = item.sectors > 0, (item.access == STORE) | (item.access == ATOMIC)
+    leave = here.result + TICKS
+    port = jnp.maximum(state.port_free, leave) + item.sectors * machine.store_sector
+    leave = jnp.where(out, port, leave)
+    cost = jnp.where(item.access == ATOMIC, machine.l2_atomic, machine.l2_sector)
+    l2 = jnp.maximum(state.l2_free, leave + machine.request) + item.sectors * cost
+    dram = jnp.maximum(state.dram_free, l2) + item.dram_sectors * machine.dram_sector
+    stores = item.access == STORE
+    answer = jnp.where((item.dram_sectors > 0) & ~stores, dram, l2)
+    answer = answer + jnp.where(item.level == DRAM, machine.dram_latency, machine.l2_reply)
+    length = item.sectors * machine.reply_sector
+    reply = jnp.maximum(state.reply_free, answer - length) + length
+    answer = jnp.where(stores, answer, reply)
+    waits = (item.sectors == 0) & (item.level >= L2)  # for data that another access has asked for
+    result = jnp.where(asks, answer, jnp.where(waits, jnp.maximum(here.result, state.arrival), here.result))
+    return here._replace(
+        result=result,
+        l2=jnp.where(asks, l2, state.l2_free),
+        dram=jnp.where(asks & (item.dram_sectors > 0), dram, state.dram_free),
+        port=jnp.where(asks & out, port, state.port_free),
+        reply=jnp.where(asks & ~stores, reply, state.reply_free),
+        arrival=jnp.where(asks & ~stores, jnp.maximum(state.arrival, answer), state.arrival),
+    )
+
+
+def code_delay(machine: Machine, level: Array) -> Array:
+    """How late an instruction line is: four sectors, from L2 or from DRAM."""
+    l2 = machine.request + 4 * (machine.l2_sector + machine.reply_sector) + machine.l2_reply + TICKS
+    dram = machine.dram_latency - machine.l2_reply + 4 * machine.dram_sector
+    return jnp.where(level == DRAM, l2 + dram, jnp.where(level == L2, l2, 0))

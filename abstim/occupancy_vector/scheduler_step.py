@@ -1,0 +1,276 @@
+"""One step of all lanes: each scheduler issues at most one item (docs/occupancy-vector.md, "A step")."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from abstim.occupancy_vector.item_kernel import DOUBLE, MEMORY, SFU, TENSOR, TO_UNIT_CYCLES
+from abstim.occupancy_vector.lane_state import (
+    NEVER,
+    QUEUE,
+    TICKS,
+    AnyArray,
+    Layout,
+    Machine,
+    Row,
+    State,
+    Streams,
+    packed,
+    row_of,
+)
+from abstim.occupancy_vector.memory_share import code_delay, through_memory
+from abstim.occupancy_vector.read_items import Item, Read
+
+WINDOW = TICKS  # schedulers that are due in the same cycle issue in one step
+TO_UNIT = TO_UNIT_CYCLES * TICKS
+TO_ISSUE = 2 * TICKS  # fetched -> issue
+DRAIN = 6 * TICKS  # last issue -> the warp is gone
+FIRST_ISSUE = 3 * TICKS  # dispatch -> issue
+SPECIAL_UNITS = (SFU, DOUBLE, TENSOR)
+# What `State.kind` says of a slot's next item: its special unit, the cycles to it, the pools it works, and of the warp
+UNIT_BITS, OFFSET_SHIFT = 7, 3
+POOL_BITS = (1 << 7, 1 << 8)
+WAITING = 1 << 9
+
+
+def kind_of(item: Item) -> Array:
+    """What an item needs, as `State.kind` holds it."""
+    offset = (item.unit_offset // TICKS).astype(jnp.int32)
+    pools = jnp.where(item.sp > 0, POOL_BITS[0], 0) | jnp.where(item.int > 0, POOL_BITS[1], 0)
+    return item.unit | (offset << OFFSET_SHIFT) | pools
+
+
+def group_of(scheduler: int, layout: Layout) -> int:
+    """Which units a scheduler has."""
+    return scheduler if layout.sub_cores else 0
+
+
+def earliest(state: State, machine: Machine, scheduler: int, layout: Layout) -> Array:
+    """When each of a scheduler's slots could issue, as the units stand, [row, lane]."""
+    found, kind, group = state.ready[scheduler], state.kind[scheduler], group_of(scheduler, layout)
+    unit, offset = kind & UNIT_BITS, ((kind >> OFFSET_SHIFT) & 15) * TICKS
+    found = jnp.where(unit == MEMORY, jnp.maximum(found, state.memory_starts[QUEUE - 1] - offset), found)
+    for n, own in enumerate(SPECIAL_UNITS):
+        if layout.specials[n]:
+            free = state.special_free[n, group] - machine.special_slack
+            found = jnp.where(unit == own, jnp.maximum(found, free - offset), found)
+    for n, bit in enumerate(POOL_BITS):
+        if layout.pools[n]:
+            free = state.pool_free[n, group] - machine.pool_slack - TO_UNIT
+            found = jnp.where((kind & bit) > 0, jnp.maximum(found, free), found)
+    return jnp.where((kind & WAITING) > 0, NEVER, found)
+
+
+def pick(can: Array, now: Array, last: Array, layout: Layout) -> Array:
+    """The row whose turn it is, of those that can issue at `now`; rows: none."""
+    row = jnp.arange(layout.rows, dtype=jnp.int32)[:, None]
+    if layout.priority:
+        return jnp.min(jnp.where(can <= now, row, layout.rows), 0)
+    turn = row - last - 1
+    turn = jnp.min(jnp.where(can <= now, jnp.where(turn < 0, turn + layout.rows, turn), layout.rows), 0)
+    chosen = turn + last + 1
+    chosen = jnp.where(chosen >= layout.rows, chosen - layout.rows, chosen)
+    return jnp.where(turn == layout.rows, layout.rows, chosen)
+
+
+def step(state: State, machine: Machine, streams: Streams, read: Read, layout: Layout) -> State:
+    """Each scheduler that is due issues one item; blocks that are done leave, and others come."""
+    can = [earliest(state, machine, s, layout) for s in range(layout.schedulers)]
+    first = [jnp.maximum(state.clock[s], jnp.min(can[s], 0)) for s in range(layout.schedulers)]
+    now = first[0]
+    for other in first[1:]:
+        now = jnp.minimum(now, other)
+    for s in range(layout.schedulers):
+        row = pick(can[s], first[s], state.last[s], layout)
+        due = (first[s] < now + WINDOW) & (first[s] < NEVER)
+        state = issue(state, machine, read, layout, s, jnp.where(due, row, layout.rows), first[s])
+    return refill_if_room(state, machine, streams, read, layout)
+
+
+class Issued(NamedTuple):
+    """What an issue changes of the servers, and of its warp; [lane] each."""
+
+    state: State
+    result: Array  # when the special unit's result is there
+    delay: Array  # of what pools compute
+
+
+def issue(
+    state: State, machine: Machine, read: Read, layout: Layout, scheduler: int, row: Array, start: Array
+) -> State:
+    """Scheduler issues the next item of slot `row` at `start`; `rows`: it issues nothing."""
+    go = row < layout.rows
+    lanes = len(row)
+    slot = (scheduler * layout.rows + jnp.minimum(row, layout.rows - 1)) * lanes + jnp.arange(lanes, dtype=jnp.int32)
+    old = row_of(state.rows[slot])
+    position = old.position.astype(jnp.int32)
+    item, after = read(position), read(position + 1)
+    went = use_units(state, machine, layout, scheduler, go, start, item, old)
+    new, ready = next_ready(went, machine, layout, start, item, old)
+    block = (row * layout.schedulers + scheduler) // layout.warps
+    here = jnp.arange(layout.rows, dtype=jnp.int32)[:, None] == row
+    leaves = item.exit > 0
+    kind = kind_of(after) | jnp.where(item.barrier > 0, WAITING, 0)
+    state = went.state
+    state = state._replace(
+        ready=state.ready.at[scheduler].set(jnp.where(here, jnp.where(leaves, NEVER, ready), state.ready[scheduler])),
+        kind=state.kind.at[scheduler].set(jnp.where(here, kind, state.kind[scheduler])),
+        rows=state.rows.at[slot].set(
+            jnp.where(go[:, None], packed(new), packed(old)), unique_indices=True, mode="promise_in_bounds"
+        ),
+        last=state.last.at[scheduler].set(jnp.where(go, row, state.last[scheduler])),
+        clock=state.clock.at[scheduler].set(jnp.where(go, start + item.cycles, state.clock[scheduler])),
+        issued=state.issued + go,
+    )
+    return meet(state, layout, go, block, item, start + item.cycles, new.drain)
+
+
+def use_units(
+    state: State, machine: Machine, layout: Layout, scheduler: int, go: Array, start: Array, item: Item, old: Row
+) -> Issued:
+    """An item's instructions on their units."""
+    group = group_of(scheduler, layout)
+    result, delay = jnp.zeros_like(start), jnp.zeros_like(start)
+    arrive = start + item.unit_offset + TO_UNIT
+    on_memory = go & (item.unit == MEMORY)
+    begins = jnp.maximum(arrive, state.memory_free)
+    way = through_memory(state, machine, begins, item, layout)
+    result = jnp.where(item.unit == MEMORY, way.result, result)
+    fetches = jnp.where(go, item.fetches, 0)
+
+    def if_memory(new: Array, before: Array) -> Array:
+        return jnp.where(on_memory, new, before)
+
+    starts = jnp.concatenate([begins[None], state.memory_starts[:-1]])
+    changed = state._replace(
+        memory_free=if_memory(way.free, state.memory_free),
+        memory_starts=if_memory(starts, state.memory_starts),
+        l2_free=if_memory(way.l2, state.l2_free),
+        dram_free=if_memory(way.dram, state.dram_free),
+        port_free=if_memory(way.port, state.port_free),
+        reply_free=if_memory(way.reply, state.reply_free),
+        arrival=if_memory(way.arrival, state.arrival),
+        fetch_free=jnp.where(
+            fetches > 0,
+            jnp.maximum(state.fetch_free, start + item.front - TO_ISSUE) + fetches * machine.fetch,
+            state.fetch_free,
+        ),
+    )
+    special_free = state.special_free
+    for n, unit in enumerate(SPECIAL_UNITS):
+        if layout.specials[n]:
+            free, uses = state.special_free[n, group], item.unit == unit
+            begins = jnp.maximum(arrive, free)
+            result = jnp.where(uses, begins + item.latency, result)
+            special_free = special_free.at[n, group].set(jnp.where(go & uses, begins + item.occupies, free))
+    pool_free = state.pool_free
+    for n, work in enumerate((item.sp, item.int)):
+        if layout.pools[n]:
+            free, arrives = state.pool_free[n, group], start + TO_UNIT
+            begins = jnp.maximum(arrives, free)
+            delay = jnp.where(work > 0, jnp.maximum(delay, begins - arrives), delay)
+            pool_free = pool_free.at[n, group].set(jnp.where(go & (work > 0), begins + work, free))
+    return Issued(changed._replace(special_free=special_free, pool_free=pool_free), result, delay)
+
+
+def pushed(values: tuple[Array, ...], new: Array, here: Array) -> tuple[Array, ...]:
+    """Results a warp remembers with one more, which is there with all before it."""
+    shifted = (jnp.maximum(new, values[0]), *values[:-1])
+    return tuple(jnp.where(here, a, b) for a, b in zip(shifted, values, strict=True))
+
+
+def waited(ready: Array, values: tuple[Array, ...], wait: Array) -> Array:
+    """`ready`, not before all results but the last `wait` - 1 are there."""
+    for n, value in enumerate(values):
+        ready = jnp.where(wait == n + 1, jnp.maximum(ready, value), ready)
+    return ready
+
+
+def next_ready(went: Issued, machine: Machine, layout: Layout, start: Array, item: Item, old: Row) -> tuple[Row, Array]:
+    """The warp after an issue: what it remembers, and when its next item is ready."""
+    loads = pushed(old.loads, went.result, item.far > 0)
+    results = pushed(old.results, went.result, item.near > 0)
+    fetched = went.state.fetch_free - item.fetches * machine.fetch + TO_ISSUE
+    ready = jnp.maximum(start + item.front, jnp.where(item.fetches > 0, fetched, 0))
+    ready = jnp.maximum(ready, jnp.where(item.next > 0, start + item.next + went.delay, 0))
+    ready = waited(waited(jnp.maximum(ready, old.floor), loads, item.wait_far), results, item.wait_near)
+    if not layout.perfect_memory:
+        ready = ready + code_delay(machine, item.fetch_level)
+    floor = jnp.where(item.after_next > 0, start + item.after_next + went.delay, 0)
+    drain = jnp.maximum(old.drain, jnp.maximum(went.result, jnp.where(item.drain > 0, start + item.drain, 0)))
+    drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + DRAIN), drain)
+    return Row(old.position + 1, floor, drain, loads, results), ready
+
+
+def meet(state: State, layout: Layout, go: Array, block: Array, item: Item, time: Array, drain: Array) -> State:
+    """A warp that has come to a barrier or to its end: the last one opens the barrier, or ends the block."""
+    number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
+    here = (number == block) & go
+    leaves, comes = here & (item.exit > 0), here & (item.barrier > 0)
+    running, waiting = state.running - leaves, state.waiting + comes
+    drained = jnp.where(leaves, jnp.maximum(state.drained, drain), state.drained)
+    opens = (leaves | comes) & (waiting == running) & (running > 0)
+    ends = leaves & (running == 0)
+    slot = jnp.arange(layout.rows, dtype=jnp.int32)[None, :] * layout.schedulers
+    slot = slot + jnp.arange(layout.schedulers, dtype=jnp.int32)[:, None]
+    opened = jnp.where(jnp.any(opens, 0), block, -1)
+    released = ((slot // layout.warps)[..., None] == opened) & ((state.kind & WAITING) > 0)
+    return state._replace(
+        running=running,
+        waiting=jnp.where(opens, 0, waiting),
+        drained=drained,
+        end=jnp.maximum(state.end, jnp.max(jnp.where(ends, drained, -TICKS), 0)),
+        ready=jnp.where(released, jnp.maximum(state.ready, time), state.ready),
+        kind=jnp.where(released, state.kind & ~WAITING, state.kind),
+    )
+
+
+def refill_if_room(state: State, machine: Machine, streams: Streams, read: Read, layout: Layout) -> State:
+    """`refill`, where a lane has a free slot and a thread block for it."""
+    number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
+    room = (state.running == 0) & (number < machine.residents) & (state.next_block < state.stop_block)
+
+    def fill(state: State, machine: Machine, streams: Streams) -> State:
+        return refill(state, machine, streams, read, layout)
+
+    return lax.cond(jnp.any(room), fill, lambda state, *_: state, state, machine, streams)
+
+
+def refill(state: State, machine: Machine, streams: Streams, read: Read, layout: Layout) -> State:
+    """Free slots take the lane's next thread blocks, one a cycle."""
+    number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
+    free = (state.running == 0) & (number < machine.residents)
+    rank = jnp.cumsum(free, 0, dtype=jnp.int32) - free
+    place = state.next_block + rank
+    takes = free & (place < state.stop_block)
+    time = jnp.maximum(state.drained + TICKS, state.dispatched + TICKS * (1 + rank))
+    block = streams.dealt[jnp.where(takes, place, 0)]
+    warp = machine.warp_base + block[:, None] * layout.warps + jnp.arange(layout.warps, dtype=jnp.int32)[:, None]
+    here, warps = to_slots(takes, layout), to_slots(warp, layout)
+    position = streams.starts[warps]
+    ready = to_slots(time, layout) + FIRST_ISSUE
+    if not layout.perfect_memory:
+        ready = ready + code_delay(machine, streams.first_levels[warps])
+    empty = jnp.zeros_like(state.rows).reshape(*here.shape, -1).at[..., 0].set(position)
+    rows = state.rows.reshape(empty.shape)
+    return state._replace(
+        ready=jnp.where(here, ready, state.ready),
+        kind=jnp.where(here, kind_of(read(position)), state.kind),
+        rows=jnp.where(here[..., None], empty, rows).reshape(state.rows.shape),
+        running=jnp.where(takes, layout.warps, state.running),
+        drained=jnp.where(takes, -TICKS, state.drained),
+        next_block=state.next_block + jnp.sum(takes, 0, dtype=jnp.int32),
+        dispatched=jnp.maximum(state.dispatched, jnp.max(jnp.where(takes, time, -TICKS), 0)),
+    )
+
+
+def to_slots(values: AnyArray, layout: Layout) -> Array:
+    """[block, lane] or [block, warp, lane] as [scheduler, row, lane]; zero where a slot belongs to no block."""
+    lanes = values.shape[-1]
+    wide = jnp.asarray(values if values.ndim == 3 else values[:, None])
+    flat = jnp.broadcast_to(wide, (layout.blocks, layout.warps, lanes)).reshape(layout.blocks * layout.warps, lanes)
+    flat = jnp.pad(flat, ((0, layout.rows * layout.schedulers - len(flat)), (0, 0)))
+    return flat.reshape(layout.rows, layout.schedulers, lanes).swapaxes(0, 1)

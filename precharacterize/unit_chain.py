@@ -1,0 +1,58 @@
+"""How fast a few units with common result buses take instructions of several latencies, one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int
+
+from functional.disk.machine_code import compiled
+
+SAMPLE = 1 << 14  # instructions looked at
+RING = 1 << 12  # cycles; above any latency
+
+
+@compiled
+def start_all(latencies, initiations, units, bus, due, taken, free, last):
+    """Start instructions in order, each as early as a unit is free and its result has a place; last[0]: the last start.
+
+    `due[cycle]`: results on the buses, `taken[unit, cycle]`: of each unit, modulo RING and stamped with the cycle.
+    """
+    start = np.int64(0)
+    for i in range(len(latencies)):
+        found = np.int64(-1)
+        while found < 0:
+            slot = (start + latencies[i]) % RING
+            if due[slot, 0] != start + latencies[i]:
+                due[slot, 0], due[slot, 1] = start + latencies[i], 0
+                for unit in range(units):
+                    taken[unit, slot] = 0
+            if due[slot, 1] < bus:
+                for unit in range(units):
+                    if found < 0 and free[unit] <= start and not taken[unit, slot]:
+                        found = unit
+            if found < 0:
+                start += 1
+        free[found] = start + initiations[i]
+        taken[found, slot] = 1
+        due[slot, 1] += 1
+    last[0] = start
+
+
+def cycles_an_instruction(
+    latency_cycles: Int[np.ndarray, " instr"],
+    initiation_cycles: Int[np.ndarray, " instr"],
+    executed: Int[np.ndarray, " instr"],
+    units: int,
+    result_bus: int,
+) -> float:
+    """Cycles an instruction of a stream that mixes them as often as they are executed (docs/timing-rules.md, rule 4).
+
+    The stream is drawn at random from a fixed seed: neighbours are of different warps.
+    """
+    chosen = np.random.default_rng(0).choice(len(executed), SAMPLE, p=executed / executed.sum())
+    last = np.zeros(1, np.int64)
+    start_all(
+        latency_cycles[chosen].astype(np.int64), initiation_cycles[chosen].astype(np.int64), units, result_bus,
+        np.full((RING, 2), -1, np.int64), np.zeros((units, RING), np.int64), np.zeros(units, np.int64), last,
+    )  # fmt: skip
+    return (int(last[0]) + 1) / SAMPLE

@@ -1,0 +1,210 @@
+"""The rules of docs/occupancy-vector.md ("A step", "Memory"), one lane and one item at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from abstim.occupancy_vector.items import WORDS
+
+CYCLE, NEVER = 64, 1 << 30
+MEMORY, SFU, DOUBLE, TENSOR = 1, 2, 3, 4
+STORE, ATOMIC = 2, 3
+IN_CYCLES = {"cycles", "front", "next", "after_next", "unit_offset", "drain", "latency", "occupies"}
+
+
+def decode(words) -> dict[str, int]:
+    """An item, times and work in ticks."""
+    found = {}
+    for word, fields in zip(words, WORDS, strict=True):
+        value = int(word) & 0xFFFFFFFF
+        for name, bits in fields:
+            scale = CYCLE if name in IN_CYCLES else CYCLE // 16 if name in ("sp", "int") else 1
+            found[name] = (value & ((1 << bits) - 1)) * scale
+            value >>= bits
+    return found
+
+
+@dataclass
+class Warp:
+    position: int
+    ready: int
+    block: int
+    floor: int = 0
+    drain: int = 0
+    at_barrier: bool = False
+    loads: list[int] = field(default_factory=lambda: [0] * 4)
+    results: list[int] = field(default_factory=lambda: [0] * 2)
+
+
+class Sm:
+    """One lane."""
+
+    def __init__(self, layout, machine, streams, first, stop) -> None:
+        self.layout, self.machine, self.streams = layout, machine, streams
+        self.items = {}
+        self.next, self.stop = first, stop
+        self.slots: list[Warp | None] = [None] * (layout.rows * layout.schedulers)
+        self.clock, self.last = [0] * layout.schedulers, [0] * layout.schedulers
+        self.drained = [-CYCLE] * layout.blocks
+        self.starts = [-CYCLE] * 4
+        self.special = {(unit, g): 0 for unit in (SFU, DOUBLE, TENSOR) for g in range(layout.groups)}
+        self.pool = {(name, g): 0 for name in ("sp", "int") for g in range(layout.groups)}
+        self.memory = self.fetch = self.l2 = self.dram = self.port = self.reply = self.arrival = 0
+        self.dispatched, self.end, self.issued = -CYCLE, -CYCLE, 0
+
+    def item(self, position):
+        if position not in self.items:
+            self.items[position] = decode(self.streams.words[position])
+        return self.items[position]
+
+    def run(self) -> int:
+        self.refill()
+        while any(self.slots):
+            self.step()
+            self.refill()
+        return self.end
+
+    def refill(self):
+        for b in range(self.machine["residents"]):
+            own = [b * self.layout.warps + k for k in range(self.layout.warps)]
+            if any(self.slots[w] for w in own) or self.next == self.stop:
+                continue
+            time = max(self.drained[b] + CYCLE, self.dispatched + CYCLE)
+            for k, w in enumerate(own):
+                warp = self.machine["warp_base"] + int(self.streams.dealt[self.next]) * self.layout.warps + k
+                late = 0 if self.layout.perfect_memory else self.code_delay(int(self.streams.first_levels[warp]))
+                self.slots[w] = Warp(int(self.streams.starts[warp]), time + 3 * CYCLE + late, b)
+            self.drained[b], self.dispatched = -CYCLE, time
+            self.next += 1
+
+    def code_delay(self, level):
+        m = self.machine
+        if level == 0:
+            return 0
+        l2 = m["request"] + 4 * (m["l2_sector"] + m["reply_sector"]) + m["l2_reply"] + CYCLE
+        return l2 if level == 1 else l2 + m["dram_latency"] - m["l2_reply"] + 4 * m["dram_sector"]
+
+    def earliest(self, warp, group):
+        item = self.item(warp.position)
+        time, unit = warp.ready, item["unit"]
+        if unit == MEMORY:
+            time = max(time, self.starts[3] - item["unit_offset"])
+        elif unit:
+            time = max(time, self.special[unit, group] - self.machine["special_slack"] - item["unit_offset"])
+        for name in ("sp", "int"):
+            if item[name]:
+                time = max(time, self.pool[name, group] - self.machine["pool_slack"] - 3 * CYCLE)
+        return time
+
+    def step(self):
+        schedulers, rows = self.layout.schedulers, self.layout.rows
+        can = []
+        for s in range(schedulers):
+            group = s if self.layout.sub_cores else 0
+            own = [self.slots[k * schedulers + s] for k in range(rows)]
+            can.append([NEVER if w is None or w.at_barrier else self.earliest(w, group) for w in own])
+        first = [max(self.clock[s], min(can[s])) for s in range(schedulers)]
+        now = min(first)
+        for s in range(schedulers):
+            if first[s] >= now + CYCLE or first[s] >= NEVER:
+                continue
+            begin = 0 if self.layout.priority else self.last[s] + 1
+            order = [(begin + k) % rows for k in range(rows)]
+            self.issue(s, next(k for k in order if can[s][k] <= first[s]), first[s])
+
+    def issue(self, s, row, start):
+        slot, group = row * self.layout.schedulers + s, s if self.layout.sub_cores else 0
+        warp = self.slots[slot]
+        item = self.item(warp.position)
+        result, delay, arrive = 0, 0, start + item["unit_offset"] + 3 * CYCLE
+        if item["unit"] == MEMORY:
+            begin = max(arrive, self.memory)
+            result = self.through_memory(begin, item)
+            self.memory = begin + item["occupies"]
+            self.starts = [begin, *self.starts[:3]]
+        elif item["unit"]:
+            begin = max(arrive, self.special[item["unit"], group])
+            self.special[item["unit"], group] = begin + item["occupies"]
+            result = begin + item["latency"]
+        for name in ("sp", "int"):
+            if item[name]:
+                begin = max(start + 3 * CYCLE, self.pool[name, group])
+                delay = max(delay, begin - start - 3 * CYCLE)
+                self.pool[name, group] = begin + item[name]
+        ready = start + item["front"]
+        if item["fetches"]:
+            granted = max(self.fetch, start + item["front"] - 2 * CYCLE)
+            self.fetch = granted + item["fetches"] * self.machine["fetch"]
+            ready = max(ready, granted + 2 * CYCLE)
+        if item["next"]:
+            ready = max(ready, start + item["next"] + delay)
+        ready = max(ready, warp.floor)
+        warp.floor = start + item["after_next"] + delay if item["after_next"] else 0
+        if item["far"]:
+            warp.loads = [max(result, warp.loads[0]), *warp.loads[:-1]]
+        if item["near"]:
+            warp.results = [max(result, warp.results[0]), *warp.results[:-1]]
+        if 1 <= item["wait_far"] <= 4:
+            ready = max(ready, warp.loads[item["wait_far"] - 1])
+        if 1 <= item["wait_near"] <= 2:
+            ready = max(ready, warp.results[item["wait_near"] - 1])
+        if not self.layout.perfect_memory:
+            ready += self.code_delay(item["fetch_level"])
+        warp.ready = ready
+        warp.drain = max(warp.drain, result, start + item["drain"] if item["drain"] else 0)
+        warp.position += 1
+        self.clock[s], self.last[s], self.issued = start + item["cycles"], row, self.issued + 1
+        self.meet(slot, item, start + item["cycles"])
+
+    def meet(self, slot, item, time):
+        warp = self.slots[slot]
+        own = range(warp.block * self.layout.warps, (warp.block + 1) * self.layout.warps)
+        if item["exit"]:
+            drain = max(warp.drain, time - CYCLE + 6 * CYCLE)
+            self.drained[warp.block] = max(self.drained[warp.block], drain)
+            self.slots[slot] = None
+        elif item["barrier"]:
+            warp.at_barrier = True
+        else:
+            return
+        left = [self.slots[w] for w in own if self.slots[w]]
+        if not left:
+            self.end = max(self.end, self.drained[warp.block])
+        elif all(w.at_barrier for w in left):
+            for w in left:
+                w.at_barrier, w.ready = False, max(w.ready, time)
+
+    def through_memory(self, start, item):
+        m = self.machine
+        here = start + item["latency"] + item["occupies"] - CYCLE
+        if self.layout.perfect_memory:
+            return here
+        sectors, access, level = item["sectors"], item["access"], item["level"]
+        if not sectors:
+            return max(here, self.arrival) if level else here
+        leave = here + CYCLE
+        if access in (STORE, ATOMIC):
+            leave = self.port = max(self.port, leave) + sectors * m["store_sector"]
+        cost = m["l2_atomic"] if access == ATOMIC else m["l2_sector"]
+        answer = self.l2 = max(self.l2, leave + m["request"]) + sectors * cost
+        if item["dram_sectors"]:
+            self.dram = max(self.dram, self.l2) + item["dram_sectors"] * m["dram_sector"]
+            answer = self.l2 if access == STORE else self.dram
+        answer += m["dram_latency"] if level == 2 else m["l2_reply"]
+        if access != STORE:
+            length = sectors * m["reply_sector"]
+            answer = self.reply = max(self.reply, answer - length) + length
+            self.arrival = max(self.arrival, answer)
+        return answer
+
+
+def run(lanes) -> tuple[np.ndarray, np.ndarray]:
+    """(end in ticks, items issued) of each lane."""
+    found = []
+    for n in range(len(lanes.first)):
+        machine = {name: int(column[n]) for name, column in lanes.machine._asdict().items()}
+        sm = Sm(lanes.layout, machine, lanes.streams, int(lanes.first[n]), int(lanes.stop[n]))
+        found.append((sm.run(), sm.issued))
+    return np.array([end for end, _ in found]), np.array([issued for _, issued in found])
