@@ -13,12 +13,20 @@ TRACEBACK = "ABSTIM_TRACEBACK"  # an environment variable: an error ends in its 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Every error ends in one line on stderr: bad input, and what a machine has too little of, with exit
     code 2, an interrupt with 130, a fault of abstim's own with 70."""
+    from abstim.cli.watch import INTERRUPTED, Watch, seconds_allowed
+    from functional.errors import InputError
+
     gc.set_threshold(200_000)  # imports make objects that stay; looking through them takes a tenth of a short run
     try:
-        status = _run(arguments)
-        sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
+        watch = Watch(seconds_allowed())
+        with watch:
+            status = _run(arguments)
+            sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
+    except InputError as error:
+        status = _fail(str(error), 2)
     except KeyboardInterrupt:
-        status = _fail("interrupted", 130)
+        watch.say(INTERRUPTED)
+        status = 130
     except BrokenPipeError:  # `abstim ... | head`
         status = _discard_output(1)
     except Exception as error:

@@ -19,6 +19,9 @@ from functional.errors import InputError
 TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
 
 
+_temporary: set[str] = set()  # files that are being written
+
+
 def cache_dir(kind: str) -> Path:
     """The folder of one kind of result ("traces", "tables", ...); it may not exist yet."""
     if own := os.environ.get("ABSTIM_CACHE"):
@@ -89,6 +92,7 @@ def _umask() -> int:
 
 def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    _temporary.add(temporary)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -96,6 +100,15 @@ def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+    finally:
+        _temporary.discard(temporary)
+
+
+def remove_temporary_files() -> None:
+    """Of all that is being written: the process is about to end, and no exception will."""
+    for path in tuple(_temporary):
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def mark_used(path: Path) -> None:

@@ -18,12 +18,20 @@ from functional.numpy_executor.slots import Slots
 from functional.trace import Trace
 
 _PAD = 512  # bytes around every storage: vector loads reach beyond the lanes that are active
-_LEAST_TURNS, _TURN_SHIFT = 1 << 16, 10  # as the oracle: basic blocks a warp may run
+_LEAST_EVENTS, _EVENT_SHIFT = 1 << 27, 5  # basic blocks a warp may run: one of full warps costs the budget 32 or more
 _numbers = count()
 
 
 class Abandoned(Exception):
     """The machine code cannot finish: a fault, the budget spent, or thread blocks that depend on one another."""
+
+
+class OverBudget(Abandoned):
+    """The budget is spent. `line`: of the PTX, where; `thread_block`: the linear id of the one that ran."""
+
+    def __init__(self, line: int, thread_block: int) -> None:
+        super().__init__()
+        self.line, self.thread_block = line, thread_block
 
 
 class Storage(NamedTuple):
@@ -89,7 +97,7 @@ class Machine:
         addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
         self._set(
             frames=frames.address, frame_bytes=generated.frame_bytes, kernel=compiled.address,
-            budget=budget, used=used, most_events=max(_LEAST_TURNS, budget >> _TURN_SHIFT),
+            budget=budget, used=used, most_events=max(_LEAST_EVENTS, budget >> _EVENT_SHIFT),
             zero=self._address(np.array(generated.zeroed, np.int64)), zeros=len(generated.zeroed),
             symbols=self._address(addresses), **undo.slots(),
         )  # fmt: skip
@@ -107,6 +115,9 @@ class Machine:
         while (code := call("run", self.context.ctypes.data)) == at.STOPPED:
             self.streams.grow()
         self.streams.keep(self.worker.buffers)
+        if code == at.OVER_BUDGET:
+            running = int(thread_blocks[self.context[at.SLOT["thread_block"] // 8]])
+            raise OverBudget(self.launch.program.line_of(self.streams.last_block), running)
         if code != at.FINISHED:
             raise Abandoned
         return self.streams.trace(thread_blocks, self.launch.warps_per_block)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -71,6 +73,11 @@ class Streams(Buffers):
         self.context, self.room, self.append = context, max(_LEAST_ROOM, largest_block), append
         self.sorted.clear()
         self._start_at(0, 0, 0)
+
+    @property
+    def last_block(self) -> int:
+        """The basic block that a warp has entered last."""
+        return int(self.blocks[self._get("event") - 1])
 
     def begin(self, rows: int) -> None:
         """A chunk of `rows` warps is to come."""
@@ -180,10 +187,19 @@ class Streams(Buffers):
         return own
 
 
+@cache
+def _most_bytes() -> int:
+    """Of one buffer: half of this computer's memory. Beyond it the system would end the process without a word."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 if hasattr(os, "sysconf") else 1 << 33
+
+
 _KINDS = dict(zip(STREAMS, (0, 0, 1, 2), strict=True))  # stream -> which of events, records, conflicts it counts
 
 
 def _longer(array: np.ndarray, used: int, room: int = 0) -> Any:
+    size = 2 * array.nbytes
+    if size > _most_bytes():
+        raise MemoryError(f"the trace of the launch takes more than {size >> 30} GiB")
     longer = np.empty((2 * len(array) + room, *array.shape[1:]), array.dtype)
     ctypes.memmove(longer.ctypes.data, array.ctypes.data, used * array.strides[0])
     return longer
