@@ -23,9 +23,15 @@ def declare_variables(item: raw.RawVariable, scope: Scope) -> list[Variable]:
         name = declarator.name
         if scope.parent is not None and str(name) in scope.symbols:  # the module allows `.extern` before the definition
             raise scope.source.fail(name, f"variable '{name}' is declared twice")
-        scope.symbols[str(name)] = Symbol(f"{name}{scope.suffix}")
+        owner = f"{scope.function}:" if scope.function and is_static(item) else ""
+        scope.symbols[str(name)] = Symbol(f"{owner}{name}{scope.suffix}")
         found.append(_variable(item, declarator, scope))
     return found
+
+
+def is_static(item: raw.RawVariable) -> bool:
+    """Does a variable live as long as the module, wherever it is declared?"""
+    return str(item.space) in (".global", ".const")
 
 
 def declare_parameters(items: list[raw.RawVariable], scope: Scope) -> tuple[Parameter, ...]:

@@ -20,6 +20,7 @@ from functional.launch import Argument, Launch, Pointer, Scalar, make_launch
 from functional.link import link
 from functional.memory import Memory
 from functional.parser import parse
+from functional.resources import MOST_REGISTERS
 from functional.texture import Texture
 
 DTYPES = {
@@ -200,8 +201,8 @@ def read_resources(path: Path) -> dict[str, int]:
             raise InputError(f"{path}: '{name}': {_plain(str(error))}") from None
         found.update({kernel: resources.registers for kernel, resources in checked.items()})
     for kernel, count in found.items():
-        if not 0 < count <= 255:
-            raise InputError(f"{path}: {count} registers a thread of '{kernel}' is outside 1 to 255")
+        if not 0 < count <= MOST_REGISTERS:
+            raise InputError(f"{path}: {count} registers a thread of '{kernel}' is outside 1 to {MOST_REGISTERS}")
     return found
 
 

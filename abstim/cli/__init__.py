@@ -16,10 +16,13 @@ def main(arguments: list[str] | None = None) -> None:
     from abstim.cli.watch import INTERRUPTED, Watch, seconds_allowed
     from functional.errors import InputError
 
+    _occupy_standard_files()
     gc.set_threshold(200_000)  # imports make objects that stay; looking through them takes a tenth of a short run
     try:
         watch = Watch(seconds_allowed())
         with watch:
+            if sys.stdout is None:
+                raise InputError("standard output is closed; there is nowhere to print")
             status = _run(arguments)
             sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
     except InputError as error:
@@ -34,6 +37,15 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         status = _told(error)
     sys.exit(status)
+
+
+def _occupy_standard_files() -> None:
+    """Those that are closed: what is opened next would take their numbers, and what native code writes."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def _run(arguments: list[str] | None) -> int:

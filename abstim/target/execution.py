@@ -8,6 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from abstim.progress import Progress, silent
 from abstim.target import trace_cache
 from abstim.target.check_trace import check_traces
@@ -17,6 +19,7 @@ from functional.case import Case
 from functional.disk.folder import note
 from functional.errors import InputError
 from functional.trace_store import StoredCase, StoreWriter
+from functional.trace_store.manifest import OutputEntry
 
 if TYPE_CHECKING:
     from functional.executor import Executor
@@ -160,7 +163,7 @@ def write_store(
         budget = instruction_budget or default_budget(launch)
         chunks = executor.stream(launch, memory, instruction_budget=budget)
         writer.launch(launch, case.registers(launch), reported(chunks))
-    outputs = [asdict(check) for check in _checked_outputs(case, memory)]
+    outputs = [OutputEntry(**asdict(check)) for check in _checked_outputs(case, memory)]
     return writer.finish(case.name, outputs, memory.printed.text())
 
 
@@ -170,7 +173,7 @@ def _stored(case: StoredCase, progress: Progress) -> Execution:
     for number in range(len(case.launches)):
         progress(f"read {case.name}", number, len(case.launches))
         traces.append(case.trace(number))
-    outputs = tuple(OutputCheck(**output) for output in case.manifest.outputs)
+    outputs = tuple(OutputCheck(**msgspec.structs.asdict(output)) for output in case.manifest.outputs)
     return Execution(tuple(traces), outputs, case.manifest.printed)
 
 

@@ -60,6 +60,7 @@ def execution_key(case: Case, executor: str) -> str:
     for launch in case.launches:
         program, shape = launch.program, f"{launch.grid}:{launch.block}:{launch.dynamic_shared_bytes}"
         parts += [program.digest, program.name, shape, launch.parameters]
+    parts += [(region.name, region.address, region.bytes) for region in case.memory.regions]
     parts += case.memory.contents()
     for name, expected in case.expected.items():
         parts += [name, f"{expected.values.dtype}:{expected.rtol}:{expected.atol}", expected.values]

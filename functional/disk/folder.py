@@ -137,8 +137,9 @@ def evict(folder: Path, cap_bytes: int) -> list[Path]:
 
 def note(line: str) -> None:
     """One line to the user that is no part of the output; nobody may be there to read it."""
-    with suppress(OSError, ValueError, AttributeError):
-        print(plain(line), file=sys.stderr)
+    if sys.stderr is not None:  # `print` would take stdout in its place
+        with suppress(OSError, ValueError):
+            print(plain(line), file=sys.stderr)
 
 
 def plain(text: str) -> str:
