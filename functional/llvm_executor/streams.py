@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from functional.host import memory_bytes
 from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
@@ -187,18 +186,12 @@ class Streams(Buffers):
         return own
 
 
-@cache
-def _most_bytes() -> int:
-    """Of one buffer: half of this computer's memory. Beyond it the system would end the process without a word."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 if hasattr(os, "sysconf") else 1 << 33
-
-
 _KINDS = dict(zip(STREAMS, (0, 0, 1, 2), strict=True))  # stream -> which of events, records, conflicts it counts
 
 
 def _longer(array: np.ndarray, used: int, room: int = 0) -> Any:
     size = 2 * array.nbytes
-    if size > _most_bytes():
+    if size > memory_bytes() // 2:  # beyond, the system would end the process without a word
         raise MemoryError(f"the trace of the launch takes more than {size >> 30} GiB")
     longer = np.empty((2 * len(array) + room, *array.shape[1:]), array.dtype)
     ctypes.memmove(longer.ctypes.data, array.ctypes.data, used * array.strides[0])
