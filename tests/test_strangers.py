@@ -14,12 +14,15 @@ from ptx_kernels import HEADER, entry, launch, module
 
 from abstim.gpu.config import load_gpu
 from abstim.target import trace_cache
+from functional import suite
 from functional.case import Case
 from functional.errors import ExecutionError, InputError
+from functional.findings import findings
 from functional.launch import Pointer, make_launch
 from functional.link import link
 from functional.llvm_executor import LlvmExecutor
 from functional.memory import Memory
+from functional.parser import parse
 from functional.trace_store import coding, frames, manifest, open_store
 
 U32 = np.uint32
@@ -127,7 +130,6 @@ def store(tmp_path):
     """A store of one launch, as `abstim trace` writes it."""
     from abstim.target.execution import write_store
     from functional.default_executor import default_executor
-    from functional.parser import parse
 
     path = tmp_path / "k.ptx"
     path.write_text(HEADER + entry("mul.wide.u32 %rd1, %r0, 4; add.u64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0;"))
@@ -213,3 +215,73 @@ def test_a_closed_standard_error_changes_nothing_else(name, code, way) -> None:
 def test_points_have_a_limit() -> None:
     done = shell("abstim validate --points 99999999999 --benchmark nn_euclid")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+# -- what is said, and what --strict refuses --------------------------------------------------------------------------
+
+
+def findings_of(body: str, before: str = "") -> list[str]:
+    """What is found in a kernel, without the place."""
+    found = findings(link(module(entry(body, before=before)), "k"))
+    return [line.partition(": ")[2] for line in found]
+
+
+@pytest.mark.parametrize(
+    "body, found",
+    [
+        ("add.u32 %r1, %r2, 1; add.u32 %r2, %r2, 1;", ["'%r2' is read, and nothing has written it"]),
+        ("@%p1 mov.u32 %r2, 1;", ["'%p1' is read, and nothing has written it"]),
+        ("st.global.u32 [%rd9], %r0;", ["'%rd9' is read, and nothing has written it"]),
+        # a write reaches the read: on another path, in an earlier round, under a guard
+        ("setp.eq.u32 %p1, %r0, 0; @%p1 bra A; mov.u32 %r2, 1; A: add.u32 %r1, %r2, 1;", []),
+        ("A: setp.eq.u32 %p1, %r0, 0; @%p1 add.u32 %r1, %r2, 1; mov.u32 %r2, 1; @%p1 bra A;", []),
+        ("setp.eq.u32 %p1, %r0, 0; @%p1 mov.u32 %r2, 1; add.u32 %r1, %r2, 1;", []),
+        ("bra END; A: add.u32 %r1, %r2, 1; END:", []),  # never runs
+    ],
+)
+def test_registers_that_nothing_has_written(body, found) -> None:
+    assert findings_of(body) == found
+
+
+@pytest.mark.parametrize(
+    "values, found", [("", ["the constant 'c' has no values; it is read as zeros"]), (" = {1}", [])]
+)
+def test_constants_that_nobody_sets(values, found) -> None:
+    assert findings_of("ld.const.u32 %r1, [c];", f".const .align 4 .b32 c[2]{values};\n.const .b32 unread;") == found
+
+
+def test_findings_are_notes_and_errors_if_one_asks(tmp_path) -> None:
+    (tmp_path / "k.ptx").write_text(HEADER + entry("add.u32 %r1, %r2, 1; st.global.u32 [%rd0], %r1;"))
+    line = f"abstim run {tmp_path}/k.ptx --grid 1 --block 32 --arg buf:u32:64"
+    said = f"abstim: kernel 'k', {tmp_path}/k.ptx:9: '%r2' is read, and nothing has written it\n"
+    noted, refused = shell(line), shell(line + " --strict")
+    assert (noted.returncode, noted.stderr) == (0, said) and "Total:" in noted.stdout
+    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", said)
+    unchecked = shell(line + " --check")
+    assert unchecked.returncode == 2 and "--check: k has no expected outputs" in unchecked.stderr
+
+
+def test_the_suite_has_no_findings() -> None:
+    for name in suite.names():
+        parsed = parse(suite.ptx_path(name))
+        for kernel in (k.name for k in parsed.kernels.values() if k.is_entry):
+            assert findings(link(parsed, kernel)) == []
+
+
+def test_a_budget_with_a_trace_that_is_there_is_refused(store) -> None:
+    done = shell(f"abstim run {store} --instruction-budget 5")
+    assert done.returncode == 2 and "nothing is executed" in done.stderr
+
+
+def test_a_budget_holds_for_what_was_executed_with_another(tmp_path, monkeypatch) -> None:
+    from abstim.target.execution import execute
+
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    execute(case_of(a=256))
+    with pytest.raises(ExecutionError, match="budget of 10 thread instructions"):
+        execute(case_of(a=256), instruction_budget=10)
+
+
+def test_a_name_that_is_no_text_is_shown() -> None:
+    done = shell("abstim suite $'\\xe9'")
+    assert done.returncode == 2 and "\\xe9" in done.stderr and done.stderr.count("\n") == 1

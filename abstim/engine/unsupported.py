@@ -6,12 +6,20 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.state import (
-    COLLECTORS, L1D_LINE, L2_LINE, L2_MERGES, MSHRS, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS,
+    COLLECTORS,
+    L1D_LINE,
+    L2_LINE,
+    L2_MERGES,
+    MSHRS,
+    PORT_WIDTH,
+    SCHEDULERS,
+    SLOTS,
+    UNITS,
 )  # fmt: skip
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
+from functional.computer import memory_bytes
 from functional.errors import InputError
-from functional.host import memory_bytes
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS as KIND_NAMES
 

@@ -38,13 +38,16 @@ def execute(
     """Run every launch of a case, or take what an earlier process kept of it, in a trace store or in the cache.
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
+    Executions with another budget are kept apart. Raises InputError for a budget where nothing is executed.
     """
+    if instruction_budget is not None and (case.traces or isinstance(case, StoredCase)):
+        raise InputError(f"{case.name}: its trace is there, nothing is executed; leave the instruction budget out")
     if case.traces:
         return _checked(case, Execution(case.traces, from_cache=True))
     started = perf_counter()
     if isinstance(case, StoredCase):
         return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
-    key = trace_cache.execution_key(case, type(executor).__name__)
+    key = trace_cache.execution_key(case, type(executor).__name__, instruction_budget)
     execution = kept_execution(case, key)
     from_cache = execution is not None
     if execution is None:

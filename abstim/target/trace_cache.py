@@ -54,9 +54,10 @@ class Execution:
         return iter(self.traces)
 
 
-def execution_key(case: Case, executor: str) -> str:
-    """What an execution depends on: programs, launches, contents of memory, expected outputs, executor, code."""
-    parts: list[Any] = [executor]
+def execution_key(case: Case, executor: str, instruction_budget: int | None = None) -> str:
+    """What an execution depends on: programs, launches, contents of memory and where buffers begin and end, expected
+    outputs, executor, budget, code."""
+    parts: list[Any] = [executor] if instruction_budget is None else [executor, instruction_budget]
     for launch in case.launches:
         program, shape = launch.program, f"{launch.grid}:{launch.block}:{launch.dynamic_shared_bytes}"
         parts += [program.digest, program.name, shape, launch.parameters]

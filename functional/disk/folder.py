@@ -144,5 +144,5 @@ def note(line: str) -> None:
 
 def plain(text: str) -> str:
     """A text that may be a stranger's, fit for a terminal: control characters are spelt out, but for ends of lines and
-    tabs."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    tabs, and so are bytes of names that are no text."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from threading import Lock
 
+from functional.disk.folder import note
 from functional.errors import BudgetSpent
 from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
@@ -27,6 +28,7 @@ from functional.trace import Trace, rechunk
 
 # The budget's part that the oracle has for blocks that wait for each other: it is a hundred times slower
 _ORACLE_SHARE_SHIFT = 4
+_RACE = "thread blocks touch 32-byte sectors that others write; they ran in block order, which a GPU does not promise"
 _CACHED_PROGRAMS, _KNOWN_LAUNCHES = 64, 4096
 
 
@@ -129,6 +131,7 @@ class LlvmExecutor:
             yield from parallel(job, self.threads, self._shadows)
         except Conflict:
             self._one_thread.add(key)
+            note(f"abstim: kernel '{program.name}': {_RACE}")
             raise
         if not job.finished:
             self._one_thread.add(key)

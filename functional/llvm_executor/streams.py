@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from functional.host import memory_bytes
+from functional.computer import memory_bytes
 from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
