@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
+MOST_CHARACTERS = 1000  # of an error, in which a stranger's name may stand
 TRACEBACK = "ABSTIM_TRACEBACK"  # an environment variable: an error ends in its traceback
 
 
@@ -87,5 +88,6 @@ def _discard_output(status: int) -> int:
 def _fail(message: str, status: int) -> int:
     from functional.disk.folder import note
 
-    note("abstim: " + " ".join(message.split()))
+    line = " ".join(message.split())
+    note("abstim: " + (line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."))
     return status
