@@ -1,7 +1,7 @@
 """`make fuzz TRIES=1000 SEED=0`: what strangers could send, made at random, seeded; see fuzz_inputs.py for the kinds.
 
-Tries run in a child process, which may crash or hang (20 s): that is a find, too. Each is kept as a file below
-`tests/data/fuzz/KIND/`, which test_fuzz.py replays. Ends with exit code 1 if there was one.
+Tries run in a child process, the executor's storages between guard pages; a crash or a hang (20 s) is a find, too. Each
+find is kept as a file below `tests/data/fuzz/KIND/`, which test_fuzz.py replays. Ends with exit code 1 if there was one.
 `python tests/fuzz.py COUNT FIRST [KIND]`
 """
 
@@ -24,6 +24,7 @@ from random import Random
 from fuzz_inputs import KINDS, judged, warm_up
 
 from functional.disk.folder import plain
+from functional.llvm_executor.storage import GUARD
 
 CORPUS = Path(__file__).parent / "data" / "fuzz"
 SECONDS = 20  # a try
@@ -105,6 +106,7 @@ def watched(board: Board, process: int) -> str:
 
 def main(count: int, first: int = 0, only: str = "") -> int:
     """`count` tries from number `first`; yields the exit code."""
+    os.environ[GUARD] = "1"
     warm_up()
     board, start, begun, finds = Board(count), 0, time.monotonic(), 0
     while start < count:

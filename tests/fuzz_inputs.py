@@ -12,6 +12,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -311,9 +312,9 @@ def make_launches(rng: Random) -> bytes:
         if rng.random() < 0.2:
             del holder[last]
         elif rng.random() < 0.3 and isinstance(holder, dict):
-            holder[rng.choice(KEYS)] = rng.choice(WEIRD)
+            holder[rng.choice(KEYS)] = deepcopy(rng.choice(WEIRD))
         else:
-            holder[last] = rng.choice(WEIRD)
+            holder[last] = deepcopy(rng.choice(WEIRD))
     text = json.dumps(document)
     if rng.random() < 0.1:
         at = rng.randrange(len(text))

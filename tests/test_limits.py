@@ -139,3 +139,33 @@ def test_large_kernels_take_seconds(tmp_path, body) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (process.returncode, err) == (0, "") and "Total:" in out
     assert after.ru_utime - before.ru_utime < 25
+
+
+# -- guard pages ------------------------------------------------------------------------------------------------------
+
+TOUCH = (
+    "import ctypes; from functional.llvm_executor.storage import PAD_BYTES, Storage; "
+    "s, n = Storage.of({size}), {size}; s.view(n)[:] = 1; ctypes.memset(s.address - PAD_BYTES, 0, n + 2 * PAD_BYTES); "
+    "ctypes.memset(s.address + {offset}, 0, 1)"
+)
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 4000, 4096, 100_000])
+def test_guard_pages_end_who_writes_beyond_a_storage(size) -> None:
+    def ended(offset: int) -> int:
+        command = [sys.executable, "-c", TOUCH.format(size=size, offset=offset)]
+        return subprocess.run(command, env={**os.environ, "ABSTIM_GUARD_PAGES": "1"}, check=False).returncode
+
+    assert ended(0) == 0
+    assert ended(size + 512 + 64) == -signal.SIGSEGV == ended(-8192)
+
+
+def test_kernels_run_between_guard_pages(monkeypatch) -> None:
+    monkeypatch.setenv("ABSTIM_GUARD_PAGES", "1")
+    launch, memory = prepared(
+        ".shared .align 4 .b8 s[128]; .local .align 4 .b8 l[64]; st.shared.u32 [s+124], %r0; st.local.u32 [l+60], %r0; "
+        "ld.local.u32 %r1, [l+60]; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r1;",
+        1, 64,
+    )  # fmt: skip
+    LlvmExecutor(1).run(launch, memory)
+    assert memory.read("a", np.uint32).tolist() == list(range(64))

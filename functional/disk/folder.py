@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import time
 from typing import IO
 
 from functional.errors import InputError
@@ -19,6 +20,8 @@ from functional.errors import InputError
 TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
 
 
+_HALF_WRITTEN_SECONDS = 24 * 3600  # after which nobody is writing a file any more
+_told: set[str] = set()  # why files could not be written, said once a process
 _temporary: set[str] = set()  # files that are being written
 
 
@@ -72,7 +75,9 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         make_folder(path.parent)
         _replace(path, write)
     except OSError as error:
-        note(f"cache: cannot write {path}: {error.strerror}")
+        if error.strerror not in _told:
+            note(f"cache: cannot write {path}: {error.strerror}; what cannot be written is made again each time")
+        _told.add(str(error.strerror))
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -118,13 +123,16 @@ def mark_used(path: Path) -> None:
 
 
 def evict(folder: Path, cap_bytes: int) -> list[Path]:
-    """Delete the files longest unused until the folder holds at most `cap_bytes`; returns what was deleted."""
+    """Delete the files longest unused until the folder and those in it hold at most `cap_bytes`, and what a process
+    that was killed has left half written; returns what was deleted."""
     found = []
-    for path in folder.glob("*"):
-        try:
-            found.append((path.stat().st_mtime_ns, path.stat().st_size, path))
-        except OSError:
-            continue  # another process deleted it
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # another process deleted it
+            about = path.stat()
+            if path.suffix == ".tmp" and time() - about.st_mtime > _HALF_WRITTEN_SECONDS:
+                path.unlink()
+            elif path.suffix != ".tmp" and path.is_file():
+                found.append((about.st_mtime_ns, about.st_size, path))
     total, deleted = sum(size for _, size, _ in found), []
     for _, size, path in sorted(found):
         if total <= cap_bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -11,13 +10,13 @@ from jaxtyping import Int64
 from functional.launch import Launch
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.object_code import Compiled, call
+from functional.llvm_executor.storage import LaunchStorages, Storage
 from functional.llvm_executor.streams import MOST_KEPT_BYTES, Buffers, Streams
 from functional.llvm_executor.undo import Undo
 from functional.memory import GLOBAL_BASE, Memory
 from functional.numpy_executor.slots import Slots
 from functional.trace import Trace
 
-_PAD = 512  # bytes around every storage: vector loads reach beyond the lanes that are active
 _LEAST_EVENTS, _EVENT_SHIFT = 1 << 27, 5  # basic blocks a warp may run: one of full warps costs the budget 32 or more
 _numbers = count()
 
@@ -34,43 +33,18 @@ class OverBudget(Abandoned):
         self.line, self.thread_block = line, thread_block
 
 
-class Storage(NamedTuple):
-    """Zeroed bytes with room around them; `address` is that of the first, a multiple of 64."""
-
-    data: np.ndarray
-    address: int
-
-    @classmethod
-    def of(cls, size_bytes: int) -> Storage:
-        """Room for `size_bytes`."""
-        data = np.zeros(size_bytes + 2 * _PAD + 64, np.uint8)
-        start = -(-(data.ctypes.data + _PAD) // 64) * 64 - data.ctypes.data
-        return cls(data, data.ctypes.data + start)
-
-    def view(self, size_bytes: int) -> np.ndarray:
-        """The first bytes."""
-        start = self.address - self.data.ctypes.data
-        return self.data[start : start + size_bytes]
-
-
 class Worker:
     """What one thread runs launches with. Kept from launch to launch, because fresh pages cost as much as the work."""
 
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.buffers = Buffers()
-        self._pool = Storage.of(1 << 16)
+        self.storages = LaunchStorages()
 
     def trim(self) -> None:
         """Let go of buffers that are too large to hold on to."""
         if self.buffers.nbytes > MOST_KEPT_BYTES:
             self.buffers = Buffers()
-
-    def pool(self, size_bytes: int) -> Storage:
-        """Bytes for the storages of a launch; what an earlier one left is still in them."""
-        if len(self._pool.data) < size_bytes + 2 * _PAD + 64:
-            self._pool = Storage.of(size_bytes)
-        return self._pool
 
 
 class Machine:
@@ -141,13 +115,11 @@ class Machine:
         stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16
         contents = (memory.const_arena, np.frombuffer(launch.parameters, np.uint8))
         sizes = [len(c) for c in contents] + [launch.shared_bytes, 32 * stride * launch.warps_per_block, 64]
-        steps = [-(-size // 64) * 64 + _PAD for size in sizes]
-        pool, begins = self.worker.pool(sum(steps)), [sum(steps[:i]) for i in range(len(steps))]
-        self.kept.append(pool)
-        view = pool.view(sum(steps))
-        for data, begin in zip(contents, begins, strict=False):
-            view[begin : begin + len(data)] = data
-        const, param, shared, local, scratch = (pool.address + begin for begin in begins)
+        storages = self.worker.storages.of(sizes)
+        self.kept += storages
+        for storage, data in zip(storages, contents, strict=False):
+            storage.view(len(data))[:] = data
+        const, param, shared, local, scratch = (storage.address for storage in storages)
         starts, ends = memory.ranges()
         self._set(
             arena=self._address(memory.arena) - GLOBAL_BASE, starts=starts.ctypes.data, ends=ends.ctypes.data,
