@@ -1,6 +1,6 @@
 """`make fuzz TRIES=1000 SEED=0`: what strangers could send, made at random, seeded; see fuzz_inputs.py for the kinds.
 
-Tries run in a child process, the executor's storages between guard pages; a crash or a hang (20 s of processor time) is a
+Tries run in a child process, its storages between guard pages; a crash or a hang (20 s of processor time) is a
 find, too. Each is kept as a file below `tests/data/fuzz/KIND/`, which test_fuzz.py replays; then the exit code is 1.
 `python tests/fuzz.py COUNT FIRST [KIND]`
 """
