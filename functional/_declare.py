@@ -13,6 +13,7 @@ from functional._scope import Scope, Source
 from functional.ir import TYPE_BYTES, Parameter, Register, Symbol, Variable
 
 _MAX_BYTES = 1 << 40
+_MAX_ALIGNMENT_BYTES = 1 << 16  # of which ptxas makes gaps, and takes minutes
 _MAX_INITIALISED_BYTES = 1 << 28
 
 
@@ -96,6 +97,8 @@ def _type(qualifiers: list[tuple[str, Any]], name: Token, source: Source) -> tup
     align = raw.integer(values["align"]) if "align" in values else TYPE_BYTES[type_] * lanes
     if align <= 0 or align & (align - 1):
         raise source.fail(name, f"alignment {align} of '{name}' is not a power of two")
+    if align > _MAX_ALIGNMENT_BYTES:
+        raise source.fail(name, f"alignment {align} of '{name}' is more than {_MAX_ALIGNMENT_BYTES}")
     return type_, lanes, align
 
 

@@ -85,6 +85,12 @@ def test_launches_that_nothing_can_hold(body, grid, message) -> None:
         launch(entry(body), {"a": np.zeros(1, U32)}, grid=grid)
 
 
+@pytest.mark.parametrize("align", [0, 3, 1 << 17, 1 << 30, (1 << 64) - 1])
+def test_alignments_that_no_memory_has(align) -> None:
+    with pytest.raises(InputError, match=f"alignment {align} of 'g' is"):
+        module(entry("", before=f".global .align {align} .b8 g[16];"))
+
+
 @pytest.mark.parametrize("field", ["%999999999999d", "%99999999d", "%.99999999d", "%*d"])
 def test_fields_of_printf_have_a_width(field) -> None:
     data = ", ".join(str(b) for b in field.encode() + b"\0")
