@@ -209,9 +209,8 @@ MADE = {
     "cycles": (("abstim.engine.simulation",), "import abstim.engine.simulation, abstim.engine.event_loop"),
     "samples": (  # the name of the execution is a part of theirs
         kept_samples.MODULES + TRACES,
-        _TRACE + "; from abstim.gpu.config import load_gpu; from abstim.engine import simulate_point; "
-        "from abstim.engine.inputs import LaunchInputs; from precharacterize.build import build_table; "
-        "g = load_gpu('gtx480'); simulate_point(LaunchInputs(build_table(p, g.pipeline), t), g, 8)",
+        _TRACE
+        + "; import abstim.engine.simulation, abstim.engine.event_loop, functional.disk.compile, precharacterize",
     ),
 }
 
