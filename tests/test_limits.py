@@ -146,18 +146,18 @@ def test_large_kernels_take_seconds(tmp_path, body) -> None:
 TOUCH = (
     "import ctypes; from functional.llvm_executor.storage import PAD_BYTES, Storage; "
     "s, n = Storage.of({size}), {size}; s.view(n)[:] = 1; ctypes.memset(s.address - PAD_BYTES, 0, n + 2 * PAD_BYTES); "
-    "ctypes.memset(s.address + {offset}, 0, 1)"
+    "ctypes.memset({where}, 0, 1)"
 )
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 4000, 4096, 100_000])
 def test_guard_pages_end_who_writes_beyond_a_storage(size) -> None:
-    def ended(offset: int) -> int:
-        command = [sys.executable, "-c", TOUCH.format(size=size, offset=offset)]
+    def ended(where: str) -> int:
+        command = [sys.executable, "-c", TOUCH.format(size=size, where=where)]
         return subprocess.run(command, env={**os.environ, "ABSTIM_GUARD_PAGES": "1"}, check=False).returncode
 
-    assert ended(0) == 0
-    assert ended(size + 512 + 64) == -signal.SIGSEGV == ended(-8192)
+    assert ended("s.address + PAD_BYTES") == 0
+    assert ended("s.address + n + PAD_BYTES + 64") == -signal.SIGSEGV == ended("s.data.ctypes.data + 4095")
 
 
 def test_kernels_run_between_guard_pages(monkeypatch) -> None:
