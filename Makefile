@@ -4,7 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/installed
 BIN := $(VENV)/bin
 
-.PHONY: run test fast docs clean
+.PHONY: run test fast fuzz docs clean
 
 run: $(STAMP)
 	$(BIN)/abstim run hotspot --gpu gtx480_1sched --gpu gtx480
@@ -17,6 +17,11 @@ test: $(STAMP)
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+
+TRIES ?= 1000
+SEED ?= 0
+fuzz: $(STAMP)
+	nice $(BIN)/python tests/fuzz.py $(TRIES) $(SEED)
 
 docs: $(STAMP)
 	$(BIN)/python -m abstim.cli.reference > docs/cli.md.new

@@ -13,6 +13,7 @@ from functional._scope import Scope, Source
 from functional.ir import TYPE_BYTES, Parameter, Register, Symbol, Variable
 
 _MAX_BYTES = 1 << 40
+_MAX_ALIGNMENT_BYTES = 1 << 16  # of which ptxas makes gaps, and takes minutes
 _MAX_INITIALISED_BYTES = 1 << 28
 
 
@@ -23,9 +24,15 @@ def declare_variables(item: raw.RawVariable, scope: Scope) -> list[Variable]:
         name = declarator.name
         if scope.parent is not None and str(name) in scope.symbols:  # the module allows `.extern` before the definition
             raise scope.source.fail(name, f"variable '{name}' is declared twice")
-        scope.symbols[str(name)] = Symbol(f"{name}{scope.suffix}")
+        owner = f"{scope.function}:" if scope.function and is_static(item) else ""
+        scope.symbols[str(name)] = Symbol(f"{owner}{name}{scope.suffix}")
         found.append(_variable(item, declarator, scope))
     return found
+
+
+def is_static(item: raw.RawVariable) -> bool:
+    """Does a variable live as long as the module, wherever it is declared?"""
+    return str(item.space) in (".global", ".const")
 
 
 def declare_parameters(items: list[raw.RawVariable], scope: Scope) -> tuple[Parameter, ...]:
@@ -90,6 +97,8 @@ def _type(qualifiers: list[tuple[str, Any]], name: Token, source: Source) -> tup
     align = raw.integer(values["align"]) if "align" in values else TYPE_BYTES[type_] * lanes
     if align <= 0 or align & (align - 1):
         raise source.fail(name, f"alignment {align} of '{name}' is not a power of two")
+    if align > _MAX_ALIGNMENT_BYTES:
+        raise source.fail(name, f"alignment {align} of '{name}' is more than {_MAX_ALIGNMENT_BYTES}")
     return type_, lanes, align
 
 

@@ -10,7 +10,7 @@ from lark import Token
 from functional import _operands as operands
 from functional import _syntax as raw
 from functional._constants import MAX_NESTING
-from functional._declare import declare_parameters, declare_registers, declare_variables
+from functional._declare import declare_parameters, declare_registers, declare_variables, is_static
 from functional._scope import Scope, Source
 from functional.ir import Instruction, Kernel, Module, Operand, Register, Variable
 
@@ -33,8 +33,10 @@ def lower(tree: raw.RawModule, path: str, digest: str) -> Module:
         elif isinstance(item, raw.RawFunction) and item.statements is not None:
             if str(item.name) in kernels:
                 raise source.fail(item.name, f"'{item.name}' is defined twice")
-            kernel = _FunctionBuilder(item, scope, aliases).build(pc_base)
+            builder = _FunctionBuilder(item, scope, aliases)
+            kernel = builder.build(pc_base)
             kernels[kernel.name] = kernel
+            variables |= {variable.name: variable for variable in builder.statics}
             pc_base += len(kernel.instructions)
     return Module(path, digest, str(tree.version), str(tree.target), 64, tuple(variables.values()), kernels)
 
@@ -54,12 +56,13 @@ class _FunctionBuilder:
 
     def __init__(self, function: raw.RawFunction, module: Scope, aliases: dict[str, str]) -> None:
         self.function, self.aliases, self.source = function, aliases, module.source
-        self.scope = Scope(module.source, module)
+        self.scope = Scope(module.source, module, function=str(function.name))
         self.nested_scopes = 0
         self.instructions: list[Instruction] = []
         self.branches: list[tuple[int, Scope, list[Token]]] = []  # (instruction, where its labels are seen, labels)
         self.registers: dict[Register, None] = {}
         self.variables: list[Variable] = []
+        self.statics: list[Variable] = []  # declared inside, and the module's: `.global`, `.const`
 
     def build(self, pc_base: int) -> Kernel:
         function = self.function
@@ -88,14 +91,15 @@ class _FunctionBuilder:
                 case raw.RawRegisters():
                     declare_registers(statement, self.scope)
                 case raw.RawVariable():
-                    self.variables += declare_variables(statement, self.scope)
+                    kept = self.statics if is_static(statement) else self.variables
+                    kept += declare_variables(statement, self.scope)
                 case raw.RawTargets(name=name, labels=labels):
                     self.scope.target_lists[_label_name(name)] = labels
 
     def _nested(self, statements: list[Any], depth: int) -> None:
         outer = self.scope
         self.nested_scopes += 1
-        self.scope = Scope(self.source, outer, f"'{self.nested_scopes}")
+        self.scope = Scope(self.source, outer, f"'{self.nested_scopes}", outer.function)
         self._statements(statements, depth + 1)
         self.scope = outer
 

@@ -40,6 +40,7 @@ class Scope:
     source: Source
     parent: Scope | None = None
     suffix: str = ""  # makes the names of a nested scope unique; ' cannot occur in a PTX name
+    function: str = ""  # that the scope is in
     registers: dict[str, Register] = field(default_factory=dict)
     ranges: list[tuple[str, int, str]] = field(default_factory=list)  # `%r<9>`: prefix, count, type
     symbols: dict[str, Symbol] = field(default_factory=dict)

@@ -15,3 +15,14 @@ class PtxError(InputError):
 
 class ExecutionError(InputError):
     """A kernel that faults: out of bounds, misaligned, deadlock, over its instruction budget."""
+
+
+class BudgetSpent(ExecutionError):
+    """A launch that runs more thread instructions than it may. `line`: of the PTX, where it was then."""
+
+    def __init__(self, kernel: str, path: str, line: int, budget: int, cost: str = "") -> None:
+        super().__init__(
+            f"kernel '{kernel}', {path}:{line}: the launch exceeds its budget of {budget} thread instructions{cost}; "
+            "if it does end, raise the instruction budget"
+        )
+        self.line = line

@@ -19,6 +19,8 @@ WARP_THREADS = 32
 _MAX_THREADS = 1024  # a block, every compute capability since 2.0
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
+_MAX_WARPS = 1 << 27  # a launch: what is kept of each takes some 50 bytes
+_MAX_LOCAL_BYTES = 512 << 10  # a thread, every compute capability
 _MAX_SHARED_BYTES = 1 << 24  # addressable; what a GPU really has is checked by the occupancy limits
 _NUMPY_TYPES = {
     **{f"{kind}{8 * n}": f"<{'i' if kind == 's' else 'u'}{n}" for kind in "bus" for n in (1, 2, 4, 8)},
@@ -130,6 +132,12 @@ def check_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes:
         threads = f"{block.total} threads, the limit is {_MAX_THREADS}"
         raise InputError(f"kernel '{program.name}': block {block} has {threads}")
     _check_directives(program, block)
+    warps = grid.total * -(-block.total // WARP_THREADS)
+    if warps > _MAX_WARPS:
+        raise InputError(f"kernel '{program.name}': grid {grid} has {warps:,} warps; {_MAX_WARPS:,} can be held")
+    local = static_bytes(program, "local")
+    if local > _MAX_LOCAL_BYTES:
+        raise InputError(f"kernel '{program.name}': {local:,} bytes of local memory; a thread has {_MAX_LOCAL_BYTES:,}")
     if not 0 <= dynamic_shared_bytes <= _MAX_SHARED_BYTES:
         dynamic = f"{dynamic_shared_bytes} bytes of dynamic shared memory"
         raise InputError(f"kernel '{program.name}': {dynamic} is outside 0 to {_MAX_SHARED_BYTES}")

@@ -20,6 +20,7 @@ from functional.launch import Argument, Launch, Pointer, Scalar, make_launch
 from functional.link import link
 from functional.memory import Memory
 from functional.parser import parse
+from functional.resources import MOST_REGISTERS
 from functional.texture import Texture
 
 DTYPES = {
@@ -200,8 +201,8 @@ def read_resources(path: Path) -> dict[str, int]:
             raise InputError(f"{path}: '{name}': {_plain(str(error))}") from None
         found.update({kernel: resources.registers for kernel, resources in checked.items()})
     for kernel, count in found.items():
-        if not 0 < count <= 255:
-            raise InputError(f"{path}: {count} registers a thread of '{kernel}' is outside 1 to 255")
+        if not 0 < count <= MOST_REGISTERS:
+            raise InputError(f"{path}: {count} registers a thread of '{kernel}' is outside 1 to {MOST_REGISTERS}")
     return found
 
 
@@ -241,8 +242,13 @@ def _only_keys(where: str, entry: dict[str, Any], known: set[str]) -> None:
 def _beside(path: Path, file: str, key: str) -> Path:
     """A file that a launches.json names: in its folder or below, because the file may be a stranger's."""
     source = path.parent / file
-    if not source.resolve().is_relative_to(path.parent.resolve()) and not os.environ.get(OUTSIDE):
+    try:
+        inside, there = source.resolve().is_relative_to(path.parent.resolve()), source.is_file()
+    except (OSError, ValueError) as error:  # a name too long, or with a zero in it
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path}: '{key}' names {file}, which cannot be read: {reason}") from None
+    if not inside and not os.environ.get(OUTSIDE):
         raise InputError(f"{path}: '{key}' names {file}, which is outside of its folder; {OUTSIDE}=1 allows that")
-    if not source.is_file():
+    if not there:
         raise InputError(f"{path}: '{key}' names {file}, but there is no such file")
     return source

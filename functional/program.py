@@ -51,6 +51,10 @@ class Program:
         """Index of the basic block that holds a flat instruction position."""
         return self._block_of[instruction]
 
+    def line_of(self, block: int) -> int:
+        """The line of the PTX in which a basic block begins."""
+        return self.instructions[self.blocks[block].start].line
+
     @cached_property
     def _block_of(self) -> tuple[int, ...]:
         return tuple(b.index for b in self.blocks for _ in range(b.start, b.stop))

@@ -13,7 +13,8 @@ from pathlib import Path
 from functional.liveness import estimate_registers
 from functional.program import Program
 
-_PTXAS_SECONDS = 60
+MOST_REGISTERS = 255  # a thread
+_PTXAS_SECONDS = 20
 
 
 @dataclass(frozen=True)

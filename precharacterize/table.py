@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int8, Int16, Int32
+from jaxtyping import Int8, Int32
 
 
 @dataclass(frozen=True, eq=False)  # equal only to itself: it can be a key
@@ -28,11 +28,11 @@ class LatencyTable:
     initiation_cycles: Int32[np.ndarray, " instr"]
     access_bytes: Int8[np.ndarray, " instr"]
     pcs: Int32[np.ndarray, " instr"]
-    waits: Int16[np.ndarray, "instr wait"]
-    writes: Int16[np.ndarray, "instr write"]
-    long_waits: Int16[np.ndarray, "instr long"]
-    read_banks: Int16[np.ndarray, "instr read"]
-    write_banks: Int16[np.ndarray, "instr write"]
+    waits: Int32[np.ndarray, "instr wait"]
+    writes: Int32[np.ndarray, "instr write"]
+    long_waits: Int32[np.ndarray, "instr long"]
+    read_banks: Int32[np.ndarray, "instr read"]
+    write_banks: Int32[np.ndarray, "instr write"]
     gap_cycles: Int32[np.ndarray, " instr"]
     result_cycles: Int32[np.ndarray, " instr"]
     block_start: Int32[np.ndarray, " block"]
@@ -56,7 +56,7 @@ class LatencyTable:
         return cls(**values)
 
 
-def padded(rows: list[list[int]], minimum: int = 1) -> Int16[np.ndarray, "row column"]:
+def padded(rows: list[list[int]], minimum: int = 1) -> Int32[np.ndarray, "row column"]:
     """Ragged rows as a rectangle padded with -1, at least `minimum` columns wide."""
     width = max([minimum, *map(len, rows)])
-    return np.array([row + [-1] * (width - len(row)) for row in rows], np.int16).reshape(len(rows), width)
+    return np.array([row + [-1] * (width - len(row)) for row in rows], np.int32).reshape(len(rows), width)

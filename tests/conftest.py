@@ -10,7 +10,10 @@ from pathlib import Path
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "abstim"
 os.environ["ABSTIM_CACHE"] = str(CACHE)
 
-from functional.disk.machine_code import Native  # noqa: E402  after the cache is known
+import pytest  # noqa: E402  after the cache is known
+
+from functional.disk import folder  # noqa: E402
+from functional.disk.machine_code import Native  # noqa: E402
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     _object_code = Native._object_code
@@ -23,3 +26,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
             return _object_code(native, kinds, arguments)
 
     Native._object_code = _one_worker_compiles
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said():
+    """What is said once a process is said once a test."""
+    folder._told.clear()

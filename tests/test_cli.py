@@ -203,7 +203,7 @@ def test_interrupt_is_clean(capsys, monkeypatch):
 
     monkeypatch.setattr("abstim.gpu.config.gpu_names", interrupted)
     code, out, err = call(capsys, "gpus")
-    assert (code, out, err) == (130, "", "abstim: interrupted\n")
+    assert (code, out, err) == (130, "", "abstim: interrupted; what was finished before is kept\n")
 
 
 @pytest.mark.parametrize(("error", "code", "said"), [

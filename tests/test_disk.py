@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from abstim.study.sample import kept_samples
 from abstim.target import trace_cache
 from functional import parser
 from functional.disk import digest
-from functional.disk.folder import cache_dir, make_folder
+from functional.disk.folder import cache_dir, evict, make_folder
 from functional.disk.kept import Kept, key
 from functional.llvm_executor import object_code as executor_code
 from precharacterize.build import MODULES as TABLES
@@ -126,6 +130,35 @@ def test_no_home_costs_only_time(monkeypatch, capsys):
     assert os.devnull in str(cache_dir("things"))
 
 
+def test_a_cache_that_cannot_be_written_is_said_once(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "file"))
+    for name in "abc":
+        assert Kept("things").load_or_make(name, lambda: b"x") == b"x"
+    assert capsys.readouterr().err.count("cannot write") == 1
+
+
+def test_every_kind_has_a_cap(tmp_path, monkeypatch):
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    monkeypatch.setattr("functional.disk.kept.KEPT_BYTES", 1000)
+    monkeypatch.setattr(Kept.save, "__defaults__", (1000,))
+    for number in range(10):
+        Kept(f"analyses/{number}").save("a", b"." * 200)
+        os.utime(Kept(f"analyses/{number}").path("a"), (number, number))
+    left = [path.parent.name for path in (tmp_path / "analyses").rglob("a")]
+    assert sorted(left) == ["6", "7", "8", "9"]
+    Kept("other").save("a", b"." * 2000)
+    assert Kept("other").load("a", bytes) is None
+
+
+def test_what_a_killed_process_left_half_written_goes(tmp_path):
+    for name, age in ((".old.tmp", 1e6), (".new.tmp", 0)):
+        (tmp_path / name).write_bytes(b".")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    evict(tmp_path, 1000)
+    assert [path.name for path in tmp_path.iterdir()] == [".new.tmp"]
+
+
 def test_tables_of_the_grammar_are_plain_data_and_parse_the_same(capsys):
     text = (ROOT / "functional/suite/hotspot/kernel.ptx").read_text()
     read = []
@@ -154,3 +187,70 @@ def test_what_others_may_have_written_is_not_used(tmp_path, monkeypatch, capsys)
     kept.path("one").chmod(0o600)
     monkeypatch.setattr("os.getuid", lambda: 12345)
     assert kept.load("one", bytes) is None and "another user" in capsys.readouterr().err
+
+
+# What makes each kind of result: the modules of its key, and a program that makes one
+_PROGRAM = (
+    "from functional.parser import parse; from functional.link import link; "
+    "m = parse('.version 7.0\\n.target sm_70\\n.entry k() { .reg .b32 %r<2>; mov.u32 %r1, 1; ret; }'); "
+    "p = link(m, 'k'); "
+)
+_TRACE = _PROGRAM + (
+    "from functional.case import Case; from functional.memory import Memory; "
+    "from functional.launch import make_launch; "
+    "from functional.default_executor import default_executor; from functional.trace_store.coding import encode; "
+    "launch = make_launch(p, 1, 32, [], Memory()); t = default_executor().run(launch, Memory()); encode(t)"
+)
+MADE = {
+    "objects": (OBJECTS, _PROGRAM + "from functional.llvm_executor.object_code import load; load(p)"),
+    "tables": (TABLES, _PROGRAM + "import precharacterize.build"),
+    "traces": (TRACES, _TRACE),
+    "engine": (("abstim.engine.event_loop", "functional.disk.compile"), "import abstim.engine.event_loop"),
+    "cycles": (("abstim.engine.simulation",), "import abstim.engine.simulation, abstim.engine.event_loop"),
+    "samples": (  # the name of the execution is a part of theirs
+        kept_samples.MODULES + TRACES,
+        _TRACE
+        + "; import abstim.engine.simulation, abstim.engine.event_loop, functional.disk.compile, precharacterize",
+    ),
+}
+
+
+def loaded_by(program: str) -> list[Path]:
+    """Sources of this project that a program loads, below ROOT."""
+    end = "; import sys; files = [getattr(m, '__file__', None) for m in list(sys.modules.values())]; "
+    end += "print(*filter(None, files), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program + end], capture_output=True, text=True, cwd=ROOT, check=True)
+    files = (Path(line) for line in done.stdout.splitlines())
+    packages = tuple(f"{ROOT}/{package}/" for package in digest.PACKAGES)
+    return sorted(path.relative_to(ROOT) for path in files if str(path).startswith(packages))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MADE)
+def test_an_edit_of_any_source_that_makes_a_result_gives_it_another_name(kind, copy, monkeypatch):
+    for package in ("abstim", "sampling", "configs"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    modules, program = MADE[kind]
+    files = [file for file in loaded_by(program) if file.name != "__init__.py"]
+    assert len(files) > 10
+    with monkeypatch.context() as patch:
+        known = {}  # each module is read once, and the edited one again
+        read = digest._module.__wrapped__
+        patch.setattr(
+            digest, "_module", lambda name: known[name] if name in known else known.setdefault(name, read(name))
+        )
+        assert [str(file) for file in files if not _renames(modules, copy, file, known)] == []
+
+
+def _renames(modules, root: Path, file: Path, known: dict) -> bool:
+    """`changes`, without reading again what has not changed."""
+    name, path = ".".join(file.with_suffix("").parts), root / file
+    digest.sources_digest.cache_clear()
+    before, text = key(modules), path.read_bytes()
+    path.write_bytes(text + b"\n# edited\n")
+    known.pop(name, None)
+    digest.sources_digest.cache_clear()
+    after = key(modules)
+    path.write_bytes(text)
+    known.pop(name, None)
+    return before != after

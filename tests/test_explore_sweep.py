@@ -54,6 +54,13 @@ def test_the_table_has_what_run_says(own_store):
         assert table["seconds"][k] == pytest.approx(product**0.5, rel=1e-12)
 
 
+@pytest.mark.parametrize("vary, reason", [("unit.int_add=sp,int", "needs int units"), ("l2_ways=8,4096", "memory")])
+def test_what_the_engine_cannot_time_is_a_row_with_its_reason(own_store, vary, reason):
+    gpu = load_gpu("gtx480", ["perfect_memory=false", "l2_sets=65536", "dram_channels=4"])
+    found = explore(["nn_euclid"], sweep_of(gpu, [vary]))
+    assert found.timed.tolist() == [True, False] and reason in found.reasons[1]
+
+
 def test_everything_is_timed_once(own_store):
     first = swept("sm_count=4:12:4", "l2_kib=384:768:log2")
     assert (first.work.points, first.work.jobs, first.work.known) == (6, 3, 0)

@@ -7,18 +7,30 @@ import os
 import sys
 from contextlib import suppress
 
+MOST_CHARACTERS = 1000  # of an error, in which a stranger's name may stand
 TRACEBACK = "ABSTIM_TRACEBACK"  # an environment variable: an error ends in its traceback
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Every error ends in one line on stderr: bad input, and what a machine has too little of, with exit
     code 2, an interrupt with 130, a fault of abstim's own with 70."""
+    from abstim.cli.watch import INTERRUPTED, Watch, seconds_allowed
+    from functional.errors import InputError
+
+    _occupy_standard_files()
     gc.set_threshold(200_000)  # imports make objects that stay; looking through them takes a tenth of a short run
     try:
-        status = _run(arguments)
-        sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
+        watch = Watch(seconds_allowed())
+        with watch:
+            if sys.stdout is None:
+                raise InputError("standard output is closed; there is nowhere to print")
+            status = _run(arguments)
+            sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
+    except InputError as error:
+        status = _fail(str(error), 2)
     except KeyboardInterrupt:
-        status = _fail("interrupted", 130)
+        watch.say(INTERRUPTED)
+        status = 130
     except BrokenPipeError:  # `abstim ... | head`
         status = _discard_output(1)
     except Exception as error:
@@ -26,6 +38,15 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         status = _told(error)
     sys.exit(status)
+
+
+def _occupy_standard_files() -> None:
+    """Those that are closed: what is opened next would take their numbers, and what native code writes."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -67,5 +88,6 @@ def _discard_output(status: int) -> int:
 def _fail(message: str, status: int) -> int:
     from functional.disk.folder import note
 
-    note("abstim: " + " ".join(message.split()))
+    line = " ".join(message.split())
+    note("abstim: " + (line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."))
     return status

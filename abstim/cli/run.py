@@ -50,6 +50,10 @@ def run(
         ),
     ] = "all",
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse a kernel that reads registers nothing has written, or unset constants."),
+    ] = False,
     model: Model = "detailed",
     timeline: Annotated[
         Path | None,
@@ -78,15 +82,17 @@ def run(
     """
     from functools import partial
 
+    from abstim.cli.prechecks import prechecked
     from abstim.gpu.config import load_gpu
     from abstim.models import run_many
     from abstim.show.tables import print_json, print_printf, progress
     from abstim.target.resolve import resolve
 
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
-    case = partial(
+    opened = partial(
         resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
+    case = prechecked(opened, check, strict)
     with progress(quiet=as_json) as report:
         results = run_many(case, gpus, model=model, instruction_budget=instruction_budget, flush=flush, progress=report)
     if as_json:
@@ -95,11 +101,11 @@ def run(
         print_printf(results[0].printf)
         _print_run(results[0]) if len(results) == 1 else _print_comparison(results)
     if timeline is not None:
-        _write_timeline(timeline, case, gpus[0], flush, quiet=as_json)
+        _write_timeline(timeline, opened, gpus[0], flush, instruction_budget, quiet=as_json)
     _report_outputs(results[0], check)
 
 
-def _write_timeline(path: Path, case, gpu, flush: str, quiet: bool) -> None:
+def _write_timeline(path: Path, case, gpu, flush: str, budget: int | None, quiet: bool) -> None:
     from abstim.session.issue_logs import issue_logs
     from abstim.session.session import open_session
     from abstim.show.tables import progress
@@ -107,7 +113,8 @@ def _write_timeline(path: Path, case, gpu, flush: str, quiet: bool) -> None:
     from functional.disk.folder import note
 
     with progress(quiet=quiet) as report:
-        launches = list(issue_logs(open_session(case, [gpu], progress=report), gpu, flush, report))
+        session = open_session(case, [gpu], instruction_budget=budget, progress=report)
+        launches = list(issue_logs(session, gpu, flush, report))
     if said := write_timeline(path, launches, gpu.spec.core_clock_hz):
         note(said)
 

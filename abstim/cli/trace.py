@@ -60,6 +60,8 @@ def trace(
 
 def summary(manifest: Manifest) -> dict[str, object]:
     """Totals of a store, and its launches one by one."""
+    from msgspec.structs import asdict
+
     keys = ("thread_instructions", "warp_instructions", "trace_bytes", "file_bytes")
     totals = {key: sum(getattr(launch, key) for launch in manifest.launches) for key in keys}
     names = ("kernel", "label", "grid", "block", "file", *keys)
@@ -68,7 +70,7 @@ def summary(manifest: Manifest) -> dict[str, object]:
         "target": manifest.name,
         **totals,
         "launches": launches,
-        "outputs": list(manifest.outputs),
+        "outputs": [asdict(output) for output in manifest.outputs],
         "printf": manifest.printed,
     }
 
@@ -86,5 +88,5 @@ def _print(manifest: Manifest, out: str, seconds: float) -> None:
     print(f"{quantity(total['file_bytes'])} bytes of traces, ", end="")
     print(f"{total['file_bytes'] / warps:.3g} a warp instruction ({total['trace_bytes'] / warps:.3g} in memory)")
     for output in manifest.outputs:
-        if output["mismatches"]:
-            note(f"abstim: output {output['message']}")
+        if output.mismatches:
+            note(f"abstim: output {output.message}")

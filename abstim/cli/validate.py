@@ -28,7 +28,9 @@ def validate(
     model: Model = "detailed",
     points: Annotated[
         int,
-        typer.Option(min=0, help="Instead of a reference: the analytic model against the engine on random GPUs."),
+        typer.Option(
+            min=0, max=100_000, help="Instead of a reference: the analytic model against the engine on random GPUs."
+        ),
     ] = 0,
     as_json: Json = False,
 ) -> None:

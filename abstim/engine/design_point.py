@@ -200,7 +200,7 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
             row[f"{name}_end"] = len(operands)
         row["write_banks_at"] = len(operands)
         operands += table.write_banks[i, : int((table.writes[i] >= 0).sum())].tolist()
-    return code, np.array(operands, np.int16)
+    return code, np.array(operands, np.int32)
 
 
 def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray) -> tuple[Streams, Offsets]:

@@ -5,12 +5,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.state import COLLECTORS, L2_MERGES, MSHRS, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS
+from abstim.engine.state import (
+    COLLECTORS,
+    L1D_LINE,
+    L2_LINE,
+    L2_MERGES,
+    MSHRS,
+    PORT_WIDTH,
+    SCHEDULERS,
+    SLOTS,
+    UNITS,
+)  # fmt: skip
 from abstim.gpu.config import Gpu
+from abstim.gpu.spec import Spec
+from functional.computer import memory_bytes
 from functional.errors import InputError
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS as KIND_NAMES
 
+_TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
 LIMITS = {
     "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS, "l1i_mshrs": MSHRS,
     "const_mshrs": MSHRS, "l2_mshr_merges": L2_MERGES, "shared_collectors": COLLECTORS,
@@ -23,6 +36,11 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
     """Raises InputError, one line, for a GPU that cannot run the program of `table`, or is too large for the engine;
     or for more resident warps than the SM has slots."""
     spec = gpu.spec
+    if (needed := cache_bytes(spec)) > (there := memory_bytes()):
+        raise InputError(
+            f"{spec.name}: not enough memory: its caches take {needed / 2**30:.3g} GiB of this computer's "
+            f"{there / 2**30:.3g} GiB"
+        )
     for name, most in LIMITS.items():
         if getattr(spec, name) > most:
             raise InputError(f"{spec.name}: {name} = {getattr(spec, name)}; the engine knows {most} at most")
@@ -42,3 +60,12 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
             f"{spec.name}: {blocks_per_sm} thread blocks of {warps_per_block} warps do not fit into "
             f"max_warps_per_sm = {spec.max_warps_per_sm}"
         )
+
+
+def cache_bytes(spec: Spec) -> int:
+    """What the engine holds of the caches' lines, by far the most of its state; L2 only if memory is not perfect."""
+    tags = sum(getattr(spec, f"{cache}_sets") * getattr(spec, f"{cache}_ways") for cache in ("l1i", "const", "l1t"))
+    l1d = spec.l1d_sets * spec.l1d_ways * (_TAG_BYTES + L1D_LINE.itemsize)
+    slices = 0 if spec.perfect_memory else spec.dram_channels * spec.l2_slices_per_channel
+    l2 = slices * spec.l2_sets * spec.l2_ways * (_TAG_BYTES + L2_LINE.itemsize)
+    return spec.sm_count * (tags * _TAG_BYTES + l1d) + l2

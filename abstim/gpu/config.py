@@ -154,7 +154,10 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
             raise InputError(f"{path}: base = {base!r} is not the name of a GPU")
         _, settings, labels = _load_file(_path_of(base, path.parent), (*seen, path.resolve()))
     title = str(document.pop("title", path.stem))
-    labels |= document.pop("sources", {})
+    sources = document.pop("sources", {})
+    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
+        raise InputError(f"{path}: [sources] needs a text for each name, not {str(sources)[:40]!r}")
+    labels |= sources
     for section, values in document.items():
         if section not in SECTIONS or not isinstance(values, dict):
             raise InputError(f"{path}: unknown section or key {section!r}{nearest(section, SECTIONS)}")
@@ -167,8 +170,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file. Raises InputError if it cannot be read or does not parse."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML, of its encoding, of a number of thousands of digits
         raise InputError(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not TOML: nested too deeply") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
 
@@ -206,7 +211,7 @@ def parse_value(text: str) -> Any:
     """A TOML value; a bare word is a string."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from abstim.progress import Progress, silent
 from abstim.target import trace_cache
 from abstim.target.check_trace import check_traces
@@ -17,6 +19,7 @@ from functional.case import Case
 from functional.disk.folder import note
 from functional.errors import InputError
 from functional.trace_store import StoredCase, StoreWriter
+from functional.trace_store.manifest import OutputEntry
 
 if TYPE_CHECKING:
     from functional.executor import Executor
@@ -35,13 +38,16 @@ def execute(
     """Run every launch of a case, or take what an earlier process kept of it, in a trace store or in the cache.
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
+    Executions with another budget are kept apart. Raises InputError for a budget where nothing is executed.
     """
+    if instruction_budget is not None and (case.traces or isinstance(case, StoredCase)):
+        raise InputError(f"{case.name}: its trace is there, nothing is executed; leave the instruction budget out")
     if case.traces:
         return _checked(case, Execution(case.traces, from_cache=True))
     started = perf_counter()
     if isinstance(case, StoredCase):
         return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
-    key = trace_cache.execution_key(case, type(executor).__name__)
+    key = trace_cache.execution_key(case, type(executor).__name__, instruction_budget)
     execution = kept_execution(case, key)
     from_cache = execution is not None
     if execution is None:
@@ -160,7 +166,7 @@ def write_store(
         budget = instruction_budget or default_budget(launch)
         chunks = executor.stream(launch, memory, instruction_budget=budget)
         writer.launch(launch, case.registers(launch), reported(chunks))
-    outputs = [asdict(check) for check in _checked_outputs(case, memory)]
+    outputs = [OutputEntry(**asdict(check)) for check in _checked_outputs(case, memory)]
     return writer.finish(case.name, outputs, memory.printed.text())
 
 
@@ -170,7 +176,7 @@ def _stored(case: StoredCase, progress: Progress) -> Execution:
     for number in range(len(case.launches)):
         progress(f"read {case.name}", number, len(case.launches))
         traces.append(case.trace(number))
-    outputs = tuple(OutputCheck(**output) for output in case.manifest.outputs)
+    outputs = tuple(OutputCheck(**msgspec.structs.asdict(output)) for output in case.manifest.outputs)
     return Execution(tuple(traces), outputs, case.manifest.printed)
 
 

@@ -18,7 +18,7 @@ from functional.disk.kept import Kept, key
 from functional.trace import Trace
 from functional.trace_store.coding import decode, encode
 
-MODULES = ("functional.case", "functional.llvm_executor", "functional.parser", "functional.trace_store.coding")
+MODULES = ("functional.case", "functional.default_executor", "functional.parser", "functional.trace_store.coding")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +54,14 @@ class Execution:
         return iter(self.traces)
 
 
-def execution_key(case: Case, executor: str) -> str:
-    """What an execution depends on: programs, launches, contents of memory, expected outputs, executor, code."""
-    parts: list[Any] = [executor]
+def execution_key(case: Case, executor: str, instruction_budget: int | None = None) -> str:
+    """What an execution depends on: programs, launches, contents of memory and where buffers begin and end, expected
+    outputs, executor, budget, code."""
+    parts: list[Any] = [executor] if instruction_budget is None else [executor, instruction_budget]
     for launch in case.launches:
         program, shape = launch.program, f"{launch.grid}:{launch.block}:{launch.dynamic_shared_bytes}"
         parts += [program.digest, program.name, shape, launch.parameters]
+    parts += [(region.name, region.address, region.bytes) for region in case.memory.regions]
     parts += case.memory.contents()
     for name, expected in case.expected.items():
         parts += [name, f"{expected.values.dtype}:{expected.rtol}:{expected.atol}", expected.values]

@@ -17,10 +17,10 @@ from typing import IO
 
 from functional.errors import InputError
 from functional.launch import Dim3
+from functional.resources import MOST_REGISTERS
 
 LIST_NAME = "kernelslist.g"
 TRACER_VERSIONS = range(1, 8)  # below 3, each line begins with the block's coordinates and the warp
-MOST_REGISTERS = 255  # a thread
 _KEY = re.compile(r"-(?P<key>[^=]+?)\s*=\s*(?P<value>.*)")
 _DIM = re.compile(r"\((\d+),(\d+),(\d+)\)")
 

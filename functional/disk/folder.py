@@ -12,11 +12,17 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import time
 from typing import IO
 
 from functional.errors import InputError
 
 TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
+
+
+_HALF_WRITTEN_SECONDS = 24 * 3600  # after which nobody is writing a file any more
+_told: set[str] = set()  # why files could not be written, said once a process
+_temporary: set[str] = set()  # files that are being written
 
 
 def cache_dir(kind: str) -> Path:
@@ -69,7 +75,9 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         make_folder(path.parent)
         _replace(path, write)
     except OSError as error:
-        note(f"cache: cannot write {path}: {error.strerror}")
+        if error.strerror not in _told:
+            note(f"cache: cannot write {path}: {error.strerror}; what cannot be written is made again each time")
+        _told.add(str(error.strerror))
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -89,6 +97,7 @@ def _umask() -> int:
 
 def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    _temporary.add(temporary)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -96,6 +105,15 @@ def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+    finally:
+        _temporary.discard(temporary)
+
+
+def remove_temporary_files() -> None:
+    """Of all that is being written: the process is about to end, and no exception will."""
+    for path in tuple(_temporary):
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def mark_used(path: Path) -> None:
@@ -105,13 +123,16 @@ def mark_used(path: Path) -> None:
 
 
 def evict(folder: Path, cap_bytes: int) -> list[Path]:
-    """Delete the files longest unused until the folder holds at most `cap_bytes`; returns what was deleted."""
+    """Delete the files longest unused until the folder and those in it hold at most `cap_bytes`, and what a process
+    that was killed has left half written; returns what was deleted."""
     found = []
-    for path in folder.glob("*"):
-        try:
-            found.append((path.stat().st_mtime_ns, path.stat().st_size, path))
-        except OSError:
-            continue  # another process deleted it
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # another process deleted it
+            about = path.stat()
+            if path.suffix == ".tmp" and time() - about.st_mtime > _HALF_WRITTEN_SECONDS:
+                path.unlink()
+            elif path.suffix != ".tmp" and path.is_file():
+                found.append((about.st_mtime_ns, about.st_size, path))
     total, deleted = sum(size for _, size, _ in found), []
     for _, size, path in sorted(found):
         if total <= cap_bytes:
@@ -124,11 +145,12 @@ def evict(folder: Path, cap_bytes: int) -> list[Path]:
 
 def note(line: str) -> None:
     """One line to the user that is no part of the output; nobody may be there to read it."""
-    with suppress(OSError, ValueError, AttributeError):
-        print(plain(line), file=sys.stderr)
+    if sys.stderr is not None:  # `print` would take stdout in its place
+        with suppress(OSError, ValueError):
+            print(plain(line), file=sys.stderr)
 
 
 def plain(text: str) -> str:
     """A text that may be a stranger's, fit for a terminal: control characters are spelt out, but for ends of lines and
-    tabs."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    tabs, and so are bytes of names that are no text."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)

@@ -13,6 +13,7 @@ from functional.disk.digest import sources_digest
 from functional.disk.folder import cache_dir, evict, mark_used, note, strangers, write_atomic
 
 Result = TypeVar("Result")
+KEPT_BYTES = 1 << 28  # cap on the results of one kind, unless it has another
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
@@ -38,7 +39,7 @@ class Kept:
 
     def __init__(self, kind: str) -> None:
         """The folder is that of the moment: the environment may change."""
-        self.folder = cache_dir(kind)
+        self.folder, self._all = cache_dir(kind), cache_dir(kind.partition("/")[0])
 
     def path(self, name: str) -> Path:
         """The file of a result."""
@@ -63,14 +64,13 @@ class Kept:
         mark_used(path)
         return found
 
-    def save(self, name: str, content: bytes, cap_bytes: int | None = None) -> None:
-        """Keep a result; with a cap, throw away those longest unused if the folder is over it."""
+    def save(self, name: str, content: bytes, cap_bytes: int = KEPT_BYTES) -> None:
+        """Keep a result, and throw away those longest unused if the kind's folder is over its cap."""
         path = self.path(name)
-        if cap_bytes is not None and len(content) + _CHECKSUM_BYTES > cap_bytes:
+        if len(content) + _CHECKSUM_BYTES > cap_bytes:
             return
         write_atomic(path, lambda file: file.writelines((hashlib.sha256(content).digest(), content)))
-        if cap_bytes is not None:
-            evict(self.folder, cap_bytes)
+        evict(self._all, cap_bytes)
 
     def load_or_make(self, name: str, make: Callable[[], bytes]) -> bytes:
         """What is kept under a name; made, and kept, if it is not there."""

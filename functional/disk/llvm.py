@@ -32,11 +32,11 @@ def target() -> str:
     return " ".join((llvm.get_default_triple(), llvm.get_host_cpu_name(), features(), version))
 
 
-def machine() -> Any:
-    """A target machine that emits code to be loaded into this process."""
+def machine(level: int = 1) -> Any:
+    """A target machine that emits code to be loaded into this process; `level` of optimisation, 0 the quickest."""
     llvm = binding()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features(), opt=1, jit=True, reloc="pic", codemodel="jitdefault"
+        cpu=llvm.get_host_cpu_name(), features=features(), opt=level, jit=True, reloc="pic", codemodel="jitdefault"
     )
 
 

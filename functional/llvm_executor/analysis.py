@@ -21,6 +21,7 @@ _PER_LANE = frozenset({
     "wmma", "ldmatrix", "movmatrix", "mbarrier",
 })  # fmt: skip
 _CLOCKS = ("%clock", "%globaltimer")
+_MOST_WALKED = 1 << 19  # blocks, from all branches together: half a second
 _UNIFORM_SPECIALS = frozenset({"%warpid", "%nwarpid", "WARP_SZ", "%smid", "%nsmid", "%gridid"})
 
 
@@ -37,7 +38,7 @@ class Analysis:
 def analyse(program: Program) -> Analysis:
     """Assume everything uniform, then take away what is not until nothing changes."""
     live = live_in(program)
-    regions = [_region(program, block) for block in program.blocks]
+    regions = _regions(program)
     uniform = set(program.registers)
     while True:
         blended = _blended(program, live, regions, uniform)
@@ -47,12 +48,32 @@ def analyse(program: Program) -> Analysis:
         uniform = kept
 
 
-def _region(program: Program, block: BasicBlock) -> tuple[frozenset[int], tuple[int, ...]]:
-    """(blocks that may run while lanes that left this block's branch wait, where they wait)."""
+def _regions(program: Program) -> list[tuple[frozenset[int], tuple[int, ...]]]:
+    """`_region` of every block. Deeply nested branches have regions of all that is inside: their sizes may add up to
+    the square of the program. Past a limit a region is taken to be the whole program, which blends more, never less."""
+    regions: list[tuple[frozenset[int], tuple[int, ...]]] = []
+    everything, walked = frozenset(range(len(program.blocks))), 0
+    for block in program.blocks:
+        found = _region(program, block, everything if walked > _MOST_WALKED else None)
+        walked += len(found[0])
+        regions.append(found)
+    return regions
+
+
+def _region(
+    program: Program, block: BasicBlock, instead: frozenset[int] | None
+) -> tuple[frozenset[int], tuple[int, ...]]:
+    """(blocks that may run while lanes that left this block's branch wait, or others `instead`; where they wait)."""
     last = program.instructions[block.stop - 1]
     if last.opcode not in ("bra", "brx") or len(block.successors) < 2:
         return frozenset(), ()
     meeting = block.reconvergence
+    waits = block.successors[1:] + (() if meeting is None else (meeting,))
+    return instead or _reached(program, block, meeting), waits
+
+
+def _reached(program: Program, block: BasicBlock, meeting: int | None) -> frozenset[int]:
+    """Blocks on the way from the end of a block to where its paths meet."""
     seen: set[int] = set()
     stack = [s for s in block.successors if s != meeting]
     while stack:
@@ -60,19 +81,20 @@ def _region(program: Program, block: BasicBlock) -> tuple[frozenset[int], tuple[
         if at not in seen:
             seen.add(at)
             stack += [s for s in program.blocks[at].successors if s != meeting]
-    waits = block.successors[1:] + (() if meeting is None else (meeting,))
-    return frozenset(seen), waits
+    return frozenset(seen)
 
 
 def _blended(program: Program, live: tuple, regions: list, uniform: set[Register]) -> list[set[Register]]:
-    blended: list[set[Register]] = [set() for _ in program.blocks]
+    needed: dict[frozenset[int], set[Register]] = {}
     for block, (region, waits) in zip(program.blocks, regions, strict=True):
         last = program.instructions[block.stop - 1]
         if not region or (last.opcode == "bra" and last.guard and last.guard.register in uniform):
             continue
-        needed = frozenset[Register]().union(*(live[w] for w in waits))
+        needed.setdefault(region, set()).update(*(live[w] for w in waits))
+    blended: list[set[Register]] = [set() for _ in program.blocks]
+    for region, registers in needed.items():
         for inside in region:
-            blended[inside] |= needed
+            blended[inside] |= registers
     return blended
 
 
@@ -136,3 +158,10 @@ def _orders_blocks(inst: Instruction) -> bool:
     if inst.opcode in ("atom", "red"):
         return inst.space != "shared"
     return inst.opcode in MEMORY_OPCODES - {"ld", "ldu", "st"}
+
+
+def reads_what_others_write(program: Program) -> bool:
+    """Can a thread block wait for another one: does anything read memory that blocks share?"""
+    own = ("shared", "local", "const", "param")
+    only_written = ("st", "red", "sust", "stmatrix")
+    return any(i.is_memory and i.opcode not in only_written and i.space not in own for i in program.instructions)

@@ -18,7 +18,7 @@ import numpy as np
 from functional.errors import InputError
 from functional.launch import Launch
 from functional.llvm_executor.chunks import Sizes
-from functional.llvm_executor.launch_state import Abandoned, Machine, Worker
+from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
@@ -167,7 +167,7 @@ def _in_order(
         trace, used = pending.popleft().result()
         job.used += used
         if job.used > job.budget:
-            raise Abandoned
+            raise OverBudget(job.launch.program.line_of(int(trace.blocks[-1])), int(trace.thread_blocks[-1]))
         sizes.saw(trace)
         clean.append(trace)
         if len(clean) == ahead:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -11,14 +10,14 @@ from jaxtyping import Int64
 from functional.launch import Launch
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.object_code import Compiled, call
+from functional.llvm_executor.storage import LaunchStorages, Storage
 from functional.llvm_executor.streams import MOST_KEPT_BYTES, Buffers, Streams
 from functional.llvm_executor.undo import Undo
 from functional.memory import GLOBAL_BASE, Memory
 from functional.numpy_executor.slots import Slots
 from functional.trace import Trace
 
-_PAD = 512  # bytes around every storage: vector loads reach beyond the lanes that are active
-_LEAST_TURNS, _TURN_SHIFT = 1 << 16, 10  # as the oracle: basic blocks a warp may run
+_LEAST_EVENTS, _EVENT_SHIFT = 1 << 27, 5  # basic blocks a warp may run: one of full warps costs the budget 32 or more
 _numbers = count()
 
 
@@ -26,23 +25,12 @@ class Abandoned(Exception):
     """The machine code cannot finish: a fault, the budget spent, or thread blocks that depend on one another."""
 
 
-class Storage(NamedTuple):
-    """Zeroed bytes with room around them; `address` is that of the first, a multiple of 64."""
+class OverBudget(Abandoned):
+    """The budget is spent. `line`: of the PTX, where; `thread_block`: the linear id of the one that ran."""
 
-    data: np.ndarray
-    address: int
-
-    @classmethod
-    def of(cls, size_bytes: int) -> Storage:
-        """Room for `size_bytes`."""
-        data = np.zeros(size_bytes + 2 * _PAD + 64, np.uint8)
-        start = -(-(data.ctypes.data + _PAD) // 64) * 64 - data.ctypes.data
-        return cls(data, data.ctypes.data + start)
-
-    def view(self, size_bytes: int) -> np.ndarray:
-        """The first bytes."""
-        start = self.address - self.data.ctypes.data
-        return self.data[start : start + size_bytes]
+    def __init__(self, line: int, thread_block: int) -> None:
+        super().__init__()
+        self.line, self.thread_block = line, thread_block
 
 
 class Worker:
@@ -51,18 +39,12 @@ class Worker:
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.buffers = Buffers()
-        self._pool = Storage.of(1 << 16)
+        self.storages = LaunchStorages()
 
     def trim(self) -> None:
         """Let go of buffers that are too large to hold on to."""
         if self.buffers.nbytes > MOST_KEPT_BYTES:
             self.buffers = Buffers()
-
-    def pool(self, size_bytes: int) -> Storage:
-        """Bytes for the storages of a launch; what an earlier one left is still in them."""
-        if len(self._pool.data) < size_bytes + 2 * _PAD + 64:
-            self._pool = Storage.of(size_bytes)
-        return self._pool
 
 
 class Machine:
@@ -89,7 +71,7 @@ class Machine:
         addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
         self._set(
             frames=frames.address, frame_bytes=generated.frame_bytes, kernel=compiled.address,
-            budget=budget, used=used, most_events=max(_LEAST_TURNS, budget >> _TURN_SHIFT),
+            budget=budget, used=used, most_events=max(_LEAST_EVENTS, budget >> _EVENT_SHIFT),
             zero=self._address(np.array(generated.zeroed, np.int64)), zeros=len(generated.zeroed),
             symbols=self._address(addresses), **undo.slots(),
         )  # fmt: skip
@@ -107,6 +89,9 @@ class Machine:
         while (code := call("run", self.context.ctypes.data)) == at.STOPPED:
             self.streams.grow()
         self.streams.keep(self.worker.buffers)
+        if code == at.OVER_BUDGET:
+            running = int(thread_blocks[self.context[at.SLOT["thread_block"] // 8]])
+            raise OverBudget(self.launch.program.line_of(self.streams.last_block), running)
         if code != at.FINISHED:
             raise Abandoned
         return self.streams.trace(thread_blocks, self.launch.warps_per_block)
@@ -130,13 +115,11 @@ class Machine:
         stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16
         contents = (memory.const_arena, np.frombuffer(launch.parameters, np.uint8))
         sizes = [len(c) for c in contents] + [launch.shared_bytes, 32 * stride * launch.warps_per_block, 64]
-        steps = [-(-size // 64) * 64 + _PAD for size in sizes]
-        pool, begins = self.worker.pool(sum(steps)), [sum(steps[:i]) for i in range(len(steps))]
-        self.kept.append(pool)
-        view = pool.view(sum(steps))
-        for data, begin in zip(contents, begins, strict=False):
-            view[begin : begin + len(data)] = data
-        const, param, shared, local, scratch = (pool.address + begin for begin in begins)
+        storages = self.worker.storages.of(sizes)
+        self.kept += storages
+        for storage, data in zip(storages, contents, strict=False):
+            storage.view(len(data))[:] = data
+        const, param, shared, local, scratch = (storage.address for storage in storages)
         starts, ends = memory.ranges()
         self._set(
             arena=self._address(memory.arena) - GLOBAL_BASE, starts=starts.ctypes.data, ends=ends.ctypes.data,

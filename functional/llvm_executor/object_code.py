@@ -35,9 +35,13 @@ class Compiled:
         self.address = engine.get_function_address("kernel")
 
 
+# Of text, beyond which code is made quickly: good code takes LLVM time that grows with the square of a function's size
+_WELL_BYTES = 1 << 20
+
+
 def _object(text: str, passes: tuple[str, ...]) -> bytes:
     """Machine code of a module."""
-    llvm, host = binding(), machine()
+    llvm, host = binding(), machine(int(len(text) <= _WELL_BYTES))
     try:
         module = llvm.parse_assembly(text)
     except RuntimeError as error:  # a form the generator gets wrong costs time, not the launch

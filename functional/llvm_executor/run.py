@@ -3,16 +3,19 @@ oracle whatever goes wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from threading import Lock
 
+from functional.disk.folder import note
+from functional.errors import BudgetSpent
 from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
+from functional.llvm_executor.analysis import reads_what_others_write
 from functional.llvm_executor.attempts import Conflict, Job, Pool, default_threads, parallel, serial
 from functional.llvm_executor.join import joined
-from functional.llvm_executor.launch_state import Abandoned, Worker
+from functional.llvm_executor.launch_state import Abandoned, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
@@ -23,6 +26,9 @@ from functional.numpy_executor.run import checked_blocks
 from functional.program import Program
 from functional.trace import Trace, rechunk
 
+# The budget's part that the oracle has for blocks that wait for each other: it is a hundred times slower
+_ORACLE_SHARE_SHIFT = 4
+_RACE = "thread blocks touch 32-byte sectors that others write; they ran in block order, which a GPU does not promise"
 _CACHED_PROGRAMS, _KNOWN_LAUNCHES = 64, 4096
 
 
@@ -99,13 +105,15 @@ class LlvmExecutor:
     def _chunks(self, job: Job) -> Generator[Trace]:
         """Run a job in the first way that comes to its end."""
         job.undo.begin(job.memory)
-        ways = [self._parallel, serial, self._by_oracle]
+        ways: list[Callable[[Job], Iterator[Trace]]] = [self._parallel, serial, self._by_oracle]
         while not job.finished:
             try:
                 yield from ways.pop(0)(job)
-            except Abandoned:
+            except Abandoned as stop:
                 job.undo.restore(job.memory)
-                if not job.done:  # the first chunk runs alone, in any way but the last
+                if isinstance(stop, OverBudget):
+                    ways = [self._waiting_for_others(job, stop)]
+                elif not job.done:  # the first chunk runs alone, in any way but the last
                     ways = [self._by_oracle]
                 _replay(job)
 
@@ -123,15 +131,32 @@ class LlvmExecutor:
             yield from parallel(job, self.threads, self._shadows)
         except Conflict:
             self._one_thread.add(key)
+            note(f"abstim: kernel '{program.name}': {_RACE}")
             raise
         if not job.finished:
             self._one_thread.add(key)
 
     def _by_oracle(self, job: Job) -> Iterator[Trace]:
-        """After a fault, or over budget, perhaps because blocks wait for later ones."""
+        """After a fault."""
         left = job.blocks[job.done :]
         job.done = len(job.blocks)
         return self.oracle.chunks(job.launch, job.memory, left, job.budget, job.used)
+
+    def _waiting_for_others(self, job: Job, stop: OverBudget) -> Callable[[Job], Iterator[Trace]]:
+        """Over budget, perhaps because blocks wait for later ones: the oracle runs many at a time. Raises BudgetSpent
+        if that cannot be the reason."""
+        program = job.launch.program
+        if stop.thread_block == job.blocks[-1] or not reads_what_others_write(program):
+            raise BudgetSpent(program.name, program.path, stop.line, job.budget) from None
+
+        def together(job: Job) -> Iterator[Trace]:
+            whole, job.budget = job.budget, job.used + (job.budget - job.used >> _ORACLE_SHARE_SHIFT)
+            try:
+                yield from self._by_oracle(job)
+            except BudgetSpent as spent:
+                raise BudgetSpent(program.name, program.path, spent.line, whole) from None
+
+        return together
 
 
 def _replay(job: Job) -> None:

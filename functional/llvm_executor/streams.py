@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functional.computer import memory_bytes
 from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
@@ -71,6 +72,11 @@ class Streams(Buffers):
         self.context, self.room, self.append = context, max(_LEAST_ROOM, largest_block), append
         self.sorted.clear()
         self._start_at(0, 0, 0)
+
+    @property
+    def last_block(self) -> int:
+        """The basic block that a warp has entered last."""
+        return int(self.blocks[self._get("event") - 1])
 
     def begin(self, rows: int) -> None:
         """A chunk of `rows` warps is to come."""
@@ -184,6 +190,9 @@ _KINDS = dict(zip(STREAMS, (0, 0, 1, 2), strict=True))  # stream -> which of eve
 
 
 def _longer(array: np.ndarray, used: int, room: int = 0) -> Any:
+    size = 2 * array.nbytes
+    if size > memory_bytes() // 2:  # beyond, the system would end the process without a word
+        raise MemoryError(f"the trace of the launch takes more than {size >> 30} GiB")
     longer = np.empty((2 * len(array) + room, *array.shape[1:]), array.dtype)
     ctypes.memmove(longer.ctypes.data, array.ctypes.data, used * array.strides[0])
     return longer

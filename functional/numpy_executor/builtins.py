@@ -112,6 +112,8 @@ def _format(thread: _Thread, text: str, arguments: int) -> tuple[str, int]:
         width, precision = (
             str(struct.unpack("<i", take(4))[0]) if part == "*" else part for part in (width, precision)
         )
+        if any(len(part or "") > 6 or abs(int(part or 0)) > _LONGEST for part in (width, precision)):
+            raise thread.machine.fault(thread.inst, f"printf: a field of '{match[0][:24]}'", thread.row, thread.lane)
         spec = "%" + flags + (width or "") + ("" if precision is None else "." + precision)
         return _field(thread, take, spec, length, kind)
 

@@ -24,6 +24,8 @@ def terminator(slots: Slots, block: BasicBlock) -> Terminator | None:
     inst = slots.program.instructions[block.stop - 1]
     if inst.opcode not in ENDS:
         return None
+    if inst.opcode in ("ret", "exit", "trap") and (inst.sources or inst.destinations):
+        raise Unsupported
     return _BUILDERS[inst.opcode](slots, block, inst)
 
 

@@ -35,7 +35,6 @@ from functional.numpy_executor.mma import mma_step
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS, Builder, Operation, Unsupported
 from functional.numpy_executor.slots import CONDITION_CODE, Slots
-from functional.numpy_executor.special import CLOCKS
 from functional.numpy_executor.textures import surface_step, texture_step
 from functional.numpy_executor.wmma import wmma_step
 from functional.program import BasicBlock, Program
@@ -136,7 +135,7 @@ def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
     found = set()
     for operand in inst.sources:
         for part in operand.elements if isinstance(operand, Vector) else (operand,):
-            if isinstance(part, Special) and part.name not in CLOCKS:
+            if isinstance(part, Special) and part.name in slots.specials:  # others, and clocks, nobody fetches
                 found.add(slots.specials[part.name])
             base = getattr(part, "base", part)
             if isinstance(base, Symbol):

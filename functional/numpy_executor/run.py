@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from functional.errors import ExecutionError, InputError
+from functional.errors import BudgetSpent, ExecutionError, InputError
 from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
 from functional.memory import Memory
@@ -122,7 +122,9 @@ def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
         lanes = 32 * frame.count if frame.mask is None else int(np.bitwise_count(frame.bits).sum())
         used += block.instructions * lanes
         if before + used > budget or turn > turns:
-            raise _over_budget(machine, code.program.instructions[code.program.blocks[current].start].line, budget)
+            cost = f", {1 << _TURN_SHIFT} for each basic block that the NumPy executor runs" if turn > turns else ""
+            program = code.program
+            raise BudgetSpent(program.name, program.path, program.line_of(current), budget, cost)
         frame.load(block.reads)
         for step in block.steps:
             step(frame)
@@ -138,14 +140,6 @@ def _starved(blocks: np.ndarray, last_turn: np.ndarray) -> int:
     waiting = np.unique(blocks)
     runnable = waiting[waiting < WAITING]
     return int(runnable[last_turn[runnable].argmin()]) if runnable.size else int(waiting[0])
-
-
-def _over_budget(machine: Machine, line: int, budget: int) -> ExecutionError:
-    program = machine.code.program
-    return ExecutionError(
-        f"kernel '{program.name}', {program.path}:{line}: the launch exceeds its budget of {budget} thread "
-        "instructions; if it does end, raise the instruction budget"
-    )
 
 
 def _deadlock(machine: Machine) -> ExecutionError:

@@ -36,27 +36,49 @@ def encode(trace: Trace) -> bytes:
     return b"".join([len(head).to_bytes(4, "little"), head, *parts])
 
 
-def decode(data: bytes) -> Trace:
-    """Raises DamagedError if `data` is not what `encode` makes."""
+def decode(data: bytes, most_warps: int | None = None) -> Trace:
+    """Raises DamagedError if `data` is not what `encode` makes, or of more than `most_warps`."""
     import zstandard
 
     try:
-        return _decode(data)
+        return _decode(data, most_warps)
     except (msgspec.DecodeError, zstandard.ZstdError, ValueError) as error:
         raise DamagedError(f"it cannot be decoded: {error}") from None
 
 
-def _decode(data: bytes) -> Trace:
-    import zstandard
-
-    decompress = zstandard.ZstdDecompressor().decompress
+def _decode(data: bytes, most_warps: int | None) -> Trace:
     start = 4 + int.from_bytes(data[:4], "little")
     head = msgspec.msgpack.decode(data[4:start], type=_Head)
+    lengths = dict(zip(_DTYPES, head.lengths, strict=True))
+    _check_lengths(lengths, head.warps_per_block, most_warps)
     arrays = {}
-    for (name, dtype), length, size in zip(_DTYPES.items(), head.lengths, head.sizes, strict=True):
-        arrays[name] = _from_planes(decompress(data[start : start + size]), np.dtype(dtype), length)
+    for (name, dtype), size in zip(_DTYPES.items(), head.sizes, strict=True):
+        if size < 0:
+            raise ValueError(f"{size} bytes of {name}")
+        planes = _decompressed(data[start : start + size], lengths[name] * np.dtype(dtype).itemsize)
+        arrays[name] = _from_planes(planes, np.dtype(dtype), lengths[name])
         start += size
     return Trace(warps_per_block=head.warps_per_block, **arrays)
+
+
+def _check_lengths(lengths: dict[str, int], warps_per_block: int, most_warps: int | None) -> None:
+    """Raise ValueError for lengths that do not fit together: what they say is room to be taken."""
+    warps = lengths["thread_blocks"] * warps_per_block
+    if warps_per_block < 1 or warps < 0 or (most_warps is not None and warps > most_warps):
+        raise ValueError(f"{lengths['thread_blocks']} thread blocks of {warps_per_block} warps")
+    wrong = [name for name in OFFSETS if lengths[name] != warps + 1] + [n for n in COUNTS if lengths[n] != warps]
+    if wrong or lengths["masks"] != lengths["blocks"] or min(lengths.values()) < 0:
+        raise ValueError(f"not every array is as long as {warps} warps need")
+
+
+def _decompressed(part: bytes, size: int) -> bytes:
+    """`size` bytes. Raises ValueError for a part that says to hold another number, before any are made."""
+    import zstandard
+
+    said = zstandard.get_frame_parameters(part).content_size
+    if said != size:
+        raise ValueError(f"{said} bytes where {size} belong")
+    return zstandard.ZstdDecompressor().decompress(part)
 
 
 def _planes(array: np.ndarray) -> bytes:

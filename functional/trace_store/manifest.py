@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -33,13 +32,22 @@ class LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     trace_bytes: int  # of the streams in memory
 
 
+class OutputEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """The verdict on an output buffer."""
+
+    buffer: str
+    elements: int
+    mismatches: int
+    message: str = ""  # the first mismatch, if any
+
+
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """Everything but the traces. `outputs`: the verdict on each output buffer, as an `OutputCheck` has it."""
+    """Everything but the traces."""
 
     name: str  # of the target
     ptx_sha256: str
     launches: tuple[LaunchEntry, ...]
-    outputs: tuple[dict[str, Any], ...]
+    outputs: tuple[OutputEntry, ...]
     printed: str = ""  # what the kernels wrote with printf
 
 

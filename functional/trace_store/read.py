@@ -13,7 +13,7 @@ from functional.launch import Dim3, Launch, check_shape
 from functional.link import link
 from functional.memory import Memory
 from functional.parser import parse_bytes
-from functional.resources import Registers
+from functional.resources import MOST_REGISTERS, Registers
 from functional.trace import Trace, concatenate
 from functional.trace_store import manifest
 from functional.trace_store.coding import decode
@@ -34,12 +34,12 @@ class StoredCase(Case):
 
     def stream(self, number: int) -> Iterator[Trace]:
         """The chunks of a launch. Raises InputError for a file that is damaged."""
-        entry = self.manifest.launches[number]
+        entry, launch = self.manifest.launches[number], self.launches[number]
         path = self.folder / entry.file
         try:
             with path.open("rb") as file:
                 for frame in read_frames(file, entry.checksum):
-                    yield decode(frame)
+                    yield decode(frame, launch.thread_blocks * launch.warps_per_block)
         except DamagedError as error:
             raise manifest.damaged(path, str(error)) from None
         except OSError as error:
@@ -77,11 +77,15 @@ def open_store(folder: str | Path) -> StoredCase:
         raise manifest.damaged(path, "its checksum differs")
     module = parse_bytes(ptx, str(path))
     programs = {kernel: link(module, kernel) for kernel in dict.fromkeys(e.kernel for e in whole.launches)}
-    launches = []
+    launches: list[Launch] = []
     for entry in whole.launches:
         program, grid, block = programs[entry.kernel], Dim3(*entry.grid), Dim3(*entry.block)
         check_shape(program, grid, block, entry.dynamic_shared_bytes)
-        launches.append(Launch(program, grid, block, b"", entry.dynamic_shared_bytes, entry.label))
+        launch = Launch(program, grid, block, b"", entry.dynamic_shared_bytes, entry.label)
+        if entry.shared_bytes != launch.shared_bytes or not 0 < entry.registers <= MOST_REGISTERS:
+            said = f"{entry.shared_bytes} B of shared memory, {entry.registers} registers"
+            raise manifest.damaged(folder, f"launch {len(launches)} of its manifest has {said}")
+        launches.append(launch)
     return StoredCase(whole.name, module, Memory(), tuple(launches), folder=folder, manifest=whole)
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from functional.errors import InputError
 from functional.ir import Module
@@ -59,7 +59,7 @@ class StoreWriter:
         )  # fmt: skip
         self._launches.append(entry)
 
-    def finish(self, name: str, outputs: Sequence[dict[str, Any]], printed: str = "") -> manifest.Manifest:
+    def finish(self, name: str, outputs: Sequence[manifest.OutputEntry], printed: str = "") -> manifest.Manifest:
         """Make it a store: `name` is that of the target, `outputs` the verdict on what it computed, `printed` what its
         kernels wrote with `printf`."""
         whole = manifest.Manifest(name, self._ptx_sha256, tuple(self._launches), tuple(outputs), printed)

@@ -41,12 +41,15 @@ class Planner:
     _digests: dict[tuple[int, int, int], bytes] = field(default_factory=dict, repr=False)
 
     def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
-        """One job a launch of a target. Raises InputError for a block that an SM cannot hold."""
+        """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
+        from abstim.engine.unsupported import refuse_unsupported
+
         session, machines = self.sessions[target], dict[tuple[int, ...], np.ndarray]()
         limits = [session.blocks_per_sm(launch, gpu) for launch in range(len(session))]
         gpu = replace(gpu, settings={}, labels={})  # sources of values are of no use to an engine, and large
         for launch, blocks in enumerate(limits):
             inputs = session.inputs(launch, gpu)
+            refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks)
             shape = (id(inputs.table), inputs.trace.warps_per_block, blocks, inputs.shared_bytes)
             if shape not in machines:
                 machines[shape] = _machine(inputs, gpu, blocks)

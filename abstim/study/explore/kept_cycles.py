@@ -13,6 +13,7 @@ from pathlib import Path
 from abstim.study.explore.jobs import engine_digest
 from functional.disk.folder import cache_dir, make_folder, note
 
+MOST_BYTES = 1 << 30  # of the file
 _KEYS_A_QUERY = 500
 
 
@@ -29,6 +30,8 @@ class Store:
         self._path = path or store_path()
         try:
             make_folder(self._path.parent)
+            if self._path.is_file() and self._path.stat().st_size > MOST_BYTES:
+                self._path.unlink()  # begun anew: there is no telling which rows are of use
             self._database = _open(self._path)
         except (OSError, sqlite3.DatabaseError) as error:
             self._replace(error)
