@@ -65,7 +65,7 @@ def _discard_output(status: int) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    from functional.disk.folder import note
+    from functional.terminal import note
 
     note("abstim: " + " ".join(message.split()))
     return status

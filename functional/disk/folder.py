@@ -6,8 +6,6 @@ The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/absti
 from __future__ import annotations
 
 import os
-import re
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from functional.errors import InputError
+from functional.terminal import note
 
 TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
 
@@ -120,15 +119,3 @@ def evict(folder: Path, cap_bytes: int) -> list[Path]:
         deleted.append(path)
         total -= size
     return deleted
-
-
-def note(line: str) -> None:
-    """One line to the user that is no part of the output; nobody may be there to read it."""
-    with suppress(OSError, ValueError, AttributeError):
-        print(plain(line), file=sys.stderr)
-
-
-def plain(text: str) -> str:
-    """A text that may be a stranger's, fit for a terminal: control characters are spelt out, but for ends of lines and
-    tabs."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from functional.disk.digest import sources_digest
-from functional.disk.folder import cache_dir, evict, mark_used, note, strangers, write_atomic
+from functional.disk.folder import cache_dir, evict, mark_used, strangers, write_atomic
+from functional.terminal import note
 
 Result = TypeVar("Result")
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
