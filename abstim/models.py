@@ -84,14 +84,26 @@ def run_many(
     progress: Progress = silent,
 ) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each. Options and errors as of `run`."""
-    chosen = model_named(model)
-    chosen.refuse(gpus, flush)
-    session = open_session(
-        target,
-        gpus,
-        executor=executor,
-        instruction_budget=instruction_budget,
-        executing=execute_in_turn,
-        progress=progress,
+    session = open_for(
+        model, target, gpus, executor=executor, instruction_budget=instruction_budget, flush=flush, progress=progress
     )
-    return chosen.time(session, gpus, flush, progress)
+    return model_named(model).time(session, gpus, flush, progress)
+
+
+def open_for(
+    model: str,
+    target: Target | Session,
+    gpus: Sequence[Gpu],
+    *,
+    executor: Executor | None = None,
+    instruction_budget: int | None = None,
+    flush: str = "all",
+    progress: Progress = silent,
+) -> Session:
+    """What `run_many` times, for callers who ask more of it. Raises InputError as that does: for what the model cannot
+    do, before anything is executed."""
+    model_named(model).refuse(gpus, flush)
+    return open_session(
+        target, gpus, executor=executor, instruction_budget=instruction_budget, executing=execute_in_turn,
+        progress=progress,
+    )  # fmt: skip

@@ -23,8 +23,8 @@ from random import Random
 
 from fuzz_inputs import KINDS, judged, warm_up
 
-from functional.disk.folder import plain
 from functional.llvm_executor.storage import GUARD
+from functional.terminal import plain
 
 CORPUS = Path(__file__).parent / "data" / "fuzz"
 SECONDS = 20  # of processor time, a try; and six times as much of the clock's

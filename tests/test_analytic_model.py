@@ -126,7 +126,7 @@ def test_order_of_design_points_is_the_engines():
 
 @pytest.mark.slow
 def test_order_of_many_design_points_is_the_engines():
-    found = rank_random(["hotspot", "matmul_tiled", "transpose"], 100, seed=1)  # pathfinder: the test above
+    found = rank_random(["hotspot", "matmul_tiled", "transpose"], 64, seed=1)  # pathfinder: the test above
     # 0.94 and 0.96 before the engine had L2's limit of merged reads, which the model has not
     assert min(r.correlation for r in found) > 0.93 and pooled(found) > 0.95
     assert max(r.point_seconds for r in found) < 0.005

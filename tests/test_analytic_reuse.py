@@ -132,3 +132,16 @@ def test_both_levels_miss_no_more_than_the_first():
 
 def test_largest_in_a_range():
     assert largest_in(np.array([3, -1, 8, 2]), np.array([[0, 2], [1, 4], [1, 2], [2, 2]])).tolist() == [3, 8, -1, -1]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(launches([LOOK_UP, LOOK_UP, WRITE, UPDATE]), st.integers(1, 9), st.integers(1, 9))
+def test_sms_without_a_block_and_room_without_one_change_no_distance(launch, sm_count, resident):
+    """A summary takes each different case once."""
+    records, actions, first_record, warps = launch
+    lines, first = line_of(records).astype(np.int64), first_record.astype(np.int64)
+    blocks = (len(first) - 1) // warps
+    busy = min(sm_count, blocks)
+    found = distances(records, actions, first, lines, 10, warps, sm_count, resident)
+    same = distances(records, actions, first, lines, 10, warps, busy, min(resident, -(-blocks // busy)))
+    assert (found == same).all()

@@ -233,7 +233,7 @@ def test_a_full_disk_behind_stdout_is_one_line():
 
 def test_what_a_stranger_wrote_does_not_reach_the_terminal_as_it_is(capsys):
     from abstim.show.tables import print_printf, print_table
-    from functional.disk.folder import note
+    from functional.terminal import note
 
     print_printf("\x1b[2Jhello\tthere\n")
     print_table("\x1b[31mtitle", ("name",), [["[bold]\x07kernel[/nonsense]"]])

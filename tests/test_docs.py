@@ -1,6 +1,6 @@
 """The documentation does what it says: every fenced example is run, in the order of its page.
 
-The words after a fence say what to do: `sh` run, `sh slow` run in slow tests, `sh setup` nothing, `sh nvcc` and
+The words after a fence say what to do: `sh` run, `sh accuracy` run in test_accuracy, `sh setup` nothing, `sh nvcc` and
 `sh clang` run if there is such a compiler, `sh planned` must not work yet (when it does, the word goes); `python` run;
 `LANGUAGE FILE` write.
 """
@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from abstim.cli import main
+from abstim.target.workloads.resnet import resnet_network
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/tutorial.md", "docs/python-api.md", "docs/extending.md")
@@ -77,6 +79,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
     monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.target.workloads.resnet.resnet_network", partial(resnet_network, size=32))
     return tmp_path
 
 
@@ -98,14 +101,6 @@ def test_examples_run(page, folder, capsys):
             run_commands(example, folder)
         elif example.language not in ("sh", "text"):
             (folder / example.mark).write_text(example.text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
-def test_slow_examples_run(page, folder):
-    for example in examples(page):
-        if example.mark == "slow":
-            run_commands(example, folder)
 
 
 @pytest.mark.parametrize("page", PAGES)

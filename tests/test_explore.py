@@ -327,8 +327,8 @@ def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     from abstim.study.explore.screen import analytic_screen
 
     workload = open_session("nn_euclid")
-    points = space("sm_count=4,16", "dram_gbps=50,100", "latency_cycles.fp32_add=4,9", "scheduler=gto,lrr").at(
-        np.arange(16)
+    points = space("sm_count=4,8,12,16", "dram_gbps=50,100", "latency_cycles.fp32_add=4,9", "scheduler=gto,lrr").at(
+        np.arange(32)
     )
     columns = {key: values for key, values in points.columns.items() if key != "dram_gbps"}
     found = analytic_screen([workload], GPU)(columns)

@@ -244,10 +244,10 @@ def test_killed_and_run_again_gives_the_same_table(own_store, tmp_path):
     swept("sm_count=4", targets=("nn_euclid", "relu"))  # everything but the sweep is cached
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    command, environment = sweep_command(tmp_path / "one", points=80), with_cache(tmp_path / "one")
+    command, environment = sweep_command(tmp_path / "one", points=40), with_cache(tmp_path / "one")
     undisturbed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert undisturbed.returncode == 0, undisturbed.stderr
-    table, found = killed_and_resumed(tmp_path / "two", points=80, kills=2)
+    table, found = killed_and_resumed(tmp_path / "two", points=40, kills=2)
     assert table == (tmp_path / "one" / "out.csv").read_bytes()
     assert all(before < after for before, after in pairwise(found))  # nothing kept is ever lost
     assert found[-1] < kept(tmp_path / "two") == kept(tmp_path / "one")
@@ -263,7 +263,7 @@ def cluster(own_store):
 @pytest.mark.slow
 def test_a_killed_worker_is_not_missed(cluster, tmp_path):
     """One of four workers is killed (not asked to go) while the sweep runs on them."""
-    vary = ("sm_count=4:60:1", "scheduler=gto,lrr")
+    vary = ("sm_count=4:32:1", "scheduler=gto,lrr")
     pids = [worker.pid for worker in cluster.workers.values()]
     killed = []
 

@@ -12,6 +12,7 @@ import pytest
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.gradient.recorded_kernel import KernelTime
+from abstim.session.session import open_session
 from abstim.study.fit import fit
 from abstim.study.fit.data import gpus_of, split
 from abstim.study.fit.identifiability import knowledge
@@ -30,13 +31,16 @@ TEN = (
 )  # fmt: skip
 
 
-def synthetic(benchmarks, values) -> list[Measured]:
-    """What the engine says of some benchmarks with some values of the parameters."""
-    names, point = tuple(values), np.array(list(values.values()), float)
+def synthetic(benchmarks, values, most_launches=100) -> list[Measured]:
+    """What the engine says of some benchmarks with some values of the parameters; of no more than so many launches
+    each, evenly spread."""
+    names, point, gpu = tuple(values), np.array(list(values.values()), float), known_variants()[VARIANT]
     found = []
     for name in benchmarks:
-        cycles = KernelTime(name, names, known_variants()[VARIANT]).engine_cycles(point)
-        found.append(Measured(name, VARIANT, "all", {n: int(c) for n, c in enumerate(cycles)}, {}))
+        session = open_session(name, [gpu])
+        launches = np.unique(np.linspace(0, len(session) - 1, most_launches).astype(int)).tolist()
+        cycles = KernelTime(session, names, gpu, launches).engine_cycles(point)
+        found.append(Measured(name, VARIANT, "all", dict(zip(launches, map(int, cycles), strict=True)), {}))
     return found
 
 
@@ -58,7 +62,7 @@ def test_five_latencies_come_back_from_ten_kernels(seed):
     gpu, rng = load_gpu("gtx480"), np.random.default_rng(seed)
     start = np.array([gpu.settings[name].value for name in FIVE])
     truth = dict(zip(FIVE, np.round(start * 2 ** rng.uniform(-1, 1, len(FIVE))).tolist(), strict=True))
-    found = fit(synthetic(TEN, truth), FIVE)
+    found = fit(synthetic(TEN, truth, most_launches=4), FIVE)
     assert found.values == pytest.approx(truth, rel=0.02)
 
 

@@ -228,7 +228,20 @@ def test_the_package_is_found_from_the_folder_above_the_clone(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-LAYERS = ("progress", "gpu", "target", "engine", "session", "analytic", "occupancy_vector", "gradient", "models", "study", "show", "cli")
+LAYERS = (
+    "progress",
+    "gpu",
+    "target",
+    "engine",
+    "session",
+    "analytic",
+    "occupancy_vector",
+    "gradient",
+    "models",
+    "study",
+    "show",
+    "cli",
+)
 
 
 def test_layers_of_abstim_import_downwards_only():

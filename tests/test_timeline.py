@@ -6,9 +6,13 @@ import json
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from abstim.cli import main
+from abstim.gpu.config import load_gpu
+from abstim.session import session
 from abstim.show.timeline import IssueLog, LaunchLog, slices, timeline, windows, write_timeline
 
 BLOCK_START = np.array([0, 3, 4, 9])  # blocks of 3, 1, 5 and 2 instructions
@@ -106,3 +110,16 @@ def test_too_many_slices_are_merged_and_said():
     data, said = timeline([launch(a_log())], 1e6, most_slices=2)
     assert len([e for e in json.loads(data)["traceEvents"] if e["ph"] == "X"]) == 2
     assert said.endswith("the first 2 groups of a launch")
+
+
+def test_the_command_opens_its_target_once(tmp_path, monkeypatch, capsys):
+    opened, original = [], session.open_target
+    monkeypatch.setattr(session, "open_target", lambda target: opened.append(target) or original(target))
+    with pytest.raises(SystemExit) as end:
+        main(["run", "nn_euclid", "--timeline", str(tmp_path / "timeline.json"), "--json"])
+    assert end.value.code == 0 and len(opened) == 1
+    cycles = json.loads(capsys.readouterr().out)["launches"][0]["cycles"]
+    events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    last_us = max(e["ts"] + e["dur"] for e in events if e["ph"] == "X")
+    clock_mhz = load_gpu("gtx480").spec.core_clock_hz / 1e6
+    assert 0 < last_us * clock_mhz <= cycles

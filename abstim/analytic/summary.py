@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -233,6 +234,7 @@ def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> tuple[np.ndarray
     ids = np.zeros(len(records), np.int64)
     lines, ids[used] = np.unique(line_of(records[used]), return_inverse=True)
 
+    @cache
     def curves(sm_count: int, resident: int) -> list[tuple[np.ndarray, np.ndarray]]:
         l1, l1_wait, l2, l2_wait = distances(
             records, actions, first_record, ids, len(lines) + 1, trace.warps_per_block, sm_count, resident
@@ -241,7 +243,12 @@ def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> tuple[np.ndarray
         return [miss_curves(histogram(*pair)) for pair in ((l1, l2), waits)]
 
     most = max(1, min(64 // trace.warps_per_block, -(-blocks // SM_NODES[0])))
-    found = [[curves(s, b) for b in RESIDENT_NODES if b <= most or b == 1] for s in SM_NODES]
+    # An SM without a thread block changes nothing, nor does room on an SM for more than it gets
+    busy = {s: min(s, blocks) for s in SM_NODES}
+    found = [
+        [curves(busy[s], min(b, -(-blocks // busy[s]))) for b in RESIDENT_NODES if b <= most or b == 1]
+        for s in SM_NODES
+    ]
     padded = [row + [row[-1]] * (len(RESIDENT_NODES) - len(row)) for row in found]
     levels = [np.array([[[who[level] for who in node] for node in row] for row in padded]) for level in (0, 1)]
     return np.moveaxis(levels[0], 2, 0), np.moveaxis(levels[1], 2, 0)

@@ -152,7 +152,7 @@ def _print_against(found: BenchResult) -> None:
 
 def _print_verdicts(verdicts: list[Verdict], changed: list[str]) -> None:
     from abstim.show.tables import print_table
-    from functional.disk.folder import note
+    from functional.terminal import note
 
     if not verdicts:
         return

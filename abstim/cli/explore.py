@@ -115,7 +115,7 @@ def explore(
 
 
 def _print(found: Exploration, top: int, output: Path | None) -> None:
-    from functional.disk.folder import note
+    from functional.terminal import note
 
     if found.timed.any():
         _print_points(found, top)

@@ -68,7 +68,7 @@ def _print_report(imported: Imported, output: Path, base: str) -> None:
 
 
 def _print_toml(imported: Imported) -> None:
-    from functional.disk.folder import note
+    from functional.terminal import note
 
     print(imported.toml, end="")
     for unused in imported.unused:

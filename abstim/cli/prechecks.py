@@ -29,9 +29,9 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
 
 
 def _tell(case: Case, strict: bool) -> None:
-    from functional.disk.folder import note
     from functional.errors import InputError
     from functional.findings import findings
+    from functional.terminal import note
 
     if case.module.target == "sass":  # another machine's code: what it leaves out was never read
         return

@@ -21,7 +21,9 @@ from abstim.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
     from abstim.session.result import RunResult
+    from abstim.session.session import Session
 
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
@@ -84,7 +86,7 @@ def run(
 
     from abstim.cli.prechecks import prechecked
     from abstim.gpu.config import load_gpu
-    from abstim.models import run_many
+    from abstim.models import open_for, run_many
     from abstim.show.tables import print_json, print_printf, progress
     from abstim.target.resolve import resolve
 
@@ -94,26 +96,25 @@ def run(
     )
     case = prechecked(opened, check, strict)
     with progress(quiet=as_json) as report:
-        results = run_many(case, gpus, model=model, instruction_budget=instruction_budget, flush=flush, progress=report)
+        session = open_for(model, case, gpus, instruction_budget=instruction_budget, flush=flush, progress=report)
+        results = run_many(session, gpus, model=model, flush=flush, progress=report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else _runs(results))
     else:
         print_printf(results[0].printf)
         _print_run(results[0]) if len(results) == 1 else _print_comparison(results)
     if timeline is not None:
-        _write_timeline(timeline, opened, gpus[0], flush, instruction_budget, quiet=as_json)
+        _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)
 
 
-def _write_timeline(path: Path, case, gpu, flush: str, budget: int | None, quiet: bool) -> None:
+def _write_timeline(path: Path, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:
     from abstim.session.issue_logs import issue_logs
-    from abstim.session.session import open_session
     from abstim.show.tables import progress
     from abstim.show.timeline import write_timeline
-    from functional.disk.folder import note
+    from functional.terminal import note
 
     with progress(quiet=quiet) as report:
-        session = open_session(case, [gpu], instruction_budget=budget, progress=report)
         launches = list(issue_logs(session, gpu, flush, report))
     if said := write_timeline(path, launches, gpu.spec.core_clock_hz):
         note(said)
@@ -251,7 +252,7 @@ def _print_comparison(results: list[RunResult]) -> None:
 
 
 def _report_outputs(result: RunResult, check: bool) -> None:
-    from functional.disk.folder import note
+    from functional.terminal import note
 
     wrong = [output for output in result.outputs or () if output.mismatches]
     for output in wrong:

@@ -77,7 +77,7 @@ def summary(manifest: Manifest) -> dict[str, object]:
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:
     from abstim.show.tables import duration, print_printf, quantity
-    from functional.disk.folder import note
+    from functional.terminal import note
 
     print_printf(manifest.printed)
     total: dict = summary(manifest)

@@ -50,8 +50,8 @@ def validate(
         return
     from abstim.show.tables import print_json, progress
     from abstim.study import validate as library
-    from functional.disk.folder import note
     from functional.errors import InputError
+    from functional.terminal import note
 
     if reference is None:
         raise InputError("validate needs --reference CSV, or --points COUNT with --benchmark")

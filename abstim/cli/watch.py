@@ -69,7 +69,7 @@ class Watch:
 
     def say(self, message: str) -> None:
         """The command's last line, once."""
-        from functional.disk.folder import note
+        from functional.terminal import note
 
         if self._said.acquire(blocking=False):
             note(f"abstim: {message}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abstim.engine.load_store import occupancy_of, result_of
 from abstim.engine.operand_collectors import collect, pool_of, port_of, read_operands, write_back
-from abstim.engine.rules import WRITE_BACK_CYCLES
+from abstim.engine.rules import START_CYCLES, WRITE_BACK_CYCLES
 from abstim.engine.state import MEM, SP
 from functional.disk.compile import jit
 
@@ -48,7 +48,9 @@ def start_on_unit(c, port, earliest, latency, initiation):
 def arithmetic(c, row, port, dispatched):
     """(start, result) of an instruction that leaves its collector at `dispatched`."""
     kind = row.unit
-    earliest = max(dispatched + 1, c.sm.last_start[port]) if kind == SP else dispatched + 1
+    earliest = dispatched + START_CYCLES
+    if kind == SP:
+        earliest = max(earliest, c.sm.last_start[port])
     start = start_on_unit(c, port, earliest, row.latency, row.initiation)
     c.sm.last_start[port] = start
     return start, start + row.latency + WRITE_BACK_CYCLES
@@ -60,7 +62,7 @@ def memory(c, i, w, dispatched):
     sm, m = c.sm, c.machine
     unit = m.first_unit[port_of(m, MEM, 0)]
     busy, end = occupancy_of(c, w, i)
-    start = max(dispatched + 1, sm.unit_free[unit])
+    start = max(dispatched + START_CYCLES, sm.unit_free[unit])
     sm.unit_free[unit] = start + busy
     result = result_of(c, w, i, start, end)
     sm.unit_free[unit] = max(sm.unit_free[unit], sm.entered, sm.const_blocked)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
 from functional.disk.compile import jit
 
 
@@ -33,7 +34,7 @@ def collect(sm, m, kind, port, pool, time):
     for k in range(1, m.collectors[kind]):
         if sm.collector[pool, k] < sm.collector[pool, best]:
             best = k
-    allocated = max((time + 1) * m.register_steps, sm.collector[pool, best])
+    allocated = max((time + ALLOCATE_CYCLES) * m.register_steps, sm.collector[pool, best])
     if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
         allocated = max(allocated, sm.last_alloc[kind])
         sm.last_alloc[kind] = allocated
@@ -55,10 +56,10 @@ def register_bank_of(m, number, w):
 def read_operands(c, row, w, allocated):
     """Step in which the operands are at hand: each bank serves one read a step and a write takes precedence."""
     m, banks = c.machine, c.register_banks
-    ready, ring = allocated + 1, m.ring * m.register_steps - 1
+    ready, ring = allocated + READ_STEPS, m.ring * m.register_steps - 1
     for k in range(row.reads_at, row.reads_end):
         bank = register_bank_of(m, c.streams.operands[k], w)
-        step = allocated + 1
+        step = allocated + READ_STEPS
         while banks[step & ring, bank] == step:
             step += 1
         banks[step & ring, bank] = step

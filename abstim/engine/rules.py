@@ -5,6 +5,9 @@ from __future__ import annotations
 from functional.trace import LINE_BYTES, SECTOR_BYTES
 
 # From issue to result
+ALLOCATE_CYCLES = 1  # from issue to an operand collector, if one is free
+READ_STEPS = 1  # from there to the first read of a register bank; with nothing to read, to the operands at hand
+START_CYCLES = 1  # from leaving the collector to the unit, if it is free
 DECODE_CYCLES = 2  # from a fetch to the first cycle in which the warp can issue what it brought
 DISPATCH_CYCLES = 1 + DECODE_CYCLES  # from a thread block's dispatch to its warps' first issue: fetched a cycle later
 WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency

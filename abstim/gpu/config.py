@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -169,13 +171,20 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file. Raises InputError if it cannot be read or does not parse."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except ValueError as error:  # of TOML, of its encoding, of a number of thousands of digits
         raise InputError(f"{path}: not TOML: {error}") from None
     except RecursionError:
         raise InputError(f"{path}: not TOML: nested too deeply") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
+
+
+@lru_cache(
+    maxsize=64
+)  # parsing is nine tenths of loading a GPU, and sweeps and tables load the same ones again and again
+def _parsed(text: str) -> dict[str, Any]:
+    return tomllib.loads(text)
 
 
 def _full_key(section: str, key: str) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.engine.rules import ALLOCATE_CYCLES, DISPATCH_CYCLES, READ_STEPS, RETIRE_CYCLES, START_CYCLES
 from abstim.engine.simulation import Simulation
 from abstim.engine.state import MEM
 from abstim.gpu.config import Gpu
@@ -21,6 +21,7 @@ from precharacterize.parameters import UNITS
 
 ORIGIN = 0
 LONGEST_ACCESS_CYCLES = 32  # transactions of one access; a unit busy for longer waits for the memory behind it
+ISSUE_TO_START = ALLOCATE_CYCLES + READ_STEPS + START_CYCLES  # cycles, without registers to read; with them one more
 FIRST_INITIATION = 1 + INDEX[f"initiation_cycles.{INSTRUCTION_CLASSES[0]}"]
 
 
@@ -63,7 +64,7 @@ def _add_starts(build, at: Numbers, issues: Issues, launch: Simulation, gpu: Gpu
     event = at.start + np.arange(len(i))
     before, on_unit = earlier(port), _back(port, units)
     initiation = np.where(memory | (on_unit < 0), 0, FIRST_INITIATION + latency_class[i[on_unit]])
-    pipeline = np.minimum(3 + reads, issues.start - issues.time)
+    pipeline = np.minimum(ISSUE_TO_START + reads, issues.start - issues.time)
     options = [
         Edges(maybe(before >= 0, at.start + before), memory.astype(float)),
         Edges(maybe(~memory & (on_unit >= 0), at.start + on_unit), 0.0, initiation),

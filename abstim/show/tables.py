@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from functional.disk.folder import plain
+from functional.terminal import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

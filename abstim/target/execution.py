@@ -16,8 +16,8 @@ from abstim.target.check_trace import check_traces
 from abstim.target.trace_cache import Execution, OutputCheck
 from abstim.target.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.case import Case
-from functional.disk.folder import note
 from functional.errors import InputError
+from functional.terminal import note
 from functional.trace_store import StoredCase, StoreWriter
 from functional.trace_store.manifest import OutputEntry
 

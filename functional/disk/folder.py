@@ -6,8 +6,6 @@ The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/absti
 from __future__ import annotations
 
 import os
-import re
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +14,7 @@ from time import time
 from typing import IO
 
 from functional.errors import InputError
+from functional.terminal import note
 
 TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
 
@@ -141,16 +140,3 @@ def evict(folder: Path, cap_bytes: int) -> list[Path]:
         deleted.append(path)
         total -= size
     return deleted
-
-
-def note(line: str) -> None:
-    """One line to the user that is no part of the output; nobody may be there to read it."""
-    if sys.stderr is not None:  # `print` would take stdout in its place
-        with suppress(OSError, ValueError):
-            print(plain(line), file=sys.stderr)
-
-
-def plain(text: str) -> str:
-    """A text that may be a stranger's, fit for a terminal: control characters are spelt out, but for ends of lines and
-    tabs, and so are bytes of names that are no text."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)

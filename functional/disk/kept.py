@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from functional.disk.digest import sources_digest
-from functional.disk.folder import cache_dir, evict, mark_used, note, strangers, write_atomic
+from functional.disk.folder import cache_dir, evict, mark_used, strangers, write_atomic
+from functional.terminal import note
 
 Result = TypeVar("Result")
 KEPT_BYTES = 1 << 28  # cap on the results of one kind, unless it has another

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from functional.disk.folder import note
 from functional.disk.kept import Kept, key
 from functional.disk.llvm import ENTRY, engine_of, target
+from functional.terminal import note
 
 _compiling = Lock()
 

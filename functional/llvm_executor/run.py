@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from threading import Lock
 
-from functional.disk.folder import note
 from functional.errors import BudgetSpent
 from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
@@ -24,6 +23,7 @@ from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.run import checked_blocks
 from functional.program import Program
+from functional.terminal import note
 from functional.trace import Trace, rechunk
 
 # The budget's part that the oracle has for blocks that wait for each other: it is a hundred times slower

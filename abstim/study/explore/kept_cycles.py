@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from abstim.study.explore.jobs import engine_digest
-from functional.disk.folder import cache_dir, make_folder, note
+from functional.disk.folder import cache_dir, make_folder
+from functional.terminal import note
 
 MOST_BYTES = 1 << 30  # of the file
 _KEYS_A_QUERY = 500

@@ -42,7 +42,7 @@ def knowledge(
     symmetric in logarithms, Student's t. A direction is unidentified if moving along it by a factor of two changes no
     kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of two.
     """
-    from scipy import stats
+    from scipy.special import stdtrit  # scipy.stats would take a second and a half to import
 
     _, singular, directions = np.linalg.svd(jacobian, full_matrices=False)
     singular = np.pad(singular, (0, len(names) - len(singular)))
@@ -55,7 +55,7 @@ def knowledge(
     covariance = directions.T @ (inverse[:, None] * directions) * deviation**2
     unseen = (directions[~visible] ** 2).sum(0) > UNSEEN
     blind = (directions[~seen] ** 2).sum(0) > PART**2
-    width = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * np.sqrt(np.diag(covariance))
+    width = stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(np.diag(covariance))
     with np.errstate(over="ignore"):
         low, high = (values * np.exp(np.where(blind, sign * np.inf, sign * width)) for sign in (-1, 1))
     spread = np.sqrt(np.diag(covariance))
