@@ -98,7 +98,9 @@ def command(tmp_path, text: str, *more: str, **environment: str) -> subprocess.P
     """`abstim run` of a PTX text on one warp and 64 words, started."""
     (tmp_path / "k.ptx").write_text(HEADER + text)
     arguments = ["run", str(tmp_path / "k.ptx"), "--grid", "1", "--block", "32", "--arg", "buf:u32:64", *more]
-    code = "import sys; from abstim.cli import main; main(sys.argv[1:])"
+    # A shell has what it runs in the background ignore interrupts, and so their children
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from abstim.cli import main; main(sys.argv[1:])"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "ABSTIM_THREADS": "1", **environment},
