@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.engine.address_map import bank_of, hashed, l2_set_of, row_of, slice_of
+from abstim.analytic.nodes import line_of, more_follow, sectors_of
+from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.design_point import machine_of
+from abstim.engine.l1d import set_of
+from abstim.engine.l2 import sectors_in
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.item_kernel import (
     ATOMIC,
@@ -21,9 +24,6 @@ from abstim.occupancy_vector.item_kernel import (
     MEMORY,
     NONE,
     STORE,
-    line_of,
-    more_follow,
-    sectors_of,
 )
 from functional.disk.compile import jit
 from functional.disk.machine_code import compiled
@@ -73,12 +73,6 @@ class Walk(NamedTuple):
 
 
 @jit
-def count_of(sectors):
-    """How many sectors a set holds."""
-    return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
-
-
-@jit
 def find(lines, first, ways, line):
     """(position, is it there): where it is, or the least recently used of its set."""
     oldest = first
@@ -91,7 +85,7 @@ def find(lines, first, ways, line):
 
 
 @jit
-def use(walk, caches, row):
+def use(caches, row):
     """The line is the youngest of its set."""
     caches.totals[0].uses += 1
     row.used = caches.totals[0].uses
@@ -113,13 +107,13 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     """Sectors of a line are asked of L2, or written; the access's LEVELS record learns what answers."""
     m = walk.machine[0]
     number, channel, local, in_slice = slice_of(m, line)
-    caches.slice_sectors[number] += count_of(sectors)
+    caches.slice_sectors[number] += sectors_in(sectors)
     k, there = find(caches.l2, (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways, m.l2_ways, line)
     row = caches.l2[k]
-    use(walk, caches, row)
-    found.sectors = min(255, found.sectors + count_of(sectors))
+    use(caches, row)
+    found.sectors = min(255, found.sectors + sectors_in(sectors))
     if not there:
-        found.dram_sectors = min(255, found.dram_sectors + count_of(np.int64(row.dirty)))
+        found.dram_sectors = min(255, found.dram_sectors + sectors_in(np.int64(row.dirty)))
         row.tag, row.valid, row.dirty, row.there = line + 1, 0, 0, 0
     missed = sectors & ~np.int64(row.valid)
     row.valid |= sectors
@@ -128,31 +122,19 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
         found.level = max(found.level, L2)
         return
     if missed:
-        found.dram_sectors = min(255, found.dram_sectors + count_of(missed))
-        open_row(walk, caches, channel, local, count_of(missed))
+        found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
+        open_row(walk, caches, channel, local, sectors_in(missed))
         row.there = time + walk.nominal[DRAM] - walk.nominal[FIRST]
     found.level = max(found.level, DRAM if row.there > time else L2)
-
-
-@jit
-def l1d_set(m, line):
-    """First way of a line's set in L1D."""
-    index = line & (m.l1d_sets - 1)
-    if m.l1d_index == 1:
-        upper = ((line >> 6) & 7) | (((line >> 10) & 1) << 3) | (((line >> 12) & 1) << 4)
-        index = (index ^ upper) & (m.l1d_sets - 1)
-    elif m.l1d_index == 2:
-        index = hashed(index, line // m.l1d_sets, m.l1d_residues)
-    return index * m.l1d_set_lines
 
 
 @jit
 def load(walk, caches, sm, line, sectors, time, found):
     """A load, or a local store, looks up L1D."""
     m = walk.machine[0]
-    k, there = find(caches.l1d[sm], l1d_set(m, line), m.l1d_ways, line)
+    k, there = find(caches.l1d[sm], set_of(m, line), m.l1d_ways, line)
     row = caches.l1d[sm][k]
-    use(walk, caches, row)
+    use(caches, row)
     if not there:
         row.tag, row.valid = line + 1, 0
     missed = (sectors if m.l1d_sectored else ALL_SECTORS) & ~np.int64(row.valid)
@@ -171,7 +153,7 @@ def load(walk, caches, sm, line, sectors, time, found):
 def store(walk, caches, sm, line, sectors, time, found):
     """A store to global memory: evicts or updates the line in L1D, allocates it by policy, and goes on to L2."""
     m = walk.machine[0]
-    k, there = find(caches.l1d[sm], l1d_set(m, line), m.l1d_ways, line)
+    k, there = find(caches.l1d[sm], set_of(m, line), m.l1d_ways, line)
     row = caches.l1d[sm][k]
     updates = m.l1d_write >= 2  # write-through and write-back; the others evict
     if there and not updates:
@@ -180,7 +162,7 @@ def store(walk, caches, sm, line, sectors, time, found):
         if not there:
             row.tag, row.valid, row.there = line + 1, 0, 0
         row.valid |= sectors
-        use(walk, caches, row)
+        use(caches, row)
     segment = sectors
     if not m.sector_coalescing and sectors & 3 and sectors & 12:
         segment = np.int64(ALL_SECTORS)
@@ -198,7 +180,7 @@ def read_constant(walk, caches, sm, line, sectors, time, found):
     wanted = np.int64(ALL_SECTORS) if not halves else np.int64(3) if sectors & 3 else np.int64(12)
     k, there = find(caches.const[sm], (own & (m.const_sets - 1)) * m.const_ways, m.const_ways, own)
     row = caches.const[sm][k]
-    use(walk, caches, row)
+    use(caches, row)
     if not there:
         row.tag = own + 1
         ask_l2(walk, caches, line, wanted, False, time, found)
@@ -216,7 +198,7 @@ def read_code(walk, caches, sm, line, time, found):
         return time
     k, there = find(caches.code[sm], (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
     row = caches.code[sm][k]
-    use(walk, caches, row)
+    use(caches, row)
     if not there:
         row.tag = line + 1
         level, sectors, dram = found.level, found.sectors, found.dram_sectors

@@ -10,18 +10,16 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import Found, walk_caches
 from abstim.occupancy_vector.item_kernel import DOUBLE, SFU, TENSOR
-from abstim.occupancy_vector.items import Items, cut, pool_units, words_of
+from abstim.occupancy_vector.items import Items, cut, units_of, words_of
 from abstim.occupancy_vector.lane_state import TICKS, Layout, Machine, Streams
 from abstim.occupancy_vector.lanes import Lanes, block_slots, deal
 from abstim.session.session import Session
 from functional.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
+from precharacterize.parameters import UNITS
 
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
-POOL_QUEUE = 6  # instructions that wait in front of a pool that all schedulers share
-SUB_CORE_QUEUE = 4  # and of a sub-core's
-SPECIAL_QUEUE_CYCLES = 64  # that instructions may wait in front of a special unit which all schedulers share
-SUB_CORE_SPECIAL_QUEUE_CYCLES = 8
+BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
 
 
 class Prepared(NamedTuple):
@@ -37,7 +35,8 @@ def reading(gpu: Gpu) -> tuple:
     spec = gpu.spec
     return (
         gpu.pipeline, spec.coalescing, spec.l1d_banks, spec.l1d_bypass, spec.scheduler in ("lrr", "two_level"),
-        spec.issues_per_turn, spec.schedulers_per_sm, spec.sub_cores, spec.sp_units, spec.int_units,
+        spec.issues_per_turn, spec.schedulers_per_sm, spec.sub_cores,
+        *(getattr(spec, f"{kind}_units") for kind in UNITS),
         spec.result_bus_width, gpu.params.atomic_latency_cycles,
     )  # fmt: skip
 
@@ -112,6 +111,14 @@ def layout_of(prepared: Prepared, gpu: Gpu, residents: int) -> Layout:
     )
 
 
+def queue_of(gpu: Gpu, kind: str) -> int:
+    """Instructions that can wait in front of a kind of unit of one group of schedulers."""
+    spec = gpu.spec
+    groups = spec.schedulers_per_sm if spec.sub_cores else 1
+    collectors = spec.shared_collectors or getattr(spec, f"{kind}_collectors")
+    return max(1, collectors // groups) + BESIDE_COLLECTORS
+
+
 def machine_of_lanes(gpu: Gpu, found: Found | None, residents: int, lanes: int) -> Machine:
     """A design point's numbers for each of its lanes."""
     spec, params = gpu.spec, gpu.params
@@ -130,8 +137,8 @@ def machine_of_lanes(gpu: Gpu, found: Found | None, residents: int, lanes: int) 
         "reply_sector": 1.0,
         "store_sector": (spec.packet_header_bytes * STORE_CONTROL + SECTOR_BYTES) / spec.flit_bytes,
         "fetch": 1 / spec.fetches_per_cycle,
-        "pool_slack": (SUB_CORE_QUEUE if spec.sub_cores else POOL_QUEUE) / pool_units(gpu, "sp"),
-        "special_slack": SUB_CORE_SPECIAL_QUEUE_CYCLES if spec.sub_cores else SPECIAL_QUEUE_CYCLES,
+        "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
+        "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
     }  # fmt: skip
     ticks = {name: np.full(lanes, round(value * TICKS), np.int32) for name, value in cycles.items()}
     return Machine(**ticks, residents=np.full(lanes, residents, np.int32), warp_base=np.zeros(lanes, np.int32))

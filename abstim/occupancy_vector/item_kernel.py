@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional import line_record
+from abstim.analytic.nodes import line_of, more_follow, transactions_of
 from functional.disk.compile import jit
 from functional.disk.machine_code import compiled
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
@@ -38,7 +38,7 @@ ITEM = np.dtype(
         ("far", "i2"), ("near", "i2"),  # 1: its result is counted with the far (global) or near ones
         ("wait_far", "i2"), ("wait_near", "i2"),  # the next item waits until all but n - 1 are back; 0: does not wait
         ("drain", "i2"),  # cycles from its start to its last result from a pool
-        ("fetches", "i2"), ("sp", "i2"), ("int", "i2"),  # slots of the fetch stage; work for the pools, 1 / 16 cycle
+        ("fetches", "i2"), ("sp", "i4"), ("int", "i4"),  # slots of the fetch stage; work for the pools, 1 / 16 cycle
         ("barrier", "i2"), ("exit", "i2"), ("access", "i2"), ("bytes", "i2"),
     ],
     align=True,
@@ -46,7 +46,7 @@ ITEM = np.dtype(
 # One a static instruction. `pool`: -1, or which of POOLS.
 CODE = np.dtype(
     [
-        ("kind", "i2"), ("unit", "i2"), ("pool", "i2"), ("work", "i2"), ("initiation", "i4"), ("result", "i4"),
+        ("kind", "i2"), ("unit", "i2"), ("pool", "i2"), ("work", "i4"), ("initiation", "i4"), ("result", "i4"),
         ("pc", "i4"), ("bytes", "i2"), ("writes", "i2"),
     ],
     align=True,
@@ -76,7 +76,7 @@ class Shape(NamedTuple):
     single: np.ndarray  # 1: every instruction an item
     dual_issue: np.ndarray
     bypass: np.ndarray  # global loads pass L1D by
-    latency: np.ndarray  # LATENCIES: shared, const, global hit, atomic
+    latency: np.ndarray  # by SHARED, CONST, HIT, ATOMIC_LATENCY
 
 
 SHARED, CONST, HIT, ATOMIC_LATENCY = range(4)
@@ -85,8 +85,7 @@ PARAM_LOAD, CONST_LOAD, SHARED_LOAD, SHARED_ATOMIC = (
     int(k) for k in (Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.SHARED_LOAD, Kind.SHARED_ATOMIC)
 )
 GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (int(k) for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
-BARRIER, FENCE, ALU = int(Kind.BARRIER), int(Kind.FENCE), int(Kind.ALU)
-line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
+BARRIER, FENCE = int(Kind.BARRIER), int(Kind.FENCE)
 
 
 class Code(NamedTuple):
@@ -103,17 +102,6 @@ class Code(NamedTuple):
     record_offsets: np.ndarray
     conflicts: np.ndarray
     conflict_offsets: np.ndarray
-
-
-@jit
-def transactions_of(record, access_bytes, by_sector):
-    """Transactions one line record makes (docs/timing-rules.md, rule 5)."""
-    sectors = sectors_of(record)
-    if by_sector or access_bytes == 1:
-        return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
-    if access_bytes == 2:
-        return np.int64((sectors & 3) != 0) + np.int64((sectors & 12) != 0)
-    return np.int64(sectors != 0)
 
 
 @jit

@@ -93,10 +93,10 @@ def shape_of(gpu: Gpu) -> Shape:
     )  # fmt: skip
 
 
-def pool_units(gpu: Gpu, pool: str) -> int:
-    """Units of a pool that one group of schedulers shares: a sub-core, or the SM."""
+def units_of(gpu: Gpu, kind: str) -> int:
+    """Units of a kind that one group of schedulers shares: a sub-core, or the SM."""
     groups = gpu.spec.schedulers_per_sm if gpu.spec.sub_cores else 1
-    return max(1, getattr(gpu.spec, f"{pool}_units") // groups)
+    return max(1, getattr(gpu.spec, f"{kind}_units") // groups)
 
 
 def _instructions(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
@@ -111,14 +111,15 @@ def _instructions(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
     executed = _executions(table, trace)
     for number, pool in enumerate(POOLS):
         own = rows["pool"] == number
-        units = pool_units(gpu, pool)
+        units = units_of(gpu, pool)
         crowding = 1.0
         if gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores:
             crowding = _crowding(table, np.where(own, executed, 0), units, gpu.spec.result_bus_width)
         work = table.initiation_cycles * WORK_A_CYCLE / units * crowding
-        rows["work"][own] = np.round(work[own]).astype(np.int16)
-        # a pool of several units takes the next instruction while one is busy
-        rows["initiation"][own] = np.maximum(1, table.initiation_cycles[own] // units)
+        rows["work"][own] = np.round(work[own])
+    for name in set(names) - {"mem"}:  # of several units, one takes the next instruction while another is busy
+        own = names == name
+        rows["initiation"][own] = np.maximum(1, table.initiation_cycles[own] // units_of(gpu, name))
     return rows
 
 
@@ -145,16 +146,17 @@ def words_of(rows: np.ndarray, levels: np.ndarray | None = None) -> Int32[np.nda
 
     Raises InputError for an item that does not fit.
     """
-    extra = {} if levels is None else {name: levels[name] for name in LEVEL_FIELDS}
-    if extra:  # an item holds what the next one waits for
-        extra["fetch_level"] = np.append(extra["fetch_level"][1:], 0) * (rows["exit"] == 0)
+    columns = {name: rows[name] for name in rows.dtype.fields or ()}
+    if levels is not None:
+        columns |= {name: levels[name] for name in LEVEL_FIELDS}
+        # an item holds what the next one waits for
+        columns["fetch_level"] = np.append(levels["fetch_level"][1:], 0) * (rows["exit"] == 0)
     found = np.zeros((len(rows), len(WORDS)), np.uint32)
     for word, fields in enumerate(WORDS):
         shift = 0
         for name, bits in fields:
-            values = extra.get(name, rows[name] if name in (rows.dtype.fields or ()) else None)
-            if values is not None:
-                found[:, word] |= _checked(name, values, bits) << np.uint32(shift)
+            if name in columns:
+                found[:, word] |= _checked(name, columns[name], bits) << np.uint32(shift)
             shift += bits
     return found.view(np.int32)
 

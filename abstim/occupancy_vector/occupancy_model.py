@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.design_points import Prepared, Walked, lanes_of, prepare, reading, walk, walking
 from abstim.occupancy_vector.item_kernel import MEMORY
@@ -67,6 +68,7 @@ def launch_on(
     parts, own = [], []
     for gpu in gpus:
         residents, read = session.blocks_per_sm(number, gpu), reading(gpu)
+        refuse_unsupported(gpu, session.table(number, gpu), trace.warps_per_block, residents)
         if read not in prepared:
             prepared[read] = prepare(session, number, trace, gpu)
         key = (read, gpu.spec.sm_count, residents, walking(gpu, residents, launch.shared_bytes))
