@@ -12,37 +12,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int32, Num
 
-from abstim.occupancy_vector.items import LOADS, RESULTS
+from abstim.occupancy_vector.lane_records import LOADS, NEVER, POOL_COUNT, QUEUE, RESULTS, SPECIALS, TICKS, Layout
 
 AnyArray = Array | np.ndarray  # on the host or not
-
-TICKS = 64  # a cycle
-NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp
-QUEUE = 4  # memory instructions between issue and the load/store unit
-SPECIALS, POOL_COUNT = 3, 2
-
-
-class Layout(NamedTuple):
-    """What decides the shape of the arrays and of the compiled program."""
-
-    schedulers: int
-    blocks: int  # thread-block slots
-    warps: int  # of a thread block
-    sub_cores: bool
-    priority: bool  # lower slots first (gto, oldest); else in turn (lrr, two_level)
-    perfect_memory: bool
-    specials: tuple[bool, ...]  # which of sfu, dp and tensor units are used
-    pools: tuple[bool, ...]  # which of sp and int units are used
-
-    @property
-    def rows(self) -> int:
-        """Warp slots of a scheduler: slot w of the SM is row w div schedulers of scheduler w mod schedulers."""
-        return -(-self.blocks * self.warps // self.schedulers)
-
-    @property
-    def groups(self) -> int:
-        """Sets of units: one a scheduler with sub-cores, else one."""
-        return self.schedulers if self.sub_cores else 1
 
 
 class Machine(NamedTuple):
@@ -60,22 +32,28 @@ class Machine(NamedTuple):
     pool_slack: Num[AnyArray, " lane"]  # work that may wait before a pool
     special_slack: Num[AnyArray, " lane"]
     residents: Int32[AnyArray, " lane"]  # thread blocks at once
-    warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Streams.starts
+    warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Words.starts
 
 
-class Streams(NamedTuple):
-    """What lanes read."""
+class Words(NamedTuple):
+    """What lanes read: `lane_records.Streams` of all design points, items as words."""
 
-    words: Int32[AnyArray, "item word"]
-    starts: Int32[AnyArray, " warp"]  # first item
-    first_levels: Int32[AnyArray, " warp"]  # what answers the warp's first fetch
-    dealt: Int32[AnyArray, " position"]  # thread blocks, those of a lane one after the other
+    items: Int32[AnyArray, "item word"]
+    starts: Int32[AnyArray, " warp"]
+    accesses: Int32[AnyArray, " access"]
+    access_starts: Int32[AnyArray, " warp"]
+    late_starts: Int32[AnyArray, " warp"]
+    late_begins: Int32[AnyArray, " late"]
+    late_levels: Int32[AnyArray, " late"]
+    dealt: Int32[AnyArray, " position"]
 
 
 class Row(NamedTuple):
-    """What a slot holds beside what the pick looks at; times. `position` is exact in any of their types."""
+    """What a slot holds beside what the pick looks at; times. the first three are exact in any of their types."""
 
     position: Num[Array, " lane"]  # of the next item
+    access: Num[Array, " lane"]  # of the next access
+    late: Num[Array, " lane"]  # of the next late instruction line
     floor: Num[Array, " lane"]  # of the item after the next
     drain: Num[Array, " lane"]
     loads: tuple[Num[Array, " lane"], ...]  # the latest far results; each is there with all before it
@@ -86,7 +64,7 @@ class State(NamedTuple):
     """Of all lanes."""
 
     ready: Num[Array, "scheduler row lane"]
-    kind: Int32[Array, "scheduler row lane"]  # what the next item needs (see `issue.kind_of`); WAITING: at a barrier
+    kind: Int32[Array, "scheduler row lane"]  # what the next item needs: `scheduler_step.kind_of`
     rows: Num[Array, "slot field"]  # a Row each, slot (scheduler x rows + row) x lanes + lane
     last: Int32[Array, "scheduler lane"]  # row issued last
     clock: Num[Array, "scheduler lane"]
@@ -103,30 +81,30 @@ class State(NamedTuple):
     port_free: Num[Array, " lane"]
     reply_free: Num[Array, " lane"]
     arrival: Num[Array, " lane"]  # of the latest data that missed
-    next_block: Int32[Array, " lane"]  # positions in Streams.dealt
+    next_block: Int32[Array, " lane"]  # positions in Words.dealt
     stop_block: Int32[Array, " lane"]
     dispatched: Num[Array, " lane"]
     end: Num[Array, " lane"]
     issued: Int32[Array, " lane"]  # items
 
 
-FIELDS = 3 + LOADS + RESULTS  # of a Row
+FIELDS = 5 + LOADS + RESULTS  # of a Row
 
 
 def row_of(values: Array) -> Row:
     """[lane, field] as a Row."""
     columns = [values[:, k] for k in range(FIELDS)]
-    position, floor, drain = columns[:3]
-    return Row(position, floor, drain, tuple(columns[3 : 3 + LOADS]), tuple(columns[3 + LOADS :]))
+    position, access, late, floor, drain = columns[:5]
+    return Row(position, access, late, floor, drain, tuple(columns[5 : 5 + LOADS]), tuple(columns[5 + LOADS :]))
 
 
 def packed(row: Row) -> Array:
     """A Row as [lane, field]."""
-    return jnp.stack([row.position, row.floor, row.drain, *row.loads, *row.results], -1)
+    return jnp.stack([row.position, row.access, row.late, row.floor, row.drain, *row.loads, *row.results], -1)
 
 
 def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, " lane"], dtype: Any) -> State:
-    """All slots free; thread blocks `first` .. `stop` - 1 of Streams.dealt are still to come."""
+    """All slots free; thread blocks `first` .. `stop` - 1 of Words.dealt are still to come."""
     lanes = len(first)
     slots = (layout.schedulers, layout.rows, lanes)
 

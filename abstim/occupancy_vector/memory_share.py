@@ -7,10 +7,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from abstim.occupancy_vector.cache_walk import DRAM, L2
-from abstim.occupancy_vector.item_kernel import ATOMIC, STORE
-from abstim.occupancy_vector.lane_state import TICKS, Layout, Machine, State
-from abstim.occupancy_vector.read_items import Item
+from abstim.occupancy_vector.item_records import ATOMIC, DRAM, L2, STORE
+from abstim.occupancy_vector.lane_records import TICKS, Layout
+from abstim.occupancy_vector.lane_state import Machine, State
+from abstim.occupancy_vector.read_items import Access, Item
 
 
 class Memory(NamedTuple):
@@ -25,36 +25,36 @@ class Memory(NamedTuple):
     arrival: Array
 
 
-def through_memory(state: State, machine: Machine, start: Array, item: Item, layout: Layout) -> Memory:
+def through_memory(state: State, machine: Machine, start: Array, item: Item, access: Access, layout: Layout) -> Memory:
     """A memory instruction that starts on the load/store unit at `start`, all lanes [lane]."""
     here = Memory(
-        start + item.latency + item.occupies - TICKS, start + item.occupies, state.l2_free, state.dram_free,
+        start + item.latency + access.occupies - TICKS, start + access.occupies, state.l2_free, state.dram_free,
         state.port_free, state.reply_free, state.arrival,
     )  # fmt: skip
-    return here if layout.perfect_memory else beyond_l1d(state, machine, item, here)
+    return here if layout.perfect_memory else beyond_l1d(state, machine, item, access, here)
 
 
-def beyond_l1d(state: State, machine: Machine, item: Item, here: Memory) -> Memory:
+def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here: Memory) -> Memory:
     """Sectors asked of L2 and DRAM, each a server of which the SM has a share."""
-    asks, out = item.sectors > 0, (item.access == STORE) | (item.access == ATOMIC)
+    asks, out = access.sectors > 0, (item.access == STORE) | (item.access == ATOMIC)
     leave = here.result + TICKS
-    port = jnp.maximum(state.port_free, leave) + item.sectors * machine.store_sector
+    port = jnp.maximum(state.port_free, leave) + access.sectors * machine.store_sector
     leave = jnp.where(out, port, leave)
     cost = jnp.where(item.access == ATOMIC, machine.l2_atomic, machine.l2_sector)
-    l2 = jnp.maximum(state.l2_free, leave + machine.request) + item.sectors * cost
-    dram = jnp.maximum(state.dram_free, l2) + item.dram_sectors * machine.dram_sector
+    l2 = jnp.maximum(state.l2_free, leave + machine.request) + access.sectors * cost
+    dram = jnp.maximum(state.dram_free, l2) + access.dram_sectors * machine.dram_sector
     stores = item.access == STORE
-    answer = jnp.where((item.dram_sectors > 0) & ~stores, dram, l2)
-    answer = answer + jnp.where(item.level == DRAM, machine.dram_latency, machine.l2_reply)
-    length = item.sectors * machine.reply_sector
+    answer = jnp.where((access.dram_sectors > 0) & ~stores, dram, l2)
+    answer = answer + jnp.where(access.level == DRAM, machine.dram_latency, machine.l2_reply)
+    length = access.sectors * machine.reply_sector
     reply = jnp.maximum(state.reply_free, answer - length) + length
     answer = jnp.where(stores, answer, reply)
-    waits = (item.sectors == 0) & (item.level >= L2)  # for data that another access has asked for
+    waits = (access.sectors == 0) & (access.level >= L2)  # for data that another access has asked for
     result = jnp.where(asks, answer, jnp.where(waits, jnp.maximum(here.result, state.arrival), here.result))
     return here._replace(
         result=result,
         l2=jnp.where(asks, l2, state.l2_free),
-        dram=jnp.where(asks & (item.dram_sectors > 0), dram, state.dram_free),
+        dram=jnp.where(asks & (access.dram_sectors > 0), dram, state.dram_free),
         port=jnp.where(asks & out, port, state.port_free),
         reply=jnp.where(asks & ~stores, reply, state.reply_free),
         arrival=jnp.where(asks & ~stores, jnp.maximum(state.arrival, answer), state.arrival),
