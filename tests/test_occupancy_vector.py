@@ -8,7 +8,7 @@ from abstim.gpu.config import gpu_names, load_gpu
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import NEVER_LATE
 from abstim.occupancy_vector.compiled_lanes import run_compiled
-from abstim.occupancy_vector.design_points import by_sector, machine_of_lanes
+from abstim.occupancy_vector.design_points import machine_of_lanes
 from abstim.occupancy_vector.item_records import ITEM
 from abstim.occupancy_vector.items import cut, packed, terms_of, warps_of, words_of
 from abstim.occupancy_vector.lane_records import ACCESS_WORD, Lanes, Layout, Streams
@@ -26,7 +26,7 @@ def random_path(rng, barriers, count):
     rows = np.zeros(count, ITEM)
     ranges = {
         "cycles": (1, 4), "front": (1, 8), "next": (0, 30), "after_next": (0, 60), "unit": (0, 5),
-        "unit_offset": (0, 3), "wait_far": (0, 5), "wait_near": (0, 3), "drain": (0, 40), "fetches": (0, 3),
+        "unit_offset": (0, 3), "wait_far": (0, 17), "wait_near": (0, 17), "drain": (0, 40), "fetches": (0, 3),
         "sp": (0, 64), "int": (0, 64), "latency": (1, 60), "occupies": (1, 33), "access": (0, 5), "far": (0, 2),
         "near": (0, 2),
     }  # fmt: skip
@@ -45,6 +45,7 @@ def random_accesses(rng, count):
     columns = {
         "occupies": rng.integers(1, 33, count), "level": rng.integers(0, 3, count),
         "sectors": rng.integers(0, 40, count) * (rng.random(count) < 0.4), "dram_sectors": rng.integers(0, 20, count),
+        "part": rng.integers(0, 64, count),
     }  # fmt: skip
     return packed(columns, ACCESS_WORD)
 
@@ -63,7 +64,8 @@ def random_launch(rng, warps):
             memory.append(random_accesses(rng, len(paths[-1][k])))
             places.append(sum(map(len, lates)))
             lates.append([*np.sort(rng.choice(20, rng.integers(0, 3), replace=False)), NEVER_LATE])
-            levels.append([*rng.integers(1, 3, len(lates[-1]) - 1), 0])
+            answers = rng.integers(1, 3, len(lates[-1]) - 1) + 4 * rng.integers(0, 64, len(lates[-1]) - 1)
+            levels.append([*answers, 0])
     items = np.concatenate([own for pair in paths for own in pair])
     offsets = np.append(0, np.cumsum([len(own) for own in memory]))[:-1]
     whole = [np.concatenate(x).astype(np.int32) for x in (lates, levels)]
@@ -153,7 +155,7 @@ def test_items_hold_every_instruction_once():
     session = open_session("bitonic_sort", [])
     gpu = load_gpu("gtx480")
     trace, table = session.traces.trace(0), session.table(0, gpu)
-    warps = warps_of(table, trace, by_sector(gpu))
+    warps = warps_of(table, trace, gpu)
     items = cut(table, trace, warps, gpu)
     issued = np.add.reduceat(items.rows["cycles"].astype(int), items.offsets[:-1])
     np.testing.assert_array_equal(issued[warps.paths], trace.warp_instructions)

@@ -116,7 +116,7 @@ def joined(
     for part in parts:
         own = part.streams
         late = lates.start_of(own.late_begins)
-        levels.start_of(own.late_levels)
+        levels.start_of(own.late_answers)
         warps.append(
             (own.starts + items.start_of(own.items), own.access_starts + accesses.start_of(own.accesses),
              own.late_starts + late)

@@ -14,15 +14,17 @@ from jaxtyping import Int32, Int64
 
 from abstim.engine.design_point import machine_of
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.item_records import FIRST, GONE
-from abstim.occupancy_vector.items import Items, Warps
+from abstim.occupancy_vector.item_records import DRAM, FIRST, GONE, L2
+from abstim.occupancy_vector.items import Items, Warps, packed
+from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, PARTS
 from functional.disk.machine_code import Native
 from functional.trace import Trace
 from precharacterize import LatencyTable
 
 NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
 
-LEVELS = np.dtype([("level", "i2"), ("sectors", "i2"), ("dram_sectors", "i2")], align=True)
+# Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM
+ANSWER = np.dtype([("wait", "i4"), ("sectors", "i2"), ("dram_sectors", "i2")], align=True)
 LINE = np.dtype([("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2")], align=True)
 SLOT = np.dtype(
     [(name, "i8") for name in ("item", "stop", "access", "fetch", "ready", "back", "age", "state")], align=True
@@ -43,7 +45,7 @@ class Caches(NamedTuple):
     open_rows: np.ndarray
     slice_sectors: np.ndarray
     totals: np.ndarray
-    code_found: np.ndarray  # LEVELS of the latest fetch: scratch
+    code_found: np.ndarray  # ANSWER of the latest fetch: scratch
 
 
 class Walk(NamedTuple):
@@ -58,9 +60,9 @@ class Walk(NamedTuple):
     records: np.ndarray
     dealt: np.ndarray  # thread blocks, those of an SM one after the other
     nominal: np.ndarray
-    levels: np.ndarray
+    answers: np.ndarray
     fetch_offsets: np.ndarray  # of a warp's items
-    fetch_levels: np.ndarray  # what answers the fetch of each
+    fetch_waits: np.ndarray  # nominal cycles each waits for its instruction line
 
 
 class Late(NamedTuple):
@@ -68,16 +70,33 @@ class Late(NamedTuple):
 
     offsets: Int32[np.ndarray, " warp"]
     begins: Int32[np.ndarray, " late"]  # instructions of the warp before it
-    level: Int32[np.ndarray, " late"]  # what answers
+    answers: Int32[np.ndarray, " late"]  # LATE_WORD
+
+
+def levels_of(waits: Int64[np.ndarray, " access"]) -> dict[str, Int64[np.ndarray, " access"]]:
+    """Nominal waits as `level`, the slowest level an answer comes from, and `part`, how much of the way there from the
+    level before it takes: 0 .. PARTS - 1 for 1 / PARTS .. 1."""
+    level = np.where(waits <= NOMINAL_CYCLES[FIRST], FIRST, np.where(waits <= NOMINAL_CYCLES[L2], L2, DRAM))
+    before, own = NOMINAL_CYCLES[np.maximum(level - 1, FIRST)], NOMINAL_CYCLES[level]
+    part = -(-(waits - before) * PARTS // np.maximum(1, own - before)) - 1
+    return {"level": level, "part": np.where(level > FIRST, np.clip(part, 0, PARTS - 1), 0)}
+
+
+def access_words(warps: Warps, answers: np.ndarray | None) -> Int32[np.ndarray, " access"]:
+    """Accesses as ACCESS_WORD. `answers`: ANSWER of each (None: every access hits)."""
+    columns = {"occupies": warps.accesses["cycles"][:-1]}
+    if answers is not None:
+        columns |= levels_of(answers["wait"]) | {name: answers[name] for name in ("sectors", "dram_sectors")}
+    return packed(columns, ACCESS_WORD)
 
 
 NEVER_LATE = (1 << 31) - 1  # the end mark
 
 
 class Found(NamedTuple):
-    """What a walk found: LEVELS an access, late instruction lines, how evenly slices and rows served."""
+    """What a walk found: ANSWER an access, late instruction lines, how evenly slices and rows served."""
 
-    levels: np.ndarray
+    answers: np.ndarray
     late: Late
     imbalance: float  # sectors of the busiest L2 slice over those of the mean one
     rows_a_sector: float  # DRAM rows opened for each sector read
@@ -95,16 +114,16 @@ def walk_caches(
     sms["stop"], sms["next"][1:] = ends, ends[:-1]
     slots["state"] = GONE
     fetch_offsets = np.append(0, np.cumsum(np.diff(items.offsets)[warps.paths]))
-    levels, fetch_levels = np.zeros(len(warps.accesses), LEVELS), np.zeros(fetch_offsets[-1], np.uint8)
+    answers, fetch_waits = np.zeros(len(warps.accesses), ANSWER), np.zeros(fetch_offsets[-1], np.uint16)
     walk = Walk(
         np.array([m]), items.rows, items.offsets, warps.paths, warps.accesses, warps.offsets, trace.records,
-        np.concatenate(dealt).astype(np.int64), NOMINAL_CYCLES, levels, fetch_offsets, fetch_levels,
+        np.concatenate(dealt).astype(np.int64), NOMINAL_CYCLES, answers, fetch_offsets, fetch_waits,
     )  # fmt: skip
     walk_launch(walk, caches, sms, slots)
     served, totals = caches.slice_sectors, caches.totals[0]
     imbalance = float(served.max() * len(served) / served.sum()) if served.any() else 1.0
     rows_a_sector = int(totals["rows_opened"]) / max(1, int(totals["dram_reads"]))
-    return Found(levels[:-1], _late(items, warps, fetch_offsets, fetch_levels), imbalance, rows_a_sector)
+    return Found(answers[:-1], _late(items, warps, fetch_offsets, fetch_waits), imbalance, rows_a_sector)
 
 
 def _empty_caches(gpu: Gpu, sm_count: int) -> Caches:
@@ -118,7 +137,7 @@ def _empty_caches(gpu: Gpu, sm_count: int) -> Caches:
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
         slice_sectors=np.zeros(slices, np.int64),
         totals=np.zeros(1, TOTALS),
-        code_found=np.zeros(1, LEVELS),
+        code_found=np.zeros(1, ANSWER),
     )
 
 
@@ -127,8 +146,8 @@ def none_late(warps: int) -> Late:
     return Late(np.zeros(warps, np.int32), np.array([NEVER_LATE], np.int32), np.zeros(1, np.int32))
 
 
-def _late(items: Items, warps: Warps, offsets: Int64[np.ndarray, " warp_plus_1"], levels: np.ndarray) -> Late:
-    missed = np.flatnonzero(levels > FIRST)
+def _late(items: Items, warps: Warps, offsets: Int64[np.ndarray, " warp_plus_1"], waits: np.ndarray) -> Late:
+    missed = np.flatnonzero(waits)
     warp = np.searchsorted(offsets, missed, "right") - 1
     begins = items.rows["begins"][items.offsets[warps.paths[warp]] + missed - offsets[warp]]
     ends = np.searchsorted(missed, offsets[1:])
@@ -136,5 +155,5 @@ def _late(items: Items, warps: Warps, offsets: Int64[np.ndarray, " warp_plus_1"]
     return Late(
         (np.append(0, ends[:-1]) + count).astype(np.int32),
         np.insert(begins, ends, NEVER_LATE).astype(np.int32),
-        np.insert(levels[missed], ends, FIRST).astype(np.int32),
+        np.insert(packed(levels_of(waits[missed]), LATE_WORD), ends, FIRST).astype(np.int32),
     )

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.cache_walk import Found, Late, none_late, walk_caches
+from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
 from abstim.occupancy_vector.item_records import DOUBLE, POOLS, SFU, TENSOR
-from abstim.occupancy_vector.items import Items, Warps, access_words, cut, cut_for_walk, terms_of, units_of
+from abstim.occupancy_vector.items import Items, Warps, cut, cut_for_walk, terms_of, touching, units_of
 from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import block_slots, deal
 from functional.trace import SECTOR_BYTES, Trace
@@ -42,11 +42,6 @@ def reading(gpu: Gpu) -> tuple:
     )  # fmt: skip
 
 
-def by_sector(gpu: Gpu) -> bool:
-    """Is a transaction a 32 B sector?"""
-    return gpu.spec.coalescing == "sector"
-
-
 def prepare(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Prepared:
     """Cut a launch into items."""
     items = cut(table, trace, warps, gpu)
@@ -71,7 +66,7 @@ def walking(gpu: Gpu, residents: int, shared_bytes: int) -> tuple:
     spec = gpu.spec
     own = () if spec.perfect_memory else tuple(getattr(spec, n) for n in spec.__slots__ if n not in _NOT_WALKED)
     fetch = gpu.pipeline.instructions_per_fetch, gpu.pipeline.fetch_line_instructions
-    return (spec.perfect_memory, spec.sm_count, spec.l1d_banks, *fetch, residents, shared_bytes, *own)
+    return (spec.perfect_memory, spec.sm_count, *touching(gpu), *fetch, residents, shared_bytes, *own)
 
 
 class Walked(NamedTuple):
@@ -93,7 +88,7 @@ def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: i
         items = cut_for_walk(table, trace, warps, gpu)
         found = walk_caches(table, trace, warps, items, gpu, residents, shared_bytes, dealt)
         late = found.late
-    words = access_words(warps, gpu.spec.l1d_banks, found.levels if found else None)
+    words = access_words(warps, found.answers if found else None)
     return Walked(words, late, dealt, found, _kinds(words, late, warps, trace.warps_per_block, bool(found)))
 
 
@@ -107,7 +102,7 @@ def _kinds(words: np.ndarray, late: Late, warps: Warps, warps_per_block: int, re
         digest.update(warps.paths[first:stop].tobytes())
         if real:
             own = slice(late.offsets[first], late_stops[stop - 1])
-            digest.update(late.begins[own].tobytes() + late.level[own].tobytes())
+            digest.update(late.begins[own].tobytes() + late.answers[own].tobytes())
         found.append(digest.digest())
     return found
 
@@ -148,8 +143,8 @@ def machine_of_lanes(gpu: Gpu, found: Found | None, lanes: int) -> Int64[np.ndar
         "l2_reply": params.l2_reply_cycles,
         "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
-        "dram_latency": params.dram_latency_cycles + params.dram_reply_cycles
-        + rows_a_sector * params.dram_activate_cycles,
+        "dram_latency": max(0.0, params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles
+                            + rows_a_sector * params.dram_activate_cycles),
         "reply_sector": 1.0,
         "store_sector": (spec.packet_header_bytes * STORE_CONTROL + SECTOR_BYTES) / spec.flit_bytes,
         "fetch": 1 / spec.fetches_per_cycle,
@@ -170,7 +165,7 @@ def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: 
         access_starts=warps.offsets[:-1].astype(np.int32),
         late_starts=walked.late.offsets,
         late_begins=walked.late.begins,
-        late_levels=walked.late.level,
+        late_answers=walked.late.answers,
         dealt=np.concatenate(walked.dealt).astype(np.int32),
     )
     code = b"".join(prepared.digests)

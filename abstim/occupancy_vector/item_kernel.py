@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.analytic.nodes import line_of, more_follow, transactions_of
+from abstim.analytic.nodes import line_of, more_follow, sectors_of
+from abstim.engine.load_store import const_transactions, next_cycle, next_transaction, transaction_bytes
 from abstim.occupancy_vector.item_records import (
     ATOMIC,
     ATOMIC_LATENCY,
@@ -43,17 +44,40 @@ BARRIER, FENCE = int(Kind.BARRIER), int(Kind.FENCE)
 
 
 @jit
-def touch(access, touched, row, record, by_sector):
+def pipe_cycles(m, touched, row, first, end):
+    """Cycles in which the transactions of the line records `first` .. `end` - 1 enter the pipe (rule 5)."""
+    count = np.int64(0)
+    if row.kind <= CONST_LOAD:
+        if m.perfect_const:
+            return np.int64(1)
+        for k in range(first, end):
+            count += const_transactions(m, sectors_of(np.int64(touched.records[k])))
+        return count
+    busy, size = np.int64(-1), transaction_bytes(m, row.bytes)
+    for k in range(end - 1, first - 1, -1):
+        left = sectors_of(np.int64(touched.records[k]))
+        while left:
+            sectors = next_transaction(left, size)
+            left &= ~sectors
+            later, busy = next_cycle(m, busy, sectors)
+            count += later
+    return count
+
+
+@jit
+def touch(access, touched, row, record, m):
     """Fill the ACCESS of an instruction with line records from `record` on; returns where the next one's begin."""
-    data, more, line = row.kind >= GLOBAL_LOAD, np.int64(1), np.int64(0)
-    access.record, access.count = record, 0
-    while more:
+    first = record
+    access.record, access.active, line = record, 0, line_of(np.int64(touched.records[record]))
+    while True:
         word = np.int64(touched.records[record])
-        access.count += transactions_of(word, row.bytes if data else 2, by_sector and data)
-        line, more = line_of(word), more_follow(word)
+        access.active = access.active | (sectors_of(word) != 0)
         record += 1
+        if not more_follow(word):
+            break
+    access.cycles = max(1, pipe_cycles(m, touched, row, first, record))
     access.space = CONSTANT_MEMORY
-    if data:
+    if row.kind >= GLOBAL_LOAD:
         access.space = SHARED_MEMORY if line == SHARED_WINDOW_LINE else GLOBAL_MEMORY
         if line >= LOCAL_WINDOW_LINE and line != SHARED_WINDOW_LINE:
             access.space = LOCAL_MEMORY
@@ -67,8 +91,9 @@ def mixed(digest, value):
     return found ^ (found >> np.uint64(29))
 
 
-def touch_warps(code, touched, by_sector, digests):
+def touch_warps(code, touched, machine, digests):
     """The accesses of every warp; `digests`: equal for warps of one path, whose blocks and kinds of accesses agree."""
+    m = machine[0]
     for warp in range(len(digests)):
         record, conflict = touched.record_offsets[warp], touched.conflict_offsets[warp]
         at, digest = touched.access_offsets[warp], np.uint64(1)
@@ -77,15 +102,19 @@ def touch_warps(code, touched, by_sector, digests):
             digest = mixed(digest, block)
             for i in range(code.block_start[block], code.block_stop[block]):
                 row = code.instructions[i]
-                if row.kind < PARAM_LOAD:
+                if row.unit != MEMORY:
                     continue
                 access = touched.accesses[at]
+                access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
                 if SHARED_LOAD <= row.kind <= SHARED_ATOMIC:
-                    access.count, access.space, access.record = touched.conflicts[conflict], SHARED_MEMORY, 0
+                    access.active = touched.conflicts[conflict] > 0
+                    access.cycles = max(1, touched.conflicts[conflict])
                     conflict += 1
+                elif row.kind == FENCE:
+                    pass
                 else:
-                    record = touch(access, touched, row, record, by_sector)
-                digest = mixed(digest, access.space * 2 + (access.count == 0))
+                    record = touch(access, touched, row, record, m)
+                digest = mixed(digest, access.space * 2 + access.active)
                 at += 1
         digests[warp] = digest
 
@@ -101,7 +130,7 @@ def same_path(code, accesses, offsets, warp, other):
             return False
     for k in range(offsets[warp + 1] - offsets[warp]):
         a, b = accesses[offsets[warp] + k], accesses[offsets[other] + k]
-        if a.space != b.space or (a.count == 0) != (b.count == 0):
+        if a.space != b.space or a.active != b.active:
             return False
     return True
 
@@ -205,6 +234,9 @@ def is_data(row, access):
 @jit
 def use_memory(row, item, access, shape):
     """An instruction on the load/store unit."""
+    if row.kind == FENCE:
+        item.latency = 1
+        return
     which = HIT
     if row.kind <= CONST_LOAD:
         which = CONST
@@ -212,8 +244,8 @@ def use_memory(row, item, access, shape):
         which = SHARED
     elif row.kind == GLOBAL_ATOMIC or (shape.bypass[0] and access.space != LOCAL_MEMORY):
         which = ATOMIC_LATENCY
-    item.latency = shape.latency[which] if access.count else 1
-    if access.count and (is_data(row, access) or row.kind <= CONST_LOAD):
+    item.latency = shape.latency[which] if access.active else 1
+    if access.active and (is_data(row, access) or row.kind <= CONST_LOAD):
         item.access = CONSTANT if row.kind <= CONST_LOAD else LOAD
         if row.kind == GLOBAL_STORE:
             item.access = STORE

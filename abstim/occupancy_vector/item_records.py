@@ -22,7 +22,8 @@ SHARED, CONST, HIT, ATOMIC_LATENCY = range(4)
 
 TO_UNIT_CYCLES = ALLOCATE_CYCLES + READ_STEPS + START_CYCLES  # from issue, operands read without conflict
 
-ACCESS = np.dtype([("record", "i8"), ("count", "i4"), ("space", "i4")], align=True)  # of a warp: its transactions
+# Of a warp: its first line record, cycles it holds the load/store unit, where it goes, is any lane active
+ACCESS = np.dtype([("record", "i8"), ("cycles", "i4"), ("space", "i2"), ("active", "i2")], align=True)
 ITEM = np.dtype(
     [
         ("begins", "i4"),  # instructions of the warp before it

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from abstim.engine.design_point import machine_of
+from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.item_records import (
     ACCESS,
     CODE,
-    GLOBAL_MEMORY,
     ITEM,
     POOLED,
     POOLS,
@@ -23,12 +24,11 @@ from abstim.occupancy_vector.item_records import (
     Shape,
     Touched,
 )
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
+from abstim.occupancy_vector.lane_records import LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
 from functional.disk.machine_code import Native
 from functional.errors import InputError
 from functional.trace import Trace
 from precharacterize import LatencyTable
-from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
 from precharacterize.unit_chain import cycles_an_instruction
 
@@ -36,12 +36,12 @@ MOST_INSTRUCTIONS = 2_000_000  # cut at once: items take four times the room of 
 
 # Fields of a word, from the lowest bit up: (name, bits)
 WORDS = (
-    (("cycles", 4), ("front", 8), ("unit", 3), ("unit_offset", 4), ("far", 1), ("near", 1), ("wait_far", 3),
-     ("wait_near", 2), ("barrier", 1), ("exit", 1), ("fetches", 2)),
+    (("cycles", 4), ("front", 8), ("unit", 3), ("unit_offset", 4), ("far", 1), ("near", 1), ("barrier", 1),
+     ("exit", 1), ("fetches", 2)),
     (("next", 16), ("after_next", 16)),
     (("sp", 16), ("int", 16)),
     (("latency", 16), ("drain", 16)),
-    (("occupies", 16), ("access", 3)),
+    (("occupies", 16), ("access", 3), ("wait_far", 5), ("wait_near", 5)),
     (("begins", 31),),
 )  # fmt: skip
 
@@ -65,15 +65,16 @@ class Items(NamedTuple):
     offsets: Int64[np.ndarray, " path_plus_1"]
 
 
-def warps_of(table: LatencyTable, trace: Trace, by_sector: bool) -> Warps:
-    """Read the accesses of a trace, and sort its warps by path."""
+def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
+    """Read the accesses of a trace, and sort its warps by path: the same for all GPUs that agree in `touching`."""
+    machine = machine_of(gpu, trace.warps_per_block, 1, table)
     code, count = _code(table, trace, _rows(table)), len(trace.warp_instructions)
     offsets = _access_offsets(table, trace)
     accesses, digests = np.zeros(offsets[-1] + 1, ACCESS), np.zeros(count, np.uint64)
     touched = Touched(
         trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets, accesses, offsets
     )  # fmt: skip
-    touch_warps(code, touched, by_sector, digests)
+    touch_warps(code, touched, np.array([machine]), digests)
     leaders, paths = np.unique(digests, return_index=True, return_inverse=True)[1:]
     paths = paths.astype(np.int64)
     check_paths(code, accesses, offsets, leaders, paths, leaders)
@@ -82,8 +83,14 @@ def warps_of(table: LatencyTable, trace: Trace, by_sector: bool) -> Warps:
     return Warps(accesses, offsets, paths, np.append(leaders, alone).astype(np.int64))
 
 
+def touching(gpu: Gpu) -> tuple:
+    """What of a GPU decides how long an access holds the load/store unit."""
+    spec = gpu.spec
+    return spec.coalescing, spec.l1d_banks, spec.const_line_bytes, spec.perfect_constant_cache
+
+
 def _access_offsets(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " warp_plus_1"]:
-    memory = np.append(0, np.cumsum(table.kind >= Kind.PARAM_LOAD))
+    memory = np.append(0, np.cumsum(table.unit == UNITS.index("mem")))
     a_block = memory[table.block_stop] - memory[table.block_start]
     before = np.append(0, np.cumsum(a_block[trace.blocks]))
     return before[trace.block_offsets].astype(np.int64)
@@ -185,9 +192,27 @@ def _instructions(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
             crowding = _crowding(table, np.where(own, executed, 0), units, gpu.spec.result_bus_width)
         rows["work"][own] = np.round(table.initiation_cycles[own] * WORK_A_CYCLE / units * crowding)
     units_by_kind = np.array([units_of(gpu, kind) if kind != "mem" else 1 for kind in UNITS])
+    rows["result"] = table.result_cycles - _start_delay(table, gpu.pipeline.register_banks, 1) + _start_of(table, gpu)
     # of several units, one takes the next instruction while another is busy
     rows["initiation"] = np.maximum(1, table.initiation_cycles // units_by_kind[table.unit])
     return rows
+
+
+def _start_of(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " instr"]:
+    """Cycles from issue to the start on the unit for a lone warp, as the GPU's banks are divided and stepped."""
+    spec = gpu.spec
+    return _start_delay(
+        table,
+        max(1, spec.register_banks // (spec.schedulers_per_sm if spec.sub_cores else 1)),
+        spec.register_file_ports,
+    )
+
+
+def _start_delay(table: LatencyTable, banks: int, steps: int) -> Int64[np.ndarray, " instr"]:
+    """The same where a bank serves an operand a step and a cycle has so many steps (docs/timing-rules.md, rule 13)."""
+    numbers = table.read_banks
+    at_bank = (numbers[:, :, None] % banks == np.arange(banks)) & (numbers >= 0)[:, :, None]
+    return ALLOCATE_CYCLES + START_CYCLES + (at_bank.sum(1).max(1) + READ_STEPS) // steps
 
 
 def _executions(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " instr"]:
@@ -212,16 +237,6 @@ def words_of(rows: np.ndarray) -> Int32[np.ndarray, "item word"]:
     """Items as WORDS. Raises InputError for an item that does not fit."""
     columns = {name: rows[name] for name in ITEM.names or ()}
     return np.stack([packed(columns, fields) for fields in WORDS], -1)
-
-
-def access_words(warps: Warps, l1d_banks: int, levels: np.ndarray | None) -> Int32[np.ndarray, " access"]:
-    """Accesses as ACCESS_WORD. `levels`: what the caches answered each (None: every access hits)."""
-    own = warps.accesses[:-1]
-    banks = np.where(own["space"] >= GLOBAL_MEMORY, l1d_banks, 1)
-    columns = {"occupies": np.maximum(1, -(-own["count"] // banks))}
-    if levels is not None:
-        columns |= {name: levels[name] for name in ("level", "sectors", "dram_sectors")}
-    return packed(columns, ACCESS_WORD)
 
 
 def packed(columns: Mapping[str, np.ndarray], fields: Sequence[tuple[str, int]]) -> Int32[np.ndarray, " row"]:

@@ -26,6 +26,7 @@ from abstim.occupancy_vector.lane_records import (
     MEMORY_FREE,
     NEXT,
     OCCUPIES,
+    PARTS,
     POOL_SLACK,
     PORT_FREE,
     QUEUE,
@@ -42,13 +43,13 @@ from abstim.occupancy_vector.lane_records import (
     TO_DRAIN,
     WAITING,
 )
-from abstim.occupancy_vector.times import at, get, later, put, zero
+from abstim.occupancy_vector.times import at, earlier, get, later, portion, put, zero
 from functional.disk.compile import jit
 
 TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
 FIRST_ISSUE = DISPATCH_CYCLES * TICKS
 SPECIALS, POOLS = 3, 2  # special units and pools of a group of schedulers
-OCCUPIES_MASK, LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT = 1023, 10, 12, 20  # ACCESS_WORD
+OCCUPIES_MASK, LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = 255, 8, 10, 18, 26  # ACCESS_WORD
 SP, INT = 1, 2  # Lane.pools
 FAR_OFF = 1 << 62
 CHECK_STEPS = 1 << 12  # between two looks at whether the caller has had enough
@@ -120,12 +121,27 @@ def begin_of(lane, shape, m, s, slot):
 
 
 @jit
+def wait_for_another(lane, m, level, part, here):
+    """When data is there that another access has asked for: part of the way, and what waits at L2 and DRAM now; not
+    later than all data asked for."""
+    l2, servers = get(m, REQUEST) + get(m, L2_REPLY), lane.servers
+    at_l2 = later(get(servers, L2_FREE), here + get(m, REQUEST))
+    waits = at_l2 - (here + get(m, REQUEST))
+    if level == DRAM:
+        waits = waits + (later(get(servers, DRAM_FREE), at_l2) - at_l2)
+        wait = l2 + portion(get(m, DRAM_LATENCY), part)
+    else:
+        wait = portion(l2, part)
+    return earlier(here + wait + waits, get(servers, ARRIVAL))
+
+
+@jit
 def beyond_l1d(lane, m, kind, word, here):
     """When an access is answered that the first level has at `here`: sectors asked of the SM's share of L2 and DRAM."""
     level, sectors, dram = (word >> LEVEL_SHIFT) & 3, (word >> SECTORS_SHIFT) & 255, (word >> DRAM_SHIFT) & 255
-    servers = lane.servers
+    part, servers = ((word >> PART_SHIFT) & (PARTS - 1)) + 1, lane.servers
     if sectors == 0:
-        return later(here, get(servers, ARRIVAL)) if level != FIRST else here
+        return here if level == FIRST else later(here, wait_for_another(lane, m, level, part, here))
     leave = here + TICKS
     if kind == STORE or kind == ATOMIC:  # noqa: SIM109 (Numba would make a tuple)
         leave = later(get(servers, PORT_FREE), leave) + get(m, STORE_SECTOR) * sectors
@@ -137,7 +153,9 @@ def beyond_l1d(lane, m, kind, word, here):
         read = later(get(servers, DRAM_FREE), answer) + get(m, DRAM_SECTOR) * dram
         put(servers, DRAM_FREE, read)
         answer = answer if kind == STORE else read
-    answer = answer + (get(m, DRAM_LATENCY) if level == DRAM else get(m, L2_REPLY))
+    answer = answer + get(m, L2_REPLY)
+    if level == DRAM:
+        answer = answer + portion(get(m, DRAM_LATENCY), part)
     if kind != STORE:
         length = get(m, REPLY_SECTOR) * sectors
         answer = later(get(servers, REPLY_FREE), answer - length) + length
@@ -147,10 +165,13 @@ def beyond_l1d(lane, m, kind, word, here):
 
 
 @jit
-def code_delay(m, level):
+def code_delay(m, answer):
     """How late an instruction line is: four sectors, from L2 or from DRAM."""
+    level, part = answer & 3, (answer >> 2) + 1
     l2 = get(m, REQUEST) + (get(m, L2_SECTOR) + get(m, REPLY_SECTOR)) * 4 + get(m, L2_REPLY) + TICKS
-    return l2 + (get(m, DRAM_LATENCY) - get(m, L2_REPLY) + get(m, DRAM_SECTOR) * 4) if level == DRAM else l2
+    if level == DRAM:
+        return l2 + portion(get(m, DRAM_LATENCY) + get(m, DRAM_SECTOR) * 4, part)
+    return portion(l2, part)
 
 
 @jit
@@ -203,16 +224,13 @@ def fetched(lane, m, item, start):
 
 
 @jit
-def remember(times, first, count, result):
-    """One more result, which is there with all before it."""
-    newest = later(result, get(times, first))
-    for n in range(count - 1, 0, -1):
-        put(times, first + n, get(times, first + n - 1))
-    put(times, first, newest)
+def remember(times, first, room, number, result):
+    """Result `number` of a warp, which is there with all before it."""
+    put(times, first + number % room, later(result, get(times, first + (number - 1) % room)))
 
 
 @jit
-def wait(lane, streams, slot, item, terms, start, delay, ready):
+def wait(lane, streams, slot, warp, item, terms, start, delay, ready):
     """`ready`, not before what the warp's next item needs."""
     if item.next:
         ready = later(ready, start + get(streams.terms, terms + NEXT) + delay)
@@ -222,9 +240,9 @@ def wait(lane, streams, slot, item, terms, start, delay, ready):
     else:
         put(lane.floor, slot, start - start)
     if item.wait_far:
-        ready = later(ready, get(lane.loads, slot * LOADS + item.wait_far - 1))
+        ready = later(ready, get(lane.loads, slot * LOADS + (warp.far - item.wait_far) % LOADS))
     if item.wait_near:
-        ready = later(ready, get(lane.results, slot * RESULTS + item.wait_near - 1))
+        ready = later(ready, get(lane.results, slot * RESULTS + (warp.near - item.wait_near) % RESULTS))
     return ready
 
 
@@ -256,10 +274,12 @@ def issue(lane, streams, shape, m, s, slot, progress):
     delay = use_pools(lane, streams, slot, g, terms, start)
     ready = fetched(lane, m, item, start)
     if item.far:
-        remember(lane.loads, slot * LOADS, LOADS, result)
+        remember(lane.loads, slot * LOADS, LOADS, warp.far, result)
+        warp.far += 1
     if item.near:
-        remember(lane.results, slot * RESULTS, RESULTS, result)
-    ready = wait(lane, streams, slot, item, terms, start, delay, ready)
+        remember(lane.results, slot * RESULTS, RESULTS, warp.near, result)
+        warp.near += 1
+    ready = wait(lane, streams, slot, warp, item, terms, start, delay, ready)
     drain = later(get(lane.drain, slot), result)
     if item.drain:
         drain = later(drain, start + get(streams.terms, terms + TO_DRAIN))
@@ -272,7 +292,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
     warp.item += 1
     load_item(lane, streams, slot, warp)
     if not shape.perfect and is_late(streams, warp):
-        ready = ready + code_delay(m, streams.late_levels[warp.late - 1])
+        ready = ready + code_delay(m, streams.late_answers[warp.late - 1])
     wake(lane, slot, ready)
     if item.barrier:
         warp.state, lane.due[slot] = WAITING, FAR_OFF
@@ -319,10 +339,11 @@ def enter(lane, streams, shape, m, b, k, number, time):
     warp = lane.warps[slot]
     warp.item, warp.access = streams.starts[number], streams.access_starts[number]
     warp.late, warp.state, warp.block = streams.late_starts[number], RUNNING, b
+    warp.far = warp.near = 0
     load_item(lane, streams, slot, warp)
     ready = time + FIRST_ISSUE
     if not shape.perfect and is_late(streams, warp):
-        ready = ready + code_delay(m, streams.late_levels[warp.late - 1])
+        ready = ready + code_delay(m, streams.late_answers[warp.late - 1])
     wake(lane, slot, ready)
     put(lane.floor, slot, zero)
     put(lane.drain, slot, zero)

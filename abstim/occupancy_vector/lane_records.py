@@ -12,11 +12,13 @@ NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a wa
 LIMIT_TICKS = NEVER // 2  # beyond it times could come near NEVER
 QUEUE = 4  # memory instructions between issue and the load/store unit
 WORK_A_CYCLE = 16  # an item's work for a pool is counted in 16ths of a cycle
-LOADS, RESULTS = 4, 2  # far and near results a warp remembers; a wait for all but more of them waits for these
+LOADS, RESULTS = 16, 16  # far and near results a warp remembers; a wait for all but more of them waits for these
 SPECIALS, POOL_COUNT = 3, 2
 
 # What an access did: fields of a word, from the lowest bit up: (name, bits)
-ACCESS_WORD = (("occupies", 10), ("level", 2), ("sectors", 8), ("dram_sectors", 8))
+ACCESS_WORD = (("occupies", 8), ("level", 2), ("sectors", 8), ("dram_sectors", 8), ("part", 6))
+LATE_WORD = (("level", 2), ("part", 6))  # the same of an instruction line
+PARTS = 64  # `part` + 1 of so many: how much of the way from the level before an answer takes
 
 
 class Layout(NamedTuple):
@@ -49,7 +51,7 @@ NUMBERS = (
     "l2_reply",
     "l2_atomic",
     "dram_sector",  # of the SM's share of DRAM
-    "dram_latency",  # beyond L2's, with the reply
+    "dram_latency",  # beyond L2's
     "reply_sector",  # into the SM
     "store_sector",  # out of the SM
     "fetch",  # a slot of the fetch stage
@@ -73,7 +75,7 @@ class Streams(NamedTuple):
     access_starts: Int32[np.ndarray, " warp"]
     late_starts: Int32[np.ndarray, " warp"]
     late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
-    late_levels: Int32[np.ndarray, " late"]  # what answers
+    late_answers: Int32[np.ndarray, " late"]  # LATE_WORD
     dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
 
 
@@ -115,8 +117,8 @@ class Lane(NamedTuple):
     picked: Int64[np.ndarray, "scheduler time_and_row"]  # scratch
 
 
-# A slot's warp: its next item, access and late line
-SLOT = np.dtype([(name, "i8") for name in ("item", "access", "late", "state", "block")])
+# A slot's warp: its next item, access and late line; far and near results so far
+SLOT = np.dtype([(name, "i8") for name in ("item", "access", "late", "state", "block", "far", "near")])
 GONE, RUNNING, WAITING = range(3)  # SLOT.state; waiting: at a barrier
 BLOCK = np.dtype([("running", "i8"), ("waiting", "i8")])  # warps that are not gone; those of them at the barrier
 MEMORY_FREE, FETCH_FREE, L2_FREE, DRAM_FREE, PORT_FREE, REPLY_FREE, ARRIVAL, DISPATCHED, END = range(9)  # servers

@@ -25,7 +25,7 @@ class Machine(NamedTuple):
     l2_reply: Num[AnyArray, " lane"]
     l2_atomic: Num[AnyArray, " lane"]
     dram_sector: Num[AnyArray, " lane"]  # of the SM's share of DRAM
-    dram_latency: Num[AnyArray, " lane"]  # beyond L2's, with the reply
+    dram_latency: Num[AnyArray, " lane"]  # beyond L2's
     reply_sector: Num[AnyArray, " lane"]  # into the SM
     store_sector: Num[AnyArray, " lane"]  # out of the SM
     fetch: Num[AnyArray, " lane"]  # a slot of the fetch stage
@@ -44,20 +44,20 @@ class Words(NamedTuple):
     access_starts: Int32[AnyArray, " warp"]
     late_starts: Int32[AnyArray, " warp"]
     late_begins: Int32[AnyArray, " late"]
-    late_levels: Int32[AnyArray, " late"]
+    late_answers: Int32[AnyArray, " late"]
     dealt: Int32[AnyArray, " position"]
 
 
 class Row(NamedTuple):
-    """What a slot holds beside what the pick looks at; times. the first three are exact in any of their types."""
+    """What a slot holds beside what the pick looks at; times. all but the last two are exact in any of their types."""
 
     position: Num[Array, " lane"]  # of the next item
     access: Num[Array, " lane"]  # of the next access
     late: Num[Array, " lane"]  # of the next late instruction line
+    far: Num[Array, " lane"]  # far results so far
+    near: Num[Array, " lane"]
     floor: Num[Array, " lane"]  # of the item after the next
     drain: Num[Array, " lane"]
-    loads: tuple[Num[Array, " lane"], ...]  # the latest far results; each is there with all before it
-    results: tuple[Num[Array, " lane"], ...]  # the same of near ones
 
 
 class State(NamedTuple):
@@ -66,6 +66,8 @@ class State(NamedTuple):
     ready: Num[Array, "scheduler row lane"]
     kind: Int32[Array, "scheduler row lane"]  # what the next item needs: `scheduler_step.kind_of`
     rows: Num[Array, "slot field"]  # a Row each, slot (scheduler x rows + row) x lanes + lane
+    loads: Num[Array, " slot_load"]  # far result n of a slot is at slot x LOADS + n mod LOADS, there with all before it
+    results: Num[Array, " slot_result"]  # the same of near ones
     last: Int32[Array, "scheduler lane"]  # row issued last
     clock: Num[Array, "scheduler lane"]
     running: Int32[Array, "block lane"]  # warps of a block that are not gone; 0: the slot is free
@@ -88,19 +90,17 @@ class State(NamedTuple):
     issued: Int32[Array, " lane"]  # items
 
 
-FIELDS = 5 + LOADS + RESULTS  # of a Row
+FIELDS = len(Row._fields)  # of a Row
 
 
 def row_of(values: Array) -> Row:
     """[lane, field] as a Row."""
-    columns = [values[:, k] for k in range(FIELDS)]
-    position, access, late, floor, drain = columns[:5]
-    return Row(position, access, late, floor, drain, tuple(columns[5 : 5 + LOADS]), tuple(columns[5 + LOADS :]))
+    return Row(*(values[:, k] for k in range(FIELDS)))
 
 
 def packed(row: Row) -> Array:
     """A Row as [lane, field]."""
-    return jnp.stack([row.position, row.access, row.late, row.floor, row.drain, *row.loads, *row.results], -1)
+    return jnp.stack(row, -1)
 
 
 def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, " lane"], dtype: Any) -> State:
@@ -118,6 +118,8 @@ def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, "
         ready=jnp.full(slots, NEVER, dtype),
         kind=jnp.zeros(slots, jnp.int32),
         rows=jnp.zeros((layout.schedulers * layout.rows * lanes, FIELDS), dtype),
+        loads=jnp.zeros(layout.schedulers * layout.rows * lanes * LOADS, dtype),
+        results=jnp.zeros(layout.schedulers * layout.rows * lanes * RESULTS, dtype),
         last=counts(layout.schedulers),
         clock=times(layout.schedulers),
         running=counts(layout.blocks),

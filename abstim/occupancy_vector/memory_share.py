@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from abstim.occupancy_vector.item_records import ATOMIC, DRAM, L2, STORE
-from abstim.occupancy_vector.lane_records import TICKS, Layout
-from abstim.occupancy_vector.lane_state import Machine, State
-from abstim.occupancy_vector.read_items import Access, Item
+from abstim.occupancy_vector.lane_records import PARTS, TICKS, Layout
+from abstim.occupancy_vector.lane_state import AnyArray, Machine, State
+from abstim.occupancy_vector.read_items import Access, Item, Late
 
 
 class Memory(NamedTuple):
@@ -45,12 +45,14 @@ def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here:
     dram = jnp.maximum(state.dram_free, l2) + access.dram_sectors * machine.dram_sector
     stores = item.access == STORE
     answer = jnp.where((access.dram_sectors > 0) & ~stores, dram, l2)
-    answer = answer + jnp.where(access.level == DRAM, machine.dram_latency, machine.l2_reply)
+    beyond = portion(machine.dram_latency, access.part)
+    answer = answer + machine.l2_reply + jnp.where(access.level == DRAM, beyond, 0)
     length = access.sectors * machine.reply_sector
     reply = jnp.maximum(state.reply_free, answer - length) + length
     answer = jnp.where(stores, answer, reply)
-    waits = (access.sectors == 0) & (access.level >= L2)  # for data that another access has asked for
-    result = jnp.where(asks, answer, jnp.where(waits, jnp.maximum(here.result, state.arrival), here.result))
+    waits = (access.sectors == 0) & (access.level >= L2)
+    other = jnp.maximum(here.result, wait_for_another(state, machine, access, here.result))
+    result = jnp.where(asks, answer, jnp.where(waits, other, here.result))
     return here._replace(
         result=result,
         l2=jnp.where(asks, l2, state.l2_free),
@@ -61,8 +63,25 @@ def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here:
     )
 
 
-def code_delay(machine: Machine, level: Array) -> Array:
+def portion(time: AnyArray, part: Array) -> Array:
+    """`part` + 1 of PARTS of a stretch of time, in whole ticks."""
+    return time * (part + 1) // PARTS
+
+
+def wait_for_another(state: State, machine: Machine, access: Access, here: Array) -> Array:
+    """When data is there that another access has asked for: part of the way, and what waits at L2 and DRAM now; not
+    later than all data asked for."""
+    comes = here + machine.request
+    at_l2 = jnp.maximum(state.l2_free, comes)
+    at_dram = jnp.maximum(state.dram_free, at_l2)
+    l2 = machine.request + machine.l2_reply
+    from_dram = at_dram - comes + l2 + portion(machine.dram_latency, access.part)
+    wait = jnp.where(access.level == DRAM, from_dram, at_l2 - comes + portion(l2, access.part))
+    return jnp.minimum(here + wait, state.arrival)
+
+
+def code_delay(machine: Machine, late: Late) -> Array:
     """How late an instruction line is: four sectors, from L2 or from DRAM."""
     l2 = machine.request + 4 * (machine.l2_sector + machine.reply_sector) + machine.l2_reply + TICKS
-    dram = machine.dram_latency - machine.l2_reply + 4 * machine.dram_sector
-    return jnp.where(level == DRAM, l2 + dram, jnp.where(level == L2, l2, 0))
+    dram = portion(machine.dram_latency + 4 * machine.dram_sector, late.part)
+    return jnp.where(late.level == DRAM, l2 + dram, portion(l2, late.part))

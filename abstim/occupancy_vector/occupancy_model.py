@@ -12,14 +12,13 @@ from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
-    by_sector,
     lanes_of,
     prepare,
     reading,
     walk,
     walking,
 )
-from abstim.occupancy_vector.items import Warps, warps_of
+from abstim.occupancy_vector.items import Warps, touching, warps_of
 from abstim.occupancy_vector.lane_records import ACCESS_WORD, DRAM_SECTOR, L2_SECTOR, TICKS, Lanes
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.progress import Progress, silent
@@ -73,20 +72,20 @@ def launch_on(
     """One launch on every GPU. Deterministic; a GPU's result does not depend on the others."""
     prepared: dict[tuple, Prepared] = {}
     walked: dict[tuple, Walked] = {}
-    warps: dict[bool, Warps] = {}
+    warps: dict[tuple, Warps] = {}
     parts, own = [], []
     for gpu in gpus:
-        residents, table, sectors = session.blocks_per_sm(number, gpu), session.table(number, gpu), by_sector(gpu)
+        residents, table, touch = session.blocks_per_sm(number, gpu), session.table(number, gpu), touching(gpu)
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
-        if sectors not in warps:
-            warps[sectors] = warps_of(table, trace, sectors)
+        if touch not in warps:
+            warps[touch] = warps_of(table, trace, gpu)
         read = reading(gpu)
         if read not in prepared:
-            prepared[read] = prepare(table, trace, warps[sectors], gpu)
-        key = (sectors, walking(gpu, residents, launch.shared_bytes))
+            prepared[read] = prepare(table, trace, warps[touch], gpu)
+        key = (touch, walking(gpu, residents, launch.shared_bytes))
         if key not in walked:
-            walked[key] = walk(table, trace, warps[sectors], gpu, residents, launch.shared_bytes)
-        own.append((prepared[read], walked[key], warps[sectors]))
+            walked[key] = walk(table, trace, warps[touch], gpu, residents, launch.shared_bytes)
+        own.append((prepared[read], walked[key], warps[touch]))
         parts.append(lanes_of(*own[-1], trace.warps_per_block, gpu, residents))
     ends = [int(cycles_of(outcome.end).max()) for outcome in run(parts)]
     return [_result(session, number, launch, trace, gpu, *own[k], parts[k], ends[k]) for k, gpu in enumerate(gpus)]
@@ -98,8 +97,8 @@ def _result(
 ) -> OccupancyLaunch:  # fmt: skip
     spec, found = gpu.spec, walked.found
     resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
-    sectors = int(found.levels["sectors"].sum()) if found else 0
-    read = int(found.levels["dram_sectors"].sum()) if found else 0
+    sectors = int(found.answers["sectors"].sum()) if found else 0
+    read = int(found.answers["dram_sectors"].sum()) if found else 0
     issued = int(trace.warp_instructions.sum())
     bounds = _bounds(walked, lanes, issued, spec.schedulers_per_sm, sectors, read)
     limit = max(BOUNDS, key=bounds.__getitem__)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from abstim.occupancy_vector.items import WORDS
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, TICKS, WORK_A_CYCLE
+from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, TICKS, WORK_A_CYCLE
 from abstim.occupancy_vector.lane_state import AnyArray
 
 _IN_CYCLES = frozenset({"cycles", "front", "next", "after_next", "unit_offset", "drain", "latency", "occupies"})
@@ -46,6 +46,14 @@ class Access(NamedTuple):
     level: Array
     sectors: Array
     dram_sectors: Array
+    part: Array
+
+
+class Late(NamedTuple):
+    """Fields of LATE_WORD."""
+
+    level: Array
+    part: Array
 
 
 def _fields(word: Array, fields: tuple[tuple[str, int], ...]) -> dict[str, Array]:
@@ -70,3 +78,8 @@ def read_item(words: AnyArray, position: Array) -> Item:
 def read_access(words: AnyArray, position: Array) -> Access:
     """Accesses as their words have them."""
     return Access(**_fields(words[position], ACCESS_WORD))
+
+
+def read_late(words: AnyArray, position: Array) -> Late:
+    """Late instruction lines as their words have them."""
+    return Late(**_fields(words[position], LATE_WORD))

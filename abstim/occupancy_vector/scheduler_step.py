@@ -10,10 +10,10 @@ from jax import Array, lax
 
 from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.occupancy_vector.item_records import DOUBLE, MEMORY, SFU, TENSOR, TO_UNIT_CYCLES
-from abstim.occupancy_vector.lane_records import NEVER, QUEUE, TICKS, Layout
+from abstim.occupancy_vector.lane_records import LOADS, NEVER, QUEUE, RESULTS, TICKS, Layout
 from abstim.occupancy_vector.lane_state import AnyArray, Machine, Row, State, Words, packed, row_of
 from abstim.occupancy_vector.memory_share import code_delay, through_memory
-from abstim.occupancy_vector.read_items import Item, read_access, read_item
+from abstim.occupancy_vector.read_items import Item, read_access, read_item, read_late
 
 WINDOW = TICKS  # schedulers that are due in the same cycle issue in one step
 TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
@@ -107,7 +107,7 @@ def issue(
     position = old.position.astype(jnp.int32)
     item, after = read_item(words.items, position), read_item(words.items, position + 1)
     went = use_units(state, machine, words, layout, scheduler, go, start, item, old)
-    new, ready = next_ready(went, machine, layout, start, item, old)
+    state, new, ready = next_ready(went, machine, go, slot, start, item, old)
     if not layout.perfect_memory:
         late, delay = lateness(machine, words, old.late, after.begins)
         new, ready = new._replace(late=old.late + late), ready + delay
@@ -115,7 +115,6 @@ def issue(
     here = jnp.arange(layout.rows, dtype=jnp.int32)[:, None] == row
     leaves = item.exit > 0
     kind = kind_of(after) | jnp.where(item.barrier > 0, WAITING, 0)
-    state = went.state
     state = state._replace(
         ready=state.ready.at[scheduler].set(jnp.where(here, jnp.where(leaves, NEVER, ready), state.ready[scheduler])),
         kind=state.kind.at[scheduler].set(jnp.where(here, kind, state.kind[scheduler])),
@@ -187,39 +186,47 @@ def use_units(
     return Issued(changed._replace(special_free=special_free, pool_free=pool_free), result, delay)
 
 
-def pushed(values: tuple[Array, ...], new: Array, here: Array) -> tuple[Array, ...]:
-    """Results a warp remembers with one more, which is there with all before it."""
-    shifted = (jnp.maximum(new, values[0]), *values[:-1])
-    return tuple(jnp.where(here, a, b) for a, b in zip(shifted, values, strict=True))
+def remember(times: Array, first: Array, room: int, count: Array, result: Array, here: Array) -> Array:
+    """`times` with one more result of a slot whose own begin at `first`, where `here`: there with all before it."""
+    number = count.astype(jnp.int32)
+    place = first + number % room
+    newest = jnp.where(here, jnp.maximum(result, times[first + (number - 1) % room]), times[place])
+    return times.at[place].set(newest, unique_indices=True, mode="promise_in_bounds")
 
 
-def waited(ready: Array, values: tuple[Array, ...], wait: Array) -> Array:
+def waited(ready: Array, times: Array, first: Array, room: int, count: Array, wait: Array) -> Array:
     """`ready`, not before all results but the last `wait` - 1 are there."""
-    for n, value in enumerate(values):
-        ready = jnp.where(wait == n + 1, jnp.maximum(ready, value), ready)
-    return ready
+    value = times[first + (count.astype(jnp.int32) - wait) % room]
+    return jnp.where(wait > 0, jnp.maximum(ready, value), ready)
 
 
-def next_ready(went: Issued, machine: Machine, layout: Layout, start: Array, item: Item, old: Row) -> tuple[Row, Array]:
+def next_ready(
+    went: Issued, machine: Machine, go: Array, slot: Array, start: Array, item: Item, old: Row
+) -> tuple[State, Row, Array]:
     """The warp after an issue: what it remembers, and when its next item is ready."""
-    loads = pushed(old.loads, went.result, item.far > 0)
-    results = pushed(old.results, went.result, item.near > 0)
+    first, first_near = slot * LOADS, slot * RESULTS
+    loads = remember(went.state.loads, first, LOADS, old.far, went.result, go & (item.far > 0))
+    results = remember(went.state.results, first_near, RESULTS, old.near, went.result, go & (item.near > 0))
+    new = old._replace(
+        position=old.position + 1, access=old.access + (item.unit == MEMORY), far=old.far + item.far,
+        near=old.near + item.near,
+    )  # fmt: skip
     fetched = went.state.fetch_free - item.fetches * machine.fetch + TO_ISSUE
     ready = jnp.maximum(start + item.front, jnp.where(item.fetches > 0, fetched, 0))
     ready = jnp.maximum(ready, jnp.where(item.next > 0, start + item.next + went.delay, 0))
-    ready = waited(waited(jnp.maximum(ready, old.floor), loads, item.wait_far), results, item.wait_near)
+    ready = waited(jnp.maximum(ready, old.floor), loads, first, LOADS, new.far, item.wait_far)
+    ready = waited(ready, results, first_near, RESULTS, new.near, item.wait_near)
     floor = jnp.where(item.after_next > 0, start + item.after_next + went.delay, 0)
     drain = jnp.maximum(old.drain, jnp.maximum(went.result, jnp.where(item.drain > 0, start + item.drain, 0)))
     drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + DRAIN), drain)
-    access = old.access + (item.unit == MEMORY)
-    return Row(old.position + 1, access, old.late, floor, drain, loads, results), ready
+    return went.state._replace(loads=loads, results=results), new._replace(floor=floor, drain=drain), ready
 
 
 def lateness(machine: Machine, words: Words, late: Array, begins: Array) -> tuple[Array, Array]:
     """(is it late, how much) of the instruction line of an item that begins at instruction `begins` of its warp."""
     place = late.astype(jnp.int32)
     is_late = words.late_begins[place] <= begins
-    return is_late, jnp.where(is_late, code_delay(machine, words.late_levels[place]), 0)
+    return is_late, jnp.where(is_late, code_delay(machine, read_late(words.late_answers, place)), 0)
 
 
 def meet(
@@ -283,10 +290,16 @@ def refill(state: State, machine: Machine, words: Words, layout: Layout) -> Stat
     rows = state.rows.reshape(*here.shape, -1)
     first = jnp.stack([position, words.access_starts[warps], late], -1).astype(rows.dtype)
     empty = jnp.zeros_like(rows).at[..., :3].set(first)
+
+    def cleared(times: Array) -> Array:
+        return jnp.where(here[..., None], 0, times.reshape(*here.shape, -1)).reshape(times.shape)
+
     return state._replace(
         ready=jnp.where(here, ready, state.ready),
         kind=jnp.where(here, kind_of(item), state.kind),
         rows=jnp.where(here[..., None], empty, rows).reshape(state.rows.shape),
+        loads=cleared(state.loads),
+        results=cleared(state.results),
         running=jnp.where(takes, layout.warps, state.running),
         drained=jnp.where(takes, -TICKS, state.drained),
         next_block=state.next_block + jnp.sum(takes, 0, dtype=jnp.int32),

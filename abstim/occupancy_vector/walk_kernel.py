@@ -13,7 +13,6 @@ from abstim.occupancy_vector.item_records import (
     CONSTANT,
     DRAM,
     FIRST,
-    GLOBAL_MEMORY,
     GONE,
     L2,
     LOAD,
@@ -65,7 +64,7 @@ def open_row(walk, caches, channel, local, sectors):
 
 @jit
 def ask_l2(walk, caches, line, sectors, write, time, found):
-    """Sectors of a line are asked of L2, or written; the access's LEVELS record learns what answers."""
+    """Sectors of a line are asked of L2, or written, and counted in `found`; returns when the SM has them."""
     m = walk.machine[0]
     number, channel, local, in_slice = slice_of(m, line)
     caches.slice_sectors[number] += sectors_in(sectors)
@@ -80,13 +79,12 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     row.valid |= sectors
     if write:
         row.dirty |= sectors
-        found.level = max(found.level, L2)
-        return
+        return time + walk.nominal[L2]
     if missed:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
         open_row(walk, caches, channel, local, sectors_in(missed))
-        row.there = time + walk.nominal[DRAM] - walk.nominal[FIRST]
-    found.level = max(found.level, DRAM if row.there > time else L2)
+        row.there = time + walk.nominal[DRAM]
+    return max(time + walk.nominal[L2], np.int64(row.there))
 
 
 @jit
@@ -101,13 +99,8 @@ def load(walk, caches, sm, line, sectors, time, found):
     missed = (sectors if m.l1d_sectored else ALL_SECTORS) & ~np.int64(row.valid)
     if missed:
         row.valid |= missed
-        before = found.level
-        found.level = FIRST
-        ask_l2(walk, caches, line, missed, False, time, found)
-        row.there = time + walk.nominal[found.level]
-        found.level = max(found.level, before)
-    elif row.there > time:
-        found.level = max(found.level, DRAM)
+        row.there = ask_l2(walk, caches, line, missed, False, time, found)
+    found.wait = max(np.int64(found.wait), row.there - time)
 
 
 @jit
@@ -127,7 +120,7 @@ def store(walk, caches, sm, line, sectors, time, found):
     segment = sectors
     if not m.sector_coalescing and sectors & 3 and sectors & 12:
         segment = np.int64(ALL_SECTORS)
-    ask_l2(walk, caches, line, segment, True, time, found)
+    found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, segment, True, time, found) - time)
 
 
 @jit
@@ -144,17 +137,14 @@ def read_constant(walk, caches, sm, line, sectors, time, found):
     use(caches, row)
     if not there:
         row.tag = own + 1
-        ask_l2(walk, caches, line, wanted, False, time, found)
-        row.there = time + walk.nominal[found.level]
-    elif row.there > time:
-        found.level = max(found.level, DRAM)
+        row.there = ask_l2(walk, caches, line, wanted, False, time, found)
+    found.wait = max(np.int64(found.wait), row.there - time)
 
 
 @jit
 def read_code(walk, caches, sm, line, time, found):
-    """The cycle an instruction line is there; `found.level` says what answered."""
+    """The cycle an instruction line is there; `found` is scratch."""
     m = walk.machine[0]
-    found.level, found.sectors, found.dram_sectors = FIRST, 0, 0
     if m.perfect_l1i:
         return time
     k, there = find(caches.code[sm], (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
@@ -162,10 +152,7 @@ def read_code(walk, caches, sm, line, time, found):
     use(caches, row)
     if not there:
         row.tag = line + 1
-        ask_l2(walk, caches, CODE_LINES + line, np.int64(ALL_SECTORS), False, time, found)
-        row.there = time + walk.nominal[found.level]
-    elif row.there > time:
-        found.level = DRAM
+        row.there = ask_l2(walk, caches, CODE_LINES + line, np.int64(ALL_SECTORS), False, time, found)
     return max(time, np.int64(row.there))
 
 
@@ -183,7 +170,7 @@ def ask_caches(walk, caches, sm, kind, r, time, found):
         elif kind == CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, found)
         elif kind == ATOMIC or (m.l1d_bypassed and kind == LOAD and not local):
-            ask_l2(walk, caches, line, sectors, False, time, found)
+            found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, sectors, False, time, found) - time)
         elif kind == LOAD or (local and m.l1d_write == 0):
             load(walk, caches, sm, line, sectors, time, found)
         else:
@@ -235,7 +222,7 @@ def go_on(walk, caches, number, sm, slot):
     while slot.item < slot.stop:
         item, code = walk.items[slot.item], caches.code_found[0]
         slot.ready = max(time, read_code(walk, caches, number, np.int64(item.line), time, code))
-        walk.fetch_levels[slot.fetch] = code.level
+        walk.fetch_waits[slot.fetch] = slot.ready - time
         issued += item.cycles
         slot.item += 1
         slot.fetch += 1
@@ -257,17 +244,16 @@ def go_on(walk, caches, number, sm, slot):
 @jit
 def access_memory(walk, caches, number, item, slot, time):
     """An item's memory instruction; returns the cycles it holds the load/store unit."""
-    own, found = walk.accesses[slot.access], walk.levels[slot.access]
+    own, found = walk.accesses[slot.access], walk.answers[slot.access]
     slot.access += 1
     if item.access != NONE:
         ask_caches(walk, caches, number, item.access, own.record, time, found)
-        answered = time + walk.nominal[found.level]
+        answered = time + max(walk.nominal[FIRST], np.int64(found.wait))
         if item.access != STORE:
             slot.back = max(slot.back, answered)
         if item.access == CONSTANT:
             slot.ready = max(slot.ready, answered)
-    banks = walk.machine[0].l1d_banks if own.space >= GLOBAL_MEMORY else 1
-    return max(1, (own.count + banks - 1) // banks)
+    return np.int64(own.cycles)
 
 
 @jit

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, NUMBERS
+from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, NUMBERS
 
 CYCLE, NEVER = 64, 1 << 30
 MEMORY, SFU, DOUBLE, TENSOR = 1, 2, 3, 4
@@ -21,13 +21,23 @@ def decode(row) -> dict[str, int]:
     return {name: int(row[name]) * scale for name, scale in scales.items()}
 
 
-def decode_access(word) -> dict[str, int]:
-    """An access; the time it holds the load/store unit in ticks."""
+def fields(word, layout) -> dict[str, int]:
+    """A word's fields."""
     found, value = {}, int(word) & 0xFFFFFFFF
-    for name, bits in ACCESS_WORD:
+    for name, bits in layout:
         found[name] = value & ((1 << bits) - 1)
         value >>= bits
+    return found
+
+
+def decode_access(word) -> dict[str, int]:
+    """An access; the time it holds the load/store unit in ticks."""
+    found = fields(word, ACCESS_WORD)
     return found | {"occupies": found["occupies"] * CYCLE}
+
+
+def portion(time, part):
+    return time * (part + 1) // 64
 
 
 @dataclass
@@ -40,8 +50,8 @@ class Warp:
     floor: int = 0
     drain: int = 0
     at_barrier: bool = False
-    loads: list[int] = field(default_factory=lambda: [0] * 4)
-    results: list[int] = field(default_factory=lambda: [0] * 2)
+    loads: list[int] = field(default_factory=lambda: [0] * 16)
+    results: list[int] = field(default_factory=lambda: [0] * 16)
 
 
 class Sm:
@@ -90,12 +100,14 @@ class Sm:
         if self.layout.perfect_memory or self.streams.late_begins[warp.late] > self.item(warp.position)["begins"]:
             return 0
         warp.late += 1
-        return self.code_delay(int(self.streams.late_levels[warp.late - 1]))
+        return self.code_delay(fields(self.streams.late_answers[warp.late - 1], LATE_WORD))
 
-    def code_delay(self, level):
+    def code_delay(self, answer):
         m = self.machine
         l2 = m["request"] + 4 * (m["l2_sector"] + m["reply_sector"]) + m["l2_reply"] + CYCLE
-        return l2 if level == 1 else l2 + m["dram_latency"] - m["l2_reply"] + 4 * m["dram_sector"]
+        if answer["level"] < 2:
+            return portion(l2, answer["part"])
+        return l2 + portion(m["dram_latency"] + 4 * m["dram_sector"], answer["part"])
 
     def earliest(self, warp, group):
         item = self.item(warp.position)
@@ -159,9 +171,9 @@ class Sm:
             warp.loads = [max(result, warp.loads[0]), *warp.loads[:-1]]
         if item["near"]:
             warp.results = [max(result, warp.results[0]), *warp.results[:-1]]
-        if 1 <= item["wait_far"] <= 4:
+        if item["wait_far"]:
             ready = max(ready, warp.loads[item["wait_far"] - 1])
-        if 1 <= item["wait_near"] <= 2:
+        if item["wait_near"]:
             ready = max(ready, warp.results[item["wait_near"] - 1])
         warp.drain = max(warp.drain, result, start + item["drain"] if item["drain"] else 0)
         warp.position += 1
@@ -194,7 +206,7 @@ class Sm:
             return here
         sectors, access, level = asked["sectors"], item["access"], asked["level"]
         if not sectors:
-            return max(here, self.arrival) if level else here
+            return max(here, min(self.arrival, self.wait_for_another(here, asked))) if level else here
         leave = here + CYCLE
         if access in (STORE, ATOMIC):
             leave = self.port = max(self.port, leave) + sectors * m["store_sector"]
@@ -203,12 +215,20 @@ class Sm:
         if asked["dram_sectors"]:
             self.dram = max(self.dram, self.l2) + asked["dram_sectors"] * m["dram_sector"]
             answer = self.l2 if access == STORE else self.dram
-        answer += m["dram_latency"] if level == 2 else m["l2_reply"]
+        answer += m["l2_reply"] + (portion(m["dram_latency"], asked["part"]) if level == 2 else 0)
         if access != STORE:
             length = sectors * m["reply_sector"]
             answer = self.reply = max(self.reply, answer - length) + length
             self.arrival = max(self.arrival, answer)
         return answer
+
+    def wait_for_another(self, here, asked):
+        m = self.machine
+        l2, comes = m["request"] + m["l2_reply"], here + m["request"]
+        queued = max(self.l2, comes)
+        if asked["level"] == 1:
+            return here + queued - comes + portion(l2, asked["part"])
+        return here + max(self.dram, queued) - comes + l2 + portion(m["dram_latency"], asked["part"])
 
 
 def run(lanes) -> tuple[np.ndarray, np.ndarray]:
