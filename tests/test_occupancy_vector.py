@@ -26,7 +26,7 @@ def random_path(rng, barriers, count):
     rows = np.zeros(count, ITEM)
     ranges = {
         "cycles": (1, 4), "front": (1, 8), "next": (0, 30), "after_next": (0, 60), "unit": (0, 5),
-        "unit_offset": (0, 3), "wait_far": (0, 17), "wait_near": (0, 17), "drain": (0, 40), "fetches": (0, 3),
+        "unit_offset": (0, 3), "wait_far": (0, 1 << 16), "wait_near": (0, 1 << 16), "drain": (0, 40), "fetches": (0, 3),
         "sp": (0, 64), "int": (0, 64), "latency": (1, 60), "occupies": (1, 33), "access": (0, 5), "far": (0, 2),
         "near": (0, 2),
     }  # fmt: skip

@@ -27,6 +27,7 @@ from abstim.occupancy_vector.item_records import (
     TENSOR,
     TO_UNIT_CYCLES,
 )
+from abstim.occupancy_vector.lane_records import LOADS, RESULTS
 from functional.disk.compile import jit
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
@@ -158,28 +159,34 @@ def fetch(warp, row, shape):
 
 @jit
 def own_waits(warp, code, i, registers, wait):
-    """`wait`: (far, near) results that may be outstanding when instruction `i` issues, -1: any number. Returns the
-    cycle its registers from pools and near results are free in, for a lone warp."""
-    wait[0], wait[1], time = -1, -1, warp.time
+    """`wait`: the far and the near results that instruction `i` waits for, bit n: the one n before the latest. Returns
+    the cycle its registers from pools and near results are free in, for a lone warp."""
+    wait.mask[:], time = 0, warp.time
     for k in range(code.waits.shape[1]):
         r = code.waits[i, k]
         if r < 0:
             continue
         row = registers[r]
-        if row.of == _FAR and row.number > warp.far_back:
-            left = warp.far - 1 - row.number
-            wait[0] = left if wait[0] < 0 else min(wait[0], left)
-        elif row.of == _NEAR and row.number > warp.near_back:
-            left = warp.near - 1 - row.number
-            wait[1] = left if wait[1] < 0 else min(wait[1], left)
+        if row.of == _FAR:
+            add_wait(wait.mask, 0, wait.far_waited, warp.far - 1 - row.number, row.number)
+        elif row.of == _NEAR:
+            add_wait(wait.mask, 1, wait.near_waited, warp.near - 1 - row.number, row.number)
             time = max(time, row.due)
         elif row.of == _POOL:
             time = max(time, row.due)
     if warp.hold_far:
-        wait[0] = 0
+        wait.mask[0] = (1 << LOADS) - 1
     if warp.hold_near:
-        wait[1] = 0
+        wait.mask[1] = (1 << RESULTS) - 1
     return time
+
+
+@jit
+def add_wait(mask, which, waited, back, number):
+    """Result `number`, `back` before the latest, is waited for, unless it was before; a warp remembers len(waited)."""
+    if waited[number % len(waited)] != number:
+        waited[number % len(waited)] = number
+        mask[which] |= 1 << min(back, len(waited) - 1)
 
 
 @jit
@@ -190,7 +197,7 @@ def begins_item(warp, row, items, time, wait, shape):
     item = items[warp.item]
     special = row.unit != POOLED
     return (
-        shape.single[0] or time > warp.time + 1 or wait[0] >= 0 or wait[1] >= 0 or item.barrier
+        shape.single[0] or time > warp.time + 1 or wait.mask[0] or wait.mask[1] or item.barrier
         or (special and item.unit != POOLED) or row.kind == BARRIER or item.cycles >= LONGEST_RUN
     )  # fmt: skip
 
@@ -202,7 +209,7 @@ def begin_item(warp, row, items, time, wait, shape):
         before = items[warp.item]
         before.front = warp.time - warp.start + warp.gap  # the earliest issue that the front end allows
         before.fetches = 0 if warp.gap == 1 else 2 if warp.gap == FLUSH_GAP + 1 else 1
-        before.wait_far, before.wait_near = wait[0] + 1, wait[1] + 1
+        before.wait_far, before.wait_near = wait.mask
     warp.start_two_before, warp.start_before, warp.start = warp.start_before, warp.start, time
     warp.item += 1
     item = items[warp.item]
@@ -318,10 +325,6 @@ def follow(warp, code, i, registers, free, items, access, shape, wait):
     if row.unit != MEMORY:
         time = max(time, free[unit])
         free[unit] = time + row.initiation
-    if wait[0] >= 0:
-        warp.far_back = max(warp.far_back, warp.far - 1 - wait[0])
-    if wait[1] >= 0:
-        warp.near_back = max(warp.near_back, warp.near - 1 - wait[1])
     warp.paired = paired and time == warp.time
     if begins_item(warp, row, items, time, wait, shape):
         begin_item(warp, row, items, time, wait, shape)
@@ -331,24 +334,25 @@ def follow(warp, code, i, registers, free, items, access, shape, wait):
 
 
 @jit
-def start_warp(warp, item, registers, free):
+def start_warp(warp, item, registers, free, wait):
     """A lone warp before its first instruction, whose items begin at `item`."""
     for r in range(len(registers)):
         registers[r].of = _FREE
     free[:] = 0
+    wait.far_waited[:] = wait.near_waited[:] = -1
     warp.first, warp.item, warp.time, warp.start = item, item - 1, 0, 0
     warp.start_before, warp.start_two_before, warp.pc, warp.left, warp.paired = 0, 0, -2, 0, 0
-    warp.far, warp.near, warp.far_back, warp.near_back, warp.hold_far, warp.hold_near = 0, 0, -1, -1, 0, 0
+    warp.far, warp.near, warp.hold_far, warp.hold_near = 0, 0, 0, 0
     warp.instructions = 0
 
 
 def cut_paths(code, shape, accesses, access_offsets, leaders, items, offsets, registers, free, wait, scratch):
     """Items of each of `leaders`, warps, one after the other from items[0] on (all zero before); offsets[k] is where
-    those of leaders[k] begin. `registers` (REGISTER), `free`, `wait`, `scratch` (a WARP) are scratch."""
+    those of leaders[k] begin. `registers` (REGISTER), `free`, `wait` (a Wait), `scratch` (a WARP) are scratch."""
     warp, found = scratch[0], np.int64(0)
     for k in range(len(leaders)):
         offsets[k] = found
-        start_warp(warp, found, registers, free)
+        start_warp(warp, found, registers, free, wait)
         own = leaders[k]
         warp.access = access_offsets[own]
         for event in range(code.block_offsets[own], code.block_offsets[own + 1]):

@@ -34,7 +34,7 @@ ITEM = np.dtype(
         ("unit", "i4"), ("unit_offset", "i4"),  # its one instruction on a special unit, cycles after its start
         ("occupies", "i4"), ("latency", "i4"),  # cycles that unit is held (load/store: see ACCESS); to the result
         ("far", "i4"), ("near", "i4"),  # 1: its result is counted with the far (global) or near ones
-        ("wait_far", "i4"), ("wait_near", "i4"),  # the next item waits until all but n - 1 are back; 0: does not wait
+        ("wait_far", "i4"), ("wait_near", "i4"),  # what the next item waits for; bit n: the result n before the latest
         ("drain", "i4"),  # cycles from its start to its last result from a pool
         ("fetches", "i4"), ("sp", "i4"), ("int", "i4"),  # slots of the fetch stage; work for the pools, 1 / 16 cycle
         ("barrier", "i4"), ("exit", "i4"), ("access", "i4"),
@@ -55,7 +55,7 @@ WARP = np.dtype(
         (name, "i8")
         for name in (
             "item", "first", "time", "start", "start_before", "start_two_before", "pc", "left", "paired", "access",
-            "instructions", "far", "near", "far_back", "near_back", "hold_far", "hold_near", "gap",
+            "instructions", "far", "near", "hold_far", "hold_near", "gap",
         )
     ],
     align=True,
@@ -83,6 +83,14 @@ class Code(NamedTuple):
     block_stop: np.ndarray
     blocks: np.ndarray
     block_offsets: np.ndarray
+
+
+class Wait(NamedTuple):
+    """What an instruction waits for, of far and near results, and which ones the warp has waited for."""
+
+    mask: np.ndarray
+    far_waited: np.ndarray  # numbers, modulo what a warp remembers
+    near_waited: np.ndarray
 
 
 class Touched(NamedTuple):

@@ -23,6 +23,7 @@ from abstim.occupancy_vector.item_records import (
     Code,
     Shape,
     Touched,
+    Wait,
 )
 from abstim.occupancy_vector.lane_records import LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
 from functional.disk.machine_code import Native
@@ -41,7 +42,8 @@ WORDS = (
     (("next", 16), ("after_next", 16)),
     (("sp", 16), ("int", 16)),
     (("latency", 16), ("drain", 16)),
-    (("occupies", 16), ("access", 3), ("wait_far", 5), ("wait_near", 5)),
+    (("occupies", 16), ("access", 3)),
+    (("wait_far", 16), ("wait_near", 16)),
     (("begins", 31),),
 )  # fmt: skip
 
@@ -105,7 +107,8 @@ def cut_with(code: Code, shape: Shape, trace: Trace, warps: Warps, table: Latenc
     """The items of every path for an instruction table and a shape."""
     ends = np.cumsum(trace.warp_instructions[warps.leaders])
     rows, offsets, first = [np.zeros(0, ITEM)], [np.zeros(1, np.int64)], 0
-    registers, wait = np.zeros(table.register_count, REGISTER), np.zeros(2, np.int64)
+    registers = np.zeros(table.register_count, REGISTER)
+    wait = Wait(np.zeros(2, np.int64), np.zeros(LOADS, np.int64), np.zeros(RESULTS, np.int64))
     free, scratch = np.zeros(16, np.int64), np.zeros(1, WARP)
     while first < len(ends):
         before = ends[first - 1] if first else 0
@@ -116,10 +119,7 @@ def cut_with(code: Code, shape: Shape, trace: Trace, warps: Warps, table: Latenc
         rows.append(found[: own[-1]].copy())
         offsets.append(offsets[-1][-1] + own[1:])
         first = stop
-    items = Items(np.concatenate(rows), np.concatenate(offsets))
-    for name, most in (("wait_far", LOADS), ("wait_near", RESULTS)):
-        items.rows[name] = np.minimum(items.rows[name], most)
-    return items
+    return Items(np.concatenate(rows), np.concatenate(offsets))
 
 
 def terms_of(rows: np.ndarray) -> Int64[np.ndarray, " item_term"]:

@@ -149,18 +149,19 @@ def beyond_l1d(lane, m, kind, word, here):
     cost = get(m, L2_ATOMIC) if kind == ATOMIC else get(m, L2_SECTOR)
     answer = later(get(servers, L2_FREE), leave + get(m, REQUEST)) + cost * sectors
     put(servers, L2_FREE, answer)
+    read = answer
     if dram:
         read = later(get(servers, DRAM_FREE), answer) + get(m, DRAM_SECTOR) * dram
         put(servers, DRAM_FREE, read)
-        answer = answer if kind == STORE else read
-    answer = answer + get(m, L2_REPLY)
+    if kind == STORE:
+        return answer + get(m, L2_REPLY)
+    length = get(m, REPLY_SECTOR) * sectors
+    answer = later(get(servers, REPLY_FREE), answer - length) + length
+    put(servers, REPLY_FREE, answer)
+    answer = later(answer, read) + get(m, L2_REPLY)
     if level == DRAM:
         answer = answer + portion(get(m, DRAM_LATENCY), part)
-    if kind != STORE:
-        length = get(m, REPLY_SECTOR) * sectors
-        answer = later(get(servers, REPLY_FREE), answer - length) + length
-        put(servers, REPLY_FREE, answer)
-        put(servers, ARRIVAL, later(get(servers, ARRIVAL), answer))
+    put(servers, ARRIVAL, later(get(servers, ARRIVAL), answer))
     return answer
 
 
@@ -225,8 +226,20 @@ def fetched(lane, m, item, start):
 
 @jit
 def remember(times, first, room, number, result):
-    """Result `number` of a warp, which is there with all before it."""
-    put(times, first + number % room, later(result, get(times, first + (number - 1) % room)))
+    """Result `number` of a warp."""
+    put(times, first + number % room, result)
+
+
+@jit
+def wait_for(times, first, room, count, mask, ready):
+    """`ready`, not before the results of `mask` are there."""
+    n = count - 1
+    while mask:
+        if mask & 1:
+            ready = later(ready, get(times, first + n % room))
+        mask >>= 1
+        n -= 1
+    return ready
 
 
 @jit
@@ -239,11 +252,8 @@ def wait(lane, streams, slot, warp, item, terms, start, delay, ready):
         put(lane.floor, slot, start + get(streams.terms, terms + AFTER_NEXT) + delay)
     else:
         put(lane.floor, slot, start - start)
-    if item.wait_far:
-        ready = later(ready, get(lane.loads, slot * LOADS + (warp.far - item.wait_far) % LOADS))
-    if item.wait_near:
-        ready = later(ready, get(lane.results, slot * RESULTS + (warp.near - item.wait_near) % RESULTS))
-    return ready
+    ready = wait_for(lane.loads, slot * LOADS, LOADS, warp.far, np.int64(item.wait_far), ready)
+    return wait_for(lane.results, slot * RESULTS, RESULTS, warp.near, np.int64(item.wait_near), ready)
 
 
 @jit

@@ -12,7 +12,7 @@ NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a wa
 LIMIT_TICKS = NEVER // 2  # beyond it times could come near NEVER
 QUEUE = 4  # memory instructions between issue and the load/store unit
 WORK_A_CYCLE = 16  # an item's work for a pool is counted in 16ths of a cycle
-LOADS, RESULTS = 16, 16  # far and near results a warp remembers; a wait for all but more of them waits for these
+LOADS, RESULTS = 16, 16  # far and near results a warp remembers; older ones count as the oldest of these
 SPECIALS, POOL_COUNT = 3, 2
 
 # What an access did: fields of a word, from the lowest bit up: (name, bits)

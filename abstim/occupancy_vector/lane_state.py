@@ -66,7 +66,7 @@ class State(NamedTuple):
     ready: Num[Array, "scheduler row lane"]
     kind: Int32[Array, "scheduler row lane"]  # what the next item needs: `scheduler_step.kind_of`
     rows: Num[Array, "slot field"]  # a Row each, slot (scheduler x rows + row) x lanes + lane
-    loads: Num[Array, " slot_load"]  # far result n of a slot is at slot x LOADS + n mod LOADS, there with all before it
+    loads: Num[Array, " slot_load"]  # far result n of a slot is at slot x LOADS + n mod LOADS
     results: Num[Array, " slot_result"]  # the same of near ones
     last: Int32[Array, "scheduler lane"]  # row issued last
     clock: Num[Array, "scheduler lane"]

@@ -44,12 +44,11 @@ def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here:
     l2 = jnp.maximum(state.l2_free, leave + machine.request) + access.sectors * cost
     dram = jnp.maximum(state.dram_free, l2) + access.dram_sectors * machine.dram_sector
     stores = item.access == STORE
-    answer = jnp.where((access.dram_sectors > 0) & ~stores, dram, l2)
-    beyond = portion(machine.dram_latency, access.part)
-    answer = answer + machine.l2_reply + jnp.where(access.level == DRAM, beyond, 0)
     length = access.sectors * machine.reply_sector
-    reply = jnp.maximum(state.reply_free, answer - length) + length
-    answer = jnp.where(stores, answer, reply)
+    reply = jnp.maximum(state.reply_free, l2 - length) + length
+    read = jnp.where(access.dram_sectors > 0, dram, l2)
+    beyond = jnp.where(access.level == DRAM, portion(machine.dram_latency, access.part), 0)
+    answer = jnp.where(stores, l2, jnp.maximum(reply, read) + beyond) + machine.l2_reply
     waits = (access.sectors == 0) & (access.level >= L2)
     other = jnp.maximum(here.result, wait_for_another(state, machine, access, here.result))
     result = jnp.where(asks, answer, jnp.where(waits, other, here.result))
@@ -63,7 +62,7 @@ def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here:
     )
 
 
-def portion(time: AnyArray, part: Array) -> Array:
+def portion(time: AnyArray, part: Array) -> AnyArray:
     """`part` + 1 of PARTS of a stretch of time, in whole ticks."""
     return time * (part + 1) // PARTS
 

@@ -187,17 +187,17 @@ def use_units(
 
 
 def remember(times: Array, first: Array, room: int, count: Array, result: Array, here: Array) -> Array:
-    """`times` with one more result of a slot whose own begin at `first`, where `here`: there with all before it."""
-    number = count.astype(jnp.int32)
-    place = first + number % room
-    newest = jnp.where(here, jnp.maximum(result, times[first + (number - 1) % room]), times[place])
+    """`times` with one more result of a slot whose own begin at `first`, where `here`."""
+    place = first + count.astype(jnp.int32) % room
+    newest = jnp.where(here, result, times[place])
     return times.at[place].set(newest, unique_indices=True, mode="promise_in_bounds")
 
 
-def waited(ready: Array, times: Array, first: Array, room: int, count: Array, wait: Array) -> Array:
-    """`ready`, not before all results but the last `wait` - 1 are there."""
-    value = times[first + (count.astype(jnp.int32) - wait) % room]
-    return jnp.where(wait > 0, jnp.maximum(ready, value), ready)
+def waited(ready: Array, times: Array, first: Array, room: int, count: Array, mask: Array) -> Array:
+    """`ready`, not before the results of `mask` are there."""
+    back = jnp.arange(room, dtype=jnp.int32)[:, None]
+    values = times[first + (count.astype(jnp.int32) - 1 - back) % room]
+    return jnp.maximum(ready, jnp.max(jnp.where((mask >> back) & 1, values, 0), 0))
 
 
 def next_ready(

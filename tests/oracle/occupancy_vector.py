@@ -168,13 +168,11 @@ class Sm:
         ready = max(ready, warp.floor)
         warp.floor = start + item["after_next"] + delay if item["after_next"] else 0
         if item["far"]:
-            warp.loads = [max(result, warp.loads[0]), *warp.loads[:-1]]
+            warp.loads = [result, *warp.loads[:-1]]
         if item["near"]:
-            warp.results = [max(result, warp.results[0]), *warp.results[:-1]]
-        if item["wait_far"]:
-            ready = max(ready, warp.loads[item["wait_far"] - 1])
-        if item["wait_near"]:
-            ready = max(ready, warp.results[item["wait_near"] - 1])
+            warp.results = [result, *warp.results[:-1]]
+        for name, times in (("wait_far", warp.loads), ("wait_near", warp.results)):
+            ready = max([ready, *(time for n, time in enumerate(times) if item[name] >> n & 1)])
         warp.drain = max(warp.drain, result, start + item["drain"] if item["drain"] else 0)
         warp.position += 1
         warp.ready = ready if item["exit"] else ready + self.lateness(warp)
@@ -211,15 +209,17 @@ class Sm:
         if access in (STORE, ATOMIC):
             leave = self.port = max(self.port, leave) + sectors * m["store_sector"]
         cost = m["l2_atomic"] if access == ATOMIC else m["l2_sector"]
-        answer = self.l2 = max(self.l2, leave + m["request"]) + sectors * cost
+        answer = read = self.l2 = max(self.l2, leave + m["request"]) + sectors * cost
         if asked["dram_sectors"]:
             self.dram = max(self.dram, self.l2) + asked["dram_sectors"] * m["dram_sector"]
-            answer = self.l2 if access == STORE else self.dram
-        answer += m["l2_reply"] + (portion(m["dram_latency"], asked["part"]) if level == 2 else 0)
-        if access != STORE:
-            length = sectors * m["reply_sector"]
-            answer = self.reply = max(self.reply, answer - length) + length
-            self.arrival = max(self.arrival, answer)
+            read = self.dram
+        if access == STORE:
+            return answer + m["l2_reply"]
+        length = sectors * m["reply_sector"]
+        self.reply = max(self.reply, answer - length) + length
+        answer = max(self.reply, read) + m["l2_reply"]
+        answer += portion(m["dram_latency"], asked["part"]) if level == 2 else 0
+        self.arrival = max(self.arrival, answer)
         return answer
 
     def wait_for_another(self, here, asked):
