@@ -91,8 +91,7 @@ class OccupancyKernel(TimedKernel):
         from abstim.occupancy_vector.occupancy_model import launch_on
 
         gpu = gpu_at(self.gpu, self.base(values))
-        launches = ((n, self.session.launch(n), self.session.traces.trace(n)) for n in self.launches)
-        return np.array([launch_on(self.session, *launch, [gpu])[0].cycles for launch in launches], float)
+        return np.array([launch_on(self.session, number, [gpu])[0].cycles for number in self.launches], float)
 
     def _timed(self, number: int, gpu: Gpu) -> tuple[int, Float64[np.ndarray, " name"]]:
         """Cycles of a launch, and their gradient."""

@@ -1,9 +1,9 @@
 """Times of the compiled lanes, kept in arrays: whole numbers of ticks, or those with their derivatives.
 
-An array [time] of integers holds ticks, an array [time, DUAL_WIDTH] of floats *duals*: the tick, and how it changes with
-each of some parameters (forward-mode differentiation: Griewank and Walther, Evaluating Derivatives, 2008). A dual is one
-vector of the processor; what compares looks at ticks alone. Of two equal ticks the later one has the mean of both
-derivatives.
+An array [time] of integers holds ticks, an array [time, DUAL_WIDTH] of floats *duals*: the tick, and how it changes
+with each of some parameters (forward-mode differentiation: Griewank and Walther, Evaluating Derivatives, 2008). A dual
+is one vector of the processor; what compares looks at ticks alone. Of two equal ticks the later one has the mean of
+both derivatives.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from abstim.study.explore.jobs import engine_digest
 from functional.disk.folder import cache_dir, make_folder
 from functional.terminal import note
 
@@ -18,17 +17,17 @@ MOST_BYTES = 1 << 30  # of the file
 _KEYS_A_QUERY = 500
 
 
-def store_path() -> Path:
-    """The file of this version of the engine. It can be deleted at any time."""
-    return cache_dir("explore") / f"{engine_digest()}.sqlite"
+def store_path(version: str) -> Path:
+    """The file of a version of a model. It can be deleted at any time."""
+    return cache_dir("explore") / f"{version}.sqlite"
 
 
 class Store:
     """Job key -> cycles. A file that cannot be used costs time, not correctness: it is said on stderr."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """Open or create `path`, by default `store_path()`."""
-        self._path = path or store_path()
+    def __init__(self, version: str) -> None:
+        """Open or create the file of a version."""
+        self._path = store_path(version)
         try:
             make_folder(self._path.parent)
             if self._path.is_file() and self._path.stat().st_size > MOST_BYTES:
