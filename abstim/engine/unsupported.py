@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.state import COLLECTORS, L2_MERGES, MSHRS, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS
+from abstim.engine.state import COLLECTORS, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS
 from abstim.gpu.config import Gpu
 from functional.errors import InputError
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS as KIND_NAMES
 
 LIMITS = {
-    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS, "l1i_mshrs": MSHRS,
-    "const_mshrs": MSHRS, "l2_mshr_merges": L2_MERGES, "shared_collectors": COLLECTORS,
+    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS, 
+    "shared_collectors": COLLECTORS,
     **{f"{kind}_port_width": PORT_WIDTH for kind in KIND_NAMES},
     **{f"{kind}_collectors": COLLECTORS for kind in ("sp", "sfu", "mem")},
 }  # fmt: skip
