@@ -161,7 +161,7 @@ def run_grid(state, code, streams, offsets, order, drain):
         if not m.perfect:
             exchange(gpu, 0)
     position, count, busy = 0, len(order), True
-    while (position < count or (drain and busy)) and launch.limit < 1500000:
+    while position < count or (drain and busy):
         taker, taken, busy = run_round(gpu, code, streams, position < count or not drain)
         if position < count and taken <= launch.limit:
             launch_block(context_of(gpu, code, streams, taker), offsets, order[position], taken)
