@@ -7,18 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
+from random_launches import straight_launch
 
 from abstim.engine.design_point import machine_of
 from abstim.engine.initial_state import new_state
 from abstim.gpu.config import Gpu, gpu_names, load_gpu
 from functional.disk.machine_code import Native
-from random_launches import straight_launch
 from precharacterize.classify import Kind
 
 replay = Native("memory_replay", "replay")
 EXAMPLES = settings(max_examples=3, deadline=None)
 # Small enough for queues, ways and miss registers to run out, and for lines to leave with what was written of them
-SCARCE = ("l2_sets=4", "l2_ways=2", "l2_mshrs=6", "l2_miss_queue=3", "l2_queue=8", "dram_queue=4", "crossbar_queue_flits=6")
+SCARCE = (
+    "l2_sets=4",
+    "l2_ways=2",
+    "l2_mshrs=6",
+    "l2_miss_queue=3",
+    "l2_queue=8",
+    "dram_queue=4",
+    "crossbar_queue_flits=6",
+)
 
 
 def random_requests(rng: np.random.Generator, gpu: Gpu, count: int) -> np.ndarray:

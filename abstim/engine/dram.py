@@ -7,7 +7,7 @@ import numpy as np
 
 from abstim.engine.l2 import sectors_in
 from abstim.engine.queues import append, give_back, take
-from abstim.engine.state import NEVER, EVICTED
+from abstim.engine.state import EVICTED, NEVER
 from functional.disk.compile import jit, outlined
 
 CORE_CYCLE = 1 << 16

@@ -64,23 +64,33 @@ def first_turn(m, time):
     return (time - 1) % m.schedulers
 
 
+@jit
+def take_turns(c, time):
+    """All schedulers, in this cycle's order; true if one issues."""
+    m, issued = c.machine, False
+    c.sm.port_wait = NEVER
+    s = first_turn(m, time)
+    for _ in range(m.schedulers):
+        issued |= take_turn(c, s, time)
+        s = s + 1 if s + 1 < m.schedulers else 0
+    return issued
+
+
 @outlined
 def advance(context):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
     c = reference(context)
     sm, m = c.sm, c.machine
-    time = sm.clock
+    time, idle = sm.clock, False
     while time <= sm.horizon and sm.live > 0:
         if sm.wheel_used & bit(time & (WHEEL - 1)):
             turn_wheel(sm, time)
         if not m.perfect:
             memory_stage(c, time)
-        sm.port_wait = NEVER
         issued = False
-        s = first_turn(m, time)
-        for _ in range(m.schedulers):
-            issued |= take_turn(c, s, time)
-            s = s + 1 if s + 1 < m.schedulers else 0
+        if sm.visitable or not idle or m.policy == TWO_LEVEL:  # else nothing has changed for them
+            idle = not sm.visitable and not m.perfect
+            issued = take_turns(c, time)
         for k in range(m.fetches):
             if sm.wanted | sm.missing | sm.exiting:  # all but the last fetch are decoded in the same cycle
                 fetch(c, time, time + (1 if k + 1 < m.fetches else DECODE_CYCLES))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abstim.engine.accesses import describe
 from abstim.engine.barriers_and_exits import arrive, leave, settle
 from abstim.engine.execution_units import execute, started
 from abstim.engine.fetch import want_fetch
+from abstim.engine.pending_accesses import describe
 from abstim.engine.scoreboard import make_ready, write_registers
 from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit, visit_from

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.accesses import finish, new_waiter, serve_waiters
 from abstim.engine.l1d import find_line, segment, set_of, use
 from abstim.engine.l2 import WHOLE_LINE, sectors_in
+from abstim.engine.pending_accesses import finish, new_waiter, serve_waiters
 from abstim.engine.requests import can_send, send
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import EVICTED, HINTS, NOBODY, READ, TO_ACCESS, TO_LINE, WRITE, WRITE_BACK, WRITE_THROUGH

@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.queues import append, give_back, new_request, take
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
-from abstim.engine.state import ATOMIC, NEVER, NOBODY, READ, WRITE, EVICTED
+from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
 from abstim.engine.switch import put
 from abstim.engine.tags import find
 from functional.disk.compile import jit, outlined

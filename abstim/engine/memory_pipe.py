@@ -6,12 +6,10 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine import l1d_misses
-from abstim.engine.accesses import accesses_left, finish, new_access, reply_result
-from abstim.engine.l2 import sectors_in
+from abstim.engine.l2 import WHOLE_LINE, sectors_in
 from abstim.engine.load_store import (
     CONST_LOAD,
     GLOBAL_ATOMIC,
-    GLOBAL_LOAD,
     GLOBAL_STORE,
     LOCAL_LINE,
     LOWER_HALF,
@@ -25,6 +23,7 @@ from abstim.engine.load_store import (
     next_transaction,
     transaction_bytes,
 )
+from abstim.engine.pending_accesses import accesses_left, finish, new_access, reply_result
 from abstim.engine.queues import give_back, take
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.requests import can_send, send
@@ -209,6 +208,8 @@ def enter_const(c, row, time):
             upper = not wide and not row.left & LOWER_HALF
             number = line if wide else 2 * line + (1 if upper else 0)
             if not const_lookup(c, number, row.access, row.entry, time):
+                if not can_send(c, READ, WHOLE_LINE):
+                    row.entry = c.record.launch.limit + 1
                 return False
             row.left = 0 if wide or upper else row.left & ~LOWER_HALF
             row.entry += 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.accesses import finish, new_waiter, serve_waiters
 from abstim.engine.l2 import WHOLE_LINE, sectors_in
+from abstim.engine.pending_accesses import finish, new_waiter, serve_waiters
 from abstim.engine.requests import can_send, send
 from abstim.engine.response_fifo import respond_in_order
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
@@ -129,10 +129,11 @@ def const_lookup(c, line, access, due, time):
         sm.const_misses += 1
     sm.const_accesses += 1
     touch(sm, const.last_use, k)
+    found = c.l1d.accesses[access - 1]
     if const.pending[k]:
+        found.l2_accesses += const.pending[k]
         wait_for(c, const, k, access)
     else:
-        found = c.l1d.accesses[access - 1]
         found.result = max(found.result, due)
     return True
 

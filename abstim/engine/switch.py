@@ -3,8 +3,6 @@ rule 11). Sets of inputs and outputs are rows of 64-bit words."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.queues import append, take
 from abstim.engine.warp_slots import ONE, above, bit, lowest
 from functional.disk.compile import jit
@@ -43,7 +41,7 @@ def first_from(words, n):
             return ((start + k if start + k < len(words) else start + k - len(words)) << WORD_LOG2) + lowest(left)
         following = start + k + 1 if start + k + 1 < len(words) else start + k + 1 - len(words)
         left = words[following]
-    return ((start << WORD_LOG2)) + lowest(words[start])
+    return (start << WORD_LOG2) + lowest(words[start])
 
 
 @jit

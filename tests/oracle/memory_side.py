@@ -82,7 +82,9 @@ class Map:
         spec = self.spec
         _, local = self._local(line)
         lowest = local // (spec.slice_interleave_bytes // 128) % 2
-        return (local * 128 * 8 // spec.dram_row_bytes * 2 + lowest) % spec.dram_banks, local * 128 // spec.dram_row_bytes
+        return (
+            local * 128 * 8 // spec.dram_row_bytes * 2 + lowest
+        ) % spec.dram_banks, local * 128 // spec.dram_row_bytes
 
 
 class Switch:
@@ -445,6 +447,4 @@ class MemorySide:
     def _arrive(self, target: Slice, packet: Request, time: int) -> None:
         ready = time + max(1, self.gpu.params.l2_request_cycles - 3)
         for sector in sorted(packet.sectors):
-            target.delayed.append(
-                Request(packet.number, packet.sm, packet.line, (sector,), packet.kind, ready=ready)
-            )
+            target.delayed.append(Request(packet.number, packet.sm, packet.line, (sector,), packet.kind, ready=ready))
