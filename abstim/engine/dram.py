@@ -162,7 +162,7 @@ def open_or_close(shared, h, b, bank, cycle):
 @jit
 def command(shared, h, cycle):
     """A burst if one can begin, and a row command if one can be given and there is a second bus, or no burst began."""
-    m, state, first = shared.machine, shared.channels.state[h], shared.channels.state[h].first_bank
+    m, first = shared.machine, shared.channels.state[h].first_bank
     bursts = rows = False
     for k in range(m.dram_banks):
         b = first + k if first + k < m.dram_banks else first + k - m.dram_banks

@@ -145,8 +145,8 @@ def start_warp(c, offsets, w, warp):
 
 @jit
 def run_round(gpu, code, streams, more):
-    """Every SM runs, in cyclic order from the one after the last that took a block, to the end of the window, or to where
-    it can take a block if there are more. Returns (who can take one first, when, is any of them not done)."""
+    """Every SM runs, in cyclic order from the one after the last that took a block, to the end of the window, or to
+    where it can take a block if there are more. Returns (who can take one first, when, is any of them not done)."""
     m, launch, sms = gpu.machine, gpu.record.launch, gpu.sms
     taker, taken, busy = 0, NEVER, False
     for k in range(m.sm_count):

@@ -1,5 +1,5 @@
-"""L1D of one SM with perfect memory: loads, stores by write policy, atomics, which pass it by (docs/timing-rules.md, rules
-5 and 12); and where a line lies in it."""
+"""L1D of one SM with perfect memory: loads, stores by write policy, atomics, which pass it by (docs/timing-rules.md,
+rules 5 and 12); and where a line lies in it."""
 
 from __future__ import annotations
 

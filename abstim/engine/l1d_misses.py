@@ -86,7 +86,7 @@ def join(c, k, sectors, place):
 def joinable(c, k, sectors):
     """Can one more wait for these sectors of the line at `k`?"""
     row, sectors = c.l1d.line[k], keys(c, sectors)
-    for j in range(SECTORS):
+    for j in range(SECTORS):  # noqa: SIM110 (compiled)
         if (sectors >> j) & 1 and row.joined[j] >= c.machine.mshr_merges:
             return False
     return True

@@ -201,7 +201,7 @@ def enter_global(c, row, kind):
 @jit
 def enter_const(c, row, time):
     """Lines of the constant cache, one a cycle, last record first; true once the last has been looked up."""
-    m, wide = c.machine, c.machine.const_line_bytes >= LINE_BYTES
+    wide = c.machine.const_line_bytes >= LINE_BYTES
     while True:
         line, _ = line_and_sectors(c.streams, row.record)
         while row.left:

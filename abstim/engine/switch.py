@@ -25,7 +25,7 @@ def remove(words, n):
 @jit
 def is_empty(words):
     """Has a set no member?"""
-    for k in range(len(words)):
+    for k in range(len(words)):  # noqa: SIM110 (compiled)
         if words[k]:
             return False
     return True
