@@ -5,17 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.state import (
-    COLLECTORS,
-    L1D_LINE,
-    L2_LINE,
-    L2_MERGES,
-    MSHRS,
-    PORT_WIDTH,
-    SCHEDULERS,
-    SLOTS,
-    UNITS,
-)  # fmt: skip
+from abstim.engine.state import COLLECTORS, L1D_LINE, L2_LINE, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
 from functional.computer import memory_bytes
@@ -25,8 +15,8 @@ from precharacterize.parameters import UNITS as KIND_NAMES
 
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
 LIMITS = {
-    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS, "l1i_mshrs": MSHRS,
-    "const_mshrs": MSHRS, "l2_mshr_merges": L2_MERGES, "shared_collectors": COLLECTORS,
+    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS,
+    "shared_collectors": COLLECTORS,
     **{f"{kind}_port_width": PORT_WIDTH for kind in KIND_NAMES},
     **{f"{kind}_collectors": COLLECTORS for kind in ("sp", "sfu", "mem")},
 }  # fmt: skip
