@@ -145,16 +145,19 @@ def _new_switch(zeros: Zeros, inputs: int, outputs: int) -> Switch:
 
 def _new_slices(zeros: Zeros, m: np.ndarray, slices: int) -> Slices:
     ring = 1 << int(2 * m["slice_delay"] + 64).bit_length()
+    delayed, asking, missing, to_dram, from_dram, filled, replying = (zeros(slices, dtype=QUEUE) for _ in range(7))
     found = Slices(
-        zeros(slices, dtype=SLICE), zeros(slices), *(zeros(slices, dtype=QUEUE) for _ in range(7)), zeros(slices, ring)
-    )
+        zeros(slices, dtype=SLICE), zeros(slices), delayed, asking, missing, to_dram, from_dram, filled, replying,
+        zeros(slices, ring),
+    )  # fmt: skip
     found.wake[:] = NEVER
     return found
 
 
 def _new_channels(zeros: Zeros, m: np.ndarray, channels: int) -> Channels:
+    delayed, returning, returned = (zeros(channels, dtype=QUEUE) for _ in range(3))
     found = Channels(
-        zeros(channels, dtype=CHANNEL), zeros(channels), *(zeros(channels, dtype=QUEUE) for _ in range(3)),
+        zeros(channels, dtype=CHANNEL), zeros(channels), delayed, returning, returned,
         zeros(channels * int(m["dram_banks"]), dtype=BANK), zeros(channels, m["bank_groups"], 2),
     )  # fmt: skip
     found.wake[:] = NEVER

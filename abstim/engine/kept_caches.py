@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.state import L2, NEVER, State
+from abstim.engine.state import L1D, L2, NEVER, State, Tags
 
 FLUSHES = ("all", "l1", "l1d", "none")  # before each launch: every cache, those of the SMs, L1D alone, none
 
@@ -60,14 +60,14 @@ class Caches:
         """Fill a new launch's state with what is kept."""
         kept, below = self.first_level, self.below
         if kept is not None:
-            caches = (state.l1i, state.const, state.texture, state.l1d)
-            for cache, held in zip(caches, kept[:4], strict=True):
+            caches: tuple[Tags | L1D, ...] = (state.l1i, state.const, state.texture, state.l1d)
+            for cache, held in zip(caches, (kept.l1i, kept.const, kept.texture, kept.l1d), strict=True):
                 cache.tag[:], cache.last_use[:] = held
             state.l1d.line[:] = kept.l1d_line
             state.sms["stamp"] = kept.stamp
         if below is not None:
-            for column, held in zip(state.shared.l2, below.l2, strict=True):
-                column[:] = held
+            for column, last in zip(state.shared.l2, below.l2, strict=True):
+                column[:] = last
             banks = state.shared.channels.banks
             banks["open_row"], banks["served_row"] = below.open_row, below.served_row
 
@@ -76,9 +76,10 @@ class Caches:
         fewer ways."""
         line = _arrived(state.l1d.line)
         line["sector_there"][line["sector_there"] != NEVER] = 0
-        caches = (state.l1i, state.const, state.texture, state.l1d)
-        held = (Held(cache.tag.copy(), cache.last_use.copy()) for cache in caches)
-        self.first_level = FirstLevel(*held, line, state.sms["stamp"].copy())
+        self.first_level = FirstLevel(
+            _held(state.l1i), _held(state.const), _held(state.texture), _held(state.l1d), line,
+            state.sms["stamp"].copy(),
+        )  # fmt: skip
         if not state.machine["perfect"]:
             l2, banks = state.shared.l2, state.shared.channels.banks
             kept = L2(l2.tag.copy(), l2.last_use.copy(), _arrived(l2.line), l2.uses.copy())
@@ -91,6 +92,10 @@ class Caches:
             return np.empty(0, np.int64)
         tag = self.below.l2.tag
         return tag[tag > 0] - 1
+
+
+def _held(cache: Tags | L1D) -> Held:
+    return Held(cache.tag.copy(), cache.last_use.copy())
 
 
 def _arrived(line: np.ndarray) -> np.ndarray:

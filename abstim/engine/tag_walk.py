@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.address_map import bank_of, slice_of
+from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.event_loop import context_of
 from abstim.engine.l2 import first_way, replaceable, use
 from abstim.engine.load_store import PARAM_LOAD, occupancy_of, result_of
@@ -33,18 +33,33 @@ def place_block(sm, m, offsets, slot, block):
 
 
 @jit
+def open_row(shared, line):
+    """DRAM reads or writes of a line."""
+    m = shared.machine
+    _, channel, local, _ = slice_of(m, line)
+    bank = shared.channels.banks[channel * m.dram_banks + bank_of(m, local)]
+    bank.served_row = row_of(m, local)
+    bank.open_row = bank.served_row + 1
+
+
+@jit
 def touch_l2(c, request):
-    """Sectors are read or written in L2 without time."""
+    """Sectors are read or written in L2 without time, and DRAM's rows are opened for what is not there."""
     shared = c.shared
     m, l2, n = shared.machine, shared.l2, request.slice
     first = first_way(m, n, request.in_slice)
     k = find(l2.tag, first, m.l2_ways, request.line)
+    written = request.kind == WRITE or request.kind == EVICTED
+    if not written and (k < 0 or request.sectors & ~l2.line[k].valid):
+        open_row(shared, request.line)
     if k < 0:
         k = replaceable(l2, first, m.l2_ways)
+        if l2.line[k].dirty:
+            open_row(shared, l2.tag[k] - 1)
         l2.tag[k] = request.line + 1
         l2.line[k].valid = l2.line[k].dirty = 0
     l2.line[k].valid |= request.sectors
-    if request.kind == WRITE or request.kind == ATOMIC or request.kind == EVICTED:
+    if written or request.kind == ATOMIC:
         l2.line[k].dirty |= request.sectors
     use(l2, k)
 
