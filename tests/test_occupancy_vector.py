@@ -96,11 +96,11 @@ def test_engine_equals_its_oracle(gpus):
 
 
 def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():
-    session = open_session("hotspot", [])
-    gpus = [load_gpu("gtx480", [f"sm_count={n}"]) for n in (5, 15)]
+    session = open_session("bitonic_sort", [])
+    gpus = [load_gpu("gtx480", [f"sm_count={n}"]) for n in (1, 3)]
     alone = [abstim.run(session, gpu, model="occupancy").totals["cycles"] for gpu in gpus]
     together = [r.totals["cycles"] for r in abstim.run_many(session, gpus, model="occupancy")]
-    assert together == alone and alone[0] > 2 * alone[1]
+    assert together == alone and alone[0] > 1.5 * alone[1]
 
 
 def test_a_block_goes_to_the_slot_expected_to_be_free_first():

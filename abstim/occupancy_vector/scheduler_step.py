@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -43,34 +44,35 @@ def kind_of(item: Item) -> Array:
     return item.unit | (offset << OFFSET_SHIFT) | pools
 
 
-def group_of(scheduler: int, layout: Layout) -> int:
+def group_of(scheduler: Array, layout: Layout) -> Array | int:
     """Which units a scheduler has."""
     return scheduler if layout.sub_cores else 0
 
 
-def earliest(state: State, machine: Machine, scheduler: int, layout: Layout) -> Array:
-    """When each of a scheduler's slots could issue, as the units stand, [row, lane]."""
-    found, kind, group = state.ready[scheduler], state.kind[scheduler], group_of(scheduler, layout)
+def earliest(state: State, machine: Machine, layout: Layout) -> Array:
+    """When each slot could issue, as the units stand, [scheduler, row, lane]."""
+    found, kind = state.ready, state.kind
     unit, offset = kind & UNIT_BITS, ((kind >> OFFSET_SHIFT) & 15) * TICKS
     found = jnp.where(unit == MEMORY, jnp.maximum(found, state.memory_starts[QUEUE - 1] - offset), found)
     for n, own in enumerate(SPECIAL_UNITS):
         if layout.specials[n]:
-            free = state.special_free[n, group] - machine.special_slack
+            free = (state.special_free[n] - machine.special_slack)[:, None]
             found = jnp.where(unit == own, jnp.maximum(found, free - offset), found)
     for n, bit in enumerate(POOL_BITS):
         if layout.pools[n]:
-            free = state.pool_free[n, group] - machine.pool_slack - TO_UNIT
+            free = (state.pool_free[n] - machine.pool_slack - TO_UNIT)[:, None]
             found = jnp.where((kind & bit) > 0, jnp.maximum(found, free), found)
     return jnp.where((kind & WAITING) > 0, NEVER, found)
 
 
 def pick(can: Array, now: Array, last: Array, layout: Layout) -> Array:
-    """The row whose turn it is, of those that can issue at `now`; rows: none."""
+    """The row of each scheduler whose turn it is, of those that can issue at `now`; rows: none; [scheduler, lane]."""
     row = jnp.arange(layout.rows, dtype=jnp.int32)[:, None]
+    can_now = can <= now[:, None]
     if layout.priority:
-        return jnp.min(jnp.where(can <= now, row, layout.rows), 0)
-    turn = row - last - 1
-    turn = jnp.min(jnp.where(can <= now, jnp.where(turn < 0, turn + layout.rows, turn), layout.rows), 0)
+        return jnp.min(jnp.where(can_now, row, layout.rows), 1)
+    turn = row - last[:, None] - 1
+    turn = jnp.min(jnp.where(can_now, jnp.where(turn < 0, turn + layout.rows, turn), layout.rows), 1)
     chosen = turn + last + 1
     chosen = jnp.where(chosen >= layout.rows, chosen - layout.rows, chosen)
     return jnp.where(turn == layout.rows, layout.rows, chosen)
@@ -78,15 +80,23 @@ def pick(can: Array, now: Array, last: Array, layout: Layout) -> Array:
 
 def step(state: State, machine: Machine, streams: Streams, read: Read, layout: Layout) -> State:
     """Each scheduler that is due issues one item; blocks that are done leave, and others come."""
-    can = [earliest(state, machine, s, layout) for s in range(layout.schedulers)]
-    first = [jnp.maximum(state.clock[s], jnp.min(can[s], 0)) for s in range(layout.schedulers)]
-    now = first[0]
-    for other in first[1:]:
-        now = jnp.minimum(now, other)
-    for s in range(layout.schedulers):
-        row = pick(can[s], first[s], state.last[s], layout)
-        due = (first[s] < now + WINDOW) & (first[s] < NEVER)
-        state = issue(state, machine, read, layout, s, jnp.where(due, row, layout.rows), first[s])
+    can = earliest(state, machine, layout)
+    first = jnp.maximum(state.clock, jnp.min(can, 1))
+    due = (first < jnp.min(first, 0) + WINDOW) & (first < NEVER)
+    rows = jnp.where(due, pick(can, first, state.last, layout), layout.rows)
+
+    nothing = jnp.full_like(rows, -1)
+
+    def one(scheduler: Array, carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+        state, opened, times = carry
+        row, start = rows[scheduler], first[scheduler]
+        state, block, time = issue(state, machine, read, layout, scheduler, row, start)
+        return state, opened.at[scheduler].set(block), times.at[scheduler].set(time)
+
+    state, opened, times = lax.fori_loop(0, layout.schedulers, one, (state, nothing, first))
+    state = lax.cond(
+        jnp.any(opened >= 0), partial(release, layout=layout), lambda state, *_: state, state, opened, times
+    )
     return refill_if_room(state, machine, streams, read, layout)
 
 
@@ -99,9 +109,10 @@ class Issued(NamedTuple):
 
 
 def issue(
-    state: State, machine: Machine, read: Read, layout: Layout, scheduler: int, row: Array, start: Array
-) -> State:
-    """Scheduler issues the next item of slot `row` at `start`; `rows`: it issues nothing."""
+    state: State, machine: Machine, read: Read, layout: Layout, scheduler: Array, row: Array, start: Array
+) -> tuple[State, Array, Array]:
+    """Scheduler issues the next item of slot `row` at `start`; `rows`: it issues nothing. Also returns the block whose
+    barrier opens, or -1, and when."""
     go = row < layout.rows
     lanes = len(row)
     slot = (scheduler * layout.rows + jnp.minimum(row, layout.rows - 1)) * lanes + jnp.arange(lanes, dtype=jnp.int32)
@@ -129,7 +140,7 @@ def issue(
 
 
 def use_units(
-    state: State, machine: Machine, layout: Layout, scheduler: int, go: Array, start: Array, item: Item, old: Row
+    state: State, machine: Machine, layout: Layout, scheduler: Array, go: Array, start: Array, item: Item, old: Row
 ) -> Issued:
     """An item's instructions on their units."""
     group = group_of(scheduler, layout)
@@ -205,7 +216,9 @@ def next_ready(went: Issued, machine: Machine, layout: Layout, start: Array, ite
     return Row(old.position + 1, floor, drain, loads, results), ready
 
 
-def meet(state: State, layout: Layout, go: Array, block: Array, item: Item, time: Array, drain: Array) -> State:
+def meet(
+    state: State, layout: Layout, go: Array, block: Array, item: Item, time: Array, drain: Array
+) -> tuple[State, Array, Array]:
     """A warp that has come to a barrier or to its end: the last one opens the barrier, or ends the block."""
     number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
     here = (number == block) & go
@@ -214,18 +227,25 @@ def meet(state: State, layout: Layout, go: Array, block: Array, item: Item, time
     drained = jnp.where(leaves, jnp.maximum(state.drained, drain), state.drained)
     opens = (leaves | comes) & (waiting == running) & (running > 0)
     ends = leaves & (running == 0)
-    slot = jnp.arange(layout.rows, dtype=jnp.int32)[None, :] * layout.schedulers
-    slot = slot + jnp.arange(layout.schedulers, dtype=jnp.int32)[:, None]
-    opened = jnp.where(jnp.any(opens, 0), block, -1)
-    released = ((slot // layout.warps)[..., None] == opened) & ((state.kind & WAITING) > 0)
-    return state._replace(
+    state = state._replace(
         running=running,
         waiting=jnp.where(opens, 0, waiting),
         drained=drained,
         end=jnp.maximum(state.end, jnp.max(jnp.where(ends, drained, -TICKS), 0)),
-        ready=jnp.where(released, jnp.maximum(state.ready, time), state.ready),
-        kind=jnp.where(released, state.kind & ~WAITING, state.kind),
     )
+    return state, jnp.where(jnp.any(opens, 0), block, -1), time
+
+
+def release(state: State, opened: Array, times: Array, layout: Layout) -> State:
+    """Warps go on behind barriers that have opened: `opened` [scheduler, lane] blocks at `times`."""
+    slot = jnp.arange(layout.rows, dtype=jnp.int32)[None, :] * layout.schedulers
+    block = ((slot + jnp.arange(layout.schedulers, dtype=jnp.int32)[:, None]) // layout.warps)[..., None]
+    ready, kind = state.ready, state.kind
+    for s in range(layout.schedulers):
+        here = (block == opened[s]) & ((state.kind & WAITING) > 0)
+        ready = jnp.where(here, jnp.maximum(ready, times[s]), ready)
+        kind = jnp.where(here, kind & ~WAITING, kind)
+    return state._replace(ready=ready, kind=kind)
 
 
 def refill_if_room(state: State, machine: Machine, streams: Streams, read: Read, layout: Layout) -> State:
