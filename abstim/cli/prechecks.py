@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from functional.case import Case
 
-MOST_NOTES = 5  # of one kind of target; `--strict` says how many there are
+MOST_NOTES = 5  # findings that are said of a target; the others are counted
 
 
 def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callable[[], Case]:

@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.design_points import Prepared, Walked, lanes_of, prepare, reading, walk, walking
-from abstim.occupancy_vector.item_kernel import MEMORY
-from abstim.occupancy_vector.lane_state import TICKS
-from abstim.occupancy_vector.lanes import Lanes, cycles_of, joined, run
+from abstim.occupancy_vector.design_points import (
+    Prepared,
+    Walked,
+    lanes_of,
+    prepare,
+    reading,
+    walk,
+    walking,
+)
+from abstim.occupancy_vector.items import Warps, touching, warps_of
+from abstim.occupancy_vector.lane_records import ACCESS_WORD, DRAM_SECTOR, L2_SECTOR, TICKS, Lanes
+from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
 LATENCY = "latency"  # what limits a launch when no resource is busy
 BOUNDS = ("instruction issue", "load/store unit", "L2", "DRAM")
+OCCUPIES_BITS = ACCESS_WORD[0][1]
 BUSY = 0.6  # of the launch: from here on a resource is named as what limits it
 
 
@@ -64,43 +72,35 @@ def launch_on(
     """One launch on every GPU. Deterministic; a GPU's result does not depend on the others."""
     prepared: dict[tuple, Prepared] = {}
     walked: dict[tuple, Walked] = {}
+    warps: dict[tuple, Warps] = {}
     parts, own = [], []
     for gpu in gpus:
-        residents, read = session.blocks_per_sm(number, gpu), reading(gpu)
+        residents, table, touch = session.blocks_per_sm(number, gpu), session.table(number, gpu), touching(gpu)
+        refuse_unsupported(gpu, table, trace.warps_per_block, residents)
+        if touch not in warps:
+            warps[touch] = warps_of(table, trace, gpu)
+        read = reading(gpu)
         if read not in prepared:
-            prepared[read] = prepare(session, number, trace, gpu)
-        key = (read, gpu.spec.sm_count, residents, walking(gpu, residents, launch.shared_bytes))
+            prepared[read] = prepare(table, trace, warps[touch], gpu)
+        key = (touch, walking(gpu, residents, launch.shared_bytes))
         if key not in walked:
-            walked[key] = walk(prepared[read], gpu, residents, launch.shared_bytes)
-        own.append((prepared[read], walked[key]))
-        parts.append(lanes_of(*own[-1], gpu, residents))
-    ends = run_parts(parts)
-    return [
-        _result(session, number, launch, trace, gpu, *own[k], parts[k], ends[k]) for k, gpu in enumerate(gpus)
-    ]  # fmt: skip
-
-
-def run_parts(parts: Sequence[Lanes]) -> list[int]:
-    """Cycles of each part, whose lanes are the SMs of a design point; those of one layout are run together."""
-    cycles = [0] * len(parts)
-    for layout in dict.fromkeys(part.layout for part in parts):
-        numbers = [k for k, part in enumerate(parts) if part.layout == layout]
-        found = cycles_of(run(joined([parts[k] for k in numbers])).end)
-        stops = np.cumsum([len(parts[k].first) for k in numbers])
-        for k, mine in zip(numbers, np.split(found, stops[:-1]), strict=True):
-            cycles[k] = int(mine.max())
-    return cycles
+            walked[key] = walk(table, trace, warps[touch], gpu, residents, launch.shared_bytes)
+        own.append((prepared[read], walked[key], warps[touch]))
+        parts.append(lanes_of(*own[-1], trace.warps_per_block, gpu, residents))
+    ends = [int(cycles_of(outcome.end).max()) for outcome in run(parts)]
+    return [_result(session, number, launch, trace, gpu, *own[k], parts[k], ends[k]) for k, gpu in enumerate(gpus)]
 
 
 def _result(
     session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, prepared: Prepared, walked: Walked,
-    lanes: Lanes, cycles: int,
+    warps: Warps, lanes: Lanes, cycles: int,
 ) -> OccupancyLaunch:  # fmt: skip
     spec, found = gpu.spec, walked.found
     resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
-    sectors = int(found.levels["sectors"].sum()) if found else 0
-    read = int(found.levels["dram_sectors"].sum()) if found else 0
-    bounds = _bounds(prepared, lanes, spec.schedulers_per_sm, sectors, read)
+    sectors = int(found.answers["sectors"].sum()) if found else 0
+    read = int(found.answers["dram_sectors"].sum()) if found else 0
+    issued = int(trace.warp_instructions.sum())
+    bounds = _bounds(walked, lanes, issued, spec.schedulers_per_sm, sectors, read)
     limit = max(BOUNDS, key=bounds.__getitem__)
     if bounds[limit] < BUSY * cycles:
         limit = LATENCY
@@ -118,14 +118,13 @@ def _result(
     )
 
 
-def _bounds(prepared: Prepared, lanes: Lanes, schedulers: int, sectors: int, read: int) -> dict[str, float]:
+def _bounds(walked: Walked, lanes: Lanes, issued: int, schedulers: int, sectors: int, read: int) -> dict[str, float]:
     """What each resource is busy on the mean SM, by BOUNDS."""
-    rows, count = prepared.items.rows, len(lanes.first)
-    machine = lanes.machine
+    count, held = len(lanes.first), walked.accesses & ((1 << OCCUPIES_BITS) - 1)
     values = (
-        rows["cycles"].sum() / (count * schedulers),
-        rows["occupies"][rows["unit"] == MEMORY].sum() / count,
-        sectors * float(machine.l2_sector[0]) / TICKS / count,
-        read * float(machine.dram_sector[0]) / TICKS / count,
+        issued / (count * schedulers),
+        held.sum() / count,
+        sectors * float(lanes.machine[L2_SECTOR]) / TICKS / count,
+        read * float(lanes.machine[DRAM_SECTOR]) / TICKS / count,
     )
     return {name: float(value) for name, value in zip(BOUNDS, values, strict=True)}
