@@ -39,8 +39,9 @@ def kernel_time(
     may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million cycles.
 
     At whole cycles (64ths of one for service times) it is exactly what the model says. In between the schedule is that
-    of the nearest such point, frozen: by the detailed model the waits change, piecewise linear (docs/fit.md); by the
-    occupancy model the cycles are linear in the values (docs/occupancy-vector.md).
+    of the nearest such point, frozen: by the detailed model the waits change, piecewise linear (docs/fit.md), with real
+    memory but for where one queue takes over from another; by the occupancy model the cycles are linear in the values
+    (docs/occupancy-vector.md).
 
     `model`: detailed or occupancy. Raises InputError for another one, an unknown name, a value that is no scalar or out
     of range, or a launch that is not there; inside a transformed function a value out of range is JAX's own runtime
