@@ -18,6 +18,7 @@ from functional.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
 
+HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
 BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
 
@@ -144,9 +145,10 @@ def numbers_of(gpu: Gpu, found: Found | None, lanes: int) -> Float64[np.ndarray,
     """A design point's NUMBERS, in cycles; `lanes`: its SMs that have work."""
     spec, params = gpu.spec, gpu.params
     slices = spec.dram_channels * spec.l2_slices_per_channel
-    imbalance = found.imbalance if found else 1.0
     rows_a_sector = found.rows_a_sector if found else 0.0
-    share, channel_share = lanes * imbalance / slices, lanes / spec.dram_channels
+    # the busiest slice keeps the others waiting; where it is none, the switch loses what its queues' heads block
+    slowdown = max(found.imbalance if found else 1.0, 1.0 if spec.crossbar_repeats else 1 / HEAD_OF_LINE)
+    share, channel_share = lanes * slowdown / slices, lanes / spec.dram_channels
     cycles = {
         "request": params.l2_request_cycles,
         "l2_sector": params.l2_sector_cycles * share,
