@@ -435,7 +435,7 @@ def judge_store(data: bytes, _: Path) -> str:
         trace = coding.decode(data, launch.thread_blocks * launch.warps_per_block)
     except DamagedError as error:
         raise InputError(str(error)) from None
-    if wrong := problem(trace, launch, block_counts(launch.program)):
+    if wrong := problem(trace, launch, block_counts(launch.program), np.arange(launch.thread_blocks)):
         raise InputError(wrong)
     _timed(launch, trace)
     return "runs"

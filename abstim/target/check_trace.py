@@ -44,13 +44,13 @@ def check_traces(case: Case, traces: Sequence[Trace]) -> None:
         program = launch.program
         if id(program) not in counts:
             counts[id(program)] = block_counts(program)
-        if wrong := problem(trace, launch, counts[id(program)]):
+        if wrong := problem(trace, launch, counts[id(program)], np.arange(launch.thread_blocks)):
             raise InputError(f"{case.name}, launch {number}: the trace is not one of '{program.name}': {wrong}")
 
 
-def problem(trace: Trace, launch: Launch, counts: BlockCounts) -> str:
-    """What shows that a trace is not one of a launch, "" if nothing does."""
-    return _shape(trace, launch) or _offsets(trace) or _contents(trace, counts)
+def problem(trace: Trace, launch: Launch, counts: BlockCounts, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
+    """What shows that a trace is not one of these thread blocks of a launch, "" if nothing does."""
+    return _shape(trace, launch, thread_blocks) or _offsets(trace) or _contents(trace, counts)
 
 
 def block_counts(program: Program) -> BlockCounts:
@@ -61,12 +61,12 @@ def block_counts(program: Program) -> BlockCounts:
     return BlockCounts(*(_in_blocks(each, program) for each in chosen))
 
 
-def _shape(trace: Trace, launch: Launch) -> str:
+def _shape(trace: Trace, launch: Launch, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
     if trace.warps_per_block != launch.warps_per_block:
         return f"{trace.warps_per_block} warps a thread block, not {launch.warps_per_block}"
-    if not np.array_equal(trace.thread_blocks, np.arange(launch.thread_blocks)):
-        return f"its thread blocks are not 0 to {launch.thread_blocks - 1}"
-    warps = launch.thread_blocks * launch.warps_per_block
+    if not np.array_equal(trace.thread_blocks, thread_blocks):
+        return f"its thread blocks are not the {len(thread_blocks)} that ran"
+    warps = len(thread_blocks) * launch.warps_per_block
     lengths = [len(getattr(trace, name)) - 1 for name in STREAMS.values()]
     lengths += [len(trace.warp_instructions), len(trace.thread_instructions)]
     if set(lengths) != {warps} or len(trace.masks) != len(trace.blocks):

@@ -79,6 +79,10 @@ class NumpyExecutor:
                 memory.printed.add(text for _, text in sorted(machine.printed, key=lambda p: p[0]))
             yield trace
 
+    def prepare(self, program: Program) -> None:
+        """Make what a launch of the program needs, and keep it. Raises as `decode`."""
+        self.decode(program)
+
     def decode(self, program: Program) -> Code:
         """The decoded program, from the cache if possible. Raises PtxError if an instruction is not supported."""
         key = (program.path, program.digest, program.name)
