@@ -65,9 +65,9 @@ def _characterize(session: Session, gpus: Sequence[Gpu]) -> Rate:
 
 def _execute(session: Session, gpus: Sequence[Gpu]) -> Rate:
     from abstim.target.execution import execute_case
-    from abstim.target.executors import chosen_executor
+    from functional.default_executor import default_executor
 
-    return _rate(session, lambda: execute_case(session.case, chosen_executor()))[0]
+    return _rate(session, lambda: execute_case(session.case, default_executor()))[0]
 
 
 def _time(session: Session, gpus: Sequence[Gpu]) -> Rate:

@@ -8,7 +8,7 @@ memory, which is data. Compiling stays outside, so that only the owner's process
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 
 from abstim.target.check_trace import BlockCounts, block_counts, problem
@@ -28,11 +28,14 @@ _KEPT_PROGRAMS = 64
 
 
 class IsolatedExecutor:
-    """`inner`, in a process without privileges. Raises InputError where this system cannot isolate one."""
+    """`inner`, in a process without privileges; here those of programs that are `trusted`.
 
-    def __init__(self, inner: Inner) -> None:
+    Raises InputError where this system cannot isolate a process.
+    """
+
+    def __init__(self, inner: Inner, trusted: Callable[[Program], bool] = lambda program: False) -> None:
         refuse_where_impossible()
-        self.inner = inner
+        self.inner, self._trusted = inner, trusted
         self._lock, self._idle = Lock(), list[IsolatedProcess]()
         self._programs: dict[int, tuple[Program, BlockCounts]] = {}  # by id
 
@@ -45,6 +48,8 @@ class IsolatedExecutor:
     ) -> Trace:
         """See `functional.executor.Executor`. Raises ExecutionError, too, where the process crashes."""
         blocks = checked_blocks(launch, thread_blocks)
+        if self._trusted(launch.program):
+            return self.inner.run(launch, memory, blocks, instruction_budget)
         traces = list(self._traces(Request(launch, memory.unprinted(), blocks, instruction_budget), memory))
         if len(traces) != 1:
             raise Nonsense(launch, f"{len(traces)} traces")
@@ -60,6 +65,8 @@ class IsolatedExecutor:
     ) -> Iterator[Trace]:
         """The same."""
         blocks = checked_blocks(launch, thread_blocks)
+        if self._trusted(launch.program):
+            return self.inner.stream(launch, memory, blocks, instruction_budget, chunk_bytes)
         return self._traces(Request(launch, memory.unprinted(), blocks, instruction_budget, chunk_bytes), memory)
 
     def _traces(self, request: Request, memory: Memory) -> Iterator[Trace]:

@@ -19,17 +19,19 @@ _CAPABILITIES_VERSION = 0x2008_0522
 _MOST_FILES = 64
 
 
+def missing() -> str:
+    """What this system has not that holding a process to it takes; "" if it can."""
+    if sys.platform != "linux":
+        return "Linux"
+    if not landlock.version():
+        return "Landlock (Linux 5.13 or newer, switched on)"
+    return "" if system_calls.available() else "seccomp filters, on x86_64 or aarch64"
+
+
 def refuse_where_impossible() -> None:
     """Raises InputError, saying why, where this system cannot hold a process to it."""
-    missing = ""
-    if sys.platform != "linux":
-        missing = "Linux"
-    elif not landlock.version():
-        missing = "Landlock (Linux 5.13, switched on), which is not there"
-    elif not system_calls.available():
-        missing = "seccomp filters on x86_64 or aarch64, which are not there"
-    if missing:
-        raise InputError(f"isolation needs {missing}; run foreign kernels as a user without privileges instead")
+    if lacks := missing():
+        raise InputError(f"isolation needs {lacks}; run foreign kernels as a user without privileges instead")
 
 
 @cache
