@@ -13,7 +13,7 @@ import msgspec
 from abstim.progress import Progress, silent
 from abstim.target import trace_cache
 from abstim.target.check_trace import check_traces
-from abstim.target.executors import chosen_executor
+from abstim.target.executors import chosen_executor, name_of
 from abstim.target.trace_cache import Execution, OutputCheck
 from abstim.target.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.case import Case
@@ -48,7 +48,7 @@ def execute(
     started = perf_counter()
     if isinstance(case, StoredCase):
         return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
-    key = trace_cache.execution_key(case, type(executor).__name__, instruction_budget)
+    key = trace_cache.execution_key(case, name_of(executor), instruction_budget)
     execution = kept_execution(case, key)
     from_cache = execution is not None
     if execution is None:
