@@ -672,3 +672,5 @@ def judged(kind: str, data: bytes, folder: Path) -> str:
         message = str(error)
         assert message and "\n" not in message, f"no line: {message[:200]!r}"
         return "refused"
+    except MemoryError:  # the child has less than the computer; the command makes one line of it
+        return "refused"
