@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -49,14 +49,30 @@ class Region:
 
 @dataclass
 class Store:
-    """The bytes of an arena, which parts of a memory have in common. `shared`: with processes forked from this one."""
+    """The bytes of an arena, which parts of a memory have in common, and all regions in it.
+
+    `shared`: with processes forked from this one.
+    """
 
     bytes: np.ndarray
+    regions: list[Region]
     shared: bool = False
+
+    def moved(self, size_bytes: int, zeros: Callable[[int], np.ndarray]) -> UInt8[np.ndarray, " byte"]:
+        """The regions' bytes in a new arena."""
+        arena = zeros(size_bytes + MARGIN_BYTES)[MARGIN_BYTES:]
+        for region in self.regions:
+            start = region.address - GLOBAL_BASE
+            arena[start : start + region.bytes] = self.bytes[start : start + region.bytes]
+        return arena
 
 
 def _zeros(size_bytes: int) -> np.ndarray:
     return np.zeros(size_bytes, np.uint8)
+
+
+def _too_much(size_bytes: int) -> InputError:
+    return InputError(f"{size_bytes} bytes of device memory do not fit in this computer's memory")
 
 
 def _mapped(size_bytes: int) -> np.ndarray:
@@ -76,7 +92,7 @@ class Memory:
         self.global_variables: dict[str, Region] = {}
         self.const_variables: dict[str, Region] = {}
         self._regions: list[Region] = []  # global, by ascending address
-        self._store = Store(np.zeros(0, np.uint8))
+        self._store = Store(np.zeros(0, np.uint8), self._regions)
         self._used_bytes = 0
         self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
         self._table: tuple[np.ndarray, np.ndarray] | None = None
@@ -96,9 +112,13 @@ class Memory:
 
     def share(self) -> None:
         """From now on processes forked from this one write to the same bytes of global memory. Arrays that were views
-        of them are not any more."""
-        if not self._store.shared:
-            self._store.bytes, self._store.shared = self._moved(len(self._store.bytes), _mapped), True
+        of them are not any more. Raises InputError if the computer's memory cannot hold them."""
+        store = self._store
+        if not store.shared:
+            try:
+                store.bytes, store.shared = store.moved(len(store.bytes), _mapped), True
+            except OSError:
+                raise _too_much(len(store.bytes)) from None
 
     def allocate(self, name: str, size_bytes: int, contents: np.ndarray | None = None) -> Region:
         """A buffer of `size_bytes`, zero or a copy of the bytes of `contents`.
@@ -218,7 +238,8 @@ class Memory:
         other = Memory()
         other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
         other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
-        other._store, other._used_bytes = Store(self._moved(len(self._store.bytes))), self._used_bytes
+        moved = replace(self._store, regions=self._regions).moved(len(self._store.bytes), _zeros)
+        other._store, other._used_bytes = Store(moved, other._regions), self._used_bytes
         other.const_arena, other.printed = self.const_arena.copy(), self.printed.copy()
         other._textures = list(self._textures)
         return other
@@ -240,18 +261,11 @@ class Memory:
         """Lengthen the arena at least twofold, so that many small buffers stay cheap."""
         if used_bytes > len(self._store.bytes):
             try:
-                self._store = Store(self._moved(max(used_bytes, 2 * self._used_bytes)))
+                moved = self._store.moved(max(used_bytes, 2 * self._used_bytes), _zeros)
             except MemoryError:
-                raise InputError(f"{used_bytes} bytes of device memory do not fit in this computer's memory") from None
+                raise _too_much(used_bytes) from None
+            self._store = Store(moved, self._regions)
         self._used_bytes = used_bytes
-
-    def _moved(self, size_bytes: int, zeros: Callable[[int], np.ndarray] = _zeros) -> UInt8[np.ndarray, " byte"]:
-        """The regions' bytes in a new arena."""
-        arena = zeros(size_bytes + MARGIN_BYTES)[MARGIN_BYTES:]
-        for region in self._regions:
-            start = region.address - GLOBAL_BASE
-            arena[start : start + region.bytes] = self._store.bytes[start : start + region.bytes]
-        return arena
 
     def _reserve_const(self, variable: Variable) -> Region:
         start = -(-len(self.const_arena) // variable.align) * variable.align

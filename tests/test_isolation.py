@@ -143,6 +143,18 @@ def same(one: Trace, other: Trace) -> None:
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
+def test_a_part_of_memory_is_shared_with_the_rest_of_it() -> None:
+    launch, memory = prepared(BODY, 2, 32)
+    memory.allocate("b", 8, np.arange(8, dtype=np.uint8))
+    IsolatedExecutor(NumpyExecutor()).run(launch, memory.part(["a"]))
+    assert memory.read("b", np.uint8).tolist() == list(range(8))
+    assert memory.read("a", np.uint32)[:3].tolist() == [0, 1, 2]
+    memory.allocate("c", 8)
+    IsolatedExecutor(NumpyExecutor()).run(launch, memory)
+    assert memory.read("a", np.uint32)[:3].tolist() == [0, 4, 8]
+    assert memory.copy().read("b", np.uint8).tolist() == list(range(8))
+
+
 def test_faults_budgets_and_notes_come_through(capsys) -> None:
     isolated, inner = IsolatedExecutor(LlvmExecutor(2)), LlvmExecutor(2)
     bad, memory = prepared("st.global.u32 [%rd0+4000000], %r0;", 1, 32)
