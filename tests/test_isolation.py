@@ -20,6 +20,7 @@ from abstim.target.executors import ALL, FOREIGN, ISOLATE, NONE, came_along, iso
 from abstim.target.isolation import restrict, system_calls
 from abstim.target.isolation.isolated_executor import IsolatedExecutor
 from abstim.target.isolation.isolated_process import IsolatedProcess
+from abstim.target.isolation.pipe_messages import Failed
 from functional import suite
 from functional.errors import ExecutionError, InputError
 from functional.llvm_executor import LlvmExecutor
@@ -216,6 +217,7 @@ sys.path.insert(0, {tests!r})
 from ptx_kernels import prepared
 from abstim.target.isolation.isolated_executor import IsolatedExecutor
 from abstim.target.isolation.isolated_process import IsolatedProcess
+from abstim.target.isolation.pipe_messages import Failed
 from functional.numpy_executor import NumpyExecutor
 class Endless(NumpyExecutor):
     def run(self, *arguments):
@@ -297,3 +299,8 @@ def test_the_command_isolates_files(tmp_path, monkeypatch) -> None:
         with pytest.raises(SystemExit) as ended:
             main([option, *command, str(tmp_path / option)])
         assert not ended.value.code and len(asked) == expected
+
+
+def test_what_an_isolated_process_says_is_one_plain_line() -> None:
+    assert str(Failed("ExecutionError", "a\nb \x1b[2J", []).error()) == "a b \\x1b[2J"
+    assert str(Failed("\x07", "a", []).error()) == "\\x07: a"

@@ -92,7 +92,7 @@ class IsolatedProcess:
             return receive(self._answers)
         except EOFError:
             raise self._ended(request) from None
-        except ValueError as error:  # msgspec's are, too
+        except ValueError as error:
             name = request.launch.program.name
             raise ExecutionError(f"kernel '{name}': its isolated process tells nonsense ({error})") from None
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from functional.computer import memory_bytes
 from functional.errors import ExecutionError, InputError
+from functional.terminal import plain
 from functional.trace import Trace
 
 DTYPES = {
@@ -53,10 +54,11 @@ class Failed(msgspec.Struct, tag="failed"):
     notes: list[str]
 
     def error(self) -> Exception:
-        """To be raised again."""
+        """To be raised again, as one line."""
+        message = plain(" ".join(self.message.split()))
         if self.kind in _ERRORS:
-            return _ERRORS[self.kind](self.message)
-        return RuntimeError(f"{self.kind}: {self.message}")
+            return _ERRORS[self.kind](message)
+        return RuntimeError(f"{plain(self.kind)}: {message}")
 
 
 Message = TraceFollows | Done | Failed
@@ -90,7 +92,10 @@ def receive(file: IO[bytes]) -> Trace | Done | Failed:
     length = int.from_bytes(exactly(file, 4), "little")
     if length > _MOST_HEAD_BYTES:
         raise ValueError(f"a message of {length} bytes")
-    message = _decoder.decode(exactly(file, length))
+    try:
+        message = _decoder.decode(exactly(file, length))
+    except msgspec.MsgspecError:  # whose text may hold anything
+        raise ValueError("a message of another form") from None
     return _trace(file, message) if isinstance(message, TraceFollows) else message
 
 
