@@ -69,6 +69,7 @@ def test_memory_that_is_written(body) -> None:
 
 RACES = {
     "writes": "st.global.u32 [%rd0], %r5;",
+    "writes, of the same value by the first lane": "mul.lo.u32 %r7, %r5, %r0; st.global.u32 [%rd0], %r7;",
     "writes, of bytes": "cvt.u16.u32 %h1, %r5; st.global.u8 [%rd0+3], %h1;",
     "write and read": EACH + "st.global.u32 [%rd1], 1; ld.global.u32 %r1, [%rd0];",
     "read and write": "ld.global.u32 %r1, [%rd0]; add.u32 %r1, %r1, %r5; setp.eq.u32 %p1, %r5, 1; "

@@ -39,7 +39,7 @@ class BlockRaces:
         self._shift = _cell_shift(launch.program)
         cells = (len(self._arena) >> self._shift) + 8
         self._who = np.zeros((len(_Kind), cells), np.int32)  # block + 1; 0: none
-        self._when = np.zeros((len(_Kind), cells), np.int64)
+        self._when = np.zeros((len(_Kind), cells), np.int32)  # the NumPy executor does not live to 2^31 steps
         self._published = np.zeros(launch.thread_blocks, np.int64)
         self._acquired = np.zeros(launch.thread_blocks, np.int64)
         self._now = 0
@@ -129,15 +129,17 @@ class BlockRaces:
 
 
 def _first_within(cells: np.ndarray, blocks: np.ndarray, values: np.ndarray | None) -> tuple[int, int] | None:
-    """Writes of one instruction to a cell by two blocks, of different values."""
+    """Writes of one instruction to a cell by two blocks that leave different values there."""
     flat = cells.reshape(-1)
     order = np.argsort(flat, kind="stable")
-    access = order // cells.shape[1]
-    differ = blocks[access[1:]] != blocks[access[:-1]]
+    cell, access = flat[order], order // cells.shape[1]
+    ends = np.ones(len(order), bool)  # the last write to a cell by a block
+    ends[:-1] = (cell[1:] != cell[:-1]) | (blocks[access[1:]] != blocks[access[:-1]])
+    cell, access = cell[ends], access[ends]
+    races = cell[1:] == cell[:-1]
     if values is not None:
-        words = values.reshape(len(flat), -1)[order]
-        differ &= (words[1:] != words[:-1]).any(axis=1)
-    races = (flat[order][1:] == flat[order][:-1]) & differ
+        left = values.reshape(len(flat), -1)[order][ends]
+        races &= (left[1:] != left[:-1]).any(axis=1)
     if not races.any():
         return None
     first = int(races.argmax())

@@ -35,9 +35,10 @@ class Accesses(NamedTuple):
     indices: tuple[np.ndarray, np.ndarray]  # in arrays [row, lane]
 
     @classmethod
-    def of(cls, frame: Frame, part: Lanes, offsets: np.ndarray, size_bytes: int) -> Accesses:
-        """Of the active lanes. `offsets`: bytes [row, lane], or what spreads to that."""
-        shape = (frame.count, max(offsets.shape[1], 1 if part.active is None else 32))
+    def of(cls, frame: Frame, part: Lanes, offsets: np.ndarray, size_bytes: int, each: bool = False) -> Accesses:
+        """Of the active lanes. `offsets`: bytes [row, lane], or what spreads to that; `each`: lanes that name the same
+        bytes count one by one."""
+        shape = (frame.count, max(offsets.shape[1], 32 if each or part.active is not None else 1))
         active = np.ones(shape, bool) if part.active is None else part.active
         rows, lanes = np.nonzero(active)
         starts = np.broadcast_to(offsets, shape)[active].astype(np.int64)
@@ -76,7 +77,7 @@ class Sanitizer:
         values: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         """`st` and all that writes alone, before it does. `values`: what, bytes [row, lane, byte], if that is known."""
-        accesses = Accesses.of(frame, part, offsets, size_bytes)
+        accesses = Accesses.of(frame, part, offsets, size_bytes, each=values is not None)
         if part.space.name == "global":
             if values is not None:
                 values = values[accesses.indices]
