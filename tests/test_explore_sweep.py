@@ -179,6 +179,16 @@ def test_a_damaged_store_costs_time_only(own_store, capsys):
     assert swept("sm_count=4,8").work.known == 2
 
 
+def test_a_row_that_changed_is_no_answer(own_store, capsys):
+    with Store() as store:
+        store.add([(b"a", 1), (b"b", 2)])
+    with sqlite3.connect(own_store) as database:
+        database.execute("UPDATE checked SET cycles = 3 WHERE key = ?", [b"b"])
+    with Store() as store:
+        assert store.known([b"a", b"b"]) == {}
+    assert "damaged" in capsys.readouterr().err and not own_store.exists()
+
+
 def test_a_store_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(
@@ -221,7 +231,7 @@ def kept(folder: Path) -> int:
     path = folder / "cache" / "explore" / store_path(engine_digest()).name
     try:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
-            return database.execute("SELECT count(*) FROM results").fetchone()[0]
+            return database.execute("SELECT count(*) FROM checked").fetchone()[0]
     except sqlite3.OperationalError:
         return 0
 

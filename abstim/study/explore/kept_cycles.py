@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from functional.disk.folder import cache_dir, make_folder
@@ -43,7 +44,8 @@ class Store:
             for first in range(0, len(keys), _KEYS_A_QUERY):
                 part = keys[first : first + _KEYS_A_QUERY]
                 marks = ",".join("?" * len(part))
-                found |= self._database.execute(f"SELECT key, cycles FROM results WHERE key IN ({marks})", part)
+                rows = self._database.execute(f"SELECT * FROM checked WHERE key IN ({marks})", part)
+                found |= {key: _checked(key, cycles, check_sum) for key, cycles, check_sum in rows}
         except sqlite3.DatabaseError as error:
             self._replace(error)
             return {}
@@ -53,7 +55,8 @@ class Store:
         """Keep a batch, whole or not at all."""
         try:
             with self._database:
-                self._database.executemany("INSERT OR IGNORE INTO results VALUES (?, ?)", results)
+                rows = ((key, cycles, _check_sum(key, cycles)) for key, cycles in results)
+                self._database.executemany("INSERT OR IGNORE INTO checked VALUES (?, ?, ?)", rows)
         except sqlite3.DatabaseError as error:
             self._replace(error)
 
@@ -77,6 +80,18 @@ class Store:
         self._database = _open(Path(":memory:"))
 
 
+def _check_sum(key: bytes, cycles: int) -> bytes:
+    """SQLite does not tell when bits of a row change."""
+    return sha256(key + str(cycles).encode()).digest()[:8]
+
+
+def _checked(key: bytes, cycles: int, check_sum: bytes) -> int:
+    """The cycles of a row. Raises DatabaseError if they are not those that were kept."""
+    if not isinstance(key, bytes) or check_sum != _check_sum(key, cycles):
+        raise sqlite3.DatabaseError("the checksum of a row differs")
+    return cycles
+
+
 def _open(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=60)
     try:
@@ -84,7 +99,8 @@ def _open(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA synchronous = NORMAL")
         with database:
             database.execute(
-                "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, cycles INTEGER NOT NULL) WITHOUT ROWID"
+                "CREATE TABLE IF NOT EXISTS checked "
+                "(key BLOB PRIMARY KEY, cycles INTEGER NOT NULL, check_sum BLOB NOT NULL) WITHOUT ROWID"
             )
     except sqlite3.DatabaseError:
         database.close()
