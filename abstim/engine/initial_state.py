@@ -12,6 +12,7 @@ from abstim.engine.state import (
     ACCESS,
     ACCESSES,
     BANK,
+    BOOKED_LOG2,
     CHANNEL,
     EMPTY,
     HINTS,
@@ -77,12 +78,17 @@ def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles
         texture=_tags(zeros, sms, m["l1t_sets"] * m["l1t_ways"]),
         l1d=_new_l1d(zeros, m),
         scoreboard=zeros(sms, m["warp_slots"], m["register_count"]),
-        results=zeros(sms, m["ring"], m["first_unit"][-1]),
-        buses=zeros(sms, m["ring"], m["result_bus"]),
-        register_banks=zeros(sms, m["ring"] * m["register_steps"], m["banks"]),
+        results=zeros(sms, m["ring"], _words(m["first_unit"][-1])),
+        buses=zeros(sms, m["ring"], 1),
+        register_banks=zeros(sms, m["ring"] * m["register_steps"], _words(m["banks"])),
         shared=_new_shared(zeros, m),
         record=_new_record(int(m["warps_per_block"]), thread_blocks, windows, window_cycles),
     )
+
+
+def _words(places: Any) -> int:
+    """Of a ring, a cycle, that books so many places (bookings.py)."""
+    return -(-int(places) >> BOOKED_LOG2)
 
 
 def _tags(zeros: Zeros, sms: int, lines: Any) -> Tags:
