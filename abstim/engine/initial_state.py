@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from math import prod
 from typing import Any
 
@@ -56,6 +57,15 @@ class Zeros:
 
     def __init__(self) -> None:
         self._left = np.empty(0, np.uint8)
+
+    def sparse(self, *shape: Any, dtype: np.dtype) -> np.ndarray:
+        """An array of whose rows hardly more than the beginning is touched: on small pages, if the system has both."""
+        sizes = [int(n) for n in shape]
+        length = prod(sizes) * dtype.itemsize
+        pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+        return np.frombuffer(pages, np.uint8, length).view(dtype).reshape(sizes)
 
     def __call__(self, *shape: Any, dtype: np.dtype | type = np.int64) -> np.ndarray:
         sizes = [int(n) for n in shape]
@@ -114,8 +124,8 @@ def _new_l1d(zeros: Zeros, m: np.ndarray) -> L1D:
     return L1D(
         zeros(sms, lines), zeros(sms, lines), zeros(sms, lines), zeros(sms, lines, dtype=L1D_LINE), zeros(sms, HINTS),
         zeros(sms, banks, dtype=PIPE), zeros(sms, banks, m["pipe_stages"], dtype=TRANSACTION),
-        zeros(sms, m["miss_queue"] * real), zeros(sms, _waiters(m) * real, dtype=WAITER),
-        zeros(sms, ACCESSES * real, dtype=ACCESS), zeros(sms, ISSUED_ACCESSES * real, dtype=ISSUED_ACCESS),
+        zeros(sms, m["miss_queue"] * real), zeros.sparse(sms, _waiters(m) * real, dtype=WAITER),
+        zeros.sparse(sms, ACCESSES * real, dtype=ACCESS), zeros(sms, ISSUED_ACCESSES * real, dtype=ISSUED_ACCESS),
     )  # fmt: skip
 
 
