@@ -90,7 +90,8 @@ def pass_through(c, i, w, time):
         result_of(c, w, i, time, end)
         return
     sm.unit_free[:] = 0
-    issue_access(c, i, w, time * m.register_steps, 0, 0, 0, 0, time)
+    sm.collector[0, :], sm.port_start[0, :], sm.port_alloc[0, :], sm.last_alloc[:] = 0, 0, 0, 0  # nothing is before it
+    issue_access(c, i, w, 0, 0, time)
     step = 0
     while sm.outstanding[w]:
         step += 1
