@@ -126,9 +126,9 @@ def test_lanes_of_one_signature_and_machine_are_run_once(monkeypatch):
     part = random_lanes(np.random.default_rng(22), load_gpu("gtx480"))
     counts = []
 
-    def counted(parts):
+    def counted(parts, threads):
         counts.append(sum(len(own.first) for own in parts))
-        return run_compiled(parts)
+        return run_compiled(parts, threads)
 
     monkeypatch.setattr("abstim.occupancy_vector.lanes.run_compiled", counted)
     slower = part._replace(machine=part.machine + 64)

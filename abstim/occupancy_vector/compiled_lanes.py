@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float64, Int64
 
 from abstim.occupancy_vector.lane_records import (
     BLOCK,
+    DUAL_WIDTH,
     LOADS,
     POOL_COUNT,
     PROGRESS,
@@ -38,17 +41,24 @@ def run_compiled(parts: Sequence[Lanes], threads: int | None = None) -> list[Out
     stopped = np.zeros(1, np.int64)
     found = [Outcome(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
 
-    def task(k: int, own: slice) -> None:
-        found[k].end[own], found[k].issued[own] = _run(parts[k], own, stopped)
+    def task(own: tuple[int, slice]) -> None:
+        k, share = own
+        lane, ends = new_lane(parts[k].layout, parts[k].residents), np.zeros(len(parts[k].first[share]), np.int64)
+        found[k].end[share], found[k].issued[share] = _run_on(lane, parts[k], share, ends, stopped)
 
     tasks = [(k, own) for k, part in enumerate(parts) for own in _shares(len(part.first), len(parts), count)]
-    with ThreadPoolExecutor(count) as pool:
+    _on_threads(task, tasks, count, stopped)
+    return found
+
+
+def _on_threads(task: Callable[[Any], None], tasks: Sequence[Any], threads: int | None, stopped: np.ndarray) -> None:
+    """Every task, on threads; when one fails, or the user has had enough, the others stop soon."""
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
         try:
-            list(pool.map(task, *zip(*tasks, strict=True)))
+            list(pool.map(task, tasks))
         except BaseException:
             stopped[0] = 1
             raise
-    return found
 
 
 def _shares(lanes: int, parts: int, threads: int) -> Iterator[slice]:
@@ -58,13 +68,14 @@ def _shares(lanes: int, parts: int, threads: int) -> Iterator[slice]:
         yield slice(first, min(lanes, first + size))
 
 
-def _run(part: Lanes, own: slice, stopped: np.ndarray) -> Outcome:
-    first, stop = part.first[own], part.stop[own]
-    progress, ends = np.zeros(len(first), PROGRESS), np.zeros(len(first), np.int64)
-    progress["next"], progress["stop"] = first, stop
-    lane = new_lane(part.layout, part.residents)
+def _run_on(
+    lane: Lane, part: Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ends, items issued) of some lanes of a part, in the state `lane`."""
+    progress = np.zeros(len(part.first[own]), PROGRESS)
+    progress["next"], progress["stop"] = part.first[own], part.stop[own]
     run_lanes(lane, part.streams, _shape(part), part.machine, progress, ends, stopped)
-    return Outcome(ends, progress["issued"])
+    return ends, progress["issued"]
 
 
 def _shape(part: Lanes) -> np.ndarray:
@@ -106,3 +117,37 @@ def new_lane(layout: Layout, residents: int) -> Lane:
         pool_bounds=np.zeros(1 << POOL_COUNT, np.int64),
         picked=np.zeros((layout.schedulers, 2), np.int64),
     )
+
+
+# Of Lane: all arrays of times, which have derivatives beside them where they are asked for
+_TIMES = ("ready", "floor", "drain", "loads", "results", "clock", "drained", "memory_starts", "special_free",
+          "pool_free", "servers", "begins")  # fmt: skip
+
+
+def run_with_derivatives(
+    part: Lanes, term_slopes: Float64[np.ndarray, "item term name"], number_slopes: Float64[np.ndarray, "number name"]
+) -> Float64[np.ndarray, "lane tick_and_names"]:
+    """The end of each lane, in ticks, and how it changes with each of up to DUAL_WIDTH - 1 parameters, given how TERMS
+    and NUMBERS do."""
+    terms = _dual(part.streams.terms, term_slopes.reshape(-1, term_slopes.shape[-1]))
+    own = part._replace(
+        streams=part.streams._replace(terms=terms), machine=_dual(part.machine, number_slopes)
+    )  # fmt: skip
+    found = np.zeros((len(part.first), DUAL_WIDTH))
+    stopped = np.zeros(1, np.int64)
+
+    def task(share: slice) -> None:
+        lane = new_lane(part.layout, part.residents)
+        lane = lane._replace(**{name: _dual(getattr(lane, name)) for name in _TIMES})
+        found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), DUAL_WIDTH)), stopped)
+
+    _on_threads(task, list(_shares(len(part.first), 1, os.cpu_count() or 1)), None, stopped)
+    return found
+
+
+def _dual(times: Int64[np.ndarray, " time"], slopes: np.ndarray | None = None) -> Float64[np.ndarray, "time dual"]:
+    found = np.zeros((len(times), DUAL_WIDTH))
+    found[:, 0] = times
+    if slopes is not None:
+        found[:, 1 : 1 + slopes.shape[1]] = slopes
+    return found

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
@@ -18,6 +18,7 @@ from functional.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
 
+HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
 BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
 
@@ -37,14 +38,19 @@ def reading(gpu: Gpu) -> tuple:
     spec = gpu.spec
     return (
         gpu.pipeline, spec.coalescing, spec.l1d_bypass, spec.scheduler in ("lrr", "two_level"), spec.issues_per_turn,
-        spec.schedulers_per_sm, spec.sub_cores, *(getattr(spec, f"{kind}_units") for kind in UNITS if kind != "mem"),
+        spec.schedulers_per_sm, spec.sub_cores, spec.register_file_ports,
+        *(getattr(spec, f"{kind}_units") for kind in UNITS if kind != "mem"),
         spec.result_bus_width, gpu.params.atomic_latency_cycles,
     )  # fmt: skip
 
 
 def prepare(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Prepared:
     """Cut a launch into items."""
-    items = cut(table, trace, warps, gpu)
+    return prepared_of(cut(table, trace, warps, gpu))
+
+
+def prepared_of(items: Items) -> Prepared:
+    """A launch's items with what lanes need beside them."""
     rows, terms = items.rows, terms_of(items.rows)
     units = set(np.unique(rows["unit"]).tolist())
     pools = tuple(bool(rows[name].any()) for name in POOLS)
@@ -131,12 +137,18 @@ def queue_of(gpu: Gpu, kind: str) -> int:
 
 
 def machine_of_lanes(gpu: Gpu, found: Found | None, lanes: int) -> Int64[np.ndarray, " number"]:
-    """A design point's NUMBERS; `lanes`: its SMs that have work."""
+    """A design point's NUMBERS, in ticks."""
+    return np.round(numbers_of(gpu, found, lanes) * TICKS).astype(np.int64)
+
+
+def numbers_of(gpu: Gpu, found: Found | None, lanes: int) -> Float64[np.ndarray, " number"]:
+    """A design point's NUMBERS, in cycles; `lanes`: its SMs that have work."""
     spec, params = gpu.spec, gpu.params
     slices = spec.dram_channels * spec.l2_slices_per_channel
-    imbalance = found.imbalance if found else 1.0
     rows_a_sector = found.rows_a_sector if found else 0.0
-    share, channel_share = lanes * imbalance / slices, lanes / spec.dram_channels
+    # the busiest slice keeps the others waiting; where it is none, the switch loses what its queues' heads block
+    slowdown = max(found.imbalance if found else 1.0, 1.0 if spec.crossbar_repeats else 1 / HEAD_OF_LINE)
+    share, channel_share = lanes * slowdown / slices, lanes / spec.dram_channels
     cycles = {
         "request": params.l2_request_cycles,
         "l2_sector": params.l2_sector_cycles * share,
@@ -151,7 +163,7 @@ def machine_of_lanes(gpu: Gpu, found: Found | None, lanes: int) -> Int64[np.ndar
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
     }  # fmt: skip
-    return np.array([round(cycles[name] * TICKS) for name in NUMBERS], np.int64)
+    return np.array([cycles[name] for name in NUMBERS])
 
 
 def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: int, gpu: Gpu, residents: int) -> Lanes:

@@ -226,10 +226,10 @@ def read_pools(warp, code, i, registers, items, time):
             continue
         row = registers[r]
         behind, source = warp.item - row.item, items[row.item]
-        if behind == 1:
-            source.next = max(np.int64(source.next), row.due - offset - warp.start_before)
-        elif behind == 2:
-            source.after_next = max(np.int64(source.after_next), row.due - offset - warp.start_two_before)
+        if behind == 1 and row.due - offset - warp.start_before > source.next:
+            source.next, source.next_of = row.due - offset - warp.start_before, row.latency_of
+        elif behind == 2 and row.due - offset - warp.start_two_before > source.after_next:
+            source.after_next, source.after_next_of = row.due - offset - warp.start_two_before, row.latency_of
 
 
 @jit
@@ -252,6 +252,7 @@ def use_memory(row, item, access, shape):
     elif row.kind == GLOBAL_ATOMIC or (shape.bypass[0] and access.space != LOCAL_MEMORY):
         which = ATOMIC_LATENCY
     item.latency = shape.latency[which] if access.active else 1
+    item.latency_of = shape.latency_of[which] if access.active else 0
     if access.active and (is_data(row, access) or row.kind <= CONST_LOAD):
         item.access = CONSTANT if row.kind <= CONST_LOAD else LOAD
         if row.kind == GLOBAL_STORE:
@@ -267,7 +268,8 @@ def use_pool(row, item, offset):
         item.sp += row.work
     else:
         item.int += row.work
-    item.drain = max(item.drain, row.result + offset)
+    if row.result + offset > item.drain:
+        item.drain, item.drain_of = row.result + offset, row.latency_of
 
 
 @jit
@@ -278,7 +280,7 @@ def reserve(warp, code, i, registers, due, far, near):
         if r >= 0:
             target = registers[r]
             target.of = _FAR if far else _NEAR if near else _POOL
-            target.item, target.due = warp.item, due
+            target.item, target.due, target.latency_of = warp.item, due, code.instructions[i].latency_of
             target.number = warp.far if far else warp.near
 
 
@@ -295,6 +297,7 @@ def add_instruction(warp, code, i, registers, items, access, shape, time):
         use_memory(row, item, access, shape)
     elif special:
         item.occupies, item.latency = row.initiation, row.result - TO_UNIT_CYCLES
+        item.latency_of = row.latency_of
     else:
         use_pool(row, item, offset)
     far = row.unit == MEMORY and is_data(row, access) and row.kind != GLOBAL_STORE

@@ -38,18 +38,20 @@ ITEM = np.dtype(
         ("drain", "i4"),  # cycles from its start to its last result from a pool
         ("fetches", "i4"), ("sp", "i4"), ("int", "i4"),  # slots of the fetch stage; work for the pools, 1 / 16 cycle
         ("barrier", "i4"), ("exit", "i4"), ("access", "i4"),
+        # which latency those cycles have in them: an index of `items.LATENCIES`, 0: none
+        ("next_of", "i4"), ("after_next_of", "i4"), ("drain_of", "i4"), ("latency_of", "i4"),
     ],
     align=True,
 )  # fmt: skip
-# One a static instruction. `pool`: -1, or which of POOLS.
+# One a static instruction. `pool`: -1, or which of POOLS; `latency_of`: as an ITEM's.
 CODE = np.dtype(
     [
         ("kind", "i4"), ("unit", "i4"), ("pool", "i4"), ("work", "i4"), ("initiation", "i4"), ("result", "i4"),
-        ("pc", "i4"), ("bytes", "i4"), ("writes", "i4"),
+        ("pc", "i4"), ("bytes", "i4"), ("writes", "i4"), ("latency_of", "i4"),
     ],
     align=True,
 )  # fmt: skip
-REGISTER = np.dtype([("of", "i8"), ("item", "i8"), ("due", "i8"), ("number", "i8")], align=True)
+REGISTER = np.dtype([(name, "i8") for name in ("of", "item", "due", "number", "latency_of")], align=True)
 WARP = np.dtype(
     [
         (name, "i8")
@@ -71,6 +73,7 @@ class Shape(NamedTuple):
     dual_issue: np.ndarray
     bypass: np.ndarray  # global loads pass L1D by
     latency: np.ndarray  # by SHARED, CONST, HIT, ATOMIC_LATENCY
+    latency_of: np.ndarray  # the same, as an ITEM's
 
 
 class Code(NamedTuple):

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Bool, Int32, Int64
 
 from abstim.engine.design_point import machine_of
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
+from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.occupancy_vector.item_records import (
     ACCESS,
     CODE,
@@ -49,6 +50,11 @@ WORDS = (
 
 _KERNEL = "abstim.occupancy_vector.item_kernel"
 touch_warps, check_paths, cut_paths = (Native(_KERNEL, name) for name in ("touch_warps", "check_paths", "cut_paths"))
+
+
+# Whose cycles an item has in it: an instruction class's latency, or one of the load/store unit's
+MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic")  # by SHARED, CONST, HIT, ATOMIC_LATENCY
+LATENCIES = ("none", *INSTRUCTION_CLASSES, *MEMORY_LATENCIES)
 
 
 class Warps(NamedTuple):
@@ -98,9 +104,22 @@ def _access_offsets(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " wa
     return before[trace.block_offsets].astype(np.int64)
 
 
-def cut(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Items:
-    """The items of every path of a trace on a GPU's pipeline."""
-    return cut_with(_code(table, trace, _instructions(table, trace, gpu)), shape_of(gpu), trace, warps, table)
+def cut(
+    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, latency_of: Int64[np.ndarray, " instr"] | None = None
+) -> Items:
+    """The items of every path of a trace on a GPU's pipeline. `latency_of`: each instruction's class, an index of
+    LATENCIES, for who asks whose latencies an item has in it."""
+    rows = instructions_of(table, trace, gpu)
+    if latency_of is not None:
+        rows["latency_of"] = latency_of
+    return cut_with(_code(table, trace, rows), shape_of(gpu), trace, warps, table)
+
+
+def counted_in(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, chosen: Bool[np.ndarray, " instr"]) -> Items:
+    """The items of `cut` with the number of chosen instructions of a pool in place of their work."""
+    rows = instructions_of(table, trace, gpu)
+    rows["work"] = chosen
+    return cut_with(_code(table, trace, rows), shape_of(gpu), trace, warps, table)
 
 
 def cut_with(code: Code, shape: Shape, trace: Trace, warps: Warps, table: LatencyTable) -> Items:
@@ -155,6 +174,7 @@ def shape_of(gpu: Gpu) -> Shape:
             [pipeline.shared_cycles, pipeline.const_hit_cycles, pipeline.global_hit_cycles,
              params.atomic_latency_cycles], np.int64,
         ),
+        latency_of=np.array([LATENCIES.index(name) for name in MEMORY_LATENCIES], np.int64),
     )  # fmt: skip
 
 
@@ -180,22 +200,29 @@ def _rows(table: LatencyTable) -> np.ndarray:
     return rows
 
 
-def _instructions(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
+def instructions_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
     """The latency table as CODE, with the work of an instruction for its pool."""
     rows = _rows(table)
-    executed = _executions(table, trace)
-    for number, pool in enumerate(POOLS):
+    for number, factor in enumerate(work_a_cycle(table, trace, gpu)):
         own = rows["pool"] == number
-        units = units_of(gpu, pool)
-        crowding = 1.0
-        if gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores:
-            crowding = _crowding(table, np.where(own, executed, 0), units, gpu.spec.result_bus_width)
-        rows["work"][own] = np.round(table.initiation_cycles[own] * WORK_A_CYCLE / units * crowding)
+        rows["work"][own] = np.round(table.initiation_cycles[own] * factor)
     units_by_kind = np.array([units_of(gpu, kind) if kind != "mem" else 1 for kind in UNITS])
     rows["result"] = table.result_cycles - _start_delay(table, gpu.pipeline.register_banks, 1) + _start_of(table, gpu)
     # of several units, one takes the next instruction while another is busy
     rows["initiation"] = np.maximum(1, table.initiation_cycles // units_by_kind[table.unit])
     return rows
+
+
+def work_a_cycle(table: LatencyTable, trace: Trace, gpu: Gpu) -> list[float]:
+    """What a cycle of initiation is as work for each of POOLS, in 1 / WORK_A_CYCLE cycles."""
+    executed, pools = _executions(table, trace), _rows(table)["pool"]
+    shared = gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores
+    found = []
+    for number, pool in enumerate(POOLS):
+        units, own = units_of(gpu, pool), np.where(pools == number, executed, 0)
+        crowding = _crowding(table, own, units, gpu.spec.result_bus_width) if shared else 1.0
+        found.append(WORK_A_CYCLE / units * crowding)
+    return found
 
 
 def _start_of(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " instr"]:

@@ -113,7 +113,7 @@ def begin_of(lane, shape, m, s, slot):
     if unit == MEMORY:
         time = later(time, get(lane.memory_starts, QUEUE - 1))
     elif unit:
-        time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - at(get(m, SPECIAL_SLACK)))
+        time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - get(m, SPECIAL_SLACK))
     for n in range(POOLS):
         if lane.pools[slot] & (1 << n):
             time = later(time, get(lane.pool_free, POOLS * g + n) - at(get(m, POOL_SLACK)) - TO_UNIT)

@@ -14,6 +14,7 @@ QUEUE = 4  # memory instructions between issue and the load/store unit
 WORK_A_CYCLE = 16  # an item's work for a pool is counted in 16ths of a cycle
 LOADS, RESULTS = 16, 16  # far and near results a warp remembers; older ones count as the oldest of these
 SPECIALS, POOL_COUNT = 3, 2
+DUAL_WIDTH = 16  # of a time with derivatives: its tick, and how it changes with each of the others
 
 # What an access did: fields of a word, from the lowest bit up: (name, bits)
 ACCESS_WORD = (("occupies", 8), ("level", 2), ("sectors", 8), ("dram_sectors", 8), ("part", 6))

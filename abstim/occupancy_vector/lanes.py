@@ -31,8 +31,8 @@ def block_slots(residents: int) -> int:
     return next(count for count in BLOCK_SLOTS if count >= residents)
 
 
-def run(parts: Sequence[Lanes]) -> list[Outcome]:
-    """Run the lanes of every part; equal ones once."""
+def run(parts: Sequence[Lanes], threads: int | None = None) -> list[Outcome]:
+    """Run the lanes of every part, on at most so many threads (None: one a core); equal ones once."""
     seen: dict[tuple, tuple[int, int]] = {}
     own: list[list[int]] = [[] for _ in parts]  # the lanes of each part that are the first of their kind
     places = []
@@ -43,7 +43,7 @@ def run(parts: Sequence[Lanes]) -> list[Outcome]:
             if place == (k, len(own[k])):
                 own[k].append(n)
             places.append(place)
-    found = run_compiled([_chosen(part, lanes) for part, lanes in zip(parts, own, strict=True)])
+    found = run_compiled([_chosen(part, lanes) for part, lanes in zip(parts, own, strict=True)], threads)
     stops = np.cumsum([len(part.first) for part in parts])
     outcomes = [Outcome(found[k].end[n : n + 1], found[k].issued[n : n + 1]) for k, n in places]
     return [

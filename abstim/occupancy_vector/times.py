@@ -1,9 +1,9 @@
 """Times of the compiled lanes, kept in arrays: whole numbers of ticks, or those with their derivatives.
 
-An array [time] of integers holds ticks, an array [time, WIDTH] of floats *duals* (forward-mode differentiation:
-Griewank and Walther, Evaluating Derivatives, 2008): the tick, and how it changes with each of WIDTH - 1 parameters.
-A dual is one vector of the processor; what compares looks at ticks alone. Of two equal ticks the later one has the mean
-of both derivatives.
+An array [time] of integers holds ticks, an array [time, DUAL_WIDTH] of floats *duals*: the tick, and how it changes
+with each of some parameters (forward-mode differentiation: Griewank and Walther, Evaluating Derivatives, 2008). A dual
+is one vector of the processor; what compares looks at ticks alone. Of two equal ticks the later one has the mean of
+both derivatives.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from abstim.occupancy_vector.lane_records import PARTS
+from abstim.occupancy_vector.lane_records import DUAL_WIDTH, PARTS
 from functional.disk.compile import jit
 
-WIDTH = 16  # of a dual
-_VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)
+_VECTOR = ir.VectorType(ir.DoubleType(), DUAL_WIDTH)
 
 
 class Dual(numba.types.Type):
@@ -47,7 +46,7 @@ def _are_duals(times) -> bool:
 def _place(context, builder, kind, times, k):
     """Pointer to dual `k` of an array."""
     array = cgutils.create_struct_proxy(kind)(context, builder, times)
-    address = builder.gep(array.data, [builder.mul(k, ir.Constant(k.type, WIDTH))])
+    address = builder.gep(array.data, [builder.mul(k, ir.Constant(k.type, DUAL_WIDTH))])
     return builder.bitcast(address, _VECTOR.as_pointer())
 
 
@@ -89,7 +88,7 @@ def _later(typing, a, b):
     def code(context, builder, signature, arguments):
         first, second = arguments
         one, other = _tick(builder, first), _tick(builder, second)
-        half = ir.Constant(_VECTOR, [0.5] * WIDTH)
+        half = ir.Constant(_VECTOR, [0.5] * DUAL_WIDTH)
         mean = builder.fmul(builder.fadd(first, second), half)
         larger = builder.select(builder.fcmp_ordered(">", one, other), first, second)
         return builder.select(builder.fcmp_ordered("==", one, other), mean, larger)
@@ -99,7 +98,7 @@ def _later(typing, a, b):
 
 def _ticks(builder, number):
     """A whole number as a dual that nothing changes."""
-    zero = ir.Constant(_VECTOR, [0.0] * WIDTH)
+    zero = ir.Constant(_VECTOR, [0.0] * DUAL_WIDTH)
     return builder.insert_element(zero, builder.sitofp(number, ir.DoubleType()), ir.Constant(ir.IntType(32), 0))
 
 
@@ -131,7 +130,10 @@ def _with_number(operation):
 
 def _everywhere(builder, number):
     """A vector of one number."""
-    undefined, same = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+    undefined, same = (
+        ir.Constant(_VECTOR, ir.Undefined),
+        ir.Constant(ir.VectorType(ir.IntType(32), DUAL_WIDTH), [0] * DUAL_WIDTH),
+    )
     return builder.shuffle_vector(
         builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0)), undefined, same
     )
@@ -149,7 +151,7 @@ def _scaled(typing, a, b):
 def _shared(typing, a, b):
     def code(context, builder, signature, arguments):
         whole = builder.fmul(arguments[0], _everywhere(builder, builder.sitofp(arguments[1], ir.DoubleType())))
-        found = builder.fmul(whole, ir.Constant(_VECTOR, [1 / PARTS] * WIDTH))
+        found = builder.fmul(whole, ir.Constant(_VECTOR, [1 / PARTS] * DUAL_WIDTH))
         tick = builder.sitofp(builder.fptosi(_tick(builder, found), ir.IntType(64)), ir.DoubleType())
         return builder.insert_element(found, tick, ir.Constant(ir.IntType(32), 0))
 
