@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, summaries
-from abstim.analytic.ranking import pooled, rank_random
 from abstim.analytic.space import random_points
 from abstim.gpu.config import load_gpu
 from abstim.models import run, run_many
 from abstim.session.session import open_session
+from abstim.study.ranking import pooled, rank_random
 from functional.errors import InputError
 
 REAL = load_gpu("gtx480", ["perfect_memory=false"])

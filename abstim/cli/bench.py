@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.bench_sample import bench_sample
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import GpuName, Json, Model, Overrides
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def bench(
             rich_help_panel=_SAMPLE,
         ),
     ] = None,
+    model: Model = "detailed",
     points: Annotated[int, typer.Option(help="Design points to time in one call.")] = 1,
     rounds: Annotated[int, typer.Option(help="Go over all benchmarks so often; 5 or more show the noise.")] = 1,
     reference: Annotated[
@@ -79,8 +80,8 @@ def bench(
     `abstim bench --stage sample --set perfect_memory=false`
     """
     if "sample" in (stage or ()):
-        _only(stage=len(stage or ()) > 1, points=points > 1, rounds=rounds > 1, reference=reference, variant=variant,
-              compare=compare)  # fmt: skip
+        _only(stage=len(stage or ()) > 1, model=model != "detailed", points=points > 1, rounds=rounds > 1,
+              reference=reference, variant=variant, compare=compare)  # fmt: skip
         return bench_sample(names or (), group or (), method or (), gpu, overrides or (), as_json)
     if method:
         raise InputError("--method needs --stage sample")
@@ -96,7 +97,14 @@ def bench(
     beside = against.read(reference, variant or (), chosen) if reference else None
     with progress(quiet=as_json) as report:
         found = library.bench(
-            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, rounds, beside, report
+            chosen,
+            stage or library.STAGES,
+            load_gpu(gpu, overrides or ()),
+            points,
+            rounds,
+            beside,
+            report,
+            model,
         )
     json = found.to_json()
     verdicts = comparison.compare(old, json) if old else []

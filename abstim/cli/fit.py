@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import Json, Overrides
+from abstim.cli.options import Json, Model, Overrides
 
 if TYPE_CHECKING:
     from abstim.study.fit import Fit
@@ -38,6 +38,7 @@ def fit(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="TOML", help="Write the fitted GPU here.")
     ] = None,
+    model: Model = "detailed",
     as_json: Json = False,
 ) -> None:
     """Fit latencies and service times of a GPU to measured cycles.
@@ -60,7 +61,7 @@ def fit(
     with progress(quiet=as_json) as report:
         found = library.fit(
             table, names, gpu=gpu, overrides=overrides or (), fraction=split, seed=seed, factor=factor,
-            polish_rounds=rounds, reference=reference.name, progress=report,
+            polish_rounds=rounds, reference=reference.name, model=model, progress=report,
         )  # fmt: skip
     if output is not None:
         found.save(output)

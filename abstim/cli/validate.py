@@ -29,7 +29,10 @@ def validate(
     points: Annotated[
         int,
         typer.Option(
-            min=0, max=100_000, help="Instead of a reference: the analytic model against the engine on random GPUs."
+            min=0,
+            max=100_000,
+            help="Instead of a reference: the analytic model (or --model occupancy) against the detailed one on "
+            "random GPUs.",
         ),
     ] = 0,
     as_json: Json = False,
@@ -46,7 +49,7 @@ def validate(
     `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
     """
     if points:
-        _rank(benchmark or [], points, as_json)
+        _rank(benchmark or [], points, "analytic" if model == "detailed" else model, as_json)
         return
     from abstim.show.tables import print_json, progress
     from abstim.study import validate as library
@@ -72,15 +75,15 @@ def validate(
     _print(found)
 
 
-def _rank(benchmarks: list[str], points: int, as_json: bool) -> None:
-    from abstim.analytic.ranking import pooled, rank_random
+def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None:
     from abstim.show.tables import print_json, print_table, progress
+    from abstim.study.ranking import pooled, rank_random
     from functional.errors import InputError
 
     if not benchmarks:
         raise InputError("--points needs at least one --benchmark")
     with progress(quiet=as_json) as report:
-        found = rank_random(benchmarks, points, progress=report)
+        found = rank_random(benchmarks, points, model=model, progress=report)
     if as_json:
         print_json({"rankings": [r.to_json() for r in found], "pooled_correlation": pooled(found)})
         return
@@ -97,7 +100,7 @@ def _rank(benchmarks: list[str], points: int, as_json: bool) -> None:
         for r in found
     ]
     heads = ("benchmark", "points", "rank correlation", "mean error", "median ratio", "a point", "detailed")
-    print_table("Analytic model against the engine, on random GPUs", heads, rows)
+    print_table(f"Model {model} against the detailed one, on random GPUs", heads, rows)
     print(f"Rank correlation of all together: {pooled(found):.4f}")
 
 

@@ -190,15 +190,16 @@ def add_wait(mask, which, waited, back, number):
 
 
 @jit
-def begins_item(warp, row, items, time, wait, shape):
+def begins_item(warp, row, items, time, earliest, wait, shape):
     """Does an instruction that a lone warp issues at `time` begin an item?"""
     if warp.item < warp.first:
         return True
     item = items[warp.item]
     special = row.unit != POOLED
     return (
-        shape.single[0] or time > warp.time + 1 or wait.mask[0] or wait.mask[1] or item.barrier
+        shape.single[0] or time > earliest or wait.mask[0] or wait.mask[1] or item.barrier
         or (special and item.unit != POOLED) or row.kind == BARRIER or item.cycles >= LONGEST_RUN
+        or np.int64(row.pc) // shape.fetch_line[0] != item.line
     )  # fmt: skip
 
 
@@ -329,7 +330,7 @@ def follow(warp, code, i, registers, free, items, access, shape, wait):
         time = max(time, free[unit])
         free[unit] = time + row.initiation
     warp.paired = paired and time == warp.time
-    if begins_item(warp, row, items, time, wait, shape):
+    if begins_item(warp, row, items, time, earliest, wait, shape):
         begin_item(warp, row, items, time, wait, shape)
     read_pools(warp, code, i, registers, items, time)
     add_instruction(warp, code, i, registers, items, access, shape, time)

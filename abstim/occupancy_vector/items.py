@@ -38,7 +38,7 @@ MOST_INSTRUCTIONS = 2_000_000  # cut at once: items take four times the room of 
 
 # Fields of a word, from the lowest bit up: (name, bits)
 WORDS = (
-    (("cycles", 4), ("front", 8), ("unit", 3), ("unit_offset", 4), ("far", 1), ("near", 1), ("barrier", 1),
+    (("cycles", 4), ("front", 8), ("unit", 3), ("unit_offset", 6), ("far", 1), ("near", 1), ("barrier", 1),
      ("exit", 1), ("fetches", 2)),
     (("next", 16), ("after_next", 16)),
     (("sp", 16), ("int", 16)),

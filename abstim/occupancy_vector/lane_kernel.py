@@ -51,7 +51,8 @@ FIRST_ISSUE = DISPATCH_CYCLES * TICKS
 SPECIALS, POOLS = 3, 2  # special units and pools of a group of schedulers
 OCCUPIES_MASK, LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = 255, 8, 10, 18, 26  # ACCESS_WORD
 SP, INT = 1, 2  # Lane.pools
-FAR_OFF = 1 << 62
+FAR_OFF = 1 << 50
+ORDER_BITS = 8  # rows of a scheduler
 CHECK_STEPS = 1 << 12  # between two looks at whether the caller has had enough
 
 
@@ -75,27 +76,23 @@ def pick(lane, shape, m, s):
     find_bounds(lane, shape, m, s)
     clock, first = at(get(lane.clock, s)), s * shape.rows
     begin = 0 if shape.priority else lane.last[s] + 1
-    time, row = soonest(lane, first, begin, shape.rows, clock, FAR_OFF)
-    if time > clock and begin:
-        other, other_row = soonest(lane, first, 0, begin, clock, time)
-        if other < time:
-            time, row = other, other_row
-    lane.picked[s, 0], lane.picked[s, 1] = max(time, clock), row
-    return lane.picked[s, 0]
+    best = soonest(lane, first, begin, shape.rows, clock, -begin, FAR_OFF << ORDER_BITS)
+    if begin:
+        best = soonest(lane, first, 0, begin, clock, shape.rows - begin, best)
+    time, row = best >> ORDER_BITS, (best & ((1 << ORDER_BITS) - 1)) + begin
+    lane.picked[s, 0], lane.picked[s, 1] = time, row if row < shape.rows else row - shape.rows
+    return time
 
 
 @jit
-def soonest(lane, first, begin, stop, clock, best):
-    """(tick, row) of the first row of `begin` .. `stop` - 1 that can issue by `clock`, or soonest, before `best`."""
-    row = begin
+def soonest(lane, first, begin, stop, clock, ahead, best):
+    """The least of `best` and what rows `begin` .. `stop` - 1 have: the tick they can issue at, `clock` or later, above
+    their place in the order, `ahead` places on. One number, so that no branch has to be guessed."""
     for r in range(begin, stop):
         slot = np.uint64(first + r)  # without a sign, Numba does not look whether it counts from the end
         time = max(lane.due[slot], max(lane.unit_bounds[lane.units[slot]], lane.pool_bounds[lane.pools[slot]]))
-        if time < best:
-            best, row = time, r
-            if time <= clock:
-                break
-    return best, row
+        best = min(best, (max(time, clock) << ORDER_BITS) + r + ahead)
+    return best
 
 
 @jit

@@ -110,6 +110,7 @@ class BenchResult:
     against: list[Against] = field(default_factory=list)
     yardstick_seconds: list[float] = field(default_factory=list)  # of each round: `machine.yardstick_seconds`
     machine: dict[str, Any] = field(default_factory=describe_machine)
+    model: str = "detailed"  # of the stage `time`
 
     def stages(self) -> list[str]:
         """Those that were measured, in order."""
@@ -126,6 +127,7 @@ class BenchResult:
             "machine": self.machine,
             "gpu": self.gpu,
             "points": self.points,
+            "model": self.model,
             "yardstick_seconds": self.yardstick_seconds,
             "benchmarks": {n: {s: r.to_json() for s, r in found.items()} for n, found in self.rates.items()},
             "geomean": {s: {figure: self.geomean(s, figure) for figure in FIGURES} for s in self.stages()},

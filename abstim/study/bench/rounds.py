@@ -9,12 +9,13 @@ from statistics import median
 from typing import Any
 
 from abstim.gpu.config import Gpu, load_gpu
+from abstim.models import DETAILED
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.study.bench.against import Reference, against
 from abstim.study.bench.host import yardstick_seconds
 from abstim.study.bench.rate import STAGES, BenchResult
-from abstim.study.bench.stages import MEASURE
+from abstim.study.bench.stages import MEASURE, time_by
 from functional.errors import InputError
 
 MOST_ROUNDS = 1000
@@ -28,6 +29,7 @@ def bench(
     rounds: int = 1,
     reference: Reference | None = None,
     progress: Progress = silent,
+    model: str = DETAILED,
 ) -> BenchResult:
     """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`).
 
@@ -35,13 +37,16 @@ def bench(
     With `reference` every benchmark is also timed on its variants.
     """
 
+    if reference is not None and model != DETAILED:
+        raise InputError("the comparison with the reference is of the detailed model; leave --model out")
+    measure = MEASURE | {"time": time_by(model)}
     for stage in stages:
         if stage not in STAGES:
             raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
     if not 1 <= rounds <= MOST_ROUNDS:
         raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
     gpu = gpu or load_gpu("gtx480")
-    gpus, found = design_points(gpu, points), BenchResult(gpu.name, points, {})
+    gpus, found = design_points(gpu, points), BenchResult(gpu.name, points, {}, model=model)
     sessions: dict[str, Session] = {}
     for number in range(rounds):
         yardsticks = []
@@ -49,7 +54,7 @@ def bench(
             progress(f"bench {name}", number * len(names) + place, len(names) * rounds)
             session = sessions.get(name) or sessions.setdefault(name, open_session(name))
             yardsticks.append(yardstick_seconds())
-            rates = {stage: MEASURE[stage](session, gpus) for stage in stages}
+            rates = {stage: measure[stage](session, gpus) for stage in stages}
             earlier = found.rates.get(name)
             found.rates[name] = {s: earlier[s].merged(r) for s, r in rates.items()} if earlier else rates
         found.yardstick_seconds.append(median(yardsticks))

@@ -12,6 +12,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import Gpu
+from abstim.progress import silent
 from abstim.study.bench.rate import Rate
 
 if TYPE_CHECKING:
@@ -96,6 +97,19 @@ def time_stage(session: Session, gpus: Sequence[Gpu]) -> tuple[Rate, list[list[A
 def _stepped(result: Any, kind: str, trace: Any) -> int:
     """Instructions the engine walked for a result; all of the trace's if it does not say."""
     return result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum()))
+
+
+def time_by(model: str) -> Callable[[Session, Sequence[Gpu]], Rate]:
+    """The stage `time` of a model. Raises InputError for a name that is none."""
+    from abstim.models import DETAILED, model_named
+
+    if model == DETAILED:
+        return _time
+    chosen = model_named(model)
+    return lambda session, gpus: replace(
+        _rate(session, lambda: chosen.time(session, gpus, "all", silent), len(gpus))[0],
+        stepped_thread_instructions=0, stepped_warp_instructions=0,
+    )  # fmt: skip
 
 
 MEASURE = {"parse": _parse, "characterize": _characterize, "execute": _execute, "time": _time}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
+from abstim.gradient.kernels import kernel_of
 from abstim.gradient.recorded_kernel import RecordedKernel
+from abstim.gradient.timed_kernel import TimedKernel
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
 from abstim.study.validate import Measured
@@ -24,7 +27,7 @@ class Observations:
     `entry`: which kernel a launch is of. A launch weighs 1 / sqrt(launches of its kernel), so that kernels weigh alike.
     """
 
-    kernels: list[RecordedKernel]
+    kernels: list[TimedKernel]
     measured: list[Measured]
     cycles: Float64[np.ndarray, " launch"]
     entry: Int64[np.ndarray, " launch"]
@@ -66,7 +69,7 @@ class Observations:
         return observations([self.kernels[e] for e in own], [self.measured[e] for e in own])
 
 
-def observations(kernels: Sequence[RecordedKernel], measured: Sequence[Measured]) -> Observations:
+def observations(kernels: Sequence[TimedKernel], measured: Sequence[Measured]) -> Observations:
     """Kernels with what was measured of them; a kernel's launches are those measured, in the same order."""
     cycles = np.array([c for entry in measured for c in entry.cycles.values()], float)
     entry = np.repeat(np.arange(len(measured)), [len(entry.cycles) for entry in measured])
@@ -89,18 +92,18 @@ def gpus_of(table: Sequence[Measured], gpu: str | None, overrides: Sequence[str]
 
 
 def kernels_of(
-    table: Sequence[Measured], names: Sequence[str], gpus: dict[str, Gpu], progress: Progress
+    table: Sequence[Measured], names: Sequence[str], gpus: dict[str, Gpu], model: str, progress: Progress
 ) -> Observations:
-    """Execute every benchmark of a table once, and make its kernels. Raises InputError for one that cannot run."""
+    """Execute every benchmark of a table once, and make its kernels. Raises InputError for one that cannot run, or a
+    model that has no derivatives."""
+    make = partial(RecordedKernel, keep_bytes=0) if model == "detailed" else kernel_of(model)
     sessions: dict[str, Session] = {}
-    kernels = []
+    kernels: list[TimedKernel] = []
     for number, entry in enumerate(table):
         progress("execute", number, len(table))
         if entry.benchmark not in sessions:
             sessions[entry.benchmark] = open_session(entry.benchmark)
-        kernels.append(
-            RecordedKernel(sessions[entry.benchmark], names, gpus[entry.variant], list(entry.cycles), keep_bytes=0)
-        )
+        kernels.append(make(sessions[entry.benchmark], names, gpus[entry.variant], list(entry.cycles)))
     return observations(kernels, table)
 
 

@@ -33,6 +33,7 @@ def fit(
     bounds: Mapping[str, tuple[float, float]] | None = None,
     polish_rounds: int = POLISH_ROUNDS,
     reference: str = "a table of cycles",
+    model: str = "detailed",
     progress: Progress = silent,
 ) -> Fit:
     """Values of some parameters of a GPU with which it takes the cycles of a table (`validate.read_reference`).
@@ -40,6 +41,8 @@ def fit(
     `names`: keys of [params], [latency_cycles] or [initiation_cycles]. `gpu`: as for `load_gpu`; None: the variants'
     own. Parameters start at the GPU's values, `overrides` included, and stay within `factor` of there, or within
     `bounds`. `fraction` of the benchmarks are fitted, the others held out, chosen by `seed`. Same input, same result.
+
+    `model`: detailed or occupancy, what predicts cycles.
 
     Raises InputError for unknown names, variants of several GPUs, or a benchmark that cannot run.
     """
@@ -51,7 +54,7 @@ def fit(
         raise InputError(f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
     name, gpus = gpus_of(table, gpu, overrides)
     inside, outside = split(table, fraction, seed)
-    everything = kernels_of(table, names, gpus, progress)
+    everything = kernels_of(table, names, gpus, model, progress)
     data, held_out = everything.part(inside), everything.part(outside) if outside else None
     start = everything.kernels[0].defaults()
     if (start <= 0).any():
