@@ -26,7 +26,7 @@ def result(seed, scale=1.0, noise=0.02, rounds=6, machine=1.0):
         n: scale * base * slow * np.exp(noise / 4 * rng.standard_normal(rounds))
         for n, base in zip(NAMES, (1, 3, 9), strict=True)
     }
-    rates = {n: {"time": Rate(tuple(map(float, t)), 1.0, 1, 1, 1, 1)} for n, t in times.items()}
+    rates = {n: {"time": Rate(tuple(map(float, t)), tuple(map(float, t)), 1.0, 1, 1, 1, 1)} for n, t in times.items()}
     return BenchResult(
         "gtx480", 1, rates, yardstick_seconds=(0.01 * machine * (slow / machine) ** 0.5).tolist()
     ).to_json()

@@ -61,7 +61,9 @@ def with_windows(run):
 
 def bench_result():
     counts = (10**7, 10**6, 10**7, 10**6)
-    rates = {n: {s: Rate((0.1, 0.2, 0.3), 1.0, *counts) for s in ("execute", "time")} for n in ("x", "y")}
+    rates = {
+        n: {s: Rate((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), 1.0, *counts) for s in ("execute", "time")} for n in ("x", "y")
+    }
     rows = [Against(n, "g", "GTX480_a", 990, 1000, 10**7, 0.4, 0.5, 100.0) for n in ("x", "y")]
     return BenchResult("gtx480", 1, rates, rows, [0.01]).to_json()
 

@@ -90,7 +90,7 @@ def test_design_points_are_different_and_begin_with_the_gpu():
 
 def test_rates_keep_stepped_and_represented_apart():
     counts = (320_000_000, 10_000_000, 32_000_000, 10**6)
-    fast, slow = Rate((1.0,), 2.0, *counts), Rate((4.0, 3.0, 9.0), 5.0, *counts)
+    fast, slow = Rate((1.0,), (1.5,), 2.0, *counts), Rate((4.0, 3.0, 9.0), (7.0, 6.0, 8.0), 5.0, *counts)
     result = BenchResult("gtx480", 1, {"x": {"time": fast}, "y": {"time": slow}}).to_json()
     assert result["benchmarks"]["x"]["time"]["thread_mips"] == pytest.approx(320)
     assert result["geomean"]["time"]["thread_mips"] == pytest.approx(160)

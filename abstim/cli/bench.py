@@ -128,13 +128,22 @@ def _print_rates(found: BenchResult) -> None:
     from abstim.study.bench import FIGURES
 
     rows = [
-        (name, stage, duration(r.first_seconds), duration(r.seconds), *map(quantity, r.mips.values()))
+        (
+            name,
+            stage,
+            duration(r.first_seconds),
+            duration(r.seconds),
+            duration(r.cpu_seconds),
+            *map(quantity, r.mips.values()),
+        )
         for name, stages in found.rates.items()
         for stage, r in stages.items()
     ]
-    rows += [("geometric mean", s, "", "", *(quantity(found.geomean(s, f)) for f in FIGURES)) for s in found.stages()]
+    rows += [
+        ("geometric mean", s, "", "", "", *(quantity(found.geomean(s, f)) for f in FIGURES)) for s in found.stages()
+    ]
     title = f"{found.gpu}, {found.points} design point{'s' if found.points > 1 else ''}, {found.machine['cpus']} CPUs"
-    columns = ("benchmark", "stage", "first", "median", "thread", "warp", "stepped thr.", "stepped warp")
+    columns = ("benchmark", "stage", "first", "median", "processor", "thread", "warp", "stepped thr.", "stepped warp")
     print_table(f"{title}; MIPS, represented and stepped", columns, rows, left=2)
 
 

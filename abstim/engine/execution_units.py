@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abstim.engine.bookings import book, count, is_taken, taken
 from abstim.engine.load_store import occupancy_of, result_of
 from abstim.engine.memory_pipe import issue_access
 from abstim.engine.operand_collectors import collect, pool_of, port_of, read_operands, write_back
@@ -19,28 +20,18 @@ def started(sm, m, kind, w):
 
 
 @jit
-def free_bus(c, slot, due):
-    """A result bus that is free in cycle `due`, whose row of the ring is `slot`; one too many if none is."""
-    bus = 0
-    while bus < c.machine.result_bus and c.buses[slot, bus] == due:
-        bus += 1
-    return bus
-
-
-@jit
 def start_on_unit(c, port, earliest, latency, initiation):
     """First cycle in which a unit of the port is free, its result slot is free and a result bus is free; books them."""
     sm, m, time = c.sm, c.machine, earliest
     while True:
         due = time + latency
         slot = due & (m.ring - 1)
-        bus = free_bus(c, slot, due)
-        if bus < m.result_bus:
+        if taken(c.buses, slot, 0, due) < m.result_bus:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
-                if sm.unit_free[unit] <= time and c.results[slot, unit] != due:
+                if sm.unit_free[unit] <= time and not is_taken(c.results, slot, unit, due):
                     sm.unit_free[unit] = time + initiation
-                    c.results[slot, unit] = due
-                    c.buses[slot, bus] = due
+                    book(c.results, slot, unit, due)
+                    count(c.buses, slot, due)
                     return time
         time += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from abstim.engine.state import (
     ACCESS,
     ACCESSES,
     BANK,
+    BOOKED_LOG2,
     CHANNEL,
     EMPTY,
     HINTS,
@@ -56,6 +58,15 @@ class Zeros:
     def __init__(self) -> None:
         self._left = np.empty(0, np.uint8)
 
+    def sparse(self, *shape: Any, dtype: np.dtype) -> np.ndarray:
+        """An array of whose rows hardly more than the beginning is touched: on small pages, if the system has both."""
+        sizes = [int(n) for n in shape]
+        length = prod(sizes) * dtype.itemsize
+        pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+        return np.frombuffer(pages, np.uint8, length).view(dtype).reshape(sizes)
+
     def __call__(self, *shape: Any, dtype: np.dtype | type = np.int64) -> np.ndarray:
         sizes = [int(n) for n in shape]
         length = prod(sizes) * np.dtype(dtype).itemsize
@@ -77,12 +88,17 @@ def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles
         texture=_tags(zeros, sms, m["l1t_sets"] * m["l1t_ways"]),
         l1d=_new_l1d(zeros, m),
         scoreboard=zeros(sms, m["warp_slots"], m["register_count"]),
-        results=zeros(sms, m["ring"], m["first_unit"][-1]),
-        buses=zeros(sms, m["ring"], m["result_bus"]),
-        register_banks=zeros(sms, m["ring"] * m["register_steps"], m["banks"]),
+        results=zeros(sms, m["ring"], _words(m["first_unit"][-1])),
+        buses=zeros(sms, m["ring"], 1),
+        register_banks=zeros(sms, m["ring"] * m["register_steps"], _words(m["banks"])),
         shared=_new_shared(zeros, m),
         record=_new_record(int(m["warps_per_block"]), thread_blocks, windows, window_cycles),
     )
+
+
+def _words(places: Any) -> int:
+    """Of a ring, a cycle, that books so many places (bookings.py)."""
+    return -(-int(places) >> BOOKED_LOG2)
 
 
 def _tags(zeros: Zeros, sms: int, lines: Any) -> Tags:
@@ -108,8 +124,8 @@ def _new_l1d(zeros: Zeros, m: np.ndarray) -> L1D:
     return L1D(
         zeros(sms, lines), zeros(sms, lines), zeros(sms, lines), zeros(sms, lines, dtype=L1D_LINE), zeros(sms, HINTS),
         zeros(sms, banks, dtype=PIPE), zeros(sms, banks, m["pipe_stages"], dtype=TRANSACTION),
-        zeros(sms, m["miss_queue"] * real), zeros(sms, _waiters(m) * real, dtype=WAITER),
-        zeros(sms, ACCESSES * real, dtype=ACCESS), zeros(sms, ISSUED_ACCESSES * real, dtype=ISSUED_ACCESS),
+        zeros(sms, m["miss_queue"] * real), zeros.sparse(sms, _waiters(m) * real, dtype=WAITER),
+        zeros.sparse(sms, ACCESSES * real, dtype=ACCESS), zeros(sms, ISSUED_ACCESSES * real, dtype=ISSUED_ACCESS),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from abstim.engine.pending_accesses import finish, new_waiter, serve_waiters
 from abstim.engine.requests import can_send, send
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import EVICTED, HINTS, NOBODY, READ, TO_ACCESS, TO_LINE, WRITE, WRITE_BACK, WRITE_THROUGH
-from abstim.engine.tags import drop, touch
+from abstim.engine.tags import drop, oldest_idle, touch
 from functional.disk.compile import jit, outlined
 
 
@@ -39,11 +39,7 @@ def may_send(c, kind, sectors, spare, time):
 @jit
 def free_way(c, line):
     """The way that a new line takes: the least recently used of those that wait for nothing; -1 if there is none."""
-    l1d, first, best = c.l1d, set_of(c.machine, line), -1
-    for k in range(first, first + c.machine.l1d_ways):
-        if l1d.line[k].coming == 0 and (best < 0 or l1d.last_use[k] < l1d.last_use[best]):
-            best = k
-    return best
+    return oldest_idle(c.l1d, set_of(c.machine, line), c.machine.l1d_ways)
 
 
 @jit

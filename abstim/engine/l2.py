@@ -9,7 +9,7 @@ from abstim.engine.queues import append, give_back, new_request, take
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
 from abstim.engine.switch import put
-from abstim.engine.tags import find
+from abstim.engine.tags import find, oldest_idle
 from functional.disk.compile import jit, outlined
 
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
@@ -31,16 +31,6 @@ def number_of(sectors):
 def first_way(m, number, in_slice):
     """Where the set begins that a line of slice `number` belongs to."""
     return (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
-
-
-@jit
-def replaceable(l2, first, ways):
-    """The least recently used way of a set that waits for nothing, -1 if there is none."""
-    best = -1
-    for k in range(first, first + ways):
-        if l2.line[k].coming == 0 and (best < 0 or l2.last_use[k] < l2.last_use[best]):
-            best = k
-    return best
 
 
 @jit
@@ -116,7 +106,7 @@ def write(gpu, n, place, k, first, time):
         if shared.slices.missing[n].count >= m.l2_miss_queue:
             return False
         if k < 0:
-            k = replaceable(l2, first, m.l2_ways)
+            k = oldest_idle(l2, first, m.l2_ways)
             if k < 0:
                 return False
             place_line(gpu, n, request, k, time)
@@ -174,7 +164,7 @@ def miss(gpu, n, place, k, first, time):
     if slices.missing[n].count + 1 >= max(m.l2_miss_queue, 2) or slices.state[n].mshrs_used >= m.l2_mshrs:
         return False
     if k < 0:
-        k = replaceable(l2, first, m.l2_ways)
+        k = oldest_idle(l2, first, m.l2_ways)
         if k < 0:
             return False
         place_line(gpu, n, request, k, time)

@@ -93,17 +93,26 @@ def collect_requests(gpu, until):
 
 
 @jit
+def earliest(wake):
+    """The first cycle in which any of them has something to do."""
+    following = NEVER
+    for n in range(len(wake)):
+        following = min(following, wake[n])
+    return following
+
+
+@jit
 def next_work(gpu, time):
     """The first cycle after `time` in which anything behind the switch to the slices has something to do."""
     shared = gpu.shared
     if not is_idle(shared.back):
         return time + 1
-    following = NEVER
-    for n in range(len(shared.slices.wake)):
-        following = min(following, shared.slices.wake[n])
-    for h in range(len(shared.channels.wake)):
-        if shared.channels.wake[h] < NEVER:
-            following = min(following, core_cycle_of(shared.machine, shared.channels.wake[h]))
+    following = earliest(shared.slices.wake)
+    if following <= time + 1:
+        return time + 1
+    cycle = earliest(shared.channels.wake)
+    if cycle < NEVER:
+        following = min(following, core_cycle_of(shared.machine, cycle))
     return max(following, time + 1)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abstim.engine.bookings import book, is_taken
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
 from abstim.engine.state import NEVER
 from functional.disk.compile import jit
@@ -71,9 +72,9 @@ def read_operands(c, row, w, allocated):
     for k in range(row.reads_at, row.reads_end):
         bank = register_bank_of(m, c.streams.operands[k], w)
         step = allocated + READ_STEPS
-        while banks[step & ring, bank] == step:
+        while is_taken(banks, step & ring, bank, step):
             step += 1
-        banks[step & ring, bank] = step
+        book(banks, step & ring, bank, step)
         ready = max(ready, step + 1)
     return ready
 
@@ -86,4 +87,5 @@ def write_back(c, row, w, time):
     for k in range(row.writes_end - row.writes_at):
         number = c.streams.operands[row.write_banks_at + k]
         if number >= 0:
-            c.register_banks[step & (m.ring * m.register_steps - 1), register_bank_of(m, number, w)] = step
+            at = step & (m.ring * m.register_steps - 1)
+            book(c.register_banks, at, register_bank_of(m, number, w), step)

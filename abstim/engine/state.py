@@ -2,8 +2,8 @@
 
 Times are int64 cycles. What has the same size on every GPU is a field of a record (`SM`, `MACHINE`); what has not is an
 array of a named tuple. All of it stands here, not beside the rules that work on it, because whoever lays it out must
-not import the compiler with them. A *ring* holds cycle tags, one row a cycle modulo its length: entry == cycle means
-taken, so nothing needs clearing when time jumps.
+not import the compiler with them. A *ring* has one row a cycle modulo its length, which names the cycle it is about:
+nothing needs clearing when time jumps.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ READ, WRITE, ATOMIC, EVICTED = 0, 1, 2, 3  # requests; the last is what a cache 
 # How far ahead
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
+BOOKED_LOG2 = 5  # of the places that a word of a ring says are taken (bookings.py)
 HINTS = 256  # where a line was found last, by its low bits
 
 
@@ -382,9 +383,9 @@ class State(NamedTuple):
     texture: Tags
     l1d: L1D
     scoreboard: np.ndarray  # [sm, warp slot, register]: entries of abstim.engine.scoreboard
-    results: np.ndarray  # ring [sm, cycle, unit]: a result is due
-    buses: np.ndarray  # ring [sm, cycle, bus]
-    register_banks: np.ndarray  # ring [sm, step, bank]
+    results: np.ndarray  # ring [sm, cycle, word]: units that have a result due (bookings.py)
+    buses: np.ndarray  # ring [sm, cycle, 1]: how many are taken
+    register_banks: np.ndarray  # ring [sm, step, word]: those that are taken
     shared: Shared
     record: Record
 

@@ -7,14 +7,14 @@ import numpy as np
 
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.event_loop import context_of
-from abstim.engine.l2 import first_way, replaceable, use
+from abstim.engine.l2 import first_way, use
 from abstim.engine.load_store import PARAM_LOAD, occupancy_of, result_of
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
 from abstim.engine.queues import give_back, take
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
 from abstim.engine.switch import remove
-from abstim.engine.tags import find
+from abstim.engine.tags import find, oldest_idle
 from functional.disk.by_reference import reference
 from functional.disk.compile import jit, outlined
 
@@ -53,7 +53,7 @@ def touch_l2(c, request):
     if not written and (k < 0 or request.sectors & ~l2.line[k].valid):
         open_row(shared, request.line)
     if k < 0:
-        k = replaceable(l2, first, m.l2_ways)
+        k = oldest_idle(l2, first, m.l2_ways)
         if l2.line[k].dirty:
             open_row(shared, l2.tag[k] - 1)
         l2.tag[k] = request.line + 1
@@ -90,7 +90,8 @@ def pass_through(c, i, w, time):
         result_of(c, w, i, time, end)
         return
     sm.unit_free[:] = 0
-    issue_access(c, i, w, time * m.register_steps, 0, 0, 0, 0, time)
+    sm.collector[0, :], sm.port_start[0, :], sm.port_alloc[0, :], sm.last_alloc[:] = 0, 0, 0, 0  # nothing is before it
+    issue_access(c, i, w, 0, 0, time)
     step = 0
     while sm.outstanding[w]:
         step += 1

@@ -57,3 +57,16 @@ def drop(cache, k):
     cache.tag[k] = 0
     cache.last_use[k] = 0
     cache.there[k] = 0
+
+
+@jit
+def oldest_idle(cache, first, ways):
+    """The least recently used way of a set that waits for nothing, -1 if there is none."""
+    best = victim(cache.last_use, first, ways)
+    if cache.line[best].coming == 0:  # nearly always, and the lines themselves lie far apart
+        return best
+    best = -1
+    for k in range(first, first + ways):
+        if cache.line[k].coming == 0 and (best < 0 or cache.last_use[k] < cache.last_use[best]):
+            best = k
+    return best

@@ -22,6 +22,7 @@ class Rate:
     """
 
     round_seconds: tuple[float, ...]  # the fastest repetition of each round
+    round_cpu_seconds: tuple[float, ...]  # processor time, of all threads: the least of a repetition of each round
     first_seconds: float  # the very first repetition, compilers and caches included
     thread_instructions: int
     warp_instructions: int
@@ -32,6 +33,11 @@ class Rate:
     def seconds(self) -> float:
         """Median over the rounds."""
         return median(self.round_seconds)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time, median over the rounds."""
+        return median(self.round_cpu_seconds)
 
     @property
     def mad_seconds(self) -> float:
@@ -45,11 +51,16 @@ class Rate:
 
     def merged(self, later: Rate) -> Rate:
         """The same work, measured again."""
-        return replace(self, round_seconds=self.round_seconds + later.round_seconds)
+        return replace(
+            self,
+            round_seconds=self.round_seconds + later.round_seconds,
+            round_cpu_seconds=self.round_cpu_seconds + later.round_cpu_seconds,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Figures and rates."""
-        return asdict(self) | {"seconds": self.seconds, "mad_seconds": self.mad_seconds} | self.mips
+        found = {name: getattr(self, name) for name in ("seconds", "cpu_seconds", "mad_seconds")}
+        return asdict(self) | found | self.mips
 
 
 @dataclass(frozen=True, slots=True)
