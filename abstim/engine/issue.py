@@ -5,7 +5,8 @@ from __future__ import annotations
 from abstim.engine.barriers_and_exits import arrive, leave
 from abstim.engine.execution_units import execute, started
 from abstim.engine.fetch import want_fetch
-from abstim.engine.scoreboard import make_ready, write_registers
+from abstim.engine.rules import READ_OPERANDS_CYCLES
+from abstim.engine.scoreboard import make_ready, release_register, write_registers
 from abstim.engine.warp_slots import bit, visit_from
 from functional.disk.compile import jit
 from precharacterize.classify import Kind
@@ -43,7 +44,7 @@ def follow(c, w, i, time):
     sm.buffered[w] -= 1
     sequential = sm.pc[w] == i + 1
     if sequential and sm.buffered[w] > 0:
-        make_ready(c, w, time + 1, time)
+        make_ready(c, w, time + code[i].stall, time)
     elif sequential or code[i].kind == EXIT:
         want_fetch(sm, w, code[sm.pc[w]].pc)
     else:
@@ -94,6 +95,8 @@ def issue(c, w, time):
     result = execute(c, i, w, time)
     note(c, w, i, time, result)
     write_registers(c, w, row, result)
+    if row.release >= 0:
+        release_register(c, w, row.release, started(sm, c.machine, row.unit, w) + READ_OPERANDS_CYCLES)
     sm.drained[w] = max(sm.drained[w], result)
     if not step(sm, c.streams, w):
         leave(sm, c.machine, w, time)
@@ -101,7 +104,7 @@ def issue(c, w, time):
     if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1
     else:
-        sm.not_before[w] = sm.drained[w] if kind == FENCE else 0
+        sm.not_before[w] = sm.drained[w] if kind == FENCE else (time + row.stall if row.stall > 1 else 0)
     if kind == BARRIER:
         sm.held |= bit(w)
     follow(c, w, i, time)

@@ -10,8 +10,9 @@ READ_STEPS = 1  # from there to the first read of a register bank; with nothing 
 START_CYCLES = 1  # from leaving the collector to the unit, if it is free
 DECODE_CYCLES = 2  # from a fetch to the first cycle in which the warp can issue what it brought
 DISPATCH_CYCLES = 1 + DECODE_CYCLES  # from a thread block's dispatch to its warps' first issue: fetched a cycle later
-WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
+
+READ_OPERANDS_CYCLES = 7  # machine code: from the start on a unit to the release of the operands' scoreboard (11 from issue)
 
 # Real memory
 WINDOW_CYCLES_LOG2 = 4  # what a server does of its work is booked by stretches of so many cycles,

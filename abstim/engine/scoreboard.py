@@ -46,10 +46,18 @@ def forget(c, w):
 
 @jit
 def write_registers(c, w, row, result):
-    """The destinations of an instruction of warp `w` are free at `result`."""
+    """The destinations of an instruction of warp `w` are free at `result`, and a scoreboard that several count on with
+    the last of them."""
     entry = entry_of(result, row.kind)
     for k in range(row.writes_at, row.writes_end):
-        c.scoreboard[w, c.streams.operands[k]] = entry
+        r = c.streams.operands[k]
+        c.scoreboard[w, r] = max(c.scoreboard[w, r], entry)
+
+
+@jit
+def release_register(c, w, r, time):
+    """Scoreboard `r` of warp `w`, which counts operands yet to be read, is free at `time` at the earliest."""
+    c.scoreboard[w, r] = max(c.scoreboard[w, r], entry_of(time, 0))
 
 
 @jit

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from abstim.gpu.spec import INSTRUCTION_CLASSES, SECTIONS, Domain, Params, Spec, check, check_together
+from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, check, check_together
 from functional.errors import InputError
 from precharacterize.parameters import Operation, PipelineParameters
 
@@ -243,7 +243,7 @@ def _pipeline(
 ) -> PipelineParameters:
     """What a latency table depends on; the memory latencies here run from the start of an access on its unit."""
     return PipelineParameters(
-        operations=tuple((c, Operation(latency[c], initiation[c], unit[c])) for c in INSTRUCTION_CLASSES),
+        operations=tuple((c, Operation(latency[c], initiation[c], unit[c])) for c in ALL_CLASSES),
         shared_cycles=params.shared_latency_cycles + 2,  # into the unit's pipeline, and out of it
         const_hit_cycles=params.const_latency_cycles,
         global_hit_cycles=params.l1d_latency_cycles + 1,  # into the delay before the tags

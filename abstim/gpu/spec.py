@@ -5,6 +5,7 @@ Each field states what it accepts, so the loader can check a file or a `--set` w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -49,6 +50,12 @@ def _sizes() -> Any:
     return field(metadata={"domain": Domain(str, "sizes in KiB like 0,8,16, ascending, or empty", accepts)})
 
 
+def _architecture() -> Any:
+    """A name that ptxas knows."""
+    text = "an architecture like sm_86, or none"
+    return field(metadata={"domain": Domain(str, text, lambda v: bool(re.fullmatch(r"sm_\d{2,3}|none", v)))})
+
+
 def _flag() -> Any:
     return field(metadata={"domain": Domain(bool, "true or false", lambda v: True)})
 
@@ -60,6 +67,10 @@ INSTRUCTION_CLASSES = (
     *(f"{kind}_{op}" for kind in ("fp32", "fp64") for op in ("add", "max", "mul", "mad", "div")),
     *("sfu", "tensor", "other"),
 )
+# What timed_code = machine tells apart besides: conversions that are not of integers only, those to or from float64 (and
+# other slow instructions: popc, special registers), branches and the uniform datapath.
+HARDWARE_CLASSES = ("convert", "convert_fp64", "control")
+ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
 ALUS = ("sp", "sfu", "int", "dp", "tensor")
 UNIT = Domain(str, "one of " + ", ".join(ALUS), lambda v: v in ALUS)
@@ -81,6 +92,9 @@ class Spec:
     registers_per_sm: int = _whole(32, 1 << 24)
     register_allocation_granularity: int = _whole(1, 512)
     shared_bytes_per_sm: int = _whole(0, 1 << 24)
+
+    timed_code: str = _choice("ptx", "machine")
+    architecture: str = _architecture()
 
     schedulers_per_sm: int = _whole(1, 4)
     scheduler: str = _choice("gto", "lrr", "oldest", "two_level")
@@ -240,7 +254,7 @@ def _domains(cls: type) -> dict[str, Domain]:
 SECTIONS: dict[str, dict[str, Domain]] = {
     "spec": _domains(Spec),
     "params": _domains(Params),
-    "latency_cycles": dict.fromkeys(INSTRUCTION_CLASSES, CYCLES),
-    "initiation_cycles": dict.fromkeys(INSTRUCTION_CLASSES, CYCLES),
-    "unit": dict.fromkeys(INSTRUCTION_CLASSES, UNIT),
+    "latency_cycles": dict.fromkeys(ALL_CLASSES, CYCLES),
+    "initiation_cycles": dict.fromkeys(ALL_CLASSES, CYCLES),
+    "unit": dict.fromkeys(ALL_CLASSES, UNIT),
 }

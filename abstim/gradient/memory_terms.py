@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.rules import SECTORS, WRITE_BACK_CYCLES
+from abstim.engine.rules import SECTORS
+from precharacterize.table import WRITE_BACK_CYCLES
 from abstim.engine.simulation import Simulation
 from abstim.engine.state import MEM
 from abstim.gpu.config import Gpu
