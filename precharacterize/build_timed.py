@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,17 @@ from precharacterize.machine_code.timed_blocks import machine_timed_blocks
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, ptx_rows, table_of_rows
 from precharacterize.table import LatencyTable
-from precharacterize.timed_code import Access, Cover, Mode, Source, TimedBlock, TimedCode, access_numbers, consumes, timed_code
+from precharacterize.timed_code import (
+    Access,
+    Cover,
+    Mode,
+    Source,
+    TimedBlock,
+    TimedCode,
+    access_numbers,
+    consumes,
+    timed_code,
+)
 
 MODULES = ("precharacterize.build_timed", "functional.parser", "functional.link")
 
@@ -65,7 +76,9 @@ def _vanished(program: Program, blocks: Sequence[TimedBlock], kinds: Sequence[in
     leaders = {b.leader for b in blocks if b.machine}
     accesses = {b.index for b in program.blocks if any(consumes(kinds[i]) >= 0 for i in range(b.start, b.stop))}
     covered = {c.block for b in blocks if b.machine for c in b.covers}
-    return {b.index for b in program.blocks if b.index not in leaders and (b.index in covered or b.index not in accesses)}
+    return {
+        b.index for b in program.blocks if b.index not in leaders and (b.index in covered or b.index not in accesses)
+    }
 
 
 def _moved(block: TimedBlock, by: int) -> TimedBlock:
@@ -97,7 +110,7 @@ def _fallbacks(
 
 def encode(code: TimedCode) -> bytes:
     """As a file holds it."""
-    arrays = {f.name: np.asarray(getattr(code, f.name)) for f in fields(code) if f.name != "table"}
+    arrays: dict[str, Any] = {f.name: np.asarray(getattr(code, f.name)) for f in fields(code) if f.name != "table"}
     buffer = io.BytesIO()
     np.savez(buffer, table=np.frombuffer(code.table.encode(), np.uint8), **arrays)
     return buffer.getvalue()

@@ -55,7 +55,8 @@ def _dependences(block: BasicBlock, code: Sequence[Instruction], kinds: Sequence
     readers: dict[Register, list[int]] = {}
     needs: dict[int, list[int]] = {}
     for i in range(block.start, block.stop):
-        reads = [*code[i].reads(), *([code[i].guard.register] if code[i].guard else [])]
+        guard = code[i].guard
+        reads = [*code[i].reads(), *([guard.register] if guard else [])]
         before = {writer[r] for r in reads if r in writer}
         for r in code[i].writes():
             before |= {writer[r]} if r in writer else set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +39,14 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     counts[:] = 0
     made = _made(offsets[-1], counts)
     _walk(given, rules, scratch, made, offsets, 1)
-    streams = {"blocks": made.blocks, "masks": made.masks, "records": made.records, "conflicts": made.conflicts}
+    streams: dict[str, Any] = {
+        "blocks": made.blocks,
+        "masks": made.masks,
+        "records": made.records,
+        "conflicts": made.conflicts,
+    }
     names = ("block_offsets", "record_offsets", "conflict_offsets")
-    cuts = {name: offsets[:, k].copy() for k, name in enumerate(names)}
+    cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(names)}
     return Projected(replace(trace, **streams, **cuts), *counts.tolist())
 
 

@@ -108,10 +108,22 @@ def leader_round(given, scratch, e, leader, instance):
 
 
 @jit
+def event_before(given, scratch, e, leader, block):
+    """The last event of a PTX block before `e`, and behind the leader's own before it, or NOWHERE."""
+    k = e - 1
+    least = max(scratch.span[0], e - LOOK_AHEAD)
+    while k >= least and given.blocks[k] != block and given.blocks[k] != leader:
+        k -= 1
+    return k if k >= least and given.blocks[k] == block else NOWHERE
+
+
+@jit
 def covered_event(given, rules, scratch, n, e, cover):
     """The event that timed block `n`, chosen at event `e`, means by one of its covers, or NOWHERE."""
     leader, times = rules.numbers[n, LEADER], rules.numbers[n, TIMES]
     block, instance = rules.covers[cover, 0], rules.covers[cover, 1]
+    if instance < 0:
+        return event_before(given, scratch, e, leader, block)
     start, skip = e, instance
     if times > 1 or block == leader:
         start, skip = leader_round(given, scratch, e, leader, min(instance, times - 1)), max(0, instance - times + 1)
@@ -131,10 +143,10 @@ def covered_event(given, rules, scratch, n, e, cover):
 @jit
 def covers_block(rules, n, block):
     """Does timed block `n` hold code of a PTX block?"""
+    found = False
     for cover in range(rules.covers_at[n], rules.covers_at[n + 1]):
-        if rules.covers[cover, 0] == block:
-            return True
-    return False
+        found |= rules.covers[cover, 0] == block
+    return found
 
 
 @jit
@@ -143,10 +155,10 @@ def has_rounds(given, rules, scratch, n, e):
     last = leader_round(given, scratch, e, rules.numbers[n, LEADER], rules.numbers[n, TIMES] - 1)
     if last == NOWHERE:
         return False
-    for k in range(e, last + 1):
-        if not covers_block(rules, n, given.blocks[k]):
-            return False
-    return True
+    k = e
+    while k < last and covers_block(rules, n, given.blocks[k + 1]):
+        k += 1
+    return k == last
 
 
 @jit

@@ -49,7 +49,7 @@ def memory_row(kind: Kind, access_bytes: int, access: Access) -> Row:
 def ptx_rows(
     order: Sequence[int], table: LatencyTable, program: Program, pipeline: PipelineParameters, first: int
 ) -> list[Row]:
-    """PTX instructions, in an order, as rows; `first` is the number of the first. A copied register is what it copies."""
+    """PTX instructions, in an order, as rows; `first` is the number of the first. A copy is the register it copies."""
     copies = _copies(program)
     rows = []
     for n, i in enumerate(order):
@@ -83,6 +83,7 @@ def _copies(program: Program) -> dict[int, int]:
 
 def table_of_rows(rows: Sequence[Row], blocks: Sequence[TimedBlock], ptx: LatencyTable) -> LatencyTable:
     """The latency table of timed blocks. Registers are those of the PTX and a warp's scoreboards."""
+
     def column(name: str, kind: type) -> np.ndarray:
         return np.array([getattr(row, name) for row in rows], kind)
 
@@ -95,6 +96,7 @@ def table_of_rows(rows: Sequence[Row], blocks: Sequence[TimedBlock], ptx: Latenc
         write_banks=padded([[NONE] * len(r.writes) for r in rows]), gap_cycles=zeros, result_cycles=zeros,
         stall_cycles=column("stall", np.int32), release=column("release", np.int32),
         result_offset_cycles=np.full(len(rows), FORWARDED_CYCLES, np.int32),
-        block_start=np.array([b.start for b in blocks], np.int32), block_stop=np.array([b.stop for b in blocks], np.int32),
+        block_start=np.array([b.start for b in blocks], np.int32),
+        block_stop=np.array([b.stop for b in blocks], np.int32),
         register_count=ptx.register_count + 6, key=ptx.key,
     )  # fmt: skip

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8, Int32
 
-
 WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 # Machine code: a result is forwarded to the next instruction, `latency` cycles after its own issue; four of these have
 # gone by when it starts on its unit
@@ -25,9 +24,9 @@ class LatencyTable:
     are the distinct register numbers read from and written to the register file, whose bank is (number + warp) mod
     banks (docs/timing-rules.md, rule 3). `gap_cycles` is the issue-to-issue distance to the next instruction of the
     block for a lone warp (GATSim's d_{b,i}), `result_cycles` the distance from issue to the cycle in which a consumer
-    can issue, `access_bytes` the element size of a memory instruction. Of machine code, `stall_cycles` is the least distance
-    to the warp's next issue, `release` a register (a scoreboard) that is free once the operands have been read, and
-    `result_offset_cycles` what lies between the end of the unit's latency and the result.
+    can issue, `access_bytes` the element size of a memory instruction. Of machine code, `stall_cycles` is the least
+    distance to the warp's next issue, `release` a register (a scoreboard) that is free once the operands have been
+    read, and `result_offset_cycles` what lies between the end of the unit's latency and the result.
     """
 
     unit: Int8[np.ndarray, " instr"]

@@ -3,8 +3,8 @@
 A trace says which PTX blocks a warp went through. Timed code has blocks of its own: those of the machine code, and for
 each PTX block a fallback, its own instructions in the order in which an assembler would put them. At each event of a
 trace the *choices* of its PTX block are timed blocks that may be executed there. A timed block *covers* events: the one
-it is chosen at, and later ones (a block merged with it, code hoisted out of a block behind it, further rounds of an unrolled
-loop). docs/machine-code.md has the rules, `precharacterize.projection` follows them.
+it is chosen at, and later ones (a block merged with it, code hoisted out of a block behind it, further rounds of an
+unrolled loop). docs/machine-code.md has the rules, `precharacterize.projection` follows them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functional.program import Program
 from precharacterize.classify import Kind
 from precharacterize.table import LatencyTable
 
+BEFORE = -1
 MOST_COVERING = 63  # timed blocks that can cover events of one PTX block: a set of them is a word
 
 
@@ -32,7 +33,8 @@ class Source(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """The `instance`-th event of a PTX block, counted from the event a timed block is chosen at."""
+    """The `instance`-th event of a PTX block, counted from the event a timed block is chosen at; BEFORE: the one last
+    before it."""
 
     block: int
     instance: int
@@ -78,7 +80,9 @@ class TimedCode:
     choices_at: Int32[np.ndarray, " ptx_block_plus_1"]
     choices: Int32[np.ndarray, " choice"]
     fallback: Int32[np.ndarray, " ptx_block"]  # timed if nothing else was, where streams[:, 3] says so
-    streams: Int32[np.ndarray, "ptx_block 4"]  # accesses with records, with bank passes; all but parameters; see `fallback`
+    streams: Int32[
+        np.ndarray, "ptx_block 4"
+    ]  # accesses with records, with bank passes; all but parameters; see `fallback`
     covers_at: Int32[np.ndarray, " timed_plus_1"]
     covers: Int32[np.ndarray, "cover 2"]  # PTX block, instance
     bits: UInt64[np.ndarray, " cover"]  # of the timed block, among those that cover the PTX block
@@ -113,8 +117,8 @@ def timed_code(
     program: Program, kinds: Sequence[int], table: LatencyTable, blocks: list[TimedBlock], needed: Sequence[bool],
     description: str,
 ) -> TimedCode:  # fmt: skip
-    """Timed blocks as flat arrays. The first are the fallbacks, one a PTX block; `needed`: is it, where no machine block
-    has been timed?"""
+    """Timed blocks as flat arrays. The first are the fallbacks, one a PTX block; `needed`: is it, where no machine
+    block has been timed?"""
     choices = [[n for n, b in enumerate(blocks) if b.machine and b.leader == block.index] for block in program.blocks]
     for chosen in choices:
         chosen.sort(key=lambda n: (-blocks[n].times, blocks[n].start))
@@ -132,7 +136,7 @@ def timed_code(
         covers_at=_cuts([b.covers for b in blocks]),
         covers=np.array([c for b in blocks for c in b.covers], np.int32).reshape(-1, 2),
         bits=np.array([bits[n, c.block] for n, b in enumerate(blocks) for c in b.covers], np.uint64),
-        rivals=np.array([sum({bits[r, b.leader] for r in b.rivals}) for b in blocks], np.uint64),
+        rivals=np.array([sum({bits.get((r, b.leader), 0) for r in b.rivals}) for b in blocks], np.uint64),
         numbers=np.array([(b.leader, b.times, b.machine, b.stop - b.start) for b in blocks], np.int32).reshape(-1, 4),
         accesses_at=_cuts([b.accesses for b in blocks]),
         accesses=np.array([modes, ends[:-1], ends[1:]], np.int32).T.copy(),

@@ -12,7 +12,9 @@ DECODE_CYCLES = 2  # from a fetch to the first cycle in which the warp can issue
 DISPATCH_CYCLES = 1 + DECODE_CYCLES  # from a thread block's dispatch to its warps' first issue: fetched a cycle later
 RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
 
-READ_OPERANDS_CYCLES = 7  # machine code: from the start on a unit to the release of the operands' scoreboard (11 from issue)
+READ_OPERANDS_CYCLES = (
+    7  # machine code: from the start on a unit to the release of the operands' scoreboard (11 from issue)
+)
 
 # Real memory
 WINDOW_CYCLES_LOG2 = 4  # what a server does of its work is booked by stretches of so many cycles,

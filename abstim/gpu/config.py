@@ -3,7 +3,7 @@
 base = "gtx480"                  # optional: everything not said here comes from that GPU
 title = "..."
 [sources]                        # what the first word of a source stands for
-[spec] [params] [latency_cycles] [initiation_cycles] [unit]
+[spec] [params] [time] [latency_cycles] [initiation_cycles] [unit]
 sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15
 """
 
@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, check, check_together
+from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, WallTime, check, check_together
 from functional.errors import InputError
 from precharacterize.parameters import Operation, PipelineParameters
 
@@ -188,7 +188,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _full_key(section: str, key: str) -> str:
-    return key if section in ("spec", "params") else f"{section}.{key}"
+    return key if section in ("spec", "params", "time") else f"{section}.{key}"
 
 
 def _setting(path: Path, section: str, key: str, value: Any) -> Setting:
@@ -232,7 +232,8 @@ def _build(name: str, title: str, settings: Settings, labels: dict[str, str]) ->
             raise InputError(f"GPU {name}: no value for {', '.join(missing[:5])} in [{section}]; add it or a `base`")
         return {key: settings[full].value for key, full in keys.items()}
 
-    spec, params = Spec(name=name, **values("spec")), Params(**values("params"))
+    spec = Spec(name=name, **values("spec"))
+    params = WallTime(**values("time")).params(Params(**values("params")), spec)
     check_together(spec, f"GPU {name}")
     pipeline = _pipeline(spec, params, values("latency_cycles"), values("initiation_cycles"), values("unit"))
     return Gpu(spec, params, pipeline, title, settings, labels)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from functional.errors import InputError
+from functional.trace import SECTOR_BYTES
 
 
 class Domain(NamedTuple):
@@ -67,8 +68,8 @@ INSTRUCTION_CLASSES = (
     *(f"{kind}_{op}" for kind in ("fp32", "fp64") for op in ("add", "max", "mul", "mad", "div")),
     *("sfu", "tensor", "other"),
 )
-# What timed_code = machine tells apart besides: conversions that are not of integers only, those to or from float64 (and
-# other slow instructions: popc, special registers), branches and the uniform datapath.
+# What timed_code = machine tells apart besides: conversions not of integers alone (and popc, special registers),
+# those to or from float64, branches and the uniform datapath.
 HARDWARE_CLASSES = ("convert", "convert_fp64", "control")
 ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
@@ -193,6 +194,29 @@ class Params:
     launch_latency_cycles: int = _whole(0, 1_000_000)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WallTime:
+    """What passes in time, whatever the core clock is: it takes the place of the Params it names, unless it is 0."""
+
+    launch_latency_ns: float = _number(0, 1e6)
+    dram_latency_ns: float = _number(0, 1e5)
+    dram_activate_ns: float = _number(0, 1e4)
+    dram_bytes_per_second: float = _number(0, 1e15)
+
+    def params(self, params: Params, spec: Spec) -> Params:
+        """`params` with these in core cycles of `spec`."""
+        cycles_a_ns = spec.core_clock_hz * 1e-9
+        found: dict[str, Any] = {
+            f"{name}_cycles": round(ns * cycles_a_ns)
+            for name in ("launch_latency", "dram_latency", "dram_activate")
+            if (ns := getattr(self, f"{name}_ns"))
+        }
+        if self.dram_bytes_per_second:
+            channel = self.dram_bytes_per_second / spec.dram_channels
+            found["dram_sector_cycles"] = SECTOR_BYTES * spec.core_clock_hz / channel
+        return replace(params, **found)
+
+
 def check(name: str, domain: Domain, value: Any, where: str) -> Any:
     """`value`, unchanged. Raises InputError, starting with `where`, if it is not in the domain."""
     types = (int, float) if domain.type is float else domain.type
@@ -254,6 +278,7 @@ def _domains(cls: type) -> dict[str, Domain]:
 SECTIONS: dict[str, dict[str, Domain]] = {
     "spec": _domains(Spec),
     "params": _domains(Params),
+    "time": _domains(WallTime),
     "latency_cycles": dict.fromkeys(ALL_CLASSES, CYCLES),
     "initiation_cycles": dict.fromkeys(ALL_CLASSES, CYCLES),
     "unit": dict.fromkeys(ALL_CLASSES, UNIT),

@@ -44,6 +44,9 @@ class LaunchResult:
     memory: dict[str, float]  # hit rates, traffic, use of capacity: abstim.session.limits.memory_use
     windows: dict[str, Any]  # issue over time: abstim.engine.simulation.Launch.history
     limit: str  # what kept it from being faster: abstim.session.limits.limit_of
+    timed_code: str = "PTX"  # what was timed: the PTX, PTX with loads hoisted, machine code, and what made that
+    machine_code_share: float = 0.0  # of the instructions timed
+    matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ class MachineBlock:
     leader: int = -1
     times: int = 1
     rivals: list[int] = field(default_factory=list)
+    before: set[int] = field(default_factory=set)  # PTX blocks it has code of that come before its leader
 
     @cached_property
     def held(self) -> Counter[int]:
@@ -82,6 +83,8 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
     for block in blocks:
         block.leader = _leader(block, program, kinds, dominators)
         block.times = _rounds(block, program, kinds)
+        held = {program.block_of(i) for i in block.held}
+        block.before = {b for b in held if dominators.dominates(b, block.leader)}
     for n, block in enumerate(blocks):
         block.rivals = [m for m, other in enumerate(blocks) if m == n or _same_code(block, other, program, kinds)]
         block.rivals += [
@@ -124,7 +127,8 @@ def _rounds(block: MachineBlock, program: Program, kinds: Sequence[int]) -> int:
     leader has none, the least of how often it has each simple instruction, if it has enough of them."""
     own = range(program.blocks[block.leader].start, program.blocks[block.leader].stop) if block.leader >= 0 else ()
     if any(kinds[i] > Kind.PARAM_LOAD for i in own):
-        memory = sorted(block.held[i] for i in own if block.held[i] and kinds[i] > Kind.PARAM_LOAD)
+        made = Counter(i for c, i in zip(block.code, block.ptx, strict=True) if kind_of(c) > Kind.PARAM_LOAD)
+        memory = sorted(made[i] for i in own if made[i] and kinds[i] > Kind.PARAM_LOAD)
         return memory[len(memory) // 2] if memory else 1
     counts = [block.held[i] for i in own if block.held[i] and _is_single(i, program, kinds)]
     return min(counts) if len(counts) >= ENOUGH else 1
@@ -132,6 +136,7 @@ def _rounds(block: MachineBlock, program: Program, kinds: Sequence[int]) -> int:
 
 def _same_code(a: MachineBlock, b: MachineBlock, program: Program, kinds: Sequence[int]) -> bool:
     """Do two machine blocks hold copies of the same code? They do if they share half of what they have of it."""
+
     def of(block: MachineBlock) -> set[int]:
         return {i for i in block.held if _is_single(i, program, kinds) and program.block_of(i) == a.leader}
 

@@ -44,7 +44,7 @@ def assemble(path: str, digest: str, architecture: str) -> Assembly:
 
 
 def assembled_for(text: bytes, architecture: str) -> str:
-    """The architecture, or, where the PTX asks for a later one or the assembler no longer knows it, the nearest later."""
+    """The architecture; where the PTX asks for a later one, or the assembler has forgotten it, the next it knows."""
     wanted = re.search(rb"^\s*\.target\s+sm_(\d+)(\w?)", text, re.MULTILINE)
     own = int(wanted[1]) if wanted else 0
     number = max(OLDEST, own, int(architecture.removeprefix("sm_")))

@@ -23,7 +23,8 @@ def functions_of(listing: str) -> dict[str, list[MachineInstruction]]:
 
 
 def _sections(listing: str) -> Iterator[tuple[str, list[str]]]:
-    name, lines = "", []
+    name = ""
+    lines: list[str] = []
     for text in listing.splitlines():
         if start := _SECTION.match(text):
             if name:

@@ -17,8 +17,8 @@ _CLASS = {
     **dict.fromkeys(("HMMA", "IMMA", "BMMA", "DMMA", "QMMA", "HGMMA", "IGMMA"), "tensor"),
     **dict.fromkeys(("F2F", "F2I", "I2F", "FRND", "POPC", "FLO", "BREV", "S2R", "B2R", "MATCH", "REDUX"), "convert"),
     **dict.fromkeys(
-        ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "BREAK", "NOP", "WARPSYNC", "YIELD", "BAR", "MEMBAR",
-         "ERRBAR", "DEPBAR", "LDGDEPBAR", "CCTL", "BMOV", "NANOSLEEP", "KILL", "PMTRIG"), "control"),
+        ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "BREAK", "NOP", "WARPSYNC", "YIELD", "BAR",
+         "MEMBAR", "ERRBAR", "DEPBAR", "LDGDEPBAR", "CCTL", "BMOV", "NANOSLEEP", "KILL", "PMTRIG"), "control"),
 }  # fmt: skip
 _UNIFORM = ("R2UR", "S2UR", "VOTEU", "REDUX")
 _KIND = {

@@ -13,7 +13,7 @@ from precharacterize.machine_code.matching import Matching
 from precharacterize.machine_code.opcodes import access_bytes, kind_of, latency_class
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
-from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
+from precharacterize.timed_code import BEFORE, MOST_COVERING, Access, Cover, Mode, TimedBlock
 
 SCOREBOARDS = 6  # of a warp
 INSTRUCTION_BYTES = 16
@@ -35,7 +35,10 @@ def machine_timed_blocks(
         covers = [Cover(block.leader, 0)] if block.leader >= 0 else []
         found = matching.accesses(block, covers)
         _cover_all(block, program, covers)
-        made = [_row(c, found.get(k), _source_kind(block, k, found, kinds), pipeline, registers) for k, c in enumerate(block.code)]
+        made = [
+            _row(c, found.get(k), _source_kind(block, k, found, kinds), pipeline, registers)
+            for k, c in enumerate(block.code)
+        ]
         for k, row in enumerate(made):
             row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
         rows += made
@@ -53,7 +56,9 @@ def _source_kind(block: MachineBlock, k: int, found: dict[int, Access], kinds: S
 def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> None:
     """Every PTX block of which it has code, and every round of its leader."""
     for number in dict.fromkeys(program.block_of(i) for i in block.held):
-        covers += [] if any(c.block == number for c in covers) else [Cover(number, 0)]
+        covers += (
+            [] if any(c.block == number for c in covers) else [Cover(number, BEFORE if number in block.before else 0)]
+        )
     covers += [c for c in (Cover(block.leader, n) for n in range(block.times)) if block.leader >= 0 and c not in covers]
     del covers[MOST_COVERING:]
 
@@ -65,7 +70,9 @@ def _row(
     kind = kind_of(instruction)
     if access is not None and source is not None:
         row = memory_row(source, access_bytes(instruction), access)
-    elif kind >= Kind.PARAM_LOAD and kind != Kind.CONST_LOAD:  # of the assembler's own: spilled registers, a CAS loop's load
+    elif (
+        kind >= Kind.PARAM_LOAD and kind != Kind.CONST_LOAD
+    ):  # of the assembler's own: spilled registers, a CAS loop's load
         shared = Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC
         row = memory_row(kind, access_bytes(instruction), Access(Mode.PASSES if shared else Mode.RECORDS))
     else:
