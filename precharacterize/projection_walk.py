@@ -108,13 +108,16 @@ def leader_round(given, scratch, e, leader, instance):
 
 
 @jit
-def event_before(given, scratch, e, leader, block):
-    """The last event of a PTX block before `e`, and behind the leader's own before it, or NOWHERE."""
+def event_before(given, scratch, e, leader, block, bit):
+    """The last event of a PTX block before `e`, and behind the leader's own before it, or NOWHERE; also if it has been
+    covered before."""
     k = e - 1
     least = max(scratch.span[0], e - LOOK_AHEAD)
     while k >= least and given.blocks[k] != block and given.blocks[k] != leader:
         k -= 1
-    return k if k >= least and given.blocks[k] == block else NOWHERE
+    if k < least or given.blocks[k] != block or scratch.emitted[k - scratch.span[0]] & bit:
+        return NOWHERE
+    return k
 
 
 @jit
@@ -122,8 +125,10 @@ def covered_event(given, rules, scratch, n, e, cover):
     """The event that timed block `n`, chosen at event `e`, means by one of its covers, or NOWHERE."""
     leader, times = rules.numbers[n, LEADER], rules.numbers[n, TIMES]
     block, instance = rules.covers[cover, 0], rules.covers[cover, 1]
-    if instance < 0:
-        return event_before(given, scratch, e, leader, block)
+    if block < leader:
+        event = event_before(given, scratch, e, leader, block, rules.bits[cover])
+        if event != NOWHERE:
+            return event
     start, skip = e, instance
     if times > 1 or block == leader:
         start, skip = leader_round(given, scratch, e, leader, min(instance, times - 1)), max(0, instance - times + 1)

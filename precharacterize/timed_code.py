@@ -21,7 +21,6 @@ from functional.program import Program
 from precharacterize.classify import Kind
 from precharacterize.table import LatencyTable
 
-BEFORE = -1
 MOST_COVERING = 63  # timed blocks that can cover events of one PTX block: a set of them is a word
 
 
@@ -33,8 +32,7 @@ class Source(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """The `instance`-th event of a PTX block, counted from the event a timed block is chosen at; BEFORE: the one last
-    before it."""
+    """The `instance`-th event of a PTX block, counted from the event a timed block is chosen at."""
 
     block: int
     instance: int

@@ -28,12 +28,17 @@ class MachineBlock:
     leader: int = -1
     times: int = 1
     rivals: list[int] = field(default_factory=list)
-    before: set[int] = field(default_factory=set)  # PTX blocks it has code of that come before its leader
 
     @cached_property
     def held(self) -> Counter[int]:
         """How often each PTX instruction occurs in it."""
         return Counter(i for i in self.ptx if i >= 0)
+
+    @cached_property
+    def accessed(self) -> Counter[int]:
+        """How often a memory instruction of it comes from each PTX instruction."""
+        made = zip(self.code, self.ptx, strict=True)
+        return Counter(i for instruction, i in made if i >= 0 and kind_of(instruction) > Kind.PARAM_LOAD)
 
 
 def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list[MachineBlock]:
@@ -83,8 +88,6 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
     for block in blocks:
         block.leader = _leader(block, program, kinds, dominators)
         block.times = _rounds(block, program, kinds)
-        held = {program.block_of(i) for i in block.held}
-        block.before = {b for b in held if dominators.dominates(b, block.leader)}
     for n, block in enumerate(blocks):
         block.rivals = [m for m, other in enumerate(blocks) if m == n or _same_code(block, other, program, kinds)]
         block.rivals += [
@@ -127,18 +130,20 @@ def _rounds(block: MachineBlock, program: Program, kinds: Sequence[int]) -> int:
     leader has none, the least of how often it has each simple instruction, if it has enough of them."""
     own = range(program.blocks[block.leader].start, program.blocks[block.leader].stop) if block.leader >= 0 else ()
     if any(kinds[i] > Kind.PARAM_LOAD for i in own):
-        made = Counter(i for c, i in zip(block.code, block.ptx, strict=True) if kind_of(c) > Kind.PARAM_LOAD)
-        memory = sorted(made[i] for i in own if made[i] and kinds[i] > Kind.PARAM_LOAD)
+        memory = sorted(block.accessed[i] for i in own if block.accessed[i])
         return memory[len(memory) // 2] if memory else 1
     counts = [block.held[i] for i in own if block.held[i] and _is_single(i, program, kinds)]
     return min(counts) if len(counts) >= ENOUGH else 1
 
 
 def _same_code(a: MachineBlock, b: MachineBlock, program: Program, kinds: Sequence[int]) -> bool:
-    """Do two machine blocks hold copies of the same code? They do if they share half of what they have of it."""
+    """Do two machine blocks hold copies of the same code of a's leader? They do if they share half of their accesses
+    there; if neither has any, half of their simple instructions."""
 
-    def of(block: MachineBlock) -> set[int]:
-        return {i for i in block.held if _is_single(i, program, kinds) and program.block_of(i) == a.leader}
+    def own(block: MachineBlock, memory: bool) -> set[int]:
+        here = block.accessed if memory else (i for i in block.held if _is_single(i, program, kinds))
+        return {i for i in here if program.block_of(i) == a.leader}
 
-    mine, other = of(a), of(b)
-    return bool(mine) and 2 * len(mine & other) >= min(len(mine), len(other)) > 0 and len(mine & other) > 0
+    memory = bool(own(a, True) or own(b, True))
+    mine, other = own(a, memory), own(b, memory)
+    return 2 * len(mine & other) >= min(len(mine), len(other)) > 0

@@ -32,11 +32,6 @@ class Dominators:
         reached = [b for b in blocks if b in self._above]
         return self._meet(reached) if reached else -1
 
-    def dominates(self, above: int, below: int) -> bool:
-        """Does every way to `below`, another block, lead through `above`?"""
-        known = above in self._above and below in self._above
-        return known and above != below and self._common(above, below) == above
-
     def _meet(self, blocks: Iterable[int]) -> int:
         found = -1
         for block in blocks:

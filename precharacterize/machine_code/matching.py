@@ -11,7 +11,7 @@ from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock
 from precharacterize.machine_code.instruction import MachineInstruction
 from precharacterize.machine_code.opcodes import access_bytes, kind_of
-from precharacterize.timed_code import BEFORE, Access, Cover, Mode, Source, access_numbers, consumes
+from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes
 
 _ATOMICS = (Kind.GLOBAL_ATOMIC, Kind.SHARED_ATOMIC)
 _AGGREGATING = ("REDUX", "VOTEU", "VOTE")
@@ -58,8 +58,7 @@ class Matching:
             mode = Mode.ONE_PASS if mode == Mode.PASSES else Mode.ONCE_A_LINE
         sources = []
         for source in wanted:
-            number = self.program.block_of(source)
-            cover = Cover(number, BEFORE if number in block.before else instance)
+            cover = Cover(self.program.block_of(source), instance)
             if cover not in covers:
                 covers.append(cover)
             sources.append(Source(covers.index(cover), self.numbers[source]))

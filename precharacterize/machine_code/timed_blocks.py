@@ -13,7 +13,7 @@ from precharacterize.machine_code.matching import Matching
 from precharacterize.machine_code.opcodes import access_bytes, kind_of, latency_class
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
-from precharacterize.timed_code import BEFORE, MOST_COVERING, Access, Cover, Mode, TimedBlock
+from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
 
 SCOREBOARDS = 6  # of a warp
 INSTRUCTION_BYTES = 16
@@ -56,9 +56,7 @@ def _source_kind(block: MachineBlock, k: int, found: dict[int, Access], kinds: S
 def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> None:
     """Every PTX block of which it has code, and every round of its leader."""
     for number in dict.fromkeys(program.block_of(i) for i in block.held):
-        covers += (
-            [] if any(c.block == number for c in covers) else [Cover(number, BEFORE if number in block.before else 0)]
-        )
+        covers += [] if any(c.block == number for c in covers) else [Cover(number, 0)]
     covers += [c for c in (Cover(block.leader, n) for n in range(block.times)) if block.leader >= 0 and c not in covers]
     del covers[MOST_COVERING:]
 
