@@ -65,6 +65,7 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
         stall_cycles=np.ones(len(code), np.int32),
         release=np.full(len(code), -1, np.int32),
         result_offset_cycles=np.full(len(code), WRITE_BACK_CYCLES, np.int32),
+        counted=np.zeros(len(code), np.int8),
     )
     gaps = [gap for block in program.blocks for gap in block_gaps_cycles(block, table, program, pipeline)]
     return replace(table, gap_cycles=np.array(gaps, np.int32))

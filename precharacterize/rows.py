@@ -12,7 +12,7 @@ from functional.program import Program
 from precharacterize.classify import Kind, hardware_class
 from precharacterize.hoisting import is_dropped
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
-from precharacterize.table import FORWARDED_CYCLES, LatencyTable, padded
+from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, padded
 from precharacterize.timed_code import Access, TimedBlock
 
 NONE = -1
@@ -33,6 +33,7 @@ class Row:
     long_waits: list[int] = field(default_factory=list)
     stall: int = 1
     release: int = NONE
+    counted: bool = False
     access: Access | None = None
 
 
@@ -94,9 +95,10 @@ def table_of_rows(rows: Sequence[Row], blocks: Sequence[TimedBlock], ptx: Latenc
         pcs=column("pc", np.int32), waits=padded([r.waits for r in rows]), writes=padded([r.writes for r in rows]),
         long_waits=padded([[] for _ in rows]), read_banks=padded([[] for _ in rows]),
         write_banks=padded([[NONE] * len(r.writes) for r in rows]), gap_cycles=zeros, result_cycles=zeros,
+        counted=column("counted", np.int8),
         stall_cycles=column("stall", np.int32), release=column("release", np.int32),
         result_offset_cycles=np.full(len(rows), FORWARDED_CYCLES, np.int32),
         block_start=np.array([b.start for b in blocks], np.int32),
         block_stop=np.array([b.stop for b in blocks], np.int32),
-        register_count=ptx.register_count + 6, key=ptx.key,
+        register_count=ptx.register_count + 3 * SCOREBOARDS, key=ptx.key,
     )  # fmt: skip

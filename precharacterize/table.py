@@ -13,6 +13,7 @@ WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 # Machine code: a result is forwarded to the next instruction, `latency` cycles after its own issue; four of these have
 # gone by when it starts on its unit
 FORWARDED_CYCLES = -4
+SCOREBOARDS = 6  # of a warp
 
 
 @dataclass(frozen=True, eq=False)  # equal only to itself: it can be a key
@@ -26,7 +27,8 @@ class LatencyTable:
     block for a lone warp (GATSim's d_{b,i}), `result_cycles` the distance from issue to the cycle in which a consumer
     can issue, `access_bytes` the element size of a memory instruction. Of machine code, `stall_cycles` is the least
     distance to the warp's next issue, `release` a register (a scoreboard) that is free once the operands have been
-    read, and `result_offset_cycles` what lies between the end of the unit's latency and the result.
+    read, and `result_offset_cycles` what lies between the end of the unit's latency and the result, and `counted` says that what
+    it writes is a scoreboard, on which several may count (its entry is that register, two more behind it).
     """
 
     unit: Int8[np.ndarray, " instr"]
@@ -49,6 +51,7 @@ class LatencyTable:
     stall_cycles: Int32[np.ndarray, " instr"]
     release: Int32[np.ndarray, " instr"]
     result_offset_cycles: Int32[np.ndarray, " instr"]
+    counted: Int8[np.ndarray, " instr"]
 
     def encode(self) -> bytes:
         """As a file holds it."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abstim.analytic.curves import L1_STEP, SIZES, WAYS, miss_curves
+from abstim.analytic.curves import L1_STEP, SIZES, WAYS, miss_curves, write_curve
 from abstim.analytic.nodes import LOOK_UP, UPDATE, WRITE
 from abstim.analytic.reuse_distance import NEVER, distances, histogram, largest_in
 from functional.line_record import ALL_SECTORS, line_of, packed
@@ -36,13 +36,13 @@ def order_by_hand(first_record, warps, sm_count, resident):
 
 
 def lru_misses(lines, actions, sets, ways, first_level):
-    """Loads that miss an LRU cache; a first level drops what is written and does not see atomics."""
+    """Accesses that miss an LRU cache; a first level drops what is written and does not see atomics."""
     cache, missed = [[] for _ in range(sets)], []
     for line, action in zip(lines, actions, strict=True):
         if first_level and action == UPDATE:
             continue
         tags = cache[line % sets]
-        if action != WRITE:
+        if action != WRITE or not first_level:
             missed.append(line not in tags)
         if line in tags:
             tags.remove(line)
@@ -89,15 +89,15 @@ def test_l2_distances_are_those_of_one_cache_behind_all_sms(launch, sm_count, re
     order = order_by_hand(first_record.tolist(), warps, sm_count, resident)
     mixed = [r for _, _, r in sorted(order, key=lambda entry: (entry[1], entry[0]))]
     misses = lru_misses(lines[mixed], actions[mixed], 1, size, False)
-    assert [found[2, r] >= size for r in mixed if actions[r] != WRITE] == misses
-    assert (found[1] >= found[0]).all() and (found[3] >= found[2]).all()
+    assert [found[2, r] >= size for r in mixed] == misses
+    assert (found[1] >= found[0]).all() and (found[3] >= found[2])[actions != WRITE].all()
 
 
 def test_a_line_that_is_written_leaves_the_first_level():
     records, actions = np.array([packed(5, ALL_SECTORS)] * 3, np.uint32), np.array([LOOK_UP, WRITE, LOOK_UP], np.uint8)
     found = distances(records, actions, np.array([0, 3]), np.zeros(3, np.int64), 1, 1, 1, 1)
     assert found[0].tolist() == [NEVER, -1, NEVER]
-    assert found[2].tolist() == [NEVER, -1, 0]
+    assert found[2].tolist() == [NEVER, 0, 0]
 
 
 def test_a_line_asked_for_in_the_same_turn_is_waited_for():
@@ -120,6 +120,11 @@ def test_curve_of_random_accesses_is_that_of_set_associative_caches(ways):
         assert curve[int(np.log2(ways)), at] == pytest.approx(missed, abs=0.03)
     assert (np.diff(curve, axis=1) <= 1e-9).all() and (np.diff(both, axis=0) <= 1e-9).all()
     assert curve.shape == (len(WAYS), len(SIZES)) and both.shape == (len(SIZES[::L1_STEP]), len(WAYS), len(SIZES))
+
+
+def test_written_sectors_miss_with_their_line():
+    assert write_curve(np.array([NEVER] * 3 + [0]))[-1, -1] == 0.75
+    assert not write_curve(np.zeros(0, np.int64)).any()
 
 
 def test_both_levels_miss_no_more_than_the_first():

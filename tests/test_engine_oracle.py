@@ -62,7 +62,6 @@ def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.Data
     assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))
 
 
-@pytest.mark.xfail(strict=True, reason="engine: a warp on the timing wheel is visited although a barrier holds it")
 def test_a_barrier_issued_second_holds_its_warp() -> None:
     """On the TITAN X a store and the barrier behind it issue in one turn; the warp waits all the same."""
     gpu = load_gpu("titanx", ["perfect_memory=true", "sm_count=1"])

@@ -47,7 +47,7 @@ def test_imported_gpu_loads_and_differs_from_its_base(tmp_path, capsys):
     assert (spec.sm_count, spec.schedulers_per_sm, spec.scheduler) == (46, 4, "lrr")
     assert (spec.core_clock_hz, spec.dram_channels, spec.l2_ways) == (1132e6, 16, 16)
     assert (spec.l1d_sets, spec.l1d_ways, spec.coalescing, spec.mem_collectors) == (4, 256, "sector", 2)
-    assert gpu.params.dram_activate_cycles == round(48 * 1132 / 3500.5)
+    assert gpu.params.dram_activate_cycles == round(48 * 1132 / 3500.5, 2)
     assert gpu.params.dram_sector_cycles == pytest.approx(4 * 1132 / 3500.5, abs=1e-3)  # 32 B: a burst of 16 x 2 B
     assert gpu.params.launch_latency_cycles == 5000
     output = capsys.readouterr().out

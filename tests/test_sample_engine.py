@@ -7,8 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from abstim.engine.state import ISSUE, NEVER
 from abstim.gpu.config import load_gpu
 from abstim.models import run
+from abstim.study.sample.basic_block_events import Watch
 from abstim.study.sample.counts import block_counts, ranges, warp_types
 from abstim.study.sample.launch_features import kinds_of, launch_counts
 from abstim.study.sample.sampled_program import SampledProgram
@@ -91,6 +93,14 @@ def test_windows_and_latencies(target, perfect, chunk) -> None:
     assert np.isnan(latency).sum() < len(latency) and np.nanmin(latency) >= 0
     fill = [each.cache_fill for each in seen]
     assert max(fill) <= 1.0 and (min(fill) == 1.0) == perfect
+
+
+def test_a_latency_not_known_yet_is_no_part_of_the_mean() -> None:
+    log = np.zeros(3, ISSUE)
+    log["instruction"], log["cycle"], log["result_cycle"] = [0, 1, 0], [5, 6, 7], [9, NEVER, 13]
+    watch = Watch(np.array([0]), np.array([0, 1]), 1)
+    watch.read(log, np.zeros((0, 2), np.int64))
+    assert watch.class_latency_cycles[0] == 5 and np.isnan(watch.class_latency_cycles[1])
 
 
 def test_thread_blocks_left_out_are_not_executed() -> None:

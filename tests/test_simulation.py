@@ -8,7 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from abstim.engine import Caches, LaunchInputs, Simulation, simulate_point
+from abstim.engine import Caches, LaunchInputs, Simulation, simulate, simulate_point
+from abstim.engine.state import NEVER
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.session.session import open_session
@@ -38,6 +39,30 @@ def test_steps_of_any_size_give_the_same_cycles(kind, chunk):
     again = launch.result()
     assert (again.cycles, again.counters) == (whole.cycles, whole.counters)
     assert (again.issue_slots == whole.issue_slots).all()
+
+
+@pytest.mark.parametrize("threads", [2, 7])
+def test_any_number_of_threads_gives_the_same_cycles(threads):
+    inputs, _, _ = inputs_of("nn_euclid", "real")
+    gpus = [load_gpu("gtx480", ["perfect_memory=false", f"sm_count={n}"]) for n in range(8, 16)]
+    blocks = [open_session("nn_euclid").blocks_per_sm(0, gpu) for gpu in gpus]
+    alone = [simulate_point(inputs, gpu, n) for gpu, n in zip(gpus, blocks, strict=True)]
+    for one, result in zip(alone, simulate(inputs, gpus, blocks, threads=threads), strict=True):
+        assert (one.cycles, one.counters) == (result.cycles, result.counters)
+        assert (one.sm_cycles == result.sm_cycles).all() and (one.issue_slots == result.issue_slots).all()
+
+
+def test_what_is_on_its_way_at_the_end_of_a_step_is_noted_in_no_later_log():
+    inputs, gpu, blocks = inputs_of("nn_euclid", "real")
+    order, rows = np.arange(len(inputs.trace.thread_blocks)), int(inputs.trace.warp_instructions.sum())
+    whole = Simulation(inputs, gpu, blocks).run(order, drain=True, log_rows=rows)
+    launch = Simulation(inputs, gpu, blocks)
+    logs = [launch.run(order[k : k + 100], drain=False, log_rows=rows) for k in range(0, len(order), 100)]
+    assert (logs[0]["result_cycle"] == NEVER).any()
+    parts = np.concatenate([*logs, launch.run(order[:0], drain=True, log_rows=rows)])
+    known = parts["result_cycle"] < NEVER
+    assert len(parts) == rows and known.mean() > 0.9
+    assert (parts[known] == whole[known]).all()
 
 
 @pytest.mark.parametrize("kind", GPUS)
@@ -114,7 +139,7 @@ def test_a_sub_core_without_a_unit_of_its_own_is_refused():
         Simulation(inputs, fewer, blocks)
 
 
-@pytest.mark.parametrize("name, value", [("max_warps_per_sm", 128), ("l1i_mshrs", 9), ("shared_collectors", 65)])
+@pytest.mark.parametrize("name, value", [("max_warps_per_sm", 128), ("sp_port_width", 17), ("shared_collectors", 65)])
 def test_a_gpu_too_large_for_the_records_is_refused(name, value):
     """The configuration refuses these too; a Gpu made in Python need not have come from there."""
     inputs, gpu, blocks = inputs_of("nn_euclid", "perfect")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
-from abstim.analytic.reuse_distance import BINS_AN_OCTAVE, DISTANCE_BINS
+from abstim.analytic.reuse_distance import BINS_AN_OCTAVE, DISTANCE_BINS, histogram
 
 SIZES = 2.0 ** np.arange(0, 20.5, 0.5)  # lines of the cache
 WAYS = 2.0 ** np.arange(0, 6)
@@ -43,3 +43,9 @@ def miss_curves(
     l1 = np.tensordot(histogram.sum(1) / total, missed, 1)
     not_in_l1 = missed[:, int(np.log2(L1_WAYS)), ::L1_STEP]
     return l1, np.tensordot(not_in_l1.T @ histogram / total, missed, 1)
+
+
+def write_curve(distances: Int64[np.ndarray, " sector"]) -> Float[np.ndarray, "ways size"]:
+    """Share of written sectors whose line L2 has not, from the distance of each; 0 everywhere without any."""
+    found = histogram(distances, distances).sum(0)
+    return np.tensordot(found / max(1.0, found.sum()), miss_matrix(), 1)

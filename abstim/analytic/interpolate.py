@@ -31,17 +31,26 @@ def smooth_between(values: Float[Array, "*other node"], nodes: np.ndarray, x: Ar
     return jnp.stack([weight * value for weight, value in zip(weights, taken, strict=True)]).sum(0)
 
 
-def miss_ratios(summary: Summary, point: Point, resident: Array) -> tuple[Array, Array]:
-    """Share that misses L1D, and L1D and L2: of line accesses, then of critical batches of loads."""
+def l2_lines(point: Point) -> Array:
+    """Lines of all slices."""
+    p = point
+    return p.l2_sets * p.l2_ways * p.l2_slices_per_channel * p.dram_channels
+
+
+def miss_ratios(summary: Summary, point: Point, resident: Array) -> tuple[Array, Array, Array]:
+    """Share that misses L1D, and L1D and L2: of line accesses, then of critical batches of loads; and share of written
+    sectors that misses L2."""
     p = point
     l1_lines = p.l1d_sets * p.l1d_ways
-    l2_lines = p.l2_sets * p.l2_ways * p.l2_slices_per_channel * p.dram_channels
+
+    def in_l2(values: Array) -> Array:
+        return between(smooth_between(values, SIZES, l2_lines(p)), WAYS, p.l2_ways)
+
     l1 = between(smooth_between(summary.l1_misses, SIZES, l1_lines), WAYS, p.l1d_ways)
-    l2 = between(smooth_between(summary.l2_misses, SIZES, l2_lines), WAYS, p.l2_ways)
-    l2 = between(l2, SIZES[::L1_STEP], l1_lines)
+    l2 = between(in_l2(summary.l2_misses), SIZES[::L1_STEP], l1_lines)
 
     def at_point(values: Array) -> Array:
         return between(between(values, RESIDENTS, resident), SMS, p.sm_count)
 
     l1 = at_point(l1)
-    return l1, jnp.minimum(l1, at_point(l2))
+    return l1, jnp.minimum(l1, at_point(l2)), at_point(in_l2(summary.write_misses))

@@ -13,7 +13,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from abstim.analytic.interpolate import miss_ratios
+from abstim.analytic.interpolate import l2_lines, miss_ratios
 from abstim.analytic.markov import ipc_one_issue
 from abstim.analytic.point import Point
 from abstim.analytic.summary import Summary
@@ -44,7 +44,7 @@ def predict_one(summary: Summary, point: Point) -> Prediction:
     """One launch on one design point."""
     s, p = summary, point
     resident, an_sm = resident_blocks(s, p)
-    (l1, l1_wait), (l2, l2_wait) = miss_ratios(s, p, resident)
+    (l1, l1_wait), (l2, l2_wait), write = miss_ratios(s, p, resident)
     latency = latencies(p, l1_wait, l2_wait)
     alone, longest = (s.path @ latency).max(), (s.longest_path @ latency).max()
     cold = jnp.maximum(0, (s.cold_path @ latency).max() - (s.warm_path @ latency).max())
@@ -52,7 +52,7 @@ def predict_one(summary: Summary, point: Point) -> Prediction:
     share = uneven * an_sm / s.thread_blocks
     misses, sectors, read = l1 * s.work.lines, *traffic(s, l1, l2)
     far = [
-        *memory_cycles(s, p, share, misses, sectors, read),
+        *memory_cycles(s, p, share, misses, sectors, read + written_back(s, p, l2, write)),
         in_flight_cycles(p, misses * share, l2 / jnp.maximum(1e-9, l1)),
     ]
     queue = QUEUE * jnp.stack(far).max() * resident / an_sm
@@ -175,19 +175,27 @@ def traffic(summary: Summary, l1: Array, l2: Array) -> tuple[Array, Array]:
     return l1 * w.lines * SECTORS_A_LINE + w.store_sectors + w.atomics, l2 * w.lines * SECTORS_A_LINE
 
 
+def written_back(summary: Summary, point: Point, l2: Array, write: Array) -> Array:
+    """Sectors written to DRAM: what was written of all lines that came into L2 but the last, which are still there."""
+    w = summary.work
+    came = l2 * w.lines + write * w.store_lines
+    return write * w.store_sectors * jnp.maximum(0, 1 - l2_lines(point) / jnp.maximum(1, came))
+
+
 def memory_cycles(
-    summary: Summary, point: Point, share: Array, misses: Array, sectors: Array, read: Array
+    summary: Summary, point: Point, share: Array, misses: Array, sectors: Array, dram: Array
 ) -> list[Array]:
-    """What the busiest SM's port, the L2 slices and the DRAM channels need for the traffic."""
+    """What the busiest SM's port, the L2 slices and the DRAM channels need for the traffic. A slice answers one sector
+    a cycle, however many it reads (docs/timing-rules.md, rule 11)."""
     w, p, real = summary.work, point, 1 - point.perfect_memory
     answers = p.perfect_memory * (misses + w.stores + w.atomics) + real * sectors
     sent = w.store_sectors * SECTOR_BYTES + w.stores * p.packet_header_bytes
-    served = (sectors - w.atomics) * p.l2_sector_cycles + w.atomics * p.l2_atomic_cycles
+    served = (sectors - w.atomics) * jnp.maximum(1, p.l2_sector_cycles) + w.atomics * p.l2_atomic_cycles
     return [
         share * answers,
         real * share * sent / p.flit_bytes,
         real * served / (p.dram_channels * p.l2_slices_per_channel),
-        real * read * p.dram_sector_cycles / p.dram_channels,
+        real * dram * p.dram_sector_cycles / p.dram_channels,
         real * w.hottest_atomics * p.l2_atomic_cycles,
     ]
 

@@ -114,6 +114,8 @@ def distances_along(order, turn, ids, actions, lines, tree, first_level, near, w
         chained = max(distance, chain[line]) if before >= 0 and last_turn[line] == turn[t] else distance
         if action != WRITE:
             near[r], wait[r] = distance, chained
+        elif not first_level:
+            near[r] = distance
         if before >= 0:
             move(tree, before, -1)
             live -= 1

@@ -6,9 +6,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
-from abstim.analytic.curves import miss_curves
+from abstim.analytic.curves import miss_curves, write_curve
 from abstim.analytic.lone_warp import walk_blocks
 from abstim.analytic.nodes import (
     ATOMIC,
@@ -55,6 +55,7 @@ class Work(NamedTuple):
     lookups: float  # transactions that look up L1D
     lines: float  # the same, an instruction's transactions on one line counted once
     stores: float  # transactions
+    store_lines: float
     store_sectors: float
     atomics: float
     hottest_atomics: float  # on one line
@@ -76,6 +77,7 @@ class Summary(NamedTuple):
     # Miss ratios: of L1D, and of L1D and L2 both; first of line accesses, then of critical batches of loads
     l1_misses: Float[np.ndarray, "who sm resident ways size"]
     l2_misses: Float[np.ndarray, "who sm resident l1_size ways size"]
+    write_misses: Float[np.ndarray, "sm resident ways size"]  # of L2, of written sectors
 
 
 def summarize(launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, gpu: Gpu) -> Summary:
@@ -86,7 +88,7 @@ def summarize(launch: Launch, table: LatencyTable, trace: Trace, registers_per_t
     walker = _Walker(launch, table, trace, gpu)
     short, long = walker.latencies(0.0), walker.latencies(LONG_CYCLES)
     near, far = walker.walk(0, blocks, short, cold=False), walker.walk(0, blocks, long, cold=False)
-    l1_misses, l2_misses = _miss_curves(trace, blocks, far)
+    l1_misses, l2_misses, write_misses = _miss_curves(trace, blocks, far)
     longest = [w.paths[w.longest] for w in (near, far)]
     first = [[walker.walk(0, 1, lat, cold).paths[0] for lat in (short, long)] for cold in (True, False)]
     return Summary(
@@ -102,6 +104,7 @@ def summarize(launch: Launch, table: LatencyTable, trace: Trace, registers_per_t
         imbalance=_imbalance(trace),
         l1_misses=l1_misses,
         l2_misses=l2_misses,
+        write_misses=write_misses,
     )
 
 
@@ -194,9 +197,7 @@ def _latency_of(name: str, kind: int) -> int:
 
 def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
     actions, transactions = walked.actions, walked.transactions.astype(np.int64)
-    sectors = sectors_of(trace.records)
-    segments = np.where((sectors & 3 != 0) & (sectors & 12 != 0), 15, sectors)
-    store_sectors = np.bitwise_count(segments)[actions == WRITE].sum()
+    store_sectors = _segment_sectors(trace.records[actions == WRITE]).sum()
     fetches, accesses, cycles = walked.totals * scale
     return Work(
         instructions=float(trace.warp_instructions.sum()),
@@ -207,6 +208,7 @@ def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
         lookups=transactions[actions == LOOK_UP].sum() * scale,
         lines=(actions == LOOK_UP).sum() * scale,
         stores=transactions[actions == WRITE].sum() * scale,
+        store_lines=(actions == WRITE).sum() * scale,
         store_sectors=store_sectors * scale,
         atomics=transactions[actions == UPDATE].sum() * scale,
         hottest_atomics=_most_frequent(line_of(trace.records[actions == UPDATE])) * scale,
@@ -222,25 +224,35 @@ def _imbalance(trace: Trace) -> Float[np.ndarray, " sm_count"]:
     return np.array(busiest) / share
 
 
+def _segment_sectors(records: np.ndarray) -> Int64[np.ndarray, " record"]:
+    """Sectors of the segments that records of stores send on."""
+    sectors = sectors_of(records)
+    segments = np.where((sectors & 3 != 0) & (sectors & 12 != 0), 15, sectors)
+    return np.bitwise_count(segments).astype(np.int64)
+
+
 def _most_frequent(lines: np.ndarray) -> int:
     return int(np.unique(lines, return_counts=True)[1].max(initial=0))
 
 
-def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> tuple[np.ndarray, np.ndarray]:
+def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> list[np.ndarray]:
+    """`Summary.l1_misses`, `l2_misses` and `write_misses`."""
     stop = trace.record_offsets[blocks * trace.warps_per_block]
     records, actions = trace.records[:stop], walked.actions[:stop]
     first_record = trace.record_offsets[: blocks * trace.warps_per_block + 1]
-    used = actions != NOTHING
+    used, written = actions != NOTHING, actions == WRITE
     ids = np.zeros(len(records), np.int64)
     lines, ids[used] = np.unique(line_of(records[used]), return_inverse=True)
+    sectors = _segment_sectors(records[written])
 
     @cache
-    def curves(sm_count: int, resident: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def curves(sm_count: int, resident: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         l1, l1_wait, l2, l2_wait = distances(
             records, actions, first_record, ids, len(lines) + 1, trace.warps_per_block, sm_count, resident
         )
         waits = (largest_in(l1_wait, walked.batches), largest_in(l2_wait, walked.batches))
-        return [miss_curves(histogram(*pair)) for pair in ((l1, l2), waits)]
+        first, both = zip(*(miss_curves(histogram(*pair)) for pair in ((l1, l2), waits)), strict=True)
+        return np.array(first), np.array(both), write_curve(np.repeat(l2[written], sectors))
 
     most = max(1, min(64 // trace.warps_per_block, -(-blocks // SM_NODES[0])))
     # An SM without a thread block changes nothing, nor does room on an SM for more than it gets
@@ -250,5 +262,5 @@ def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> tuple[np.ndarray
         for s in SM_NODES
     ]
     padded = [row + [row[-1]] * (len(RESIDENT_NODES) - len(row)) for row in found]
-    levels = [np.array([[[who[level] for who in node] for node in row] for row in padded]) for level in (0, 1)]
-    return np.moveaxis(levels[0], 2, 0), np.moveaxis(levels[1], 2, 0)
+    l1, l2, write = (np.array([[node[k] for node in row] for row in padded]) for k in range(3))
+    return [np.moveaxis(l1, 2, 0), np.moveaxis(l2, 2, 0), write]

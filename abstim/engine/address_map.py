@@ -18,6 +18,15 @@ def hashed(index, above, residues):
 
 
 @jit
+def scrambled(block):
+    """A number that looks random: the finalizer of MurmurHash3 (A. Appleby, 2011), of 32 bits."""
+    h = block & 0xFFFFFFFF
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+@jit
 def slice_of(m, line):
     """(slice, channel, line number in the channel, line number in the slice) of a line."""
     block = line >> m.interleave_log2
@@ -25,7 +34,10 @@ def slice_of(m, line):
     local = (rest << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
     upper, part = (local >> m.slice_log2) // m.slices_per_channel, (local >> m.slice_log2) % m.slices_per_channel
     number = channel * m.slices_per_channel + part
-    if m.slice_hash_log2:
+    if m.slice_random:
+        number = scrambled(line >> m.slice_log2) % (m.channels * m.slices_per_channel)
+        channel = number // m.slices_per_channel
+    elif m.slice_hash_log2:
         above = line >> (m.interleave_log2 + m.slice_hash_log2)
         number = hashed(number, above, m.slice_residues) % (m.channels * m.slices_per_channel)
         channel = number // m.slices_per_channel

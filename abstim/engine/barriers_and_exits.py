@@ -32,13 +32,21 @@ def arrive(sm, m, w, time):
 
 
 @jit
+def settle(sm, w, time):
+    """Something that warp `w` issued is complete at `time`; NEVER: not known yet."""
+    sm.drained[w] = max(sm.drained[w], time)
+    if time < NEVER:
+        sm.settled[w] = max(sm.settled[w], time)
+
+
+@jit
 def leave(sm, m, w, time):
     """The warp has issued its last instruction at `time`."""
     block = w // m.warps_per_block
     sm.running &= ~bit(w)
     sm.exiting |= bit(w)
     sm.ready[w] = NEVER
-    sm.drained[w] = max(sm.drained[w], time + RETIRE_CYCLES)
+    settle(sm, w, time + RETIRE_CYCLES)
     sm.block_running[block] -= 1
     if sm.block_running[block] > 0 and sm.block_waiting[block] == sm.block_running[block]:
         release(sm, m, block, time)

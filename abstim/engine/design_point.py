@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
+from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.state import (
     CODE,
     EVICT,
@@ -20,6 +20,7 @@ from abstim.engine.state import (
     LRR,
     MACHINE,
     MEM,
+    NEVER,
     OLDEST,
     PORTS,
     RESIDUES,
@@ -30,11 +31,13 @@ from abstim.engine.state import (
     Streams,
 )  # fmt: skip
 from abstim.gpu.config import Gpu
-from functional.trace import LINE_BYTES, Trace
+from functional.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
 
 MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each
+# Cycles that a request, a reply, a read of DRAM take from queue to queue where nothing is in their way
+REQUEST_STATIONS, REPLY_STATIONS, DRAM_STATIONS = 3, 5, 4
 POLICIES = {"gto": GTO, "lrr": LRR, "oldest": OLDEST, "two_level": TWO_LEVEL}
 INDICES = {"linear": INDEX_LINEAR, "hash": INDEX_HASH, "ipoly": INDEX_IPOLY}
 WRITES = {"local_back": LOCAL_BACK, "evict": EVICT, "through": WRITE_THROUGH, "back": WRITE_BACK}
@@ -130,20 +133,55 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
     return {
         "perfect": spec.perfect_memory, "l1i_mshrs": spec.l1i_mshrs, "const_mshrs": spec.const_mshrs,
         "mshr_merges": spec.l1d_mshr_merges, "l1d_mshrs": spec.l1d_mshrs, "miss_queue": spec.l1d_miss_queue,
-        "pipe_stages": params.l1d_latency_cycles * spec.l1d_banks,
+        "pipe_stages": params.l1d_latency_cycles,
         "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
+        "inject_queue": spec.inject_queue_flits, "switch_queue": spec.crossbar_queue_flits,
+        "switch_repeats": spec.crossbar_repeats, "slice_random": spec.l2_slice_index == "random",
         "channels": spec.dram_channels, "slices_per_channel": spec.l2_slices_per_channel,
         "interleave_log2": _log2(spec.channel_interleave_bytes // LINE_BYTES),
         "slice_log2": _log2(spec.slice_interleave_bytes // LINE_BYTES),
         "slice_hash_log2": slice_hash, "slice_residues": residues(slice_hash),
         "l2_hash_log2": l2_hash, "l2_residues": residues(l2_hash),
         "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "l2_merges": spec.l2_mshr_merges,
-        "dram_banks": spec.dram_banks, "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
+        "l2_mshrs": spec.l2_mshrs, "l2_miss_queue": spec.l2_miss_queue, "l2_queue": spec.l2_queue,
+        "dram_banks": spec.dram_banks, "bank_groups": spec.dram_bank_groups, "dram_queue": spec.dram_queue,
+        "two_commands": spec.dram_two_commands, "burst_sectors": spec.dram_burst_bytes // SECTOR_BYTES,
+        "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
-        "request_cycles": params.l2_request_cycles, "l2_reply_cycles": params.l2_reply_cycles,
-        "dram_cycles": params.dram_latency_cycles, "dram_reply_cycles": params.dram_reply_cycles,
-        "activate_cycles": params.dram_activate_cycles, "l2_sector_units": units(params.l2_sector_cycles),
-        "l2_atomic_units": units(params.l2_atomic_cycles), "dram_sector_units": units(params.dram_sector_cycles),
+        "l2_sector_units": units(params.l2_sector_cycles), "l2_atomic_units": units(params.l2_atomic_cycles),
+        **way_values(gpu), **dram_values(gpu),
+    }  # fmt: skip
+
+
+def way_values(gpu: Gpu) -> dict[str, int]:
+    """Windows, and what a request waits for on its way when nothing is in it: what the parameters say less the stations
+    that the memory side has of its own."""
+    params = gpu.params
+    slice_delay = max(1, params.l2_request_cycles - REQUEST_STATIONS)
+    return {
+        "window_cycles": NEVER if gpu.spec.perfect_memory else min(WINDOW_CYCLES, slice_delay),
+        "slice_delay": slice_delay,
+        "hit_delay": max(0, params.l2_reply_cycles - REPLY_STATIONS),
+        "miss_delay": max(0, params.dram_reply_cycles - REPLY_STATIONS - 1),
+    }
+
+
+def dram_values(gpu: Gpu) -> dict[str, int]:
+    """DRAM's timing in cycles of the channels' clock: a sector takes `dram_burst_cycles` of them."""
+    spec, params = gpu.spec, gpu.params
+    cycle = params.dram_sector_cycles / spec.dram_burst_cycles  # core cycles
+    half = max(1, round(params.dram_activate_cycles / 2 / cycle))  # closing a row, and opening one
+    read, write, burst = spec.dram_read_cycles, spec.dram_write_cycles, spec.dram_burst_cycles
+    return {
+        "dram_cycle": max(1, round(cycle * (1 << 16))), "burst": burst, "group_burst": spec.dram_group_burst_cycles,
+        "dram_delay": max(0, round(params.dram_latency_cycles - read * cycle) - DRAM_STATIONS),
+        "row_to_row": spec.dram_row_to_row_cycles, "row_active": spec.dram_row_active_cycles,
+        "row_cycle": spec.dram_row_cycle_cycles, "precharge": half, "row_to_read": half,
+        "row_to_write": max(0, half - write - 1), "read_data": read, "write_data": write,
+        "read_to_write": max(0, read + burst + 2 - write),
+        "write_to_read": write + burst + spec.dram_write_to_read_cycles,
+        "write_to_precharge": write + burst + spec.dram_write_recovery_cycles,
+        "read_to_precharge": spec.dram_read_to_precharge_cycles,
     }  # fmt: skip
 
 
@@ -191,7 +229,7 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     code["unit"], code["kind"], code["pc"] = table.unit, table.kind, table.pcs
     code["latency"], code["initiation"] = table.latency_cycles, table.initiation_cycles
     code["access_bytes"], code["stall"], code["release"] = table.access_bytes, table.stall_cycles, table.release
-    code["result_offset"] = table.result_offset_cycles
+    code["result_offset"], code["counted"] = table.result_offset_cycles, table.counted
     groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
     operands: list[int] = []
     for i, row in enumerate(code):

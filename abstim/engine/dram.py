@@ -1,45 +1,256 @@
-"""DRAM channels: the time of a read, banks, open rows, what is written back (docs/timing-rules.md, rule 11)."""
+"""DRAM channels: a queue, banks with open rows, first-ready scheduling, one burst after another
+(docs/timing-rules.md, rule 11). Times are cycles of the channels' clock but where they are called core cycles."""
 
 from __future__ import annotations
 
-from abstim.engine.address_map import bank_of, row_of
-from abstim.engine.rules import SECTORS, UNITS_A_CYCLE_LOG2
-from abstim.engine.servers import serve
-from functional.disk.compile import jit
+import numpy as np
+
+from abstim.engine.l2 import sectors_in
+from abstim.engine.queues import append, give_back, take
+from abstim.engine.state import EVICTED, NEVER
+from functional.disk.compile import jit, outlined
+
+CORE_CYCLE = 1 << 16
 
 
 @jit
-def activate(m, bank, row):
-    """Cycles to open a row of a bank: 0 if it is open."""
-    if bank.open_row == row + 1:
-        return 0
-    bank.open_row = row + 1
-    return m.activate_cycles
+def cycles_by(m, time):
+    """The last of the channels' cycles that falls into core cycle `time` or before it."""
+    return (time << 16) // m.dram_cycle
 
 
 @jit
-def read(shared, channel, local, time):
-    """A sector of line `local` of a channel is asked for at `time`; returns when it has left DRAM.
+def core_cycle_of(m, cycle):
+    """The core cycle into which a cycle of the channels falls."""
+    return -((-cycle * m.dram_cycle) >> 16)
 
-    A channel serves its banks in turn: behind what waits for other banks a read waits one turn for each that waits
-    for its own, and no longer than if the channel served all in order.
-    """
+
+@jit
+def returned_to_slice(gpu, h, time):
+    """The oldest read that is back goes to its slice."""
+    shared = gpu.shared
+    channels, rows, slices = shared.channels, shared.requests.rows, shared.slices
+    n = rows[channels.returned[h].first - 1].slice
+    if slices.from_dram[n].count < shared.machine.l2_queue:
+        append(rows, slices.from_dram[n], take(rows, channels.returned[h]))
+        slices.wake[n] = min(slices.wake[n], time)
+
+
+@jit
+def end_of_burst(gpu, h):
+    """The oldest burst is over: a read has its data, a write is done with."""
+    shared = gpu.shared
+    channels, rows = shared.channels, shared.requests.rows
+    place = take(rows, channels.returning[h])
+    if rows[place - 1].kind == EVICTED:
+        give_back(shared.requests, place)
+    else:
+        append(rows, channels.returned[h], place)
+
+
+@jit
+def enqueue(rows, bank, place):
+    """A request waits for a bank."""
+    rows[place - 1].next = 0
+    if bank.count:
+        rows[bank.last - 1].next = place
+    else:
+        bank.first = place
+    bank.last = place
+    bank.count += 1
+
+
+@jit
+def first_ready(rows, bank):
+    """Take the oldest request that waits for the row served last, or the oldest of all if none does."""
+    before, place = 0, np.int64(bank.first)
+    while place and rows[place - 1].row != bank.served_row:
+        before, place = place, rows[place - 1].next
+    if place == 0:
+        before, place = 0, np.int64(bank.first)
+    following = rows[place - 1].next
+    if before:
+        rows[before - 1].next = following
+    else:
+        bank.first = following
+    if following == 0:
+        bank.last = before
+    bank.count -= 1
+    bank.served_row = rows[place - 1].row
+    return place
+
+
+@jit
+def choose(shared, h):
+    """One bank that serves nothing takes up a request."""
+    m, state = shared.machine, shared.channels.state[h]
+    for k in range(m.dram_banks):
+        b = state.first_bank + k if state.first_bank + k < m.dram_banks else state.first_bank + k - m.dram_banks
+        bank = shared.channels.banks[h * m.dram_banks + b]
+        if bank.request == 0 and bank.count:
+            bank.request = first_ready(shared.requests.rows, bank)
+            state.pending -= 1
+            state.first_bank = state.first_bank + 1 if state.first_bank + 1 < m.dram_banks else 0
+            return
+
+
+@jit
+def burst_from(shared, h, b, bank):
+    """Cycle from which the burst of a bank's request, whose row is open, can begin."""
+    m, state = shared.machine, shared.channels.state[h]
+    free = max(state.burst, shared.channels.groups[h, b & (m.bank_groups - 1), 0])
+    if shared.requests.rows[bank.request - 1].kind == EVICTED:
+        return max(free, bank.write, state.write)
+    return max(free, bank.read, state.read)
+
+
+@jit
+def row_from(shared, h, b, bank):
+    """Cycle from which a bank can open or close a row."""
     m = shared.machine
-    bank = shared.banks[channel * m.dram_banks + bank_of(m, local)]
-    opening = activate(m, bank, row_of(m, local))
-    turn = (m.dram_banks * m.dram_sector_units) >> UNITS_A_CYCLE_LOG2
-    in_turn = max(time, bank.served) + opening + turn
-    in_order = serve(shared.channels, channel, time + opening, m.dram_sector_units)
-    bank.served = min(in_order, in_turn)
-    return bank.served + m.dram_cycles
+    if bank.open_row == 0:
+        return max(shared.channels.state[h].row, bank.precharge, bank.row_cycle)
+    group = shared.channels.groups[h, b & (m.bank_groups - 1), 1]
+    return max(bank.row_active, bank.written, bank.was_read, group)
 
 
 @jit
-def write_back(shared, channel, sectors, time):
-    """Dirty sectors of a line that leaves L2 take the channel's time; returns how many there are."""
-    count = 0
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            count += 1
-            serve(shared.channels, channel, time, shared.machine.dram_sector_units)
-    return count
+def row_is_open(shared, bank):
+    """Is it the row that the bank's request is for?"""
+    return bank.open_row == shared.requests.rows[bank.request - 1].row + 1
+
+
+@jit
+def begin_burst(shared, h, b, bank, cycle):
+    """One burst of a bank's request; with the last the bank is free for another."""
+    m, channels, rows = shared.machine, shared.channels, shared.requests.rows
+    state, group = channels.state[h], channels.groups[h, b & (m.bank_groups - 1)]
+    place = np.int64(bank.request)
+    request = rows[place - 1]
+    state.burst, group[0] = cycle + m.burst, cycle + m.group_burst
+    written = request.kind == EVICTED
+    if written:
+        state.read = max(state.read, cycle + m.write_to_read)
+        bank.written = cycle + m.write_to_precharge
+        request.flits += m.burst_sectors
+        if request.flits < sectors_in(request.sectors):
+            return
+    else:
+        state.write = cycle + m.read_to_write
+        bank.was_read = cycle + m.burst
+        group[1] = cycle + m.read_to_precharge
+    bank.request = 0
+    request.due = cycle + (m.write_data if written else m.read_data)
+    append(rows, channels.returning[h], place)
+
+
+@jit
+def open_or_close(shared, h, b, bank, cycle):
+    """A command to a bank whose request is for another row than the one that is open."""
+    m, state = shared.machine, shared.channels.state[h]
+    if bank.open_row == 0:
+        bank.open_row = shared.requests.rows[bank.request - 1].row + 1
+        state.row = cycle + m.row_to_row
+        bank.read, bank.write = cycle + m.row_to_read, cycle + m.row_to_write
+        bank.row_active, bank.row_cycle = cycle + m.row_active, cycle + m.row_cycle
+    else:
+        bank.open_row = 0
+        bank.precharge = cycle + m.precharge
+    state.first_bank = b + 1 if b + 1 < m.dram_banks else 0
+
+
+@jit
+def command(shared, h, cycle):
+    """A burst if one can begin, and a row command if one can be given and there is a second bus, or no burst began."""
+    m, first = shared.machine, shared.channels.state[h].first_bank
+    bursts = rows = False
+    for k in range(m.dram_banks):
+        b = first + k if first + k < m.dram_banks else first + k - m.dram_banks
+        bank = shared.channels.banks[h * m.dram_banks + b]
+        if bank.request == 0:
+            continue
+        if row_is_open(shared, bank):
+            if not bursts and not (rows and not m.two_commands) and burst_from(shared, h, b, bank) <= cycle:
+                begin_burst(shared, h, b, bank, cycle)
+                bursts = True
+        elif not rows and not (bursts and not m.two_commands) and row_from(shared, h, b, bank) <= cycle:
+            open_or_close(shared, h, b, bank, cycle)
+            rows = True
+
+
+@jit
+def accept(gpu, h, time):
+    """One request of the channel's slices, in turn, comes from the queue in front of it."""
+    shared = gpu.shared
+    m, channels, slices, rows = shared.machine, shared.channels, shared.slices, shared.requests.rows
+    state = channels.state[h]
+    for k in range(m.slices_per_channel):
+        part = (state.turn + 1 + k) % m.slices_per_channel
+        n = h * m.slices_per_channel + part
+        if slices.to_dram[n].count:
+            place = take(rows, slices.to_dram[n])
+            rows[place - 1].due, rows[place - 1].flits = time + m.dram_delay, 0
+            append(rows, channels.delayed[h], place)
+            state.turn = part
+            return
+
+
+@jit
+def admit(shared, h, time):
+    """The oldest request whose delay is over waits for its bank, if the channel's queue has room."""
+    m, channels, rows = shared.machine, shared.channels, shared.requests.rows
+    state = channels.state[h]
+    if channels.delayed[h].count and state.pending < m.dram_queue:
+        place = np.int64(channels.delayed[h].first)
+        if rows[place - 1].due <= time:
+            take(rows, channels.delayed[h])
+            enqueue(rows, channels.banks[h * m.dram_banks + rows[place - 1].bank], place)
+            state.pending += 1
+
+
+@jit
+def next_for_banks(shared, h):
+    """The next cycle in which a bank may do something."""
+    m, following = shared.machine, NEVER
+    for b in range(m.dram_banks):
+        bank = shared.channels.banks[h * m.dram_banks + b]
+        if bank.request:
+            ready = burst_from(shared, h, b, bank) if row_is_open(shared, bank) else row_from(shared, h, b, bank)
+            following = min(following, ready)
+        elif bank.count:
+            return 0
+    return following
+
+
+@jit
+def next_step(shared, h, cycle, time):
+    """The next cycle after `cycle` in which the channel has something to do."""
+    m, channels, slices, rows = shared.machine, shared.channels, shared.slices, shared.requests.rows
+    if channels.returned[h].count:
+        return cycle + 1
+    for k in range(m.slices_per_channel):
+        if slices.to_dram[h * m.slices_per_channel + k].count:
+            return cycle + 1
+    following = next_for_banks(shared, h)
+    if channels.returning[h].count:
+        following = min(following, rows[channels.returning[h].first - 1].due)
+    if channels.delayed[h].count and channels.state[h].pending < m.dram_queue:
+        due = rows[channels.delayed[h].first - 1].due
+        following = min(following, cycles_by(m, due - 1) + 1)
+    return max(following, cycle + 1)
+
+
+@outlined
+def advance_channel(gpu, h, cycle, time):
+    """One cycle of channel `h`, in core cycle `time`."""
+    shared = gpu.shared
+    channels, rows = shared.channels, shared.requests.rows
+    if channels.returned[h].count:
+        returned_to_slice(gpu, h, time)
+    if channels.returning[h].count and rows[channels.returning[h].first - 1].due <= cycle:
+        end_of_burst(gpu, h)
+    choose(shared, h)
+    command(shared, h, cycle)
+    accept(gpu, h, time)
+    admit(shared, h, time)
+    channels.wake[h] = next_step(shared, h, cycle, time)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abstim.engine.load_store import occupancy_of, result_of
+from abstim.engine.memory_pipe import issue_access
 from abstim.engine.operand_collectors import collect, pool_of, port_of, read_operands, write_back
 from abstim.engine.rules import START_CYCLES
-from abstim.engine.state import MEM, SP
+from abstim.engine.state import MEM, NEVER, SP
 from functional.disk.compile import jit
 
 
@@ -58,20 +59,19 @@ def arithmetic(c, row, port, dispatched):
 
 @jit
 def memory(c, i, w, dispatched):
-    """(start, result) of an access that leaves its collector at `dispatched`. What is behind the unit may hold it."""
+    """Perfect memory: (start, result) of an access that leaves its collector at `dispatched`."""
     sm, m = c.sm, c.machine
     unit = m.first_unit[port_of(m, MEM, 0)]
     busy, end = occupancy_of(c, w, i)
     start = max(dispatched + START_CYCLES, sm.unit_free[unit])
     sm.unit_free[unit] = start + busy
-    result = result_of(c, w, i, start, end)
-    sm.unit_free[unit] = max(sm.unit_free[unit], sm.entered, sm.const_blocked)
-    return start, result
+    return start, result_of(c, w, i, start, end)
 
 
 @jit
 def execute(c, i, w, time):
-    """Send instruction `i` of warp `w`, issued at `time`, down its port; returns when its result can be used."""
+    """Send instruction `i` of warp `w`, issued at `time`, down its port; returns when its result can be used, NEVER if
+    that is not known yet."""
     sm, m, row = c.sm, c.machine, c.code[i]
     kind = row.unit
     port = port_of(m, kind, w)
@@ -79,6 +79,11 @@ def execute(c, i, w, time):
     collector, allocated = collect(sm, m, kind, port, pool, time)
     operands = read_operands(c, row, w, allocated)
     place = sm.port_position[port]
+    if kind == MEM and not m.perfect:
+        sm.port_alloc[port, place] = allocated // m.register_steps
+        sm.port_position[port] = place + 1 if place + 1 < m.port_width[kind] else 0
+        sm.collector[pool, collector] = NEVER
+        return issue_access(c, i, w, operands, pool, collector, port, place, time)
     step = max(operands, sm.port_start[port, place] * m.register_steps)
     dispatched = step // m.register_steps
     start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)

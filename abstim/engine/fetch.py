@@ -85,7 +85,7 @@ def fetch(c, time, ready):
         deliver(c, fetched, time, ready)
     else:
         sm.missing |= bit(fetched)
-        sm.fetch_back[fetched] = there
+        sm.fetch_back[fetched], sm.fetch_place[fetched] = there, sm.code_place
 
 
 @jit

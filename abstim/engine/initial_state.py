@@ -7,27 +7,41 @@ from typing import Any
 
 import numpy as np
 
+from abstim.engine.rules import SECTORS
 from abstim.engine.state import (
+    ACCESS,
+    ACCESSES,
     BANK,
-    BUCKET,
-    BUCKETS,
+    CHANNEL,
     EMPTY,
     HINTS,
+    IN_FLIGHT,
     ISSUE,
+    ISSUED_ACCESS,
+    ISSUED_ACCESSES,
     L1D,
     L1D_LINE,
     L2,
     L2_LINE,
     LAUNCH,
     NEVER,
-    RESPONSES,
+    PIPE,
+    QUEUE,
+    REQUEST,
+    SLICE,
     SM,
     THREAD_BLOCK,
+    TRANSACTION,
     TWO_LEVEL,
+    WAITER,
     WARP,
+    Channels,
     Record,
+    Requests,
     Shared,
+    Slices,
     State,
+    Switch,
     Tags,
 )  # fmt: skip
 
@@ -72,7 +86,7 @@ def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles
 
 
 def _tags(zeros: Zeros, sms: int, lines: Any) -> Tags:
-    return Tags(zeros(sms, lines), zeros(sms, lines), zeros(sms, lines))
+    return Tags(*(zeros(sms, lines) for _ in Tags._fields))
 
 
 def _new_sms(zeros: Zeros, m: np.ndarray) -> np.ndarray:
@@ -88,25 +102,67 @@ def _new_sms(zeros: Zeros, m: np.ndarray) -> np.ndarray:
 
 
 def _new_l1d(zeros: Zeros, m: np.ndarray) -> L1D:
-    sms, real = int(m["sm_count"]), not m["perfect"]
-    tags = _tags(zeros, sms, m["l1d_sets"] * m["l1d_set_lines"])
+    """What only real memory needs is not there if memory is perfect."""
+    sms, real, lines = int(m["sm_count"]), not m["perfect"], m["l1d_sets"] * m["l1d_set_lines"]
+    banks = int(m["l1d_banks"]) * real
     return L1D(
-        *tags, zeros(*tags.tag.shape, dtype=L1D_LINE), zeros(sms, HINTS), zeros(sms, m["l1d_mshrs"] * real),
-        zeros(sms, m["pipe_stages"] * real),
+        zeros(sms, lines), zeros(sms, lines), zeros(sms, lines), zeros(sms, lines, dtype=L1D_LINE), zeros(sms, HINTS),
+        zeros(sms, banks, dtype=PIPE), zeros(sms, banks, m["pipe_stages"], dtype=TRANSACTION),
+        zeros(sms, m["miss_queue"] * real), zeros(sms, _waiters(m) * real, dtype=WAITER),
+        zeros(sms, ACCESSES * real, dtype=ACCESS), zeros(sms, ISSUED_ACCESSES * real, dtype=ISSUED_ACCESS),
     )  # fmt: skip
+
+
+def _waiters(m: np.ndarray) -> int:
+    """Most that wait for lines of an SM's caches: as many as its miss registers take, a sector each, and the accesses
+    that a constant or texture line keeps waiting."""
+    return int(m["l1d_mshrs"]) * int(m["mshr_merges"]) + 4 * SECTORS * ACCESSES
 
 
 def _new_shared(zeros: Zeros, m: np.ndarray) -> Shared:
     """Nothing of it if memory is perfect."""
     real = not m["perfect"]
-    channels = int(m["channels"]) * real
+    sms, channels = int(m["sm_count"]) * real, int(m["channels"]) * real
     slices = channels * int(m["slices_per_channel"])
     lines = slices * int(m["l2_sets"]) * int(m["l2_ways"])
     l2 = L2(zeros(lines), zeros(lines), zeros(lines, dtype=L2_LINE), zeros(1))
+    room = 2 * SECTORS * IN_FLIGHT * sms + 4 * int(m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"]) * slices
     return Shared(
-        m, l2, zeros(slices, BUCKETS, dtype=BUCKET), zeros(channels, BUCKETS, dtype=BUCKET),
-        zeros(channels * int(m["dram_banks"]), dtype=BANK), zeros(int(m["sm_count"]) * real, RESPONSES),
+        m, Requests(zeros(room, dtype=REQUEST), zeros(2)), _new_switch(zeros, sms, slices),
+        _new_switch(zeros, slices, sms), l2, _new_slices(zeros, m, slices), _new_channels(zeros, m, channels),
+        zeros(sms, dtype=QUEUE), zeros(2),
     )  # fmt: skip
+
+
+def _new_switch(zeros: Zeros, inputs: int, outputs: int) -> Switch:
+    words_in, words_out = -(-inputs // 64), -(-outputs // 64)
+    return Switch(
+        zeros(inputs, dtype=QUEUE), zeros(inputs), zeros(inputs), zeros(words_in, dtype=np.uint64),
+        zeros(outputs, dtype=QUEUE), zeros(outputs), zeros(words_out, dtype=np.uint64),
+        zeros(words_out, dtype=np.uint64), zeros(outputs, words_in, dtype=np.uint64), zeros(outputs),
+    )  # fmt: skip
+
+
+def _new_slices(zeros: Zeros, m: np.ndarray, slices: int) -> Slices:
+    ring = 1 << int(2 * m["slice_delay"] + 64).bit_length()
+    delayed, asking, missing, to_dram, from_dram, filled, replying = (zeros(slices, dtype=QUEUE) for _ in range(7))
+    found = Slices(
+        zeros(slices, dtype=SLICE), zeros(slices), delayed, asking, missing, to_dram, from_dram, filled, replying,
+        zeros(slices, ring),
+    )  # fmt: skip
+    found.wake[:] = NEVER
+    return found
+
+
+def _new_channels(zeros: Zeros, m: np.ndarray, channels: int) -> Channels:
+    delayed, returning, returned = (zeros(channels, dtype=QUEUE) for _ in range(3))
+    found = Channels(
+        zeros(channels, dtype=CHANNEL), zeros(channels), delayed, returning, returned,
+        zeros(channels * int(m["dram_banks"]), dtype=BANK), zeros(channels, m["bank_groups"], 2),
+    )  # fmt: skip
+    found.wake[:] = NEVER
+    found.banks["served_row"] = -1
+    return found
 
 
 def _new_record(warps_per_block: int, thread_blocks: int, windows: int, window_cycles: int) -> Record:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from abstim.engine.barriers_and_exits import arrive, leave
+from abstim.engine.barriers_and_exits import arrive, leave, settle
 from abstim.engine.execution_units import execute, started
 from abstim.engine.fetch import want_fetch
+from abstim.engine.pending_accesses import describe
 from abstim.engine.rules import READ_OPERANDS_CYCLES
-from abstim.engine.scoreboard import make_ready, release_register, write_registers
+from abstim.engine.scoreboard import count_up, make_ready, release_register, write_results
+from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit, visit_from
 from functional.disk.compile import jit
 from precharacterize.classify import Kind
@@ -60,17 +62,16 @@ def follow(c, w, i, time):
 
 
 @jit
-def write_log(c, row, w, i, time, result):
-    """One issue: when, what, by whom, and the SM's counters after it."""
+def write_log(c, row, w, i, time, result, missed):
+    """One issue: when, what, by whom. What an access missed and asked for is known when it is complete."""
     sm = c.sm
     row.cycle, row.result_cycle, row.start_cycle = time, result, started(sm, c.machine, c.code[i].unit, w)
     row.sm, row.slot, row.warp, row.instruction = sm.number, w, sm.warp[w], i
-    row.l1d_misses, row.l1i_misses = sm.l1d_misses, sm.l1i_misses
-    row.l2_accesses, row.dram_reads = sm.l2_accesses, sm.dram_reads
+    row.l1d_misses, row.l1i_misses, row.l2_accesses, row.dram_reads = missed, sm.l1i_misses, 0, 0
 
 
 @jit
-def note(c, w, i, time, result):
+def note(c, w, i, time, result, missed):
     """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
     sm, record = c.sm, c.record
     launch, windows = record.launch, len(record.windows)
@@ -80,8 +81,12 @@ def note(c, w, i, time, result):
     if windows:
         record.windows[min(time >> launch.window_log2, windows - 1)] += 1
     if launch.logged < len(record.log):
-        write_log(c, record.log[launch.logged], w, i, time, result)
+        write_log(c, record.log[launch.logged], w, i, time, result, missed)
         launch.logged += 1
+        if result >= NEVER:
+            c.l1d.accesses[sm.latest_access - 1].row = launch.logged
+        elif c.code[i].unit == MEM and not c.machine.perfect:
+            describe(c.l1d.accesses[sm.latest_access - 1], record.log[launch.logged - 1])
 
 
 @jit
@@ -92,19 +97,26 @@ def issue(c, w, time):
     row = c.code[i]
     kind = row.kind
     sm.visitable &= ~bit(w)
+    missed = sm.l1d_misses
+    counted = row.counted and row.unit == MEM and not c.machine.perfect  # comes when it is complete
+    if counted:
+        count_up(c, w, row)
     result = execute(c, i, w, time)
-    note(c, w, i, time, result)
-    write_registers(c, w, row, result)
+    note(c, w, i, time, result, sm.l1d_misses - missed)
+    if not counted:
+        write_results(c, w, row, result)
     if row.release >= 0:
-        release_register(c, w, row.release, started(sm, c.machine, row.unit, w) + READ_OPERANDS_CYCLES)
-    sm.drained[w] = max(sm.drained[w], result)
+        release_register(c, w, row.release, time + READ_OPERANDS_CYCLES)
+    settle(sm, w, result)
     if not step(sm, c.streams, w):
         leave(sm, c.machine, w, time)
         return
     if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
-        sm.not_before[w] = result - 1
+        sm.not_before[w] = result - 1 if result < NEVER else NEVER
     else:
         sm.not_before[w] = sm.drained[w] if kind == FENCE else (time + row.stall if row.stall > 1 else 0)
+        if kind == FENCE and sm.outstanding[w]:
+            sm.fenced |= bit(w)
     if kind == BARRIER:
         sm.held |= bit(w)
     follow(c, w, i, time)

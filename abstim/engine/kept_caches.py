@@ -8,18 +8,25 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.state import L2, NEVER, State, Tags
+from abstim.engine.state import L1D, L2, NEVER, State, Tags
 
 FLUSHES = ("all", "l1", "l1d", "none")  # before each launch: every cache, those of the SMs, L1D alone, none
 
 
-class FirstLevel(NamedTuple):
-    """The caches of the SMs. Whatever was on its way has arrived."""
+class Held(NamedTuple):
+    """Lines of a cache, as Tags lays them out. Whatever was on its way has arrived."""
 
-    l1i: Tags
-    const: Tags
-    texture: Tags
-    l1d: Tags
+    tag: np.ndarray
+    last_use: np.ndarray
+
+
+class FirstLevel(NamedTuple):
+    """The caches of the SMs."""
+
+    l1i: Held
+    const: Held
+    texture: Held
+    l1d: Held
     l1d_line: np.ndarray  # L1D_LINE
     stamp: np.ndarray  # [sm], the clock of their last use
 
@@ -28,7 +35,8 @@ class Below(NamedTuple):
     """L2 and the DRAM banks."""
 
     l2: L2
-    banks: np.ndarray  # BANK
+    open_row: np.ndarray  # [bank] of BANK
+    served_row: np.ndarray
 
 
 @dataclass
@@ -52,30 +60,30 @@ class Caches:
         """Fill a new launch's state with what is kept."""
         kept, below = self.first_level, self.below
         if kept is not None:
-            l1d = Tags(state.l1d.tag, state.l1d.last_use, state.l1d.there)
-            for caches in zip((state.l1i, state.const, state.texture, l1d), kept[:4], strict=True):
-                for column, held in zip(*caches, strict=True):
-                    column[:] = held
+            caches: tuple[Tags | L1D, ...] = (state.l1i, state.const, state.texture, state.l1d)
+            for cache, held in zip(caches, (kept.l1i, kept.const, kept.texture, kept.l1d), strict=True):
+                cache.tag[:], cache.last_use[:] = held
             state.l1d.line[:] = kept.l1d_line
             state.sms["stamp"] = kept.stamp
         if below is not None:
-            for column, held in zip((*state.shared.l2, state.shared.banks), (*below.l2, below.banks), strict=True):
-                column[:] = held
+            for column, last in zip(state.shared.l2, below.l2, strict=True):
+                column[:] = last
+            banks = state.shared.channels.banks
+            banks["open_row"], banks["served_row"] = below.open_row, below.served_row
 
     def take(self, state: State) -> None:
         """Keep what a finished launch leaves. Where lines were found last is forgotten: the next launch may leave L1D
         fewer ways."""
-        l1d, line = state.l1d, state.l1d.line.copy()
-        line["merged"] = 0
+        line = _arrived(state.l1d.line)
         line["sector_there"][line["sector_there"] != NEVER] = 0
         self.first_level = FirstLevel(
-            _arrived(state.l1i), _arrived(state.const), _arrived(state.texture),
-            _arrived(Tags(l1d.tag, l1d.last_use, l1d.there)), line, state.sms["stamp"].copy(),
+            _held(state.l1i), _held(state.const), _held(state.texture), _held(state.l1d), line,
+            state.sms["stamp"].copy(),
         )  # fmt: skip
         if not state.machine["perfect"]:
-            l2 = L2(*(column.copy() for column in state.shared.l2))
-            l2.line["merged"], l2.line["sector_there"] = 0, 0
-            self.below = Below(l2, state.shared.banks.copy())
+            l2, banks = state.shared.l2, state.shared.channels.banks
+            kept = L2(l2.tag.copy(), l2.last_use.copy(), _arrived(l2.line), l2.uses.copy())
+            self.below = Below(kept, banks["open_row"].copy(), banks["served_row"].copy())
 
     @property
     def l2_lines(self) -> Int64[np.ndarray, " line"]:
@@ -86,5 +94,14 @@ class Caches:
         return tag[tag > 0] - 1
 
 
-def _arrived(cache: Tags) -> Tags:
-    return Tags(cache.tag.copy(), cache.last_use.copy(), np.zeros_like(cache.there))
+def _held(cache: Tags | L1D) -> Held:
+    return Held(cache.tag.copy(), cache.last_use.copy())
+
+
+def _arrived(line: np.ndarray) -> np.ndarray:
+    """Lines of L1D or L2, with nothing on its way and nobody waiting."""
+    found = line.copy()
+    found["valid"] |= found["coming"]
+    for name in ("coming", "joined", "waiting", "waiting_last"):
+        found[name] = 0
+    return found

@@ -1,19 +1,18 @@
-"""L2 slices, shared by all SMs (docs/timing-rules.md, rule 11)."""
+"""L2 slices, shared by all SMs: tags, miss registers, queues (docs/timing-rules.md, rule 11)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine import dram
-from abstim.engine.address_map import l2_set_of, slice_of
-from abstim.engine.rules import SECTORS, UNITS_A_CYCLE_LOG2
-from abstim.engine.servers import block, respond, serve
-from abstim.engine.tags import find, victim
+from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
+from abstim.engine.queues import append, give_back, new_request, take
+from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
+from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
+from abstim.engine.switch import put
+from abstim.engine.tags import find
 from functional.disk.compile import jit, outlined
 
-# Typed, because of a function that is called with literals there is one form for each
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
-READ, WRITE = np.bool_(False), np.bool_(True)
 
 
 @jit
@@ -23,86 +22,291 @@ def sectors_in(sectors):
 
 
 @jit
-def l2_line(l2, m, line, number, in_slice):
-    """(position, is it there) of a line of slice `number`; one not there replaces the least recently used."""
-    first = (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
-    k = find(l2.tag, first, m.l2_ways, line)
-    return (k, True) if k >= 0 else (victim(l2.last_use, first, m.l2_ways), False)
+def number_of(sectors):
+    """The sector of a set that holds one."""
+    return (sectors >> 1) - (sectors >> 3)
 
 
 @jit
-def replace(sm, shared, k, line, channel, time):
-    """`line` takes the place at `k`; what was written of the one before goes to DRAM."""
-    row = shared.l2.line[k]
-    if row.dirty:
-        sm.dram_writes += dram.write_back(shared, channel, row.dirty, time)
-        row.dirty = 0
-    shared.l2.tag[k] = line + 1
-    row.valid = 0
+def first_way(m, number, in_slice):
+    """Where the set begins that a line of slice `number` belongs to."""
+    return (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
 
 
 @jit
-def wait_for_sector(shared, row, j, number, served):
-    """A read of sector `j`, which is valid but may not have arrived: cycle in which slice `number` answers it.
-
-    So many reads can wait for one sector; one more blocks the slice until the sector is there.
-    """
-    there = row.sector_there[j]
-    if there <= served:
-        return served
-    if (row.merged >> (8 * j)) & 255 >= shared.machine.l2_merges:
-        block(shared.slices, number, served, there)
-    else:
-        row.merged += 1 << (8 * j)
-    return there
+def replaceable(l2, first, ways):
+    """The least recently used way of a set that waits for nothing, -1 if there is none."""
+    best = -1
+    for k in range(first, first + ways):
+        if l2.line[k].coming == 0 and (best < 0 or l2.last_use[k] < l2.last_use[best]):
+            best = k
+    return best
 
 
 @jit
-def fetch_sector(shared, row, j, channel, local, served):
-    """Sector `j` is asked of DRAM; returns when it is there. Its read is the first of those that wait for it."""
-    there = dram.read(shared, channel, local, served)
-    row.sector_there[j] = there
-    row.merged = (row.merged & ~(255 << (8 * j))) | (1 << (8 * j))
-    return there
+def use(l2, k):
+    """The line at `k` is the youngest."""
+    l2.uses[0] += 1
+    l2.last_use[k] = l2.uses[0]
 
 
 @jit
-def sector_reply(sm, shared, row, j, write, place, served):
-    """Cycle in which the answer about sector `j`, served at `served`, leaves for the SM; place: (slice, channel, line
-    number in the channel)."""
-    m, present = shared.machine, (row.valid >> j) & 1
-    number, channel, local = place
+def evict(gpu, n, k, time):
+    """What was written of the line at `k` goes the way of a miss to DRAM; the slice reads it out first."""
+    shared = gpu.shared
+    m, line = shared.machine, shared.l2.line[k]
+    if line.dirty == 0:
+        return
+    place = new_request(shared.requests)
+    request = shared.requests.rows[place - 1]
+    request.line, request.sectors, request.kind, request.slice = shared.l2.tag[k] - 1, line.dirty, EVICTED, n
+    _, _, local, _ = slice_of(m, request.line)
+    request.bank, request.row, request.who = bank_of(m, local), row_of(m, local), NOBODY
+    append(shared.requests.rows, shared.slices.missing[n], place)
+    state = shared.slices.state[n]
+    state.port_free = max(state.port_free, time * UNITS_A_CYCLE) + sectors_in(line.dirty) * m.l2_sector_units
+    gpu.sms[0].dram_writes += sectors_in(line.dirty)
+
+
+@jit
+def place_line(gpu, n, request, k, time):
+    """The line asked for takes the way `k`."""
+    l2 = gpu.shared.l2
+    evict(gpu, n, k, time)
+    l2.tag[k] = request.line + 1
+    l2.line[k].valid = l2.line[k].dirty = 0
+
+
+@jit
+def count(gpu, request, missed):
+    """An access, for the statistics."""
+    sm = gpu.sms[request.sm]
     sm.l2_accesses += 1
-    if not present:
-        sm.l2_misses += 1
-    row.valid |= 1 << j
-    if write:
-        row.dirty |= 1 << j
-        if not present:
-            row.sector_there[j] = 0
-        return served + m.l2_reply_cycles
-    if present:
-        return wait_for_sector(shared, row, j, number, served) + m.l2_reply_cycles
-    sm.dram_reads += 1
-    return fetch_sector(shared, row, j, channel, local, served) + m.dram_reply_cycles
+    sm.l2_misses += missed
+
+
+@jit
+def occupy(m, state, units, time):
+    """A hit reads or writes through the slice's port."""
+    state.port_free = max(state.port_free, time * UNITS_A_CYCLE) + units
+
+
+@jit
+def reply(gpu, n, place):
+    """A request is answered; what nobody waits for ends here."""
+    shared = gpu.shared
+    request = shared.requests.rows[place - 1]
+    if request.who == NOBODY:
+        gpu.sms[request.sm].in_flight -= 1
+        give_back(shared.requests, place)
+    else:
+        append(shared.requests.rows, shared.slices.replying[n], place)
+
+
+@jit
+def write(gpu, n, place, k, first, time):
+    """A store of a sector, its line at `k`, -1: not there. False: there is no room now."""
+    shared = gpu.shared
+    m, l2, request = shared.machine, shared.l2, shared.requests.rows[place - 1]
+    sector, missed = request.sectors, True
+    if k >= 0 and (l2.line[k].valid | l2.line[k].dirty) & sector:
+        missed = False
+        occupy(m, shared.slices.state[n], m.l2_sector_units, time)
+    else:
+        if shared.slices.missing[n].count >= m.l2_miss_queue:
+            return False
+        if k < 0:
+            k = replaceable(l2, first, m.l2_ways)
+            if k < 0:
+                return False
+            place_line(gpu, n, request, k, time)
+        missed = not l2.line[k].coming & sector
+    count(gpu, request, missed)
+    l2.line[k].dirty |= sector
+    l2.line[k].valid |= sector
+    use(l2, k)
+    take(shared.requests.rows, shared.slices.asking[n])
+    reply(gpu, n, place)
+    return True
+
+
+@jit
+def hit(gpu, n, place, k, time):
+    """A read of a sector that is there."""
+    shared = gpu.shared
+    m, request = shared.machine, shared.requests.rows[place - 1]
+    atomic = request.kind == ATOMIC
+    occupy(m, shared.slices.state[n], m.l2_atomic_units if atomic else m.l2_sector_units, time)
+    if atomic:
+        shared.l2.line[k].dirty |= request.sectors
+    count(gpu, request, False)
+    use(shared.l2, k)
+    take(shared.requests.rows, shared.slices.asking[n])
+    reply(gpu, n, place)
+
+
+@jit
+def join(gpu, n, place, k):
+    """A read of a sector that is on its way waits with the others; false if there are too many."""
+    shared = gpu.shared
+    line, request, rows = shared.l2.line[k], shared.requests.rows[place - 1], shared.requests.rows
+    j = number_of(request.sectors)
+    if line.joined[j] >= shared.machine.l2_merges:
+        return False
+    take(rows, shared.slices.asking[n])
+    request.next = 0
+    if line.waiting[j]:
+        rows[line.waiting_last[j] - 1].next = place
+    else:
+        line.waiting[j] = place
+    line.waiting_last[j] = place
+    line.joined[j] += 1
+    count(gpu, request, False)
+    use(shared.l2, k)
+    return True
+
+
+@jit
+def miss(gpu, n, place, k, first, time):
+    """A read of a sector that is not there; false if the slice has no room for a miss."""
+    shared = gpu.shared
+    m, l2, request, slices = shared.machine, shared.l2, shared.requests.rows[place - 1], shared.slices
+    if slices.missing[n].count + 1 >= max(m.l2_miss_queue, 2) or slices.state[n].mshrs_used >= m.l2_mshrs:
+        return False
+    if k < 0:
+        k = replaceable(l2, first, m.l2_ways)
+        if k < 0:
+            return False
+        place_line(gpu, n, request, k, time)
+    line, j = l2.line[k], number_of(request.sectors)
+    line.coming |= request.sectors
+    line.joined[j], line.waiting[j] = 1, 0
+    use(l2, k)
+    slices.state[n].mshrs_used += 1
+    count(gpu, request, True)
+    gpu.sms[request.sm].dram_reads += 1
+    request.from_dram = 1
+    request.bank, request.row = bank_of(m, request.local), row_of(m, request.local)
+    take(shared.requests.rows, slices.asking[n])
+    append(shared.requests.rows, slices.missing[n], place)
+    return True
+
+
+@jit
+def access(gpu, n, time):
+    """The first request of slice `n` meets the tags; false if it must wait."""
+    shared = gpu.shared
+    m, l2 = shared.machine, shared.l2
+    place = np.int64(shared.slices.asking[n].first)
+    request = shared.requests.rows[place - 1]
+    first = first_way(m, n, request.in_slice)
+    k = find(l2.tag, first, m.l2_ways, request.line)
+    if request.kind == WRITE or request.kind == EVICTED:
+        return write(gpu, n, place, k, first, time)
+    if k >= 0 and l2.line[k].valid & request.sectors:
+        hit(gpu, n, place, k, time)
+        return True
+    if k >= 0 and l2.line[k].coming & request.sectors:
+        return join(gpu, n, place, k)
+    return miss(gpu, n, place, k, first, time)
+
+
+@jit
+def fill(gpu, n, place):
+    """A sector is back from DRAM: who waits for it is answered, one a cycle."""
+    shared = gpu.shared
+    l2, rows, request = shared.l2, shared.requests.rows, shared.requests.rows[place - 1]
+    m, filled = shared.machine, shared.slices.filled[n]
+    k = find(l2.tag, first_way(m, n, request.in_slice), m.l2_ways, request.line)
+    line, j = l2.line[k], number_of(request.sectors)
+    line.coming &= ~request.sectors
+    line.valid |= request.sectors
+    shared.slices.state[n].mshrs_used -= 1
+    while place:
+        if rows[place - 1].kind == ATOMIC:
+            line.dirty |= rows[place - 1].sectors
+        append(rows, filled, place)
+        place = line.waiting[j]
+        if place:
+            line.waiting[j] = rows[place - 1].next
+
+
+@jit
+def send_reply(gpu, n, time):
+    """The first reply of slice `n` goes to the switch, if there is room."""
+    shared = gpu.shared
+    m, rows = shared.machine, shared.requests.rows
+    if shared.back.flits[n] >= m.inject_queue + m.switch_queue:
+        return
+    place = take(rows, shared.slices.replying[n])
+    request = rows[place - 1]
+    request.output, request.flits, request.due = request.sm, 1, time
+    put(shared.back, rows, n, place)
+
+
+@jit
+def pass_misses(gpu, n):
+    """A miss goes on to the queue in front of DRAM. Returns if one did."""
+    shared = gpu.shared
+    if shared.slices.missing[n].count == 0 or shared.slices.to_dram[n].count >= shared.machine.l2_queue:
+        return False
+    append(shared.requests.rows, shared.slices.to_dram[n], take(shared.requests.rows, shared.slices.missing[n]))
+    return True
+
+
+@jit
+def take_in(gpu, n, time):
+    """Requests whose way to the slice is over come into its queue."""
+    shared = gpu.shared
+    slices, rows, m = shared.slices, shared.requests.rows, shared.machine
+    for _ in range(max(1, UNITS_A_CYCLE // max(1, m.l2_sector_units))):
+        if slices.delayed[n].count == 0 or rows[slices.delayed[n].first - 1].due > time:
+            return
+        if slices.asking[n].count >= m.l2_queue:
+            return
+        append(rows, slices.asking[n], take(rows, slices.delayed[n]))
+
+
+@jit
+def answer(gpu, n, time):
+    """Slice `n` meets the requests at hand: as many as its port has time for."""
+    shared = gpu.shared
+    m, slices = shared.machine, shared.slices
+    for _ in range(max(1, UNITS_A_CYCLE // max(1, m.l2_sector_units))):
+        if slices.asking[n].count == 0 or slices.to_dram[n].count >= m.l2_queue:
+            return
+        if slices.replying[n].count >= m.l2_queue or slices.state[n].port_free >= (time + 1) * UNITS_A_CYCLE:
+            return
+        if not access(gpu, n, time):
+            return
+
+
+@jit
+def next_turn(slices, rows, n, time):
+    """The next cycle in which slice `n` has something to do."""
+    if (
+        slices.asking[n].count or slices.replying[n].count or slices.filled[n].count
+        or slices.from_dram[n].count or slices.missing[n].count
+    ):  # fmt: skip
+        return time + 1
+    return max(time + 1, rows[slices.delayed[n].first - 1].due) if slices.delayed[n].count else NEVER
 
 
 @outlined
-def access(sm, shared, line, sectors, time, write, units):
-    """Sectors of a line are asked for, or written, at the SM's edge at `time`; returns when the last reply is back."""
-    m, l2 = shared.machine, shared.l2
-    number, channel, local, in_slice = slice_of(m, line)
-    k, there = l2_line(l2, m, line, number, in_slice)
-    l2.uses[0] += 1
-    l2.last_use[k] = l2.uses[0]
-    if not there:
-        replace(sm, shared, k, line, channel, time + m.request_cycles)
-    done, left = time, sectors_in(sectors)
-    all_served = serve(shared.slices, number, time + m.request_cycles, left * units)
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            left -= 1
-            served = all_served - ((left * units) >> UNITS_A_CYCLE_LOG2)
-            reply = sector_reply(sm, shared, l2.line[k], j, write, (number, channel, local), served)
-            done = max(done, respond(shared.responses, sm.number, reply))
-    return done
+def advance_slice(gpu, n, time):
+    """One cycle of slice `n`; true if a miss has come to the queue in front of DRAM."""
+    shared = gpu.shared
+    slices, rows, m = shared.slices, shared.requests.rows, shared.machine
+    if slices.replying[n].count:
+        send_reply(gpu, n, time)
+    if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
+        reply(gpu, n, take(rows, slices.filled[n]))
+    if slices.from_dram[n].count:
+        fill(gpu, n, take(rows, slices.from_dram[n]))
+    passed = pass_misses(gpu, n)
+    answer(gpu, n, time)
+    take_in(gpu, n, time)
+    if slices.asking[n].count + SECTORS > m.l2_queue:  # a packet may hold as many
+        slices.held[n, (time + 1) & (slices.held.shape[1] - 1)] = time + 1
+    slices.wake[n] = next_turn(slices, rows, n, time)
+    return passed

@@ -1,12 +1,11 @@
-"""A memory instruction on the load/store unit: transactions from the trace, bank conflicts of shared memory, occupancy
-of the unit, result cycle (docs/timing-rules.md, rule 5)."""
+"""A memory instruction on the load/store unit: transactions from the trace, bank conflicts of shared memory; with
+perfect memory, occupancy of the unit and result cycle (docs/timing-rules.md, rule 5)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from abstim.engine import l1d
-from abstim.engine.l2 import READ
 from abstim.engine.read_only_caches import const_line, texture_line
 from functional import line_record
 from functional.disk.compile import jit
@@ -140,50 +139,25 @@ def const_result(c, first, end, start):
         for half in range(1 if wide else 2):
             if wide or (sectors >> (2 * half)) & LOWER_HALF:
                 done = max(done, const_line(c, line if wide else 2 * line + half, time))
-                time = max(time, c.sm.const_blocked) + 1
+                time += 1
     return done
 
 
 @jit
 def global_result(c, i, first, end, start):
     """A global, local or generic access: one transaction a cycle into the L1D pipeline, last line first."""
-    sm, m = c.sm, c.machine
+    m = c.machine
     kind, size = c.code[i].kind, transaction_bytes(m, c.code[i].access_bytes)
     time, done, busy = start + m.l1d_cycles, start, -1
-    sm.entered = start
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(c.streams, k)
         while left:
             sectors = next_transaction(left, size)
             left &= ~sectors
             later, busy = next_cycle(m, busy, sectors)
-            enter_pipe(c, later)
-            time = max(time + later, sm.tags_blocked, sm.entered + m.l1d_cycles)
+            time += later
             done = max(done, transaction(c, kind, line, time, sectors))
-            leave_pipe(c, time)
-    sm.tags_blocked = max(sm.tags_blocked, time + 1)
     return done
-
-
-@jit
-def enter_pipe(c, later):
-    """The next transaction enters the L1D pipeline, `later` cycles after the one before it, or once there is room.
-
-    While the tags are blocked, transactions close up behind them: as many as the pipeline has stages.
-    """
-    sm = c.sm
-    sm.entered += later
-    if not c.machine.perfect:  # whose tags are never blocked
-        sm.entered = max(sm.entered, c.l1d.pipe[sm.pipe_position])
-
-
-@jit
-def leave_pipe(c, time):
-    """The transaction that met the tags at `time` leaves the pipeline; a blocked one stays until it can go on."""
-    sm = c.sm
-    if not c.machine.perfect:
-        c.l1d.pipe[sm.pipe_position] = max(time, sm.tags_blocked)
-        sm.pipe_position = sm.pipe_position + 1 if sm.pipe_position + 1 < c.machine.pipe_stages else 0
 
 
 @jit
@@ -191,13 +165,13 @@ def transaction(c, kind, line, time, sectors):
     """Result cycle of one transaction that would meet the L1D tags at `time`."""
     m = c.machine
     if kind == GLOBAL_ATOMIC:
-        return l1d.pass_by(c, line, time - m.l1d_cycles - 1, sectors, READ, m.l2_atomic_units)
+        return l1d.pass_by(c, time - m.l1d_cycles - 1)
     if kind == TEXTURE_LOAD:
         return texture_line(c, line, time)
     if line >= LOCAL_LINE:
         return l1d.load(c, line, time, sectors)
     if m.l1d_bypassed:
-        return l1d.pass_by(c, line, time - m.l1d_cycles - 1, sectors, kind == GLOBAL_STORE, m.l2_sector_units)
+        return l1d.pass_by(c, time - m.l1d_cycles - 1)
     if kind == GLOBAL_LOAD:
         return l1d.load(c, line, time, sectors)
     return l1d.store(c, line, time, sectors)

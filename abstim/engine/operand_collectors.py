@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
+from abstim.engine.state import NEVER
 from functional.disk.compile import jit
 
 
@@ -25,6 +26,15 @@ def pool_of(m, port, w):
     if m.shared_collectors:
         return m.scheduler_of[w] if m.sub_cores else 0
     return port
+
+
+@jit
+def collector_known(sm, m, kind, pool):
+    """Is it known of any collector when it will be free? What waits for the load/store unit may not know."""
+    for k in range(m.collectors[kind]):  # noqa: SIM110 (compiled)
+        if sm.collector[pool, k] < NEVER:
+            return True
+    return False
 
 
 @jit

@@ -3,33 +3,159 @@ all caches of the first level: perfect memory, which answers a miss after a fixe
 
 from __future__ import annotations
 
-from abstim.engine.l2 import READ, WHOLE_LINE, access
-from abstim.engine.servers import respond_in_order
-from abstim.engine.state import NEVER
+import numpy as np
+
+from abstim.engine.l2 import WHOLE_LINE, sectors_in
+from abstim.engine.pending_accesses import finish, new_waiter, serve_waiters
+from abstim.engine.requests import can_send, send
+from abstim.engine.response_fifo import respond_in_order
+from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, place, touch, victim
+from abstim.engine.warp_slots import ONE, lowest
 from functional.disk.compile import jit
 from functional.trace import LINE_BYTES
 
+COMING = NEVER + 1  # when a line is there: not known
 # Where instructions and constants lie among the lines of memory: apart from each other and from global memory
 CODE_LINE, CONST_LINE = 0xF000_0000 // LINE_BYTES, 0x1_0000_0000 // LINE_BYTES
 
 
 @jit
-def supply(c, line, sectors, time):
-    """Cycle in which a line missed by a hit time of `time` is there."""
-    if c.machine.perfect:
-        return respond_in_order(c.sm, time + c.machine.miss_cycles)
-    return access(c.sm, c.shared, line, sectors, time + 1, READ, c.machine.l2_sector_units)
+def supply(c, time):
+    """Perfect memory: cycle in which a line missed by a hit time of `time` is there."""
+    return respond_in_order(c.sm, time + c.machine.miss_cycles)
 
 
 @jit
-def first_free(misses_until, count):
-    """The miss register that is free first."""
-    best = 0
-    for k in range(1, count):
-        if misses_until[k] < misses_until[best]:
+def free_way(cache, first, ways):
+    """The least recently used way of a set that waits for nothing; -1 if there is none."""
+    best = -1
+    for k in range(first, first + ways):
+        if cache.pending[k] == 0 and (best < 0 or cache.last_use[k] < cache.last_use[best]):
             best = k
     return best
+
+
+@jit
+def ask(c, cache, k, tag, line, sectors, who, time):
+    """Real memory: the way `k` is for line `tag`, which is asked for as the sectors of line `line` of memory."""
+    place(cache, k, tag, NEVER)
+    cache.pending[k] = sectors_in(sectors)
+    cache.waiting[k] = 0
+    send(c, line, sectors, READ, who, k, time)
+
+
+@jit
+def wait_for(c, cache, k, access):
+    """An access waits for the line at `k`."""
+    node = new_waiter(c, access)
+    if cache.waiting[k]:
+        c.l1d.waiters[cache.waiting_last[k] - 1].next = node
+    else:
+        cache.waiting[k] = node
+    cache.waiting_last[k] = node
+    c.l1d.accesses[access - 1].waiting += 1
+
+
+@jit
+def line_arrives(c, cache, k, count, time):
+    """Sectors of the line at `k` are there; true if it now is, and those who waited for it have it."""
+    cache.pending[k] -= count
+    if cache.pending[k]:
+        return False
+    cache.there[k] = 0
+    serve_waiters(c, np.int64(cache.waiting[k]), time)
+    cache.waiting[k] = 0
+    return True
+
+
+@jit
+def code_arrives(c, k, count, time):
+    """Sectors of the instruction line at `k` are there; with the last, the warps that wait for it can fetch it."""
+    sm = c.sm
+    c.l1i.pending[k] -= count
+    if c.l1i.pending[k]:
+        return
+    c.l1i.there[k] = 0
+    sm.codes_coming -= 1
+    sm.fetch_blocked = min(sm.fetch_blocked, time)
+    left = sm.missing
+    while left:
+        w = lowest(left)
+        left &= left - ONE
+        if sm.fetch_place[w] == k and sm.fetch_back[w] > NEVER:
+            sm.fetch_back[w] = time
+
+
+@jit
+def code_lookup(c, line, first, time):
+    """`l1i_lookup` with real memory; COMING: the line is on its way."""
+    sm, m, l1i = c.sm, c.machine, c.l1i
+    k = find(l1i.tag, first, m.l1i_ways, line)
+    if k < 0:
+        if sm.codes_coming >= m.l1i_mshrs or not can_send(c, READ, WHOLE_LINE):
+            sm.fetch_blocked = NEVER if sm.codes_coming else c.record.launch.limit + 1
+            return NEVER
+        k = free_way(l1i, first, m.l1i_ways)
+        if k < 0:
+            sm.fetch_blocked = NEVER
+            return NEVER
+        ask(c, l1i, k, line, CODE_LINE + line, WHOLE_LINE, TO_CODE, time)
+        sm.codes_coming += 1
+        sm.l1i_misses += 1
+    sm.l1i_accesses += 1
+    touch(sm, l1i.last_use, k)
+    sm.code_place = k
+    return COMING if l1i.pending[k] else time
+
+
+@jit
+def const_lookup(c, line, access, due, time):
+    """Real memory: a line of the constant cache is looked up at `due`, as is known at `time`; false if there is no room
+    for a miss."""
+    sm, m, const = c.sm, c.machine, c.const
+    first = (line & (m.const_sets - 1)) * m.const_ways
+    k = find(const.tag, first, m.const_ways, line)
+    if k < 0:
+        wide = m.const_line_bytes >= LINE_BYTES
+        sectors = WHOLE_LINE if wide else 3 << (2 * (line & 1))
+        if sm.consts_coming >= m.const_mshrs or not can_send(c, READ, sectors):
+            return False
+        k = free_way(const, first, m.const_ways)
+        if k < 0:
+            return False
+        ask(c, const, k, line, CONST_LINE + (line if wide else line >> 1), sectors, TO_CONST, due + 1)
+        sm.consts_coming += 1
+        sm.const_misses += 1
+    sm.const_accesses += 1
+    touch(sm, const.last_use, k)
+    found = c.l1d.accesses[access - 1]
+    if const.pending[k]:
+        found.l2_accesses += const.pending[k]
+        wait_for(c, const, k, access)
+    else:
+        found.result = max(found.result, due)
+    return True
+
+
+@jit
+def texture_lookup(c, line, access, time):
+    """Real memory: a texture line is looked up; false if there is no room for a miss."""
+    sm, m, texture = c.sm, c.machine, c.texture
+    first = (line & (m.l1t_sets - 1)) * m.l1t_ways
+    k = find(texture.tag, first, m.l1t_ways, line)
+    if k < 0:
+        k = free_way(texture, first, m.l1t_ways)
+        if k < 0 or not can_send(c, READ, WHOLE_LINE):
+            return False
+        ask(c, texture, k, line, line, WHOLE_LINE, TO_TEXTURE, time + 1)
+        sm.l1t_misses += 1
+    sm.l1t_accesses += 1
+    touch(sm, texture.last_use, k)
+    if texture.pending[k]:
+        wait_for(c, texture, k, access)
+    finish(c, access, 0 if texture.pending[k] else time, time)
+    return True
 
 
 @jit
@@ -38,16 +164,12 @@ def l1i_lookup(c, pc, time):
     sm, m, l1i = c.sm, c.machine, c.l1i
     line = pc >> m.fetch_line_log2
     first = (line & (m.l1i_sets - 1)) * m.l1i_ways
+    if not m.perfect:
+        return code_lookup(c, line, first, time)
     k = find(l1i.tag, first, m.l1i_ways, line)
     if k < 0:
-        entry = first_free(sm.l1i_misses_until, m.l1i_mshrs)
-        if not m.perfect and sm.l1i_misses_until[entry] > time:
-            sm.fetch_blocked = sm.l1i_misses_until[entry]
-            return NEVER
         k = victim(l1i.last_use, first, m.l1i_ways)
-        there = time + m.l1i_miss_cycles if m.perfect else supply(c, CODE_LINE + line, WHOLE_LINE, time)
-        place(l1i, k, line, there)
-        sm.l1i_misses_until[entry] = there
+        place(l1i, k, line, time + m.l1i_miss_cycles)
         sm.l1i_misses += 1
     sm.l1i_accesses += 1
     touch(sm, l1i.last_use, k)
@@ -56,7 +178,7 @@ def l1i_lookup(c, pc, time):
 
 @jit
 def texture_line(c, line, time):
-    """Result cycle of one texture-cache line whose hit result would be at `time`."""
+    """Perfect memory: result cycle of one texture-cache line whose hit result would be at `time`."""
     sm, m, texture = c.sm, c.machine, c.texture
     first = (line & (m.l1t_sets - 1)) * m.l1t_ways
     k = find(texture.tag, first, m.l1t_ways, line)
@@ -64,14 +186,14 @@ def texture_line(c, line, time):
     if k < 0:
         sm.l1t_misses += 1
         k = victim(texture.last_use, first, m.l1t_ways)
-        place(texture, k, line, supply(c, line, WHOLE_LINE, time))
+        place(texture, k, line, supply(c, time))
     touch(sm, texture.last_use, k)
     return max(time, texture.there[k])
 
 
 @jit
 def const_line(c, line, time):
-    """Result cycle of one constant-cache line whose hit result would be at `time`."""
+    """Perfect memory: result cycle of one constant-cache line whose hit result would be at `time`."""
     sm, m, const = c.sm, c.machine, c.const
     first = (line & (m.const_sets - 1)) * m.const_ways
     k = find(const.tag, first, m.const_ways, line)
@@ -79,14 +201,6 @@ def const_line(c, line, time):
     if k < 0:
         sm.const_misses += 1
         k = victim(const.last_use, first, m.const_ways)
-        entry = first_free(sm.const_misses_until, m.const_mshrs)
-        if not m.perfect:
-            time = max(time, sm.const_misses_until[entry])
-            sm.const_blocked = time
-        wide = m.const_line_bytes >= LINE_BYTES
-        sectors = 15 if wide else 3 << (2 * (line & 1))
-        there = supply(c, CONST_LINE + (line if wide else line >> 1), sectors, time)
-        place(const, k, line, there)
-        sm.const_misses_until[entry] = there
+        place(const, k, line, supply(c, time))
     touch(sm, const.last_use, k)
     return max(time, const.there[k])

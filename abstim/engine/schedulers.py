@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from abstim.engine.issue import issue, refetch
-from abstim.engine.operand_collectors import port_free, port_of
+from abstim.engine.memory_pipe import room_for_access
+from abstim.engine.operand_collectors import collector_known, pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
-from abstim.engine.state import BARRIER_WAIT, EMPTY, GTO, ISSUED, LRR, MEMORY_WAIT, NOT_READY, TWO_LEVEL, UNIT_BUSY
+from abstim.engine.state import (
+    BARRIER_WAIT,
+    EMPTY,
+    GTO,
+    ISSUED,
+    LRR,
+    MEM,
+    MEMORY_WAIT,
+    NEVER,
+    NOT_READY,
+    TWO_LEVEL,
+    UNIT_BUSY,
+)
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest, span
 from functional.disk.compile import jit
 
@@ -108,13 +121,25 @@ def idle_reason(sm, m, s):
 
 
 @jit
+def issue_from(sm, m, unit, w):
+    """First cycle in which warp `w` can issue to a kind of unit; NEVER: not known."""
+    port = port_of(m, unit, w)
+    if sm.issued_count:  # never with perfect memory
+        if unit == MEM and not room_for_access(sm):
+            return NEVER
+        if not collector_known(sm, m, unit, pool_of(m, port, w)):
+            return NEVER
+    return port_free(sm, port)
+
+
+@jit
 def passed_over(sm, m, code, w, time):
     """May the visited warp not issue? Flushes a wrong path, notes when a busy port will be free."""
     if sm.flush[w]:
         sm.visitable &= ~bit(w)
         refetch(sm, code, w)
         return True
-    free = port_free(sm, port_of(m, code[sm.pc[w]].unit, w))
+    free = issue_from(sm, m, code[sm.pc[w]].unit, w)
     sm.port_wait = min(sm.port_wait, free) if free > time else sm.port_wait
     return free > time
 
@@ -129,7 +154,7 @@ def issues_again(c, w, first, time):
     if sm.buffered[w] == 0 or sm.flush[w] or sm.held & bit(w) or not sm.running & bit(w) or sm.not_before[w] > time:
         return False
     row = c.code[sm.pc[w]]
-    if row.unit == first or port_free(sm, port_of(c.machine, row.unit, w)) > time:
+    if row.unit == first or issue_from(sm, c.machine, row.unit, w) > time:
         return False
     return registers_free(c, w, row) <= time
 

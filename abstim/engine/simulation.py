@@ -56,6 +56,7 @@ class Simulation:
         streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands)
         log, launch = np.empty(log_rows, ISSUE), self.state.record.launch
         launch["logged"] = 0
+        self.state.l1d.accesses["row"] = 0  # what is still on its way has its row in the log of an earlier call
         state = self.state._replace(record=self.state.record._replace(log=log))
         _run_grid(state, code, streams, offsets, np.ascontiguousarray(positions, np.int64), drain)
         return log[: int(launch["logged"])]

@@ -29,11 +29,13 @@ PORTS = KINDS * SCHEDULERS  # with sub-cores each scheduler has its own
 UNITS = 96  # execution units an SM, all ports together
 PORT_WIDTH = 16
 COLLECTORS = 64
-MSHRS = 8  # miss registers of an instruction or constant cache
-L2_MERGES = 255  # reads that wait for one sector: counted in a byte
+ACCESSES = 2048  # memory instructions of an SM on their way
+ISSUED_ACCESSES = 256  # of them, issued and not through the load/store unit
+IN_FLIGHT = 4096  # sectors an SM has asked for and not got; beyond, it asks for no more
+# Whom the reply to a request is for
+NOBODY, TO_LINE, TO_ACCESS, TO_CODE, TO_CONST, TO_TEXTURE = 0, 1, 2, 3, 4, 5
+READ, WRITE, ATOMIC, EVICTED = 0, 1, 2, 3  # requests; the last is what a cache evicts, and nobody waits for it
 # How far ahead
-BUCKETS = 4096  # stretches of time (rules.WINDOW_CYCLES) a server can be booked
-RESPONSES = 1 << 14  # cycles a response can be booked
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
 HINTS = 256  # where a line was found last, by its low bits
@@ -56,11 +58,15 @@ MACHINE = record(
     "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
     "l1i_miss_cycles",
     "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
-    "packet_bytes",
-    "request_cycles", "l2_reply_cycles", "dram_cycles", "dram_reply_cycles", "activate_cycles",
-    "l2_sector_units", "l2_atomic_units", "dram_sector_units",  # of time: rules.UNITS_A_CYCLE
-    "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2",
-    "l2_sets", "l2_ways", "l2_merges", "l2_hash_log2", "dram_banks", "row_log2", "bank_log2",
+    "packet_bytes", "inject_queue", "switch_queue", "switch_repeats",
+    "window_cycles", "slice_delay", "hit_delay", "miss_delay",  # pure delays: before a slice, and of replies to an SM
+    "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
+    "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
+    "l2_sets", "l2_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2",
+    "dram_banks", "bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_delay", "two_commands", "burst_sectors",
+    "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
+    "burst", "group_burst", "row_to_row", "row_active", "row_cycle", "precharge", "row_to_read", "row_to_write",
+    "read_data", "write_data", "read_to_write", "write_to_read", "write_to_precharge", "read_to_precharge",
     "register_count", "ring",  # registers a warp; length of the rings in cycles
     ("port_width", np.int64, KINDS),
     ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
@@ -77,7 +83,7 @@ CODE = np.dtype(
     [(name, np.int32) for name in (
         "unit", "kind", "latency", "initiation", "access_bytes", "pc",
         "waits_at", "waits_end", "writes_at", "writes_end", "reads_at", "reads_end", "long_at", "long_end",
-        "write_banks_at", "stall", "release", "result_offset",
+        "write_banks_at", "stall", "release", "result_offset", "counted",
     )],
     align=True,
 )  # fmt: skip
@@ -89,15 +95,22 @@ SM = record(
     "port_wait",  # earliest cycle in which a port that was refused this cycle is free
     "horizon",  # run no further: a thread block may come in then
     "more_blocks",
-    "response_free",
-    "entered",  # cycle in which the latest transaction entered the L1D pipe,
-    "pipe_position",  # and where it stands in it
-    "tags_blocked",  # L1D tags take no transaction before; so
-    "const_blocked",  # the constant cache,
-    "fetch_blocked",  # and the fetch stage
-    "inject_free",  # the SM's port into the crossbar
-    ("l1i_misses_until", np.int64, MSHRS),  # miss registers: when each is free
-    ("const_misses_until", np.int64, MSHRS),
+    "fifo_free",  # perfect memory: the response FIFO
+    "fetch_blocked",  # the fetch stage looks nothing up before
+    # real memory
+    "link_free",  # the SM's link to the switch has passed all it was given,
+    "last_sent",  # the latest of it given in this cycle
+    "credits",  # flits it may still give it before the next window
+    "sent_position",  # in L1D.sent
+    "in_flight",  # sectors asked for and not there
+    "response_free",  # cycle after the latest result of a reply
+    "access_free", "access_fresh",  # accesses given back, accesses never used
+    "node_free", "node_fresh",  # the same of L1D.waiters
+    "issued_first", "issued_count",  # of the ring of issued accesses
+    "mshrs_used", "consts_coming", "codes_coming",
+    "latest_access",
+    "code_place",  # of the instruction line looked up last, in L1I
+    ("fenced", np.uint64),  # warp slots that wait until nothing of theirs is on its way
     "stamp",  # for least-recently-used
     "last_exit",
     "last_dispatch",
@@ -124,7 +137,10 @@ SM = record(
     ("front_end", np.int64, SLOTS),  # cycle in which the buffer's content can be looked at
     ("fetch_pc", np.int64, SLOTS),
     ("fetch_back", np.int64, SLOTS),  # cycle in which a missed instruction line is there
-    ("drained", np.int64, SLOTS),  # cycle in which everything the warp issued is complete
+    ("drained", np.int64, SLOTS),  # cycle in which everything the warp issued is complete; NEVER: not known
+    ("settled", np.int64, SLOTS),  # the same of what is known
+    ("outstanding", np.int64, SLOTS),  # accesses of which it is not
+    ("fetch_place", np.int64, SLOTS),  # of the instruction line waited for, in L1I
     ("pc", np.int64, SLOTS),  # next instruction
     ("stop", np.int64, SLOTS),  # end of its basic block
     ("event", np.int64, SLOTS),  # cursors into the streams
@@ -168,14 +184,32 @@ class Tags(NamedTuple):
 
     tag: np.ndarray  # line number + 1; 0: no line
     last_use: np.ndarray
-    there: np.ndarray  # cycle in which the line is there
+    there: np.ndarray  # cycle in which the line is there; real memory: NEVER while it is on its way
+    pending: np.ndarray  # real memory: sectors that are
+    waiting: np.ndarray  # and the first and last of L1D.waiters that wait for it
+    waiting_last: np.ndarray
 
 
 L1D_LINE = record(
-    "merged",  # requests that joined its miss, the first included
     "dirty",  # set of sectors
     ("sector_there", np.int64, SECTORS),  # cycle in which each sector is there; NEVER: not asked for
+    # real memory
+    "valid",  # sets of sectors: there,
+    "coming",  # on their way
+    ("joined", np.int64, SECTORS),  # requests that wait for each sector (whole lines: for the first),
+    ("waiting", np.int64, SECTORS),  # the first and last of them in L1D.waiters
+    ("waiting_last", np.int64, SECTORS),
 )
+WAITER = record("access", "next")  # places in arrays are one too high throughout; 0: none
+TRANSACTION = record("due", "line", "sectors", "access", "kind")
+ACCESS = record(  # a memory instruction on its way
+    "warp", "instruction", "waiting", "result", "row", "next", "l1d_misses", "l2_accesses", "dram_reads",
+)  # fmt: skip
+ISSUED_ACCESS = record(  # one that has not left the load/store unit
+    "access", "operands", "pool", "collector", "port", "place", "record", "end", "left", "conflict", "started",
+    "start", "entry",
+)  # fmt: skip
+PIPE = record("first", "count", "retry", "taken")  # a bank's ring of TRANSACTIONs; cycle of the last that entered
 
 
 class L1D(NamedTuple):
@@ -186,15 +220,50 @@ class L1D(NamedTuple):
     there: np.ndarray  # its latest sector
     line: np.ndarray  # L1D_LINE
     hint: np.ndarray  # position at which a line was found last, by its low bits
-    miss_until: np.ndarray  # a binary heap of the miss registers: when each is free
-    pipe: np.ndarray  # a ring of stages: when the transaction in it went on
+    pipes: np.ndarray  # PIPE [bank]
+    transactions: np.ndarray  # TRANSACTION [bank, stage]
+    sent: np.ndarray  # ring: when each of the latest requests left the miss queue
+    waiters: np.ndarray  # WAITER
+    accesses: np.ndarray  # ACCESS
+    issued: np.ndarray  # ISSUED_ACCESS, a ring
+
+
+REQUEST = record(  # from an SM to L2 and back, or from L2 to DRAM
+    "line", "sectors", "kind", "sm", "who", "place", "due", "next", "output", "slice", "local", "in_slice", "flits",
+    "row", "bank", "from_dram",
+)  # fmt: skip
+QUEUE = record("first", "last", "count")  # of REQUESTs
+
+
+class Requests(NamedTuple):
+    """All requests there are."""
+
+    rows: np.ndarray  # REQUEST
+    unused: np.ndarray  # [first given back, first never used]
+
+
+class Switch(NamedTuple):
+    """One direction of the crossbar."""
+
+    inputs: np.ndarray  # QUEUE
+    flits: np.ndarray  # in each input's queue
+    input_free: np.ndarray  # cycle from which each can send its next packet
+    late: np.ndarray  # set of inputs whose first packet has not been looked at
+    outputs: np.ndarray  # QUEUE
+    output_free: np.ndarray
+    filled: np.ndarray  # set of outputs with a packet
+    asked: np.ndarray  # set of outputs that an input's first packet is for
+    wants: np.ndarray  # [output]: set of those inputs
+    turn: np.ndarray  # [output]: the input whose turn it is
 
 
 L2_LINE = record(
-    "valid",  # sets of sectors
+    "valid",  # sets of sectors: can be read,
     "dirty",
-    "merged",  # reads that wait for each sector, a byte each
-    ("sector_there", np.int64, SECTORS),  # cycle in which each sector is there
+    "coming",  # asked of DRAM
+    ("joined", np.int64, SECTORS),  # reads that wait for each sector
+    ("waiting", np.int64, SECTORS),  # the second and the last of them
+    ("waiting_last", np.int64, SECTORS),
 )
 
 
@@ -207,24 +276,63 @@ class L2(NamedTuple):
     uses: np.ndarray  # one element: accesses so far, the clock of last_use
 
 
-BANK = record("open_row", "served")  # row + 1, 0: none; cycle in which it has served all it was asked
-BUCKET = record("number", "used")  # a stretch of time, and how much of it a server has given away, in units
+SLICE = record("port_free", "mshrs_used")  # the first in units of time
+
+
+class Slices(NamedTuple):
+    """L2 slices: queues of REQUESTs in the order of their way."""
+
+    state: np.ndarray  # SLICE
+    wake: np.ndarray  # cycle in which each has something to do
+    delayed: np.ndarray
+    asking: np.ndarray
+    missing: np.ndarray
+    to_dram: np.ndarray
+    from_dram: np.ndarray
+    filled: np.ndarray
+    replying: np.ndarray
+    held: np.ndarray  # ring [slice, cycle]: == cycle: takes no packet then
+
+
+CHANNEL = record("turn", "first_bank", "pending", "burst", "row", "write", "read")  # the last four: free from
+BANK = record(
+    "open_row",  # row + 1, 0: none
+    "request",  # in service
+    "first", "last", "count",  # of those that wait
+    "served_row",
+    "read", "write", "row_active", "row_cycle", "precharge", "written", "was_read",  # free from
+)  # fmt: skip
+
+
+class Channels(NamedTuple):
+    """DRAM channels. Times are cycles of their own clock."""
+
+    state: np.ndarray  # CHANNEL
+    wake: np.ndarray
+    delayed: np.ndarray  # QUEUEs
+    returning: np.ndarray
+    returned: np.ndarray
+    banks: np.ndarray  # BANK, those of a channel side by side
+    groups: np.ndarray  # [channel, bank group]: free from, for a burst and for a precharge
 
 
 class Shared(NamedTuple):
     """Behind the SMs: what they share when memory is not perfect."""
 
     machine: np.ndarray  # MACHINE
+    requests: Requests
+    there: Switch  # from SMs to slices,
+    back: Switch  # and back
     l2: L2
-    slices: np.ndarray  # BUCKET [slice, bucket]
-    channels: np.ndarray  # BUCKET [channel, bucket]
-    banks: np.ndarray  # BANK, those of a channel side by side
-    responses: np.ndarray  # ring [sm, cycle]: the response path into an SM
+    slices: Slices
+    channels: Channels
+    inbox: np.ndarray  # QUEUE [sm]: replies
+    clock: np.ndarray  # [next cycle of the switch to the slices, next cycle of all behind it]
 
 
 THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
 WARP = record("issue_cycle", "retire_cycle")  # its first issue; -1: not yet
-ISSUE = record(  # the last four are counters of the SM after it
+ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misses is a counter of the SM after it
     "cycle", "result_cycle", "sm", "slot", "warp", "instruction", "start_cycle",
     "l1d_misses", "l1i_misses", "l2_accesses", "dram_reads",
 )  # fmt: skip

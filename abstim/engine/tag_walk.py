@@ -1,14 +1,20 @@
 """Caches after a launch without its time: every line it touches goes through the tags, a memory instruction of each
-resident warp in turn, the SMs one after the other."""
+resident warp in turn, the SMs one after the other. What L1D asks L2 for is there at once."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.address_map import bank_of, slice_of
+from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.event_loop import context_of
+from abstim.engine.l2 import first_way, replaceable, use
 from abstim.engine.load_store import PARAM_LOAD, occupancy_of, result_of
+from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
+from abstim.engine.queues import give_back, take
 from abstim.engine.read_only_caches import l1i_lookup
+from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
+from abstim.engine.switch import remove
+from abstim.engine.tags import find
 from functional.disk.by_reference import reference
 from functional.disk.compile import jit, outlined
 
@@ -27,6 +33,73 @@ def place_block(sm, m, offsets, slot, block):
 
 
 @jit
+def open_row(shared, line):
+    """DRAM reads or writes of a line."""
+    m = shared.machine
+    _, channel, local, _ = slice_of(m, line)
+    bank = shared.channels.banks[channel * m.dram_banks + bank_of(m, local)]
+    bank.served_row = row_of(m, local)
+    bank.open_row = bank.served_row + 1
+
+
+@jit
+def touch_l2(c, request):
+    """Sectors are read or written in L2 without time, and DRAM's rows are opened for what is not there."""
+    shared = c.shared
+    m, l2, n = shared.machine, shared.l2, request.slice
+    first = first_way(m, n, request.in_slice)
+    k = find(l2.tag, first, m.l2_ways, request.line)
+    written = request.kind == WRITE or request.kind == EVICTED
+    if not written and (k < 0 or request.sectors & ~l2.line[k].valid):
+        open_row(shared, request.line)
+    if k < 0:
+        k = replaceable(l2, first, m.l2_ways)
+        if l2.line[k].dirty:
+            open_row(shared, l2.tag[k] - 1)
+        l2.tag[k] = request.line + 1
+        l2.line[k].valid = l2.line[k].dirty = 0
+    l2.line[k].valid |= request.sectors
+    if written or request.kind == ATOMIC:
+        l2.line[k].dirty |= request.sectors
+    use(l2, k)
+
+
+@jit
+def answer_all(c, time):
+    """What the SM has asked for is there."""
+    sm, shared = c.sm, c.shared
+    rows, queue = shared.requests.rows, shared.there.inputs[sm.number]
+    while queue.count:
+        place = take(rows, queue)
+        touch_l2(c, rows[place - 1])
+        if rows[place - 1].who != NOBODY:
+            come_back(c, rows[place - 1], time)
+        give_back(shared.requests, place)
+    remove(shared.there.late, sm.number)
+    shared.there.flits[sm.number] = sm.in_flight = 0
+    sm.credits = shared.machine.inject_queue + shared.machine.switch_queue
+
+
+@jit
+def pass_through(c, i, w, time):
+    """A memory instruction goes through the tags; with real memory, from one transaction to the next in the time that
+    all of them take to enter and to be answered."""
+    sm, m = c.sm, c.machine
+    if m.perfect:
+        _, end = occupancy_of(c, w, i)
+        result_of(c, w, i, time, end)
+        return
+    sm.unit_free[:] = 0
+    issue_access(c, i, w, time * m.register_steps, 0, 0, 0, 0, time)
+    step = 0
+    while sm.outstanding[w]:
+        step += 1
+        answer_all(c, time + step)
+        look_up(c, time + m.l1d_cycles + step)
+        go_on(c, time + step)
+
+
+@jit
 def enter_block(c, w, time):
     """The next basic block of warp `w`; its instruction lines are fetched."""
     sm, m = c.sm, c.machine
@@ -41,6 +114,8 @@ def enter_block(c, w, time):
         if pc >> m.fetch_line_log2 != line:
             line = pc >> m.fetch_line_log2
             l1i_lookup(c, pc, time)
+            if not m.perfect:
+                answer_all(c, time)
 
 
 @outlined
@@ -54,8 +129,7 @@ def next_access(context, w, time):
         i = sm.pc[w]
         sm.pc[w] += 1
         if c.code[i].kind >= PARAM_LOAD:
-            _, end = occupancy_of(c, w, i)
-            result_of(c, w, i, time, end)
+            pass_through(c, i, w, time)
             return True
     return False
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.state import (
-    COLLECTORS,
-    L1D_LINE,
-    L2_LINE,
-    L2_MERGES,
-    MSHRS,
-    PORT_WIDTH,
-    SCHEDULERS,
-    SLOTS,
-    UNITS,
-)  # fmt: skip
+from abstim.engine.state import COLLECTORS, L1D_LINE, L2_LINE, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS, Tags
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
 from functional.computer import memory_bytes
@@ -24,9 +14,10 @@ from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS as KIND_NAMES
 
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
+_WHOLE_LINE_BYTES = 8 * len(Tags._fields)
 LIMITS = {
-    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS, "l1i_mshrs": MSHRS,
-    "const_mshrs": MSHRS, "l2_mshr_merges": L2_MERGES, "shared_collectors": COLLECTORS,
+    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS,
+    "shared_collectors": COLLECTORS,
     **{f"{kind}_port_width": PORT_WIDTH for kind in KIND_NAMES},
     **{f"{kind}_collectors": COLLECTORS for kind in ("sp", "sfu", "mem")},
 }  # fmt: skip
@@ -68,4 +59,4 @@ def cache_bytes(spec: Spec) -> int:
     l1d = spec.l1d_sets * spec.l1d_ways * (_TAG_BYTES + L1D_LINE.itemsize)
     slices = 0 if spec.perfect_memory else spec.dram_channels * spec.l2_slices_per_channel
     l2 = slices * spec.l2_sets * spec.l2_ways * (_TAG_BYTES + L2_LINE.itemsize)
-    return spec.sm_count * (tags * _TAG_BYTES + l1d) + l2
+    return spec.sm_count * (tags * _WHOLE_LINE_BYTES + l1d) + l2

@@ -56,9 +56,10 @@ def visit_from(sm, w, ready, time):
 
 @jit
 def turn_wheel(sm, time):
-    """Warps whose `ready` has come by `time` become visitable; those further ahead go round again."""
+    """Warps whose `ready` has come by `time` become visitable; those further ahead go round again. One that a barrier
+    holds was put there by an instruction issued before it in the same cycle."""
     place = time & (WHEEL - 1)
-    left = sm.wheel[place]
+    left = sm.wheel[place] & ~sm.held
     sm.wheel[place] = 0
     sm.wheel_used &= ~bit(place)
     while left:

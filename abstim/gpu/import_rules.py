@@ -18,8 +18,10 @@ Options = dict[str, Option]
 Values = dict[str, Any]
 Rule = Callable[[Option, Options], Values]
 
-CROSSBAR_CYCLES = 8  # measured on GPGPU-Sim 4.2: a request from L1D to its slice, besides the ROP latency
-DRAM_EXTRA_CYCLES = 13  # measured on GPGPU-Sim 4.2: slice to data, besides `-dram_latency`
+CROSSBAR_CYCLES = 8  # measured on GPGPU-Sim 4.2: a request from L1D to its slice, besides the ROP latency;
+PLAIN_CROSSBAR_CYCLES = 3  # with network_mode 2
+DRAM_STATION_CYCLES = 4  # from queue to queue: slice to data, besides `-dram_latency` and CL
+PLAIN_FLIT_BYTES = 256  # network_mode 2: more than any packet, which passes in one cycle
 SECTOR_BYTES = 32
 SCHEDULERS = {"gto": "gto", "lrr": "lrr", "old": "oldest", "two_level_active": "two_level"}
 _INT = ("int_add", "int_max", "int_mul", "int_mad", "int_div", "int_shfl")
@@ -135,6 +137,47 @@ def _with_partition(_: Option, options: Options) -> Values:
     return _adaptive(options[switch], options) if switch in options else {}
 
 
+_DRAM_CYCLES = {
+    "nbkgrp": "bank_groups", "CCD": "burst_cycles", "CCDL": "group_burst_cycles", "RRD": "row_to_row_cycles",
+    "RAS": "row_active_cycles", "RC": "row_cycle_cycles", "CL": "read_cycles", "WL": "write_cycles",
+    "CDLR": "write_to_read_cycles", "WR": "write_recovery_cycles", "RTPL": "read_to_precharge_cycles",
+}  # fmt: skip
+
+
+def _dram_latency(option: Option, options: Options) -> Values:
+    """The queue in front of DRAM, its read latency, and the way from queue to queue."""
+    timing = timing_of(options["dram_timing_opt"]) if "dram_timing_opt" in options else {}
+    core_hz, dram_hz = _clocks_hz(options)
+    read = round(timing.get("CL", 0) * core_hz / dram_hz)
+    return {"dram_latency_cycles": option.whole() + read + DRAM_STATION_CYCLES}
+
+
+def _is_plain(options: Options) -> bool:
+    """Is the crossbar the plain one, not that of intersim2?"""
+    return "network_mode" in options and options["network_mode"].whole() == 2
+
+
+def _network(option: Option, _: Options) -> Values:
+    """The plain crossbar: packets of one flit, straight into its queue, several of an input in a cycle."""
+    if option.whole() != 2:
+        return {"crossbar_repeats": False}
+    return {"crossbar_repeats": True, "flit_bytes": PLAIN_FLIT_BYTES, "inject_queue_flits": 1}
+
+
+def _to_slice(option: Option, options: Options) -> Values:
+    way = PLAIN_CROSSBAR_CYCLES if _is_plain(options) else CROSSBAR_CYCLES
+    return {"l2_request_cycles": option.whole() + way}
+
+
+def _partition_queues(option: Option, _: Options) -> Values:
+    """Four queues of a slice, here of one length: the shortest."""
+    return {"l2_queue": min(int(n) for n in option.numbers(":", (4,)))}
+
+
+def _slice_index(option: Option, _: Options) -> Values:
+    return {"l2_slice_index": {0: "linear", 4: "random"}.get(option.whole(), "ipoly")}
+
+
 def _dram_timing(option: Option, options: Options) -> Values:
     """Bank count, the time to close a row and open another, and the time a 32 B sector takes on the data bus."""
     timing = timing_of(option)
@@ -143,13 +186,15 @@ def _dram_timing(option: Option, options: Options) -> Values:
     if "nbk" in timing:
         values["dram_banks"] = int(timing["nbk"])
     if {"RP", "RCD"} <= set(timing):
-        values["dram_activate_cycles"] = round((timing["RP"] + timing["RCD"]) * core_hz / dram_hz)
+        values["dram_activate_cycles"] = round((timing["RP"] + timing["RCD"]) * core_hz / dram_hz, 2)
+    values |= {f"dram_{key}": int(timing[name]) for name, key in _DRAM_CYCLES.items() if name in timing}
     bus = {n: options[n].whole() for n in ("n_mem_per_ctrlr", "dram_buswidth", "dram_burst_length") if n in options}
     ratio = options["dram_data_command_freq_ratio"].whole() if "dram_data_command_freq_ratio" in options else 0
     if len(bus) == 3 and min(*bus.values(), ratio) > 0:
         atom_bytes = bus["n_mem_per_ctrlr"] * bus["dram_buswidth"] * bus["dram_burst_length"]
         dram_cycles = ceil(SECTOR_BYTES / atom_bytes) * max(timing.get("CCD", 0), bus["dram_burst_length"] / ratio)
         values["dram_sector_cycles"] = round(dram_cycles * core_hz / dram_hz, 3)
+        values["dram_burst_bytes"] = atom_bytes
     return values
 
 
@@ -198,10 +243,6 @@ def _flag(*keys: str) -> Rule:
     return lambda option, _: dict.fromkeys(keys, bool(option.whole()))
 
 
-def _plus(key: str, extra: int) -> Rule:
-    return lambda option, _: {key: option.whole() + extra}
-
-
 RULES: dict[str, Rule] = {
     "n_clusters": _sm_count,
     "n_cores_per_cluster": _sm_count,
@@ -242,11 +283,17 @@ RULES: dict[str, Rule] = {
     "adaptive_cache_config": _adaptive,
     **dict.fromkeys(("unified_l1d_size", "shmem_option"), _with_partition),
     "tex_cache:l1": _cache("l1t"),
-    "cache:dl2": _cache("l2", l2_index="index", l2_mshr_merges="merges"),
-    "memory_partition_indexing": lambda option, _: {"l2_slice_index": "ipoly" if option.whole() else "linear"},
+    "cache:dl2": _cache("l2", l2_index="index", l2_mshrs="mshrs", l2_mshr_merges="merges", l2_miss_queue="miss_queue"),
+    "memory_partition_indexing": _slice_index,
+    "dram_partition_queues": _partition_queues,
+    "frfcfs_dram_sched_queue_size": _same("dram_queue"),
+    "dual_bus_interface": _flag("dram_two_commands"),
+    "dram_dual_bus_interface": _flag("dram_two_commands"),
+    "network_mode": _network,
+    "icnt_in_buffer_limit": _same("crossbar_queue_flits"),
     "shmem_num_banks": _same("shared_banks"),
     "coalesce_arch": lambda option, _: {"coalescing": "sector" if option.whole() >= 40 else "fermi"},
-    "icnt_flit_size": _same("flit_bytes"),
+    "icnt_flit_size": lambda option, options: {} if _is_plain(options) else {"flit_bytes": option.whole()},
     "n_mem": _same("dram_channels"),
     "n_sub_partition_per_mchannel": _same("l2_slices_per_channel"),
     "mem_addr_mapping": _mapping,
@@ -256,8 +303,8 @@ RULES: dict[str, Rule] = {
     ),
     "smem_latency": _same("shared_latency_cycles"),
     "l1_latency": _same("l1d_latency_cycles"),
-    "l2_rop_latency": _plus("l2_request_cycles", CROSSBAR_CYCLES),
-    "dram_latency": _plus("dram_latency_cycles", DRAM_EXTRA_CYCLES),
+    "l2_rop_latency": _to_slice,
+    "dram_latency": _dram_latency,
     "kernel_launch_latency": _same("launch_latency_cycles"),
     **{
         f"ptx_opcode_{what}_{kind}": _classes(f"{section}_cycles", names)

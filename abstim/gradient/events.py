@@ -14,7 +14,7 @@ from precharacterize import LatencyTable
 from precharacterize.classify import Kind
 
 NONE = -1  # no such issue
-COUNTED = ("l1d_misses", "l1i_misses", "l2_accesses", "dram_reads")  # by the log, of an SM
+OWN = ("l1d_misses", "l2_accesses", "dram_reads")  # counted by the log, of each issue
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def issues_of(log: np.ndarray, launch: Simulation) -> Issues:
         released_by=_releases(c["warp"], last, kind, before, int(launch.machine["warps_per_block"]), launch.room),
         writers=_writers(c, table, warps),
         lines_missed=np.where(before >= 0, c["l1i_misses"] - c["l1i_misses"][before], 0),
-        misses={name: _increments(c[name], c["sm"]) for name in COUNTED},
+        misses={name: c[name] for name in OWN},
     )  # fmt: skip
 
 
@@ -85,11 +85,6 @@ def ports_of(issues: Issues, table: LatencyTable, gpu: Gpu, slot: Int64[np.ndarr
     unit = table.unit[issues.instruction].astype(np.int64)
     own = scheduler if gpu.spec.sub_cores else 0
     return (issues.sm * 64 + unit) * 64 + own, issues.sm * 64 + scheduler
-
-
-def _increments(counter, sm):
-    before = earlier(sm)
-    return counter - np.where(before >= 0, counter[before], 0)
 
 
 def _front_end(c, before, table, m, warps):

@@ -37,7 +37,8 @@ def kernel_time(
     may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million cycles.
 
     At whole cycles (64ths of one for service times) it is exactly what the engine says. In between it is piecewise
-    linear: the schedule is that of the nearest such point, frozen, and only the waits change (docs/fit.md).
+    linear: the schedule is that of the nearest such point, frozen, and only the waits change (docs/fit.md). With real
+    memory it does not foretell where one queue takes over from another: which of them decides is frozen too.
 
     Raises InputError for an unknown name, a value that is no scalar or out of range, or a launch that is not there;
     inside a transformed function a value out of range is JAX's own runtime error.

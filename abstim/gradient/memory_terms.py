@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.rules import SECTORS
 from abstim.engine.simulation import Simulation
 from abstim.engine.state import MEM
 from abstim.gpu.config import Gpu
@@ -65,8 +64,7 @@ def _levels(issues: Issues, k: Int64[np.ndarray, " access"], family, gpu: Gpu, b
         missed = (family == ATOMIC) | (family == STORE) | (family == CONST) | (misses["l1d_misses"] > 0)
         level = missed.astype(np.int64)
     else:
-        fetched = SECTORS * misses["l1i_misses"]  # sectors the fetch stage asked for since the issue before
-        level = (misses["l2_accesses"] > fetched).astype(np.int64)
+        level = (misses["l2_accesses"] > 0).astype(np.int64)
         read = (misses["dram_reads"] > 0) & (family != STORE)
         level = np.where(read & (level > 0), 3, level)
     taken = issues.result[k] - issues.start[k] - ENTRY_CYCLES[family]

@@ -13,9 +13,9 @@ from precharacterize.machine_code.matching import Matching
 from precharacterize.machine_code.opcodes import access_bytes, kind_of, latency_class
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
+from precharacterize.table import SCOREBOARDS
 from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
 
-SCOREBOARDS = 6  # of a warp
 INSTRUCTION_BYTES = 16
 
 
@@ -76,7 +76,7 @@ def _row(
     else:
         name = "convert" if kind == Kind.CONST_LOAD else latency_class(instruction)
         row = register_row(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
-    row.stall = max(1, instruction.stall)
+    row.counted, row.stall = True, max(1, instruction.stall)
     row.waits = [registers + s for s in _waits(instruction)]
     row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]
     if instruction.read_scoreboard != NO_SCOREBOARD and instruction.read_scoreboard < SCOREBOARDS:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from abstim.engine.state import NEVER
+
 
 @dataclass(frozen=True, slots=True)
 class BlockEvents:
@@ -34,9 +36,10 @@ class Watch:
     def read(self, log: np.ndarray, retired: Int64[np.ndarray, "warp 2"]) -> BlockEvents:
         """Take in what was issued since; `retired`: warps that are gone now, each with its cycle."""
         instructions = log["instruction"]
-        took = log["result_cycle"] - log["cycle"]
-        self.latency_sum += np.bincount(instructions, took, len(self.classes))
-        self.seen += np.bincount(instructions, minlength=len(self.classes))
+        known = log["result_cycle"] < NEVER  # not of what is still on its way: the mean is without those
+        took = (log["result_cycle"] - log["cycle"])[known]
+        self.latency_sum += np.bincount(instructions[known], took, len(self.classes))
+        self.seen += np.bincount(instructions[known], minlength=len(self.classes))
         first = log[self.block_at[instructions] >= 0]
         warps = np.concatenate([first["warp"], retired[:, 0]])
         cycles = np.concatenate([first["cycle"], retired[:, 1]])

@@ -1,0 +1,361 @@
+"""The load/store unit with real memory: instructions in order, transactions through the L1D pipes, replies
+(docs/timing-rules.md, rules 5 and 11). What is not known yet when an instruction is issued comes when it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine import l1d_misses
+from abstim.engine.l2 import WHOLE_LINE, sectors_in
+from abstim.engine.load_store import (
+    CONST_LOAD,
+    GLOBAL_ATOMIC,
+    GLOBAL_STORE,
+    LOCAL_LINE,
+    LOWER_HALF,
+    PARAM_LOAD,
+    SHARED_ATOMIC,
+    SHARED_LINE,
+    SHARED_LOAD,
+    TEXTURE_LOAD,
+    line_and_sectors,
+    more_follow,
+    next_transaction,
+    transaction_bytes,
+)
+from abstim.engine.pending_accesses import accesses_left, finish, new_access, reply_result
+from abstim.engine.queues import give_back, take
+from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
+from abstim.engine.requests import can_send, send
+from abstim.engine.state import (
+    ATOMIC,
+    ISSUED_ACCESSES,
+    MEM,
+    NEVER,
+    READ,
+    TO_ACCESS,
+    TO_CODE,
+    TO_CONST,
+    TO_LINE,
+    WRITE,
+)
+from functional.disk.compile import jit, outlined
+from functional.trace import LINE_BYTES
+
+
+@jit
+def room_for_access(sm):
+    """Can one more memory instruction be issued?"""
+    return accesses_left(sm) and sm.issued_count < ISSUED_ACCESSES
+
+
+@jit
+def issue_access(c, i, w, operands, pool, collector, port, place, time):
+    """A memory instruction goes to the load/store unit; returns its result cycle, NEVER while that is not known."""
+    sm, kind = c.sm, c.code[i].kind
+    access = new_access(c, w, i)
+    at = (sm.issued_first + sm.issued_count) & (ISSUED_ACCESSES - 1)
+    sm.issued_count += 1
+    row = c.l1d.issued[at]
+    row.access, row.operands, row.pool, row.collector, row.port = access, operands, pool, collector, port
+    row.place, row.started, row.conflict, row.record, row.end = place, 0, sm.conflict[w], sm.record[w], sm.record[w]
+    if SHARED_LOAD <= kind <= SHARED_ATOMIC:
+        sm.conflict[w] += 1
+    elif kind >= PARAM_LOAD:
+        end = sm.record[w]
+        while more_follow(c.streams.records[end]):
+            end += 1
+        row.end = end + 1
+        sm.record[w] = end + 1
+    go_on(c, time)
+    found = c.l1d.accesses[access - 1]
+    return np.int64(found.result) if found.waiting == 0 else NEVER
+
+
+@jit
+def dispatch(c, row):
+    """The next instruction starts, which is known once the one before it is through."""
+    sm, m = c.sm, c.machine
+    access = c.l1d.accesses[row.access - 1]
+    unit = m.first_unit[MEM * m.schedulers if m.sub_cores else MEM]
+    step = max(row.operands, sm.port_start[row.port, row.place] * m.register_steps)
+    row.start = max(step // m.register_steps + 1, sm.unit_free[unit])
+    sm.port_start[row.port, row.place] = row.start
+    sm.collector[row.pool, row.collector] = step
+    row.started = 1
+    if access.row:
+        c.record.log[access.row - 1].start_cycle = row.start
+
+
+@jit
+def occupy(c, until):
+    """The load/store unit takes the next instruction no earlier."""
+    m = c.machine
+    c.sm.unit_free[m.first_unit[MEM * m.schedulers if m.sub_cores else MEM]] = until
+
+
+@jit
+def simple_result(c, row, kind):
+    """(cycles on the unit, result) of what asks no cache; (0, 0) for what does."""
+    m = c.machine
+    if SHARED_LOAD <= kind <= SHARED_ATOMIC:
+        degree = np.int64(c.streams.conflicts[row.conflict])
+        return max(1, degree), row.start + m.shared_cycles + degree - 1 if degree else row.start + 1
+    if kind < PARAM_LOAD:
+        return 1, row.start + 1
+    line, sectors = line_and_sectors(c.streams, row.record)
+    if not sectors:
+        return 1, row.start + 1
+    if line == SHARED_LINE:
+        count = row.end - row.record
+        return count, row.start + m.shared_cycles + count - 1
+    if kind <= CONST_LOAD and m.perfect_const:
+        return 1, row.start + m.const_cycles
+    return 0, 0
+
+
+@jit
+def begin(c, row, time):
+    """An instruction starts; true if it is through with the unit."""
+    kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
+    dispatch(c, row)
+    busy, result = simple_result(c, row, kind)
+    if busy:
+        occupy(c, row.start + busy)
+        finish(c, row.access, result, time)
+        return True
+    first = row.record
+    row.record, row.end = row.end - 1, first
+    _, row.left = line_and_sectors(c.streams, row.record)
+    row.entry = row.start + (c.machine.const_cycles if kind <= CONST_LOAD else 1)
+    return False
+
+
+@jit
+def bank_of(m, sectors):
+    """The L1D bank that a transaction enters: sectors are dealt to the banks in turn."""
+    if m.l1d_banks == 1:
+        return 0
+    sector = 0
+    while not (sectors >> sector) & 1:
+        sector += 1
+    return sector & (m.l1d_banks - 1)
+
+
+@jit
+def enter_pipe(c, row, kind, line, sectors):
+    """The next transaction enters the pipe of its bank; false while all its stages are taken."""
+    m, l1d = c.machine, c.l1d
+    b = bank_of(m, sectors)
+    pipe = l1d.pipes[b]
+    if pipe.count >= m.pipe_stages:
+        return False
+    if pipe.taken >= row.entry:
+        row.entry = pipe.taken + 1
+    pipe.taken = row.entry
+    at = pipe.first + pipe.count
+    stage = l1d.transactions[b, at if at < m.pipe_stages else at - m.pipe_stages]
+    stage.due, stage.line, stage.sectors = row.entry + m.l1d_cycles, line, sectors
+    stage.access, stage.kind = row.access, kind
+    pipe.count += 1
+    l1d.accesses[row.access - 1].waiting += 1
+    return True
+
+
+@jit
+def pass_by(c, row, kind, line, sectors):
+    """The next transaction passes L1D by; false while the switch has no room."""
+    way = ATOMIC if kind == GLOBAL_ATOMIC else WRITE if kind == GLOBAL_STORE else READ
+    if not can_send(c, way, sectors):
+        row.entry = max(row.entry, c.record.launch.limit + 1)
+        return False
+    sent = send(c, line, sectors, way, TO_ACCESS, row.access, row.entry)
+    access = c.l1d.accesses[row.access - 1]
+    access.waiting += sectors_in(sectors)
+    access.l2_accesses += sectors_in(sectors)
+    row.entry = sent + 1
+    return True
+
+
+@jit
+def enter_global(c, row, kind):
+    """Transactions of a global or local access, last line first; true once the last has entered."""
+    m, size = c.machine, transaction_bytes(c.machine, c.code[c.l1d.accesses[row.access - 1].instruction].access_bytes)
+    while True:
+        line, _ = line_and_sectors(c.streams, row.record)
+        while row.left:
+            sectors = next_transaction(row.left, size)
+            if kind == GLOBAL_ATOMIC or (m.l1d_bypassed and line < LOCAL_LINE and kind != TEXTURE_LOAD):
+                entered = pass_by(c, row, kind, line, sectors)
+            else:
+                entered = enter_pipe(c, row, kind, line, sectors)
+            if not entered:
+                return False
+            row.left &= ~sectors
+        if row.record == row.end:
+            return True
+        row.record -= 1
+        _, row.left = line_and_sectors(c.streams, row.record)
+
+
+@jit
+def enter_const(c, row, time):
+    """Lines of the constant cache, one a cycle, last record first; true once the last has been looked up."""
+    wide = c.machine.const_line_bytes >= LINE_BYTES
+    while True:
+        line, _ = line_and_sectors(c.streams, row.record)
+        while row.left:
+            upper = not wide and not row.left & LOWER_HALF
+            number = line if wide else 2 * line + (1 if upper else 0)
+            if not const_lookup(c, number, row.access, row.entry, time):
+                if not can_send(c, READ, WHOLE_LINE):
+                    row.entry = c.record.launch.limit + 1
+                return False
+            row.left = 0 if wide or upper else row.left & ~LOWER_HALF
+            row.entry += 1
+        if row.record == row.end:
+            return True
+        row.record -= 1
+        _, row.left = line_and_sectors(c.streams, row.record)
+
+
+@jit
+def enter(c, row, time):
+    """As much of an instruction enters as there is room for; true once that is all."""
+    kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
+    if kind <= CONST_LOAD:
+        return enter_const(c, row, time)
+    return enter_global(c, row, kind)
+
+
+@outlined
+def go_on(context, time):
+    """Instructions start and enter, as far as that is known at `time`."""
+    c = context
+    sm = c.sm
+    while sm.issued_count:
+        row = c.l1d.issued[sm.issued_first]
+        through = False
+        if not row.started:
+            through = begin(c, row, time)
+        else:
+            row.entry = max(row.entry, time)
+        if not through:
+            if not enter(c, row, time):
+                return
+            occupy(c, max(row.start + 1, latest_entry(c, row)))
+            finish(c, row.access, 0, time)
+        sm.issued_first = (sm.issued_first + 1) & (ISSUED_ACCESSES - 1)
+        sm.issued_count -= 1
+
+
+@jit
+def latest_entry(c, row):
+    """Cycle in which the last of an instruction entered."""
+    kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
+    piped = kind > CONST_LOAD and kind != GLOBAL_ATOMIC
+    line, _ = line_and_sectors(c.streams, row.record)
+    if c.machine.l1d_bypassed and line < LOCAL_LINE and kind != TEXTURE_LOAD:
+        piped = False
+    return row.entry if piped else row.entry - 1
+
+
+@jit
+def meet_tags(c, stage, time):
+    """A transaction meets the tags; false if it must try again."""
+    local = stage.line >= LOCAL_LINE
+    if stage.kind == TEXTURE_LOAD:
+        return texture_lookup(c, stage.line, stage.access, time)
+    if stage.kind == GLOBAL_STORE:
+        return l1d_misses.store(c, stage.line, stage.sectors, stage.access, local, time)
+    return l1d_misses.load(c, stage.line, stage.sectors, stage.access, time)
+
+
+@jit
+def retry_from(c, stage, time):
+    """When a transaction that has been refused tries again, if nothing comes back before."""
+    room = l1d_misses.queue_room_from(c, 0 if stage.kind == GLOBAL_STORE else 1)
+    if room > time:
+        return room
+    return NEVER if can_send(c, stage.kind == GLOBAL_STORE, stage.sectors) else c.record.launch.limit + 1
+
+
+@jit
+def look_up(c, time):
+    """The first transaction of each bank, if it is due; one a cycle."""
+    m = c.machine
+    for b in range(m.l1d_banks):
+        pipe = c.l1d.pipes[b]
+        if pipe.count == 0 or pipe.retry > time:
+            continue
+        stage = c.l1d.transactions[b, pipe.first]
+        if stage.due > time:
+            continue
+        if meet_tags(c, stage, time):
+            pipe.first = pipe.first + 1 if pipe.first + 1 < m.pipe_stages else 0
+            pipe.count -= 1
+            pipe.retry = time + 1
+        else:
+            pipe.retry = retry_from(c, stage, time)
+
+
+@jit
+def come_back(c, request, time):
+    """A reply reaches what asked for it."""
+    count = sectors_in(request.sectors)
+    c.sm.in_flight -= count
+    if request.who == TO_LINE:
+        l1d_misses.fill(c, request.place, request.sectors, request.from_dram, time)
+    elif request.who == TO_CODE:
+        code_arrives(c, request.place, count, time)
+    elif request.who == TO_ACCESS:
+        c.l1d.accesses[request.place - 1].dram_reads += request.from_dram * count
+        for _ in range(count):
+            finish(c, request.place, time if request.kind == WRITE else reply_result(c, time), time)
+    elif request.who == TO_CONST:
+        c.sm.consts_coming -= line_arrives(c, c.const, request.place, count, time)
+    else:
+        line_arrives(c, c.texture, request.place, count, time)
+
+
+@jit
+def receive(c, time):
+    """Replies that are due."""
+    shared = c.shared
+    inbox, rows = shared.inbox[c.sm.number], shared.requests.rows
+    came = False
+    while inbox.count and rows[inbox.first - 1].due <= time:
+        place = take(rows, inbox)
+        come_back(c, rows[place - 1], np.int64(rows[place - 1].due))
+        give_back(shared.requests, place)
+        came = True
+    if came:
+        for b in range(c.machine.l1d_banks):
+            c.l1d.pipes[b].retry = min(c.l1d.pipes[b].retry, time)
+
+
+@outlined
+def memory_stage(context, time):
+    """What memory does for an SM in a cycle, before its schedulers have their turn."""
+    c = context
+    receive(c, time)
+    look_up(c, time)
+    if c.sm.issued_count:
+        go_on(c, time)
+
+
+@jit
+def next_memory_event(c, time):
+    """The next cycle after `time` in which an access has something to do."""
+    following, inbox = NEVER, c.shared.inbox[c.sm.number]
+    if inbox.count:
+        following = c.shared.requests.rows[inbox.first - 1].due
+    for b in range(c.machine.l1d_banks):
+        pipe = c.l1d.pipes[b]
+        if pipe.count:
+            following = min(following, max(pipe.retry, c.l1d.transactions[b, pipe.first].due))
+    if c.sm.issued_count:
+        row = c.l1d.issued[c.sm.issued_first]
+        if row.started and row.entry > time:
+            following = min(following, row.entry)
+    return max(following, time + 1)

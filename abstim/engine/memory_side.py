@@ -1,0 +1,162 @@
+"""The memory side's turn: what SMs asked for in a window goes through the switch; slices and channels work on, and
+replies fall due in later windows (docs/timing-rules.md, rule 11)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine.address_map import slice_of
+from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
+from abstim.engine.l2 import advance_slice
+from abstim.engine.queues import append, new_request, take
+from abstim.engine.rules import SECTORS
+from abstim.engine.state import NEVER
+from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, remove
+from abstim.engine.warp_slots import ONE, lowest
+from functional.disk.compile import jit, outlined
+
+
+@jit
+def into_slice(shared, place, time):
+    """A packet comes out of the switch: a request a sector, which are at the slice after its delay."""
+    requests, slices, m = shared.requests, shared.slices, shared.machine
+    rows, packet = requests.rows, requests.rows[place - 1]
+    n, sectors = packet.slice, packet.sectors
+    for j in range(SECTORS):
+        if (sectors >> j) & 1:
+            rest = sectors >> (j + 1)
+            each = new_request(requests) if rest else place
+            request = rows[each - 1]
+            if rest:
+                request.line, request.kind, request.sm, request.who = packet.line, packet.kind, packet.sm, packet.who
+                request.place, request.slice, request.local = packet.place, n, packet.local
+                request.in_slice, request.from_dram = packet.in_slice, 0
+            request.sectors = 1 << j
+            request.due = time + m.slice_delay
+            append(rows, slices.delayed[n], each)
+            sectors = sectors & ~(1 << j)
+    slices.wake[n] = min(slices.wake[n], time + m.slice_delay)
+
+
+@jit
+def empty_outputs(shared, time):
+    """A packet leaves each output of the switch to the slices, unless its slice is full."""
+    switch, rows, held = shared.there, shared.requests.rows, shared.slices.held
+    for k in range(len(switch.filled)):
+        left = switch.filled[k]
+        while left:
+            n = (k << WORD_LOG2) + lowest(left)
+            left &= left - ONE
+            if rows[switch.outputs[n].first - 1].due > time or held[n, time & (held.shape[1] - 1)] == time:
+                continue
+            place = take(rows, switch.outputs[n])
+            if switch.outputs[n].count == 0:
+                remove(switch.filled, n)
+            into_slice(shared, place, time)
+
+
+@jit
+def deliver(gpu, time):
+    """A reply comes out of the switch for each SM that has one."""
+    shared = gpu.shared
+    switch, rows, m = shared.back, shared.requests.rows, shared.machine
+    for k in range(len(switch.filled)):
+        left = switch.filled[k]
+        while left:
+            n = (k << WORD_LOG2) + lowest(left)
+            left &= left - ONE
+            if rows[switch.outputs[n].first - 1].due > time:
+                continue
+            place = take(rows, switch.outputs[n])
+            if switch.outputs[n].count == 0:
+                remove(switch.filled, n)
+            inbox, request = shared.inbox[n], rows[place - 1]
+            request.due = time + 1 + (m.miss_delay if request.from_dram else m.hit_delay)
+            if inbox.count:
+                request.due = max(request.due, rows[inbox.last - 1].due + 1)
+            append(rows, inbox, place)
+
+
+@outlined
+def collect_requests(gpu, until):
+    """The switch to the slices, up to and including cycle `until`."""
+    shared = gpu.shared
+    time = shared.clock[0]
+    while time <= until:
+        if is_idle(shared.there):
+            time = until + 1
+            break
+        empty_outputs(shared, time)
+        advance_switch(shared.there, shared.machine, shared.requests.rows, time)
+        time += 1
+    shared.clock[0] = time
+
+
+@jit
+def next_work(gpu, time):
+    """The first cycle after `time` in which anything behind the switch to the slices has something to do."""
+    shared = gpu.shared
+    if not is_idle(shared.back):
+        return time + 1
+    following = NEVER
+    for n in range(len(shared.slices.wake)):
+        following = min(following, shared.slices.wake[n])
+    for h in range(len(shared.channels.wake)):
+        if shared.channels.wake[h] < NEVER:
+            following = min(following, core_cycle_of(shared.machine, shared.channels.wake[h]))
+    return max(following, time + 1)
+
+
+@jit
+def advance_channels(gpu, time):
+    """All cycles of the channels in core cycle `time`."""
+    shared = gpu.shared
+    upto, wake = cycles_by(shared.machine, time), shared.channels.wake
+    for h in range(len(wake)):
+        while wake[h] <= upto:
+            advance_channel(gpu, h, wake[h], time)
+
+
+@jit
+def advance_slices(gpu, time):
+    """The slices that have something to do."""
+    shared = gpu.shared
+    m, wake = shared.machine, shared.channels.wake
+    for n in range(len(shared.slices.wake)):
+        if shared.slices.wake[n] <= time and advance_slice(gpu, n, time):
+            h = n // m.slices_per_channel
+            wake[h] = min(wake[h], cycles_by(m, time) + 1)
+
+
+@outlined
+def serve_requests(gpu, until):
+    """Slices, channels and the switch back, up to and including cycle `until`."""
+    shared = gpu.shared
+    time = max(shared.clock[1], next_work(gpu, shared.clock[1] - 1))
+    while time <= until:
+        deliver(gpu, time)
+        advance_channels(gpu, time)
+        advance_slices(gpu, time)
+        advance_switch(shared.back, shared.machine, shared.requests.rows, time)
+        time = next_work(gpu, time)
+    shared.clock[1] = until + 1
+
+
+@jit
+def exchange(gpu, until):
+    """The SMs have run up to and including cycle `until`: what they asked for is worked on; what they get is said."""
+    shared, m = gpu.shared, gpu.machine
+    collect_requests(gpu, until)
+    serve_requests(gpu, until + m.slice_delay)
+    for n in range(m.sm_count):
+        sm = gpu.sms[n]
+        sm.credits = m.inject_queue + m.switch_queue - shared.there.flits[n]
+        if shared.inbox[n].count and sm.live > 0:
+            sm.clock = min(sm.clock, max(shared.requests.rows[shared.inbox[n].first - 1].due, until + 1))
+
+
+@jit
+def address(m, request):
+    """Where the line of a request lies."""
+    number, _, local, in_slice = slice_of(m, request.line)
+    request.slice, request.output, request.local, request.in_slice = number, number, np.int64(local), np.int64(in_slice)

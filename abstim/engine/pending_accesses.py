@@ -1,0 +1,130 @@
+"""Memory instructions on their way, and who waits for which sector (docs/timing-rules.md, rule 11)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine.scoreboard import count_down, make_ready, write_registers
+from abstim.engine.state import ACCESSES, NEVER
+from abstim.engine.warp_slots import bit
+from functional.disk.compile import jit, outlined
+from precharacterize.classify import Kind
+
+SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
+REPLY_TO_RESULT = 2  # from the fill of a cache to the write-back of what waited for it
+
+
+@jit
+def new_access(c, w, i):
+    """The place of a new memory instruction, which waits until it has left the load/store unit."""
+    sm = c.sm
+    place = sm.access_free
+    if place:
+        sm.access_free = c.l1d.accesses[place - 1].next
+    else:
+        sm.access_fresh += 1
+        place = sm.access_fresh
+    access = c.l1d.accesses[place - 1]
+    access.warp, access.instruction, access.waiting, access.result, access.row = w, i, 1, 0, 0
+    access.l1d_misses = access.l2_accesses = access.dram_reads = 0
+    sm.outstanding[w] += 1
+    sm.latest_access = place
+    return np.int64(place)
+
+
+@jit
+def accesses_left(sm):
+    """Is there room for one more?"""
+    return sm.access_free != 0 or sm.access_fresh < ACCESSES
+
+
+@jit
+def wake(c, w, time):
+    """Something that warp `w` may have waited for has come."""
+    sm = c.sm
+    if sm.ready[w] >= NEVER and sm.running & bit(w) and sm.buffered[w] > 0 and not sm.flush[w]:
+        make_ready(c, w, sm.front_end[w], time)
+
+
+@jit
+def describe(access, row):
+    """A row of the log is told what an access missed and asked for."""
+    row.l1d_misses, row.l2_accesses, row.dram_reads = access.l1d_misses, access.l2_accesses, access.dram_reads
+
+
+@jit
+def patch_log(c, access):
+    """What is now known of an issue that was noted before."""
+    if access.row:
+        row = c.record.log[access.row - 1]
+        row.result_cycle = access.result
+        describe(access, row)
+
+
+@outlined
+def complete(context, place, time):
+    """All of a memory instruction is there, or will be at its result cycle, which is known at `time`."""
+    c = context
+    sm, access = c.sm, c.l1d.accesses[place - 1]
+    w, row = access.warp, c.code[access.instruction]
+    if row.counted:
+        count_down(c, w, row, access.result)
+    else:
+        write_registers(c, w, row, access.result)
+    patch_log(c, access)
+    sm.settled[w] = max(sm.settled[w], access.result)
+    sm.outstanding[w] -= 1
+    if sm.outstanding[w] == 0:
+        sm.drained[w] = sm.settled[w]
+    if row.kind == SHARED_ATOMIC or row.kind == GLOBAL_ATOMIC:
+        sm.not_before[w] = access.result - 1
+    if sm.fenced & bit(w) and sm.outstanding[w] == 0:
+        sm.fenced &= ~bit(w)
+        sm.not_before[w] = sm.settled[w]
+    access.next = sm.access_free
+    sm.access_free = place
+    wake(c, w, time)
+
+
+@jit
+def finish(c, place, result, time):
+    """A part of a memory instruction is there at `result`, which is known at `time`."""
+    access = c.l1d.accesses[place - 1]
+    access.result = max(access.result, result)
+    access.waiting -= 1
+    if access.waiting == 0:
+        complete(c, place, time)
+
+
+@jit
+def new_waiter(c, place):
+    """An access waits for a sector: the place of its row among those that do."""
+    sm, waiters = c.sm, c.l1d.waiters
+    k = sm.node_free
+    if k:
+        sm.node_free = waiters[k - 1].next
+    else:
+        sm.node_fresh += 1
+        k = sm.node_fresh
+    waiters[k - 1].access, waiters[k - 1].next = place, 0
+    return np.int64(k)
+
+
+@jit
+def reply_result(c, time):
+    """When the next of those that wait for a line that is there at `time` has its result: they leave one a cycle."""
+    result = max(time + REPLY_TO_RESULT, c.sm.response_free)
+    c.sm.response_free = result + 1
+    return result
+
+
+@jit
+def serve_waiters(c, k, time):
+    """Everybody of a list has what it waited for."""
+    sm, waiters = c.sm, c.l1d.waiters
+    while k:
+        following = waiters[k - 1].next
+        finish(c, waiters[k - 1].access, reply_result(c, time), time)
+        waiters[k - 1].next = sm.node_free
+        sm.node_free = k
+        k = following

@@ -1,0 +1,48 @@
+"""What an SM asks of the memory side: a row each, in its queue of the switch (docs/timing-rules.md, rule 11)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine.l2 import sectors_in
+from abstim.engine.memory_side import address
+from abstim.engine.queues import new_request
+from abstim.engine.state import IN_FLIGHT, READ
+from abstim.engine.switch import put
+from functional.disk.compile import jit, outlined
+from functional.trace import SECTOR_BYTES
+
+
+@jit
+def flits_of(m, kind, sectors):
+    """Flits of a request's packet: a read is its header alone."""
+    if kind == READ:
+        return 1
+    size = SECTOR_BYTES * sectors_in(sectors) + m.packet_bytes
+    return (size + m.flit_bytes - 1) // m.flit_bytes
+
+
+@jit
+def can_send(c, kind, sectors):
+    """May the SM ask now? If not: in the next window, or when something has come back."""
+    return c.sm.credits >= flits_of(c.machine, kind, sectors) and c.sm.in_flight < IN_FLIGHT
+
+
+@outlined
+def send(context, line, sectors, kind, who, place, time):
+    """Ask for, or write, sectors of a line; the packet goes to the switch at `time` at the earliest. Returns when."""
+    c = context
+    sm, m, shared = c.sm, c.machine, c.shared
+    flits = flits_of(m, kind, sectors)
+    sent = max(time, sm.last_sent + 1, sm.link_free + flits - m.inject_queue)
+    sm.last_sent, sm.link_free = sent, max(sent, sm.link_free) + flits
+    sm.credits -= flits
+    sm.in_flight += sectors_in(sectors)
+    k = new_request(shared.requests)
+    request = shared.requests.rows[k - 1]
+    request.line, request.sectors, request.kind, request.sm = line, sectors, kind, sm.number
+    request.who, request.place, request.flits, request.from_dram = who, place, flits, 0
+    request.due = sent + 1
+    address(m, request)
+    put(shared.there, shared.requests.rows, sm.number, k)
+    return np.int64(sent)

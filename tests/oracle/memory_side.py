@@ -1,0 +1,450 @@
+"""Rule 11, its memory side: switch, slices, channels, one cycle after the other; literal, and as slow as that is."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from abstim.gpu.config import Gpu
+
+READ, WRITE, ATOMIC = 0, 1, 2
+POLYNOMIALS = {1: 0x3, 2: 0x7, 3: 0xB, 4: 0x13, 5: 0x25, 6: 0x43, 7: 0x83, 8: 0x11D, 9: 0x211, 10: 0x409, 11: 0x805}
+
+
+@dataclass(eq=False)
+class Request:
+    """A packet, one of its sectors, or the dirty sectors of a line on their way to DRAM (`number` -1)."""
+
+    number: int
+    sm: int
+    line: int
+    sectors: tuple[int, ...]
+    kind: int
+    flits: int = 1
+    ready: int = 0
+    from_dram: bool = False
+    bursts: int = 0
+
+
+def folded(value: int, degree: int) -> int:
+    """`value` as a polynomial over GF(2), modulo the one of a degree."""
+    if degree == 0:
+        return value
+    while value >> degree:
+        value ^= POLYNOMIALS[degree] << (value.bit_length() - 1 - degree)
+    return value
+
+
+def spread(block: int) -> int:
+    """MurmurHash3's finalizer of 32 bits."""
+    h = block % 2**32
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        h = ((h ^ (h >> shift)) * factor) % 2**32
+    return h ^ (h >> 16)
+
+
+class Map:
+    """Where a line lies."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.spec = gpu.spec
+        self.slices = gpu.spec.dram_channels * gpu.spec.l2_slices_per_channel
+
+    def _local(self, line: int) -> tuple[int, int]:
+        """(channel by interleaving, line number in the channel)."""
+        lines = self.spec.channel_interleave_bytes // 128
+        block, inside = divmod(line, lines)
+        rest, channel = divmod(block, self.spec.dram_channels)
+        return channel, rest * lines + inside
+
+    def slice_of(self, line: int) -> int:
+        spec = self.spec
+        channel, local = self._local(line)
+        number = channel * spec.l2_slices_per_channel
+        number += local // (spec.slice_interleave_bytes // 128) % spec.l2_slices_per_channel
+        if spec.l2_slice_index == "random":
+            return spread(line // (spec.slice_interleave_bytes // 128)) % self.slices
+        if spec.l2_slice_index == "ipoly":
+            degree = (self.slices - 1).bit_length()
+            above = line // (spec.channel_interleave_bytes // 128) >> degree
+            return (folded(above << degree, degree) ^ number) % self.slices
+        return number
+
+    def set_of(self, line: int) -> int:
+        spec = self.spec
+        _, local = self._local(line)
+        part = spec.slice_interleave_bytes // 128
+        inside = local // part // spec.l2_slices_per_channel * part + local % part
+        index, degree = inside % spec.l2_sets, (spec.l2_sets - 1).bit_length()
+        return folded(inside >> degree << degree, degree) ^ index if spec.l2_index == "ipoly" else index
+
+    def bank_and_row(self, line: int) -> tuple[int, int]:
+        spec = self.spec
+        _, local = self._local(line)
+        lowest = local // (spec.slice_interleave_bytes // 128) % 2
+        return (
+            local * 128 * 8 // spec.dram_row_bytes * 2 + lowest
+        ) % spec.dram_banks, local * 128 // spec.dram_row_bytes
+
+
+class Switch:
+    """One direction: a queue an input, arbiters at the outputs."""
+
+    def __init__(self, gpu: Gpu, inputs: int, outputs: int) -> None:
+        self.spec = gpu.spec
+        self.inputs: list[deque[tuple[Request, int, int]]] = [deque() for _ in range(inputs)]  # packet, output, from
+        self.outputs: list[deque[tuple[Request, int]]] = [deque() for _ in range(outputs)]  # packet, out in
+        self.input_free, self.output_free, self.turn = [0] * inputs, [0] * outputs, [0] * outputs
+
+    def flits(self, i: int) -> int:
+        return sum(packet.flits for packet, _, _ in self.inputs[i])
+
+    def cycle(self, time: int) -> None:
+        sent: set[int] = set()
+        for o in range(len(self.outputs)):
+            if self.output_free[o] > time or len(self.outputs[o]) >= self.spec.crossbar_queue_flits:
+                continue
+            for k in range(len(self.inputs)):
+                i = (self.turn[o] + k) % len(self.inputs)
+                if self._shows(i, o, time, sent):
+                    self._take(i, o, time)
+                    sent.add(i)
+                    break
+
+    def _shows(self, i: int, o: int, time: int, sent: set[int]) -> bool:
+        """Is the first packet of input `i` for output `o`, and free to go?"""
+        if not self.inputs[i] or (i in sent and not self.spec.crossbar_repeats):
+            return False
+        _, output, start = self.inputs[i][0]
+        return output == o and start <= time and self.input_free[i] <= time
+
+    def _take(self, i: int, o: int, time: int) -> None:
+        packet, _, _ = self.inputs[i].popleft()
+        self.turn[o] = (i + 1) % len(self.inputs)
+        self.output_free[o] = time + packet.flits
+        self.input_free[i] = time if self.spec.crossbar_repeats else time + packet.flits
+        self.outputs[o].append((packet, time + packet.flits))
+
+
+@dataclass(eq=False)
+class Line:
+    number: int
+    used: int = 0
+    valid: set[int] = field(default_factory=set)
+    dirty: set[int] = field(default_factory=set)
+    waiting: dict[int, list[Request]] = field(default_factory=dict)  # by sector on its way
+
+
+class Slice:
+    """Queues, tags and miss registers of one L2 slice."""
+
+    def __init__(self, gpu: Gpu, where: Map, number: int, back: Switch) -> None:
+        self.gpu, self.spec, self.where, self.number, self.back = gpu, gpu.spec, where, number, back
+        self.sector = round(gpu.params.l2_sector_cycles * 64)
+        self.atomic = round(gpu.params.l2_atomic_cycles * 64)
+        self.delayed: deque[Request] = deque()
+        self.asking: deque[Request] = deque()
+        self.missing: deque[Request] = deque()
+        self.to_dram: deque[Request] = deque()
+        self.from_dram: deque[Request] = deque()
+        self.filled: deque[Request] = deque()
+        self.replies: deque[Request] = deque()
+        self.sets: dict[int, list[Line]] = {}
+        self.port_free = self.registers = self.uses = 0
+        self.full = False  # at the end of the cycle before
+
+    def cycle(self, time: int) -> None:
+        spec = self.spec
+        if self.replies and self.back.flits(self.number) < spec.inject_queue_flits + spec.crossbar_queue_flits:
+            first = self.replies.popleft()
+            first.flits = 1
+            self.back.inputs[self.number].append((first, first.sm, time))
+        if self.filled and len(self.replies) < spec.l2_queue:
+            self.replies.append(self.filled.popleft())
+        if self.from_dram:
+            self._fill(self.from_dram.popleft())
+        if self.missing and len(self.to_dram) < spec.l2_queue:
+            self.to_dram.append(self.missing.popleft())
+        often = max(1, 64 // max(1, self.sector))
+        for _ in range(often):
+            if not self._answer(time):
+                break
+        for _ in range(often):
+            if self.delayed and self.delayed[0].ready <= time and len(self.asking) < spec.l2_queue:
+                self.asking.append(self.delayed.popleft())
+        self.full = len(self.asking) > spec.l2_queue - 4
+
+    def _fill(self, request: Request) -> None:
+        sector = request.sectors[0]
+        line = self._line(request.line)
+        assert line is not None
+        line.valid.add(sector)
+        self.registers -= 1
+        for each in line.waiting.pop(sector):
+            if each.kind == ATOMIC:
+                line.dirty.add(sector)
+            self.filled.append(each)
+
+    def _set(self, number: int) -> list[Line]:
+        return self.sets.setdefault(self.where.set_of(number), [])
+
+    def _line(self, number: int) -> Line | None:
+        return next((line for line in self._set(number) if line.number == number), None)
+
+    def _answer(self, time: int) -> bool:
+        spec = self.spec
+        if not self.asking or len(self.to_dram) >= spec.l2_queue or len(self.replies) >= spec.l2_queue:
+            return False
+        if self.port_free >= 64 * (time + 1):
+            return False
+        request = self.asking[0]
+        sector, line = request.sectors[0], self._line(request.line)
+        accepted = self._write if request.kind == WRITE else self._read
+        if not accepted(request, sector, line, time):
+            return False
+        self.asking.popleft()
+        line = self._line(request.line)
+        assert line is not None
+        self.uses += 1
+        line.used = self.uses
+        return True
+
+    def _occupy(self, units: int, time: int) -> None:
+        self.port_free = max(self.port_free, 64 * time) + units
+
+    def _room(self, number: int, time: int) -> Line | None:
+        """A line for `number`, that of another one if need be."""
+        lines = self._set(number)
+        if len(lines) == self.spec.l2_ways:
+            free = [line for line in lines if not line.waiting]
+            if not free:
+                return None
+            oldest = min(free, key=lambda line: line.used)
+            if oldest.dirty:
+                self.missing.append(Request(-1, -1, oldest.number, tuple(oldest.dirty), WRITE))
+                self._occupy(len(oldest.dirty) * self.sector, time)
+            lines.remove(oldest)
+        lines.append(Line(number))
+        return lines[-1]
+
+    def _write(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
+        if line is not None and sector in line.valid:
+            self._occupy(self.sector, time)
+        else:
+            if len(self.missing) >= self.spec.l2_miss_queue:
+                return False
+            line = line or self._room(request.line, time)
+            if line is None:
+                return False
+        line.valid.add(sector)
+        line.dirty.add(sector)
+        self.replies.append(request)
+        return True
+
+    def _read(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
+        if line is not None and sector in line.valid:
+            self._occupy(self.atomic if request.kind == ATOMIC else self.sector, time)
+            if request.kind == ATOMIC:
+                line.dirty.add(sector)
+            self.replies.append(request)
+            return True
+        if line is not None and sector in line.waiting:
+            if len(line.waiting[sector]) >= self.spec.l2_mshr_merges:
+                return False
+            line.waiting[sector].append(request)
+            return True
+        if len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers >= self.spec.l2_mshrs:
+            return False
+        line = line or self._room(request.line, time)
+        if line is None:
+            return False
+        line.waiting[sector] = [request]
+        self.registers += 1
+        request.from_dram = True
+        self.missing.append(request)
+        return True
+
+
+@dataclass(eq=False)
+class Bank:
+    row: int = -1  # none is open
+    served: int = -2
+    request: Request | None = None
+    waiting: list[Request] = field(default_factory=list)
+    read: int = 0  # no earlier: this and so on
+    write: int = 0
+    close: int = 0
+    open: int = 0
+
+
+class Channel:
+    """One DRAM channel; times are cycles of its clock."""
+
+    def __init__(self, gpu: Gpu, where: Map, slices: list[Slice]) -> None:
+        spec, params = gpu.spec, gpu.params
+        self.spec, self.where, self.slices = spec, where, slices
+        length = params.dram_sector_cycles / spec.dram_burst_cycles
+        self.half = max(1, round(params.dram_activate_cycles / 2 / length))
+        self.delay = max(0, round(params.dram_latency_cycles - spec.dram_read_cycles * length) - 4)
+        self.delayed: deque[Request] = deque()
+        self.bursts: deque[tuple[Request, int]] = deque()
+        self.back: deque[Request] = deque()
+        self.banks = [Bank() for _ in range(spec.dram_banks)]
+        self.group_burst, self.group_close = [0] * spec.dram_bank_groups, [0] * spec.dram_bank_groups
+        self.burst = self.row = self.read = self.write = self.turn = self.last = self.pending = 0
+
+    def cycle(self, now: int, time: int) -> None:
+        """Cycle `now`, in core cycle `time`."""
+        if self.back:
+            target = next(s for s in self.slices if s.number == self.where.slice_of(self.back[0].line))
+            if len(target.from_dram) < self.spec.l2_queue:
+                target.from_dram.append(self.back.popleft())
+        if self.bursts and self.bursts[0][1] <= now:
+            request, _ = self.bursts.popleft()
+            if request.number >= 0:
+                self.back.append(request)
+        self._choose()
+        self._command(now)
+        self._accept(time)
+        if self.delayed and self.pending < self.spec.dram_queue and self.delayed[0].ready <= time:
+            request = self.delayed.popleft()
+            self.banks[self.where.bank_and_row(request.line)[0]].waiting.append(request)
+            self.pending += 1
+
+    def _in_turn(self) -> list[int]:
+        return [(self.turn + k) % len(self.banks) for k in range(len(self.banks))]
+
+    def _choose(self) -> None:
+        for b in self._in_turn():
+            bank = self.banks[b]
+            if bank.request is None and bank.waiting:
+                same = [r for r in bank.waiting if self.where.bank_and_row(r.line)[1] == bank.served]
+                bank.request = (same or bank.waiting)[0]
+                bank.waiting.remove(bank.request)
+                bank.served = self.where.bank_and_row(bank.request.line)[1]
+                self.pending -= 1
+                self.turn = (self.turn + 1) % len(self.banks)
+                return
+
+    def _command(self, now: int) -> None:
+        burst = row = False
+        for b in self._in_turn():
+            bank, one = self.banks[b], not self.spec.dram_two_commands
+            if bank.request is None:
+                continue
+            if bank.row == bank.served:
+                if not burst and not (one and row) and self._may_burst(b, bank, now):
+                    self._begin_burst(b, bank, now)
+                    burst = True
+            elif not row and not (one and burst) and self._row_command(b, bank, now):
+                row = True
+
+    def _may_burst(self, b: int, bank: Bank, now: int) -> bool:
+        free = max(self.burst, self.group_burst[b % self.spec.dram_bank_groups])
+        assert bank.request is not None
+        writes = bank.request.number < 0
+        return now >= (max(free, bank.write, self.write) if writes else max(free, bank.read, self.read))
+
+    def _begin_burst(self, b: int, bank: Bank, now: int) -> None:
+        spec, group, request = self.spec, b % self.spec.dram_bank_groups, bank.request
+        assert request is not None
+        self.burst, self.group_burst[group] = now + spec.dram_burst_cycles, now + spec.dram_group_burst_cycles
+        if request.number < 0:
+            written = spec.dram_write_cycles + spec.dram_burst_cycles
+            self.read = max(self.read, now + written + spec.dram_write_to_read_cycles)
+            bank.close = max(bank.close, now + written + spec.dram_write_recovery_cycles)
+            request.bursts += 1
+            if request.bursts * spec.dram_burst_bytes < 32 * len(request.sectors):
+                return
+            self.bursts.append((request, now + spec.dram_write_cycles))
+        else:
+            between = spec.dram_read_cycles + spec.dram_burst_cycles + 2 - spec.dram_write_cycles
+            self.write = now + max(0, between)
+            bank.close = max(bank.close, now + spec.dram_burst_cycles)
+            self.group_close[group] = now + spec.dram_read_to_precharge_cycles
+            self.bursts.append((request, now + spec.dram_read_cycles))
+        bank.request = None
+
+    def _row_command(self, b: int, bank: Bank, now: int) -> bool:
+        spec = self.spec
+        if bank.row < 0:
+            if now < max(self.row, bank.open):
+                return False
+            bank.row = bank.served
+            self.row = now + spec.dram_row_to_row_cycles
+            bank.read, bank.write = now + self.half, now + max(0, self.half - spec.dram_write_cycles - 1)
+            bank.close = max(bank.close, now + spec.dram_row_active_cycles)
+            bank.open = max(bank.open, now + spec.dram_row_cycle_cycles)
+        else:
+            if now < max(bank.close, self.group_close[b % spec.dram_bank_groups]):
+                return False
+            bank.row = -1
+            bank.open = max(bank.open, now + self.half)
+        self.turn = (b + 1) % len(self.banks)
+        return True
+
+    def _accept(self, time: int) -> None:
+        for k in range(len(self.slices)):
+            part = (self.last + 1 + k) % len(self.slices)
+            if self.slices[part].to_dram:
+                request = self.slices[part].to_dram.popleft()
+                request.ready = time + self.delay
+                self.delayed.append(request)
+                self.last = part
+                return
+
+
+class MemorySide:
+    """All of it. `replies[number]`: the cycles in which each sector of a request is due."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        spec, self.gpu = gpu.spec, gpu
+        self.where = Map(gpu)
+        self.there = Switch(gpu, spec.sm_count, self.where.slices)
+        self.back = Switch(gpu, self.where.slices, spec.sm_count)
+        self.slices = [Slice(gpu, self.where, n, self.back) for n in range(self.where.slices)]
+        part = spec.l2_slices_per_channel
+        self.channels = [
+            Channel(gpu, self.where, self.slices[h * part : (h + 1) * part]) for h in range(spec.dram_channels)
+        ]
+        self.length = max(1, round(gpu.params.dram_sector_cycles / spec.dram_burst_cycles * 65536))
+        self.replies: dict[int, list[int]] = {}
+        self.last_due = [-1] * spec.sm_count
+        self.time = self.channel_time = 0
+
+    def ask(self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int) -> int:
+        """A request sent at `time`; returns its number."""
+        number = len(self.replies)
+        self.replies[number] = []
+        packet = Request(number, sm, line, sectors, kind, flits)
+        self.there.inputs[sm].append((packet, self.where.slice_of(line), time + 1))
+        return number
+
+    def cycle(self) -> None:
+        """One core cycle."""
+        time, params = self.time, self.gpu.params
+        for sm, out in enumerate(self.back.outputs):
+            if out and out[0][1] <= time:
+                request, _ = out.popleft()
+                extra = params.dram_reply_cycles - 6 if request.from_dram else params.l2_reply_cycles - 5
+                due = max(time + 1 + max(0, extra), self.last_due[sm] + 1)
+                self.last_due[sm] = due
+                self.replies[request.number].append(due)
+        while self.channel_time * self.length <= time * 65536:
+            for channel in self.channels:
+                channel.cycle(self.channel_time, time)
+            self.channel_time += 1
+        for n, each in enumerate(self.slices):
+            out = self.there.outputs[n]
+            if out and out[0][1] <= time and not each.full:
+                self._arrive(each, out.popleft()[0], time)
+        for each in self.slices:
+            each.cycle(time)
+        self.there.cycle(time)
+        self.back.cycle(time)
+        self.time += 1
+
+    def _arrive(self, target: Slice, packet: Request, time: int) -> None:
+        ready = time + max(1, self.gpu.params.l2_request_cycles - 3)
+        for sector in sorted(packet.sectors):
+            target.delayed.append(Request(packet.number, packet.sm, packet.line, (sector,), packet.kind, ready=ready))

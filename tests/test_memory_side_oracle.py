@@ -1,0 +1,74 @@
+"""The memory side of rule 11 against its oracle, on random requests with the settings of every GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
+from random_launches import straight_launch
+
+from abstim.engine.design_point import machine_of
+from abstim.engine.initial_state import new_state
+from abstim.gpu.config import Gpu, gpu_names, load_gpu
+from functional.disk.machine_code import Native
+from precharacterize.classify import Kind
+
+replay = Native("memory_replay", "replay")
+EXAMPLES = settings(max_examples=3, deadline=None)
+# Small enough for queues, ways and miss registers to run out, and for lines to leave with what was written of them
+SCARCE = (
+    "l2_sets=4",
+    "l2_ways=2",
+    "l2_mshrs=6",
+    "l2_miss_queue=3",
+    "l2_queue=8",
+    "dram_queue=4",
+    "crossbar_queue_flits=6",
+)
+
+
+def random_requests(rng: np.random.Generator, gpu: Gpu, count: int) -> np.ndarray:
+    """[request]: cycle, SM, line, sectors, kind, flits; some lines are asked for by many at once."""
+    pace, lines = rng.choice([0.2, 1, 5]), rng.choice([8, 200, 1 << 20])
+    asked = np.zeros((count, 6), np.int64)
+    asked[:, 0] = np.sort(rng.exponential(count / pace / 8, count).astype(np.int64))
+    asked[:, 1] = rng.integers(0, gpu.spec.sm_count, count)
+    asked[:, 2] = (1 << 25) + rng.integers(0, lines, count) * rng.choice([1, 2, 96])
+    asked[:, 3] = rng.integers(1, 16, count)
+    asked[:, 4] = rng.choice([READ, WRITE, ATOMIC], count, p=[0.6, 0.3, 0.1])
+    asked[:, 5] = np.where(asked[:, 4] == READ, 1, rng.integers(1, 5, count))
+    return asked
+
+
+def by_the_engine(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
+    table = straight_launch([Kind.ALU, Kind.EXIT], warps=1).table
+    due = np.full((len(asked), 4), -1, np.int64)
+    replay(new_state(machine_of(gpu, 1, 1, table), 1), np.ascontiguousarray(asked), due)
+    return due
+
+
+def by_the_rules(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
+    side, due, position = MemorySide(gpu), np.full((len(asked), 4), -1, np.int64), 0
+    waiting = sum(int(sectors).bit_count() for sectors in asked[:, 3])
+    while sum(len(found) for found in side.replies.values()) < waiting:
+        while position < len(asked) and asked[position, 0] == side.time:
+            _, sm, line, sectors, kind, flits = (int(v) for v in asked[position])
+            side.ask(side.time, sm, line, tuple(j for j in range(4) if sectors >> j & 1), kind, flits)
+            position += 1
+        side.cycle()
+    for number, found in side.replies.items():
+        due[number, : len(found)] = found
+    return due
+
+
+@pytest.mark.parametrize("name", gpu_names())
+@EXAMPLES
+@given(st.integers(0, 1 << 30), st.booleans())
+def test_replies_come_when_the_rules_say(name: str, seed: int, scarce: bool) -> None:
+    rng = np.random.default_rng(seed)
+    few = ["perfect_memory=false", f"sm_count={rng.integers(1, 9)}"]
+    gpu = load_gpu(name, [*few, *SCARCE] if scarce else few)
+    asked = random_requests(rng, gpu, int(rng.integers(1, 200)))
+    np.testing.assert_array_equal(by_the_engine(gpu, asked), by_the_rules(gpu, asked))
