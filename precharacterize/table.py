@@ -27,8 +27,8 @@ class LatencyTable:
     block for a lone warp (GATSim's d_{b,i}), `result_cycles` the distance from issue to the cycle in which a consumer
     can issue, `access_bytes` the element size of a memory instruction. Of machine code, `stall_cycles` is the least
     distance to the warp's next issue, `release` a register (a scoreboard) that is free once the operands have been
-    read, and `result_offset_cycles` what lies between the end of the unit's latency and the result, and `counted` says that what
-    it writes is a scoreboard, on which several may count (its entry is that register, two more behind it).
+    read, `result_offset_cycles` what lies between the end of the unit's latency and the result; `counted`: what
+    it writes is a scoreboard, on which several may count (two registers more behind its entry).
     """
 
     unit: Int8[np.ndarray, " instr"]

@@ -56,7 +56,7 @@ def write_registers(c, w, row, result):
 
 @jit
 def count_up(c, w, row):
-    """An instruction whose result cycle is not known yet counts on a scoreboard of machine code, which is free when none
+    """An instruction whose result is not known yet counts on a scoreboard of machine code, which is free when none
     does. Behind a scoreboard's entry (at r) stand how many are under way and the latest result known."""
     for k in range(row.writes_at, row.writes_end):
         r = c.streams.operands[k]
