@@ -28,7 +28,7 @@ class Matching:
         missing = [i for i in self.numbers if i not in made and kinds[i] != Kind.PARAM_LOAD]
         self.missing = [i for i in missing if program.block_of(i) in within]
         self.lost = len(missing)
-        self._hosted: set[int] = set()
+        self._hosted: dict[int, list[int]] = {}
 
     def accesses(self, block: MachineBlock, covers: list[Cover]) -> dict[int, Access]:
         """Accesses of a block's memory instructions by position; new covers are added to `covers`."""
@@ -70,26 +70,35 @@ class Matching:
 
     def _vectorised(self, instruction: MachineInstruction, i: int) -> list[int]:
         """PTX accesses without a machine instruction that this wider one makes as well."""
-        own, wide = self.program.instructions[i], access_bytes(instruction)
+        if i not in self._hosted:
+            self._hosted[i] = self._neighbours(i, access_bytes(instruction))
+            self.missing = [k for k in self.missing if k not in self._hosted[i]]
+            self.lost -= len(self._hosted[i])
+        return self._hosted[i]
+
+    def _neighbours(self, i: int, wide: int) -> list[int]:
+        """Those behind an access first, then those before it, as many as `wide` bytes have room for."""
+        own, found = self.program.instructions[i], []
         room = wide - own.access_bytes
-        found = []
-        for k in self.missing:
+        near = [k for k in self.missing if self.kinds[k] == self.kinds[i]]
+        near = [k for k in near if self.program.block_of(k) == self.program.block_of(i)]
+        for k in sorted(near, key=lambda k: _distance(own, self.program.instructions[k], wide)):
             other = self.program.instructions[k]
-            near = self.kinds[k] == self.kinds[i] and self.program.block_of(k) == self.program.block_of(i)
-            if near and 0 < other.access_bytes <= room and k not in self._hosted and _adjacent(own, other, wide):
+            if _distance(own, other, wide) < 2 * wide and 0 < other.access_bytes <= room:
                 found.append(k)
-                self._hosted.add(k)
-                self.lost -= 1
                 room -= other.access_bytes
         return found
 
 
-def _adjacent(a: Instruction, b: Instruction, wide: int) -> bool:
-    """May two accesses be parts of one of `wide` bytes? From one register they must lie within it."""
+def _distance(a: Instruction, b: Instruction, wide: int) -> int:
+    """How far b's access lies behind a's, from one register; before it is farther; 2 wide: not within `wide` bytes."""
     first, second = _address(a), _address(b)
     if first is None or second is None or first.base != second.base:
-        return True
-    return abs(first.offset - second.offset) < wide
+        return 2 * wide - 1
+    behind = second.offset - first.offset
+    if abs(behind) >= wide:
+        return 2 * wide
+    return behind if behind > 0 else wide - behind
 
 
 def _address(instruction: Instruction) -> Address | None:
