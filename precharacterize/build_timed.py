@@ -39,7 +39,7 @@ def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: 
 
     Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which.
     """
-    assembly = assemble(program.path, program.digest, architecture)
+    assembly = assembly_of(program, architecture)
     kept = Kept("timed_code")
     name = key(MODULES, program.digest, program.name, pipeline.key, assembly.made_by)
     found = kept.load(name, decode)
@@ -47,6 +47,14 @@ def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: 
         found = build_timed_code(program, pipeline, assembly)
         kept.save(name, encode(found))
     return found
+
+
+def assembly_of(program: Program, architecture: str) -> Assembly:
+    """A program's machine code, whose PTX instructions are known by their lines."""
+    lines = [i.line for i in program.instructions]
+    if len(set(lines)) < len(lines):
+        return Assembly({}, "the PTX has several instructions in a line")
+    return assemble(program.path, program.digest, architecture)
 
 
 def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: Assembly) -> TimedCode:
