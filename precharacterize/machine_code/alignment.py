@@ -11,7 +11,7 @@ from functional.program import Program
 from precharacterize.classify import Kind
 from precharacterize.machine_code.dominators import Dominators
 from precharacterize.machine_code.instruction import MachineInstruction
-from precharacterize.machine_code.opcodes import ends_block, falls_through, kind_of
+from precharacterize.machine_code.timing_classes import ends_block, falls_through, kind_of
 
 _SIMPLE = frozenset({"fma", "setp", "and", "or", "xor", "shl", "shr"})  # one machine instruction for one of PTX, mostly
 _FLOAT = frozenset({"add", "sub", "mul"})

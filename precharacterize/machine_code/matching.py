@@ -10,7 +10,7 @@ from functional.program import Program
 from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock
 from precharacterize.machine_code.instruction import MachineInstruction
-from precharacterize.machine_code.opcodes import access_bytes, kind_of
+from precharacterize.machine_code.timing_classes import access_bytes, kind_of
 from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes
 
 _ATOMICS = (Kind.GLOBAL_ATOMIC, Kind.SHARED_ATOMIC)

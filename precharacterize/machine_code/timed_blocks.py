@@ -10,7 +10,7 @@ from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
 from precharacterize.machine_code.matching import Matching
-from precharacterize.machine_code.opcodes import access_bytes, kind_of, latency_class
+from precharacterize.machine_code.timing_classes import access_bytes, kind_of, latency_class
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
 from precharacterize.table import SCOREBOARDS
