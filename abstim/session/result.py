@@ -59,6 +59,7 @@ class RunResult:
     wall_seconds: dict[str, float]
     outputs: list[OutputCheck] | None = None  # None: not checked, or nothing to check against
     printf: str = ""  # what the kernels wrote with it
+    known_error: str = "nothing is known of it"  # what has been measured of the error of times on this GPU
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
     totals: dict[str, float] = field(init=False)
 
@@ -83,6 +84,7 @@ def run_result(session: Session, gpu: Gpu, launches: list[LaunchResult], seconds
         wall_seconds=session.wall_seconds | others | {"time": seconds},
         outputs=list(session.traces.outputs) or None,
         printf=session.traces.printed,
+        known_error=gpu.known_error or "nothing is known of it: no time of this GPU was compared",
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )
 
