@@ -28,7 +28,7 @@ def validate(
     silicon: Annotated[
         Path | None,
         typer.Option(
-            metavar="CSV", help="Times measured on hardware; columns: target, gpu, core_clock_hz, flush, time_ns, class."
+            metavar="CSV", help="Times measured on hardware: target, gpu, core_clock_hz, flush, time_ns, class."
         ),
     ] = None,
     programs: Annotated[
