@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 import abstim
-from abstim.gpu.config import load_gpu
+from abstim.gpu.config import load_gpu, refuse_machine_code
+from abstim.gradient.recorded_kernel import KernelTime
+from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
+from functional.errors import InputError
 from functional.line_record import line_of, sectors_of
 from functional.link import link
 from functional.parser import parse
@@ -255,3 +258,17 @@ def test_an_unrolled_loop_is_timed_by_rounds() -> None:
     code = timed_code_of(open_session("matmul_tiled").launch(0).program, GPU.pipeline, "sm_86")
     assert code.numbers[:, 1].max() > 1 and re.match(r"machine code \(ptxas V[\d.]+ for sm_\d+\)", code.description)
     assert build_timed.MODULES
+
+
+def test_what_counts_ptx_instructions_refuses_machine_code() -> None:
+    with pytest.raises(InputError, match="machine code"):
+        refuse_machine_code(GPU, "this counts")
+    with pytest.raises(InputError, match="kernel_time"):
+        KernelTime("nn_euclid", ["latency_cycles.sfu"], GPU)
+
+
+def test_a_timeline_holds_every_instruction_timed() -> None:
+    session = open_session("nn_euclid")
+    (launch,) = issue_logs(session, GPU)
+    made = session.projected(session.traces.trace(0), session.timed_code(0, GPU))
+    assert len(launch.log.cycle) == made.instructions

@@ -94,6 +94,14 @@ def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
     return replace(_build(label, title, settings, labels), known_error=_altered(known) if overrides else known)
 
 
+def refuse_machine_code(gpu: Gpu, what: str) -> None:
+    """Raises InputError for a GPU that is timed from machine code, for whatever counts PTX instructions."""
+    if gpu.spec.timed_code != "ptx":
+        raise InputError(
+            f"{gpu.name}: {what} PTX instructions, and this GPU is timed from machine code; choose another GPU"
+        )
+
+
 def gpu_of(gpu: str | Gpu, overrides: Sequence[str] = ()) -> Gpu:
     """A GPU by name, with overrides, or one as it is. Raises InputError as `load_gpu` does, and for overrides of the
     latter."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float64
 
-from abstim.gpu.config import Gpu, load_gpu
+from abstim.gpu.config import Gpu, load_gpu, refuse_machine_code
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.parameter_vector import INDEX, base_values, check_names, gpu_at, values_of
 from abstim.session.session import Session, open_session
@@ -40,6 +40,7 @@ class KernelTime:
     ) -> None:
         self.names = check_names(names)
         self.gpu = load_gpu(gpu) if isinstance(gpu, str) else gpu
+        refuse_machine_code(self.gpu, "kernel_time differentiates the times of")
         self.session = open_session(target, [self.gpu])
         case = self.session.case
         self.launches = tuple(range(len(case.launches)) if launches is None else launches)
