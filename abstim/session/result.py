@@ -29,7 +29,7 @@ class LaunchResult:
     cycles: int
     seconds: float  # cycles / core clock
     thread_instructions: int  # active: lanes whose guard predicate holds
-    warp_instructions: int  # issued
+    warp_instructions: int  # of the PTX
     ipc: float  # thread instructions a cycle, all SMs together
     warp_ipc: float  # warp instructions a cycle, all SMs together
     occupancy: float  # resident warps / most an SM can hold, mean over the cycles of SMs that still have work
@@ -44,6 +44,7 @@ class LaunchResult:
     memory: dict[str, float]  # hit rates, traffic, use of capacity: abstim.session.limits.memory_use
     windows: dict[str, Any]  # issue over time: abstim.engine.simulation.Launch.history
     limit: str  # what kept it from being faster: abstim.session.limits.limit_of
+    timed_instructions: int = 0  # warp instructions of what was timed; 0: those of the PTX
     timed_code: str = "PTX"  # what was timed: the PTX, PTX with loads hoisted, machine code, and what made that
     machine_code_share: float = 0.0  # of the instructions timed
     matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
