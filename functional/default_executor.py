@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from functional.executor import Executor
 from functional.llvm_executor import LlvmExecutor
 
 
 @cache
-def default_executor() -> Executor:
+def default_executor() -> LlvmExecutor:
     """One a process: it keeps machine code and buffers."""
     return LlvmExecutor()

@@ -1,5 +1,5 @@
-"""What a kernel does that no GPU promises, as far as its text shows it: registers read that nothing has written,
-constants that nobody sets."""
+"""What a kernel does that no GPU promises, as far as its text shows it: registers, shared and local memory read that
+nothing has written, constants that nobody sets. What only running it shows, `numpy_executor.sanitizer` sees."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from functional.ir import Address, Register, Symbol
 from functional.program import Program
 
+_READS = ("ld", "ldu", "ldmatrix", "tex", "suld")  # of what accesses memory; the others write, or may
+
 
 def findings(program: Program) -> list[str]:
     """One line each, in the order of the text."""
-    return [*_unset_constants(program), *_unwritten_registers(program)]
+    return [*_unset_constants(program), *_unwritten_memory(program), *_unwritten_registers(program)]
 
 
 def _unset_constants(program: Program) -> Iterator[str]:
@@ -23,6 +25,18 @@ def _unset_constants(program: Program) -> Iterator[str]:
             if isinstance(base, Symbol) and base.name in unset:
                 unset.discard(base.name)
                 yield f"{_where(program, inst.line)}: the constant '{base.name}' has no values; it is read as zeros"
+
+
+def _unwritten_memory(program: Program) -> Iterator[str]:
+    """Shared or local memory that is read, and no instruction of the program can write it."""
+    accesses = [inst for inst in program.instructions if inst.is_memory]
+    writes = {inst.space for inst in accesses if inst.opcode not in _READS}
+    if "generic" in writes:
+        return
+    for space in ("shared", "local"):
+        first = next((i for i in accesses if i.space == space and i.opcode in _READS), None)
+        if first is not None and space not in writes:
+            yield f"{_where(program, first.line)}: {space} memory is read, and nothing writes it; it is zeros"
 
 
 def _unwritten_registers(program: Program) -> Iterator[str]:

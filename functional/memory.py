@@ -8,9 +8,10 @@ a tight layout. Addresses are the same in every run. Pages of the arena that nob
 
 from __future__ import annotations
 
+import mmap
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -46,6 +47,39 @@ class Region:
     bytes: int
 
 
+@dataclass
+class Store:
+    """The bytes of an arena, which parts of a memory have in common, and all regions in it.
+
+    `shared`: with processes forked from this one.
+    """
+
+    bytes: np.ndarray
+    regions: list[Region]
+    shared: bool = False
+
+    def moved(self, size_bytes: int, zeros: Callable[[int], np.ndarray]) -> UInt8[np.ndarray, " byte"]:
+        """The regions' bytes in a new arena."""
+        arena = zeros(size_bytes + MARGIN_BYTES)[MARGIN_BYTES:]
+        for region in self.regions:
+            start = region.address - GLOBAL_BASE
+            arena[start : start + region.bytes] = self.bytes[start : start + region.bytes]
+        return arena
+
+
+def _zeros(size_bytes: int) -> np.ndarray:
+    return np.zeros(size_bytes, np.uint8)
+
+
+def _too_much(size_bytes: int) -> InputError:
+    return InputError(f"{size_bytes} bytes of device memory do not fit in this computer's memory")
+
+
+def _mapped(size_bytes: int) -> np.ndarray:
+    """Zeros that forked processes share."""
+    return np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
+
+
 class Memory:
     """The memory of one device.
 
@@ -58,7 +92,7 @@ class Memory:
         self.global_variables: dict[str, Region] = {}
         self.const_variables: dict[str, Region] = {}
         self._regions: list[Region] = []  # global, by ascending address
-        self._arena = np.zeros(0, np.uint8)
+        self._store = Store(np.zeros(0, np.uint8), self._regions)
         self._used_bytes = 0
         self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
         self._table: tuple[np.ndarray, np.ndarray] | None = None
@@ -69,7 +103,22 @@ class Memory:
     @property
     def arena(self) -> UInt8[np.ndarray, " byte"]:
         """All of global memory, red zones included."""
-        return self._arena[: self._used_bytes]
+        return self._store.bytes[: self._used_bytes]
+
+    @property
+    def store(self) -> Store:
+        """Where the bytes are."""
+        return self._store
+
+    def share(self) -> None:
+        """From now on processes forked from this one write to the same bytes of global memory. Arrays that were views
+        of them are not any more. Raises InputError if the computer's memory cannot hold them."""
+        store = self._store
+        if not store.shared:
+            try:
+                store.bytes, store.shared = store.moved(len(store.bytes), _mapped), True
+            except OSError:
+                raise _too_much(len(store.bytes)) from None
 
     def allocate(self, name: str, size_bytes: int, contents: np.ndarray | None = None) -> Region:
         """A buffer of `size_bytes`, zero or a copy of the bytes of `contents`.
@@ -117,7 +166,7 @@ class Memory:
     def bytes_of(self, region: Region) -> UInt8[np.ndarray, " byte"]:
         """Writable bytes of a global region."""
         start = region.address - GLOBAL_BASE
-        return self._arena[start : start + region.bytes]
+        return self._store.bytes[start : start + region.bytes]
 
     def read(self, name: str, dtype: np.dtype | type) -> np.ndarray:
         """A copy of a buffer's contents as a one-dimensional array of `dtype`."""
@@ -175,15 +224,22 @@ class Memory:
         part.global_variables, part.const_variables = self.global_variables, self.const_variables
         regions = (*part.buffers.values(), *part.global_variables.values())
         part._regions = sorted(regions, key=lambda region: region.address)
-        part._arena, part._used_bytes, part.const_arena = self._arena, self._used_bytes, self.const_arena
+        part._store, part._used_bytes, part.const_arena = self._store, self._used_bytes, self.const_arena
         return part
+
+    def unprinted(self) -> Memory:
+        """The same memory, in which no kernel has printed yet."""
+        other = Memory()
+        other.__dict__.update(self.__dict__, printed=Printed())
+        return other
 
     def copy(self) -> Memory:
         """An independent copy with the same addresses."""
         other = Memory()
         other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
         other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
-        other._arena, other._used_bytes = self._moved(len(self._arena)), self._used_bytes
+        moved = replace(self._store, regions=self._regions).moved(len(self._store.bytes), _zeros)
+        other._store, other._used_bytes = Store(moved, other._regions), self._used_bytes
         other.const_arena, other.printed = self.const_arena.copy(), self.printed.copy()
         other._textures = list(self._textures)
         return other
@@ -203,20 +259,13 @@ class Memory:
 
     def _grow(self, used_bytes: int) -> None:
         """Lengthen the arena at least twofold, so that many small buffers stay cheap."""
-        if used_bytes > len(self._arena):
+        if used_bytes > len(self._store.bytes):
             try:
-                self._arena = self._moved(max(used_bytes, 2 * self._used_bytes))
+                moved = self._store.moved(max(used_bytes, 2 * self._used_bytes), _zeros)
             except MemoryError:
-                raise InputError(f"{used_bytes} bytes of device memory do not fit in this computer's memory") from None
+                raise _too_much(used_bytes) from None
+            self._store = Store(moved, self._regions)
         self._used_bytes = used_bytes
-
-    def _moved(self, size_bytes: int) -> UInt8[np.ndarray, " byte"]:
-        """The regions' bytes in a new arena."""
-        arena = np.zeros(size_bytes + MARGIN_BYTES, np.uint8)[MARGIN_BYTES:]
-        for region in self._regions:
-            start = region.address - GLOBAL_BASE
-            arena[start : start + region.bytes] = self._arena[start : start + region.bytes]
-        return arena
 
     def _reserve_const(self, variable: Variable) -> Region:
         start = -(-len(self.const_arena) // variable.align) * variable.align

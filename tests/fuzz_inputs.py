@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+from fuzz_kept import judge_kept, make_kept
 from ptx_kernels import HEADER, REGISTERS
 from random_kernels import KernelText
 from sass_traces import EXIT
@@ -31,6 +32,7 @@ from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import SECTIONS
 from abstim.models import run
 from abstim.target.check_trace import block_counts, check_traces, problem
+from abstim.target.isolation.pipe_messages import Done, Failed, receive, send, send_trace
 from functional import suite
 from functional.case import Case
 from functional.errors import ExecutionError, InputError
@@ -435,10 +437,42 @@ def judge_store(data: bytes, _: Path) -> str:
         trace = coding.decode(data, launch.thread_blocks * launch.warps_per_block)
     except DamagedError as error:
         raise InputError(str(error)) from None
-    if wrong := problem(trace, launch, block_counts(launch.program)):
+    if wrong := problem(trace, launch, block_counts(launch.program), np.arange(launch.thread_blocks)):
         raise InputError(wrong)
     _timed(launch, trace)
     return "runs"
+
+
+# -- what an isolated process answers ---------------------------------------------------------------------------------
+
+
+def make_answer(rng: Random) -> bytes:
+    """A trace and the end, of which some bytes or arrays were altered."""
+    _, _, trace = _small()
+    if rng.random() < 0.5:
+        name = rng.choice([f.name for f in fields(Trace) if f.name != "warps_per_block"])
+        trace = replace(trace, **{name: _array(getattr(trace, name), rng)})
+    file = io.BytesIO()
+    send_trace(file, trace)
+    send(file, Done(["x"], (0, 0), []) if rng.random() < 0.8 else Failed("InputError", "x", ["\x1b[2J"]))
+    data = bytearray(file.getvalue())
+    for _ in range(rng.choice([0, 1, 1, 3])):
+        data[rng.randrange(rng.choice([40, len(data)]))] = rng.randrange(256)
+    return bytes(data[: rng.randrange(1, len(data))] if rng.random() < 0.1 else data)
+
+
+def judge_answer(data: bytes, _: Path) -> str:
+    """Received, held against its launch, and timed if nothing shows."""
+    _, launch, _ = _small()
+    file = io.BytesIO(data)
+    try:
+        while isinstance(message := receive(file), Trace):
+            if wrong := problem(message, launch, block_counts(launch.program), np.arange(launch.thread_blocks)):
+                raise InputError(wrong)
+            _timed(launch, message)
+    except (EOFError, ValueError) as error:
+        raise InputError(f"no message: {error}") from None
+    return "runs" if isinstance(message, Done) else "refused"
 
 
 # -- Accel-Sim --------------------------------------------------------------------------------------------------------
@@ -661,6 +695,8 @@ KINDS = {
     "store": Kind(make_store, judge_store, 25),
     "accelsim": Kind(make_accelsim, judge_accelsim, 12),
     "command": Kind(make_command, judge_command, 4),
+    "kept": Kind(make_kept, judge_kept, 8),
+    "answer": Kind(make_answer, judge_answer, 8),
 }
 
 
@@ -671,4 +707,6 @@ def judged(kind: str, data: bytes, folder: Path) -> str:
     except InputError as error:
         message = str(error)
         assert message and "\n" not in message, f"no line: {message[:200]!r}"
+        return "refused"
+    except MemoryError:  # the child has less than the computer; the command makes one line of it
         return "refused"

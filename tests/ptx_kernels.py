@@ -82,6 +82,14 @@ def entry(body: str, pointers: int = 1, before: str = "") -> str:
     return f"{before}\n.entry k({parameters}) {{\n{REGISTERS}{loads}mov.u32 %r0, %tid.x;\n{body}\nret;\n}}\n"
 
 
+def prepared(body: str, grid: int = 1, block: int = 32) -> tuple[Launch, Memory]:
+    """A launch of `entry(body)` on one buffer 'a' of 64 words, and its memory."""
+    parsed = module(entry(body))
+    memory = Memory(parsed.variables)
+    memory.allocate("a", 256, np.zeros(64, np.uint32))
+    return make_launch(link(parsed, "k"), grid, block, [Pointer("a")], memory), memory
+
+
 def evaluate(instruction: str, out: str, *sources: tuple[str, object], setup: str = "") -> np.ndarray:
     """Execute one instruction (or several) in one thread an element.
 

@@ -35,8 +35,9 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """The sources in a folder of their own, where digests look for them."""
-    for package in ("functional", "precharacterize"):
+    for package in ("functional", "precharacterize", "abstim/target"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("suite", "__pycache__"))
+    shutil.copy(ROOT / "abstim/__init__.py", tmp_path / "abstim")
     find = digest._source.__wrapped__
     monkeypatch.setattr(digest, "_source", lambda name: tmp_path / find(name).relative_to(ROOT))
     forget()
@@ -196,6 +197,7 @@ _PROGRAM = (
     "p = link(m, 'k'); "
 )
 _TRACE = _PROGRAM + (
+    "import functional.strict_executor, abstim.target.isolation.isolated_executor; "
     "from functional.case import Case; from functional.memory import Memory; "
     "from functional.launch import make_launch; "
     "from functional.default_executor import default_executor; from functional.trace_store.coding import encode; "
@@ -229,7 +231,9 @@ def loaded_by(program: str) -> list[Path]:
 @pytest.mark.parametrize("kind", MADE)
 def test_an_edit_of_any_source_that_makes_a_result_gives_it_another_name(kind, copy, monkeypatch):
     for package in ("abstim", "sampling", "configs"):
-        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+        )
     modules, program = MADE[kind]
     files = [file for file in loaded_by(program) if file.name != "__init__.py"]
     assert len(files) > 10

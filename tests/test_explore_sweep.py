@@ -21,7 +21,7 @@ from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import explore, sweep_of
 from abstim.study.explore.exploration import FORMATS, check_format
-from abstim.study.explore.jobs import Planner
+from abstim.study.explore.jobs import Planner, engine_digest
 from abstim.study.explore.kept_cycles import Store, store_path
 from functional.errors import InputError
 
@@ -33,7 +33,7 @@ COMMAND = [sys.executable, "-c", "from abstim.cli import main; main()", "explore
 @pytest.fixture
 def own_store(monkeypatch, tmp_path):
     """Results kept apart from those of other tests; everything else stays where it is."""
-    monkeypatch.setattr("abstim.study.explore.kept_cycles.store_path", lambda: tmp_path / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.kept_cycles.store_path", lambda version: tmp_path / "store.sqlite")
     return tmp_path / "store.sqlite"
 
 
@@ -179,15 +179,27 @@ def test_a_damaged_store_costs_time_only(own_store, capsys):
     assert swept("sm_count=4,8").work.known == 2
 
 
+def test_a_row_that_changed_is_no_answer(own_store, capsys):
+    with Store() as store:
+        store.add([(b"a", 1), (b"b", 2)])
+    with sqlite3.connect(own_store) as database:
+        database.execute("UPDATE checked SET cycles = 3 WHERE key = ?", [b"b"])
+    with Store() as store:
+        assert store.known([b"a", b"b"]) == {}
+    assert "damaged" in capsys.readouterr().err and not own_store.exists()
+
+
 def test_a_store_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("abstim.study.explore.kept_cycles.store_path", lambda: tmp_path / "file" / "store.sqlite")
+    monkeypatch.setattr(
+        "abstim.study.explore.kept_cycles.store_path", lambda version: tmp_path / "file" / "store.sqlite"
+    )
     assert (swept("sm_count=4,8").cycles > 0).all()
     assert "cannot keep results" in capsys.readouterr().err
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(own_store):
-    with Store() as store:
+    with Store("version") as store:
         store.add([(b"a", 1), (b"b", 2)])
 
         def breaks():
@@ -216,10 +228,10 @@ def with_cache(folder: Path) -> dict[str, str]:
 
 
 def kept(folder: Path) -> int:
-    path = folder / "cache" / "explore" / store_path().name
+    path = folder / "cache" / "explore" / store_path(engine_digest()).name
     try:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
-            return database.execute("SELECT count(*) FROM results").fetchone()[0]
+            return database.execute("SELECT count(*) FROM checked").fetchone()[0]
     except sqlite3.OperationalError:
         return 0
 

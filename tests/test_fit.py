@@ -11,7 +11,7 @@ import pytest
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.gradient.recorded_kernel import KernelTime
+from abstim.gradient.recorded_kernel import RecordedKernel
 from abstim.session.session import open_session
 from abstim.study.fit import fit
 from abstim.study.fit.data import gpus_of, split
@@ -39,7 +39,7 @@ def synthetic(benchmarks, values, most_launches=100) -> list[Measured]:
     for name in benchmarks:
         session = open_session(name, [gpu])
         launches = np.unique(np.linspace(0, len(session) - 1, most_launches).astype(int)).tolist()
-        cycles = KernelTime(session, names, gpu, launches).engine_cycles(point)
+        cycles = RecordedKernel(session, names, gpu, launches).engine_cycles(point)
         found.append(Measured(name, VARIANT, "all", dict(zip(launches, map(int, cycles), strict=True)), {}))
     return found
 

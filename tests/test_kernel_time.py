@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import abstim
 from abstim.gpu.config import load_gpu
 from abstim.gradient.parameter_vector import INDEX, PARAMETERS, is_whole, terms, values_of
-from abstim.gradient.recorded_kernel import KernelTime
+from abstim.gradient.recorded_kernel import RecordedKernel
 from functional.errors import InputError
 
 REAL = ("perfect_memory=false",)
@@ -24,11 +24,11 @@ MEMORY = ("l1d_latency_cycles", "l2_request_cycles", "dram_latency_cycles", "dra
 
 
 @cache
-def kernel(target: str, *overrides: str, gpu: str = "gtx480") -> KernelTime:
-    return KernelTime(target, PARAMETERS, load_gpu(gpu, overrides))
+def kernel(target: str, *overrides: str, gpu: str = "gtx480") -> RecordedKernel:
+    return RecordedKernel(target, PARAMETERS, load_gpu(gpu, overrides))
 
 
-def at(own: KernelTime, **values: float) -> np.ndarray:
+def at(own: RecordedKernel, **values: float) -> np.ndarray:
     point = own.defaults()
     for name, value in values.items():
         point[INDEX[name]] = value
@@ -217,7 +217,7 @@ def test_a_kernel_of_one_instruction(tmp_path):
     path = tmp_path / "k.ptx"
     path.write_text(".version 9.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n")
     case = abstim.load(str(path)).kernel("k").launch(grid=1, block=32, args=[])
-    own = KernelTime(case, ["latency_cycles.other", "launch_latency_cycles"])
+    own = RecordedKernel(case, ["latency_cycles.other", "launch_latency_cycles"])
     cycles, gradient = own(own.defaults())
     assert cycles == abstim.run(case).totals["cycles"]
     assert gradient.tolist() == [0, 1]

@@ -10,23 +10,12 @@ import time
 
 import numpy as np
 import pytest
-from ptx_kernels import HEADER, entry, module
+from ptx_kernels import HEADER, entry, prepared
 
 from functional.errors import BudgetSpent
-from functional.launch import Pointer, make_launch
-from functional.link import link
 from functional.llvm_executor import LlvmExecutor
-from functional.memory import Memory
 
 BUDGET = 1 << 24
-
-
-def prepared(body: str, grid: int = 1, block: int = 32):
-    """A launch of a kernel on one buffer 'a' of 64 words, and its memory."""
-    parsed = module(entry(body))
-    memory = Memory(parsed.variables)
-    memory.allocate("a", 256, np.zeros(64, np.uint32))
-    return make_launch(link(parsed, "k"), grid, block, [Pointer("a")], memory), memory
 
 
 class _Untouched:

@@ -42,18 +42,10 @@ def test_l2_traffic_is_the_references_to_the_sector(benchmark: str) -> None:
         assert launch.caches["dram_reads"] == pytest.approx(int(row["dram_reads"]), abs=1, rel=0.001)
 
 
-STARVES = pytest.mark.xfail(
-    strict=True,
-    reason="Greedy-then-oldest starves the oldest of the eight warps that touch the lines first: whichever warp issued "
-    "last has the full load/store port when it is free again. In the reference one more instruction goes into that "
-    "port. Too long by 1.2, 2.1, 3.4 and 5.4 % from 256 KB on (docs/deviations.md).",
-)
-
-
-@pytest.mark.parametrize("scheduler", ["lrr", pytest.param("gto", marks=STARVES)])
+@pytest.mark.parametrize("scheduler", ["lrr", "gto"])
 def test_dependent_loads_take_the_references_time_at_every_footprint(scheduler: str) -> None:
     """8 KB in L1D to 2 MB in DRAM, within 1 %: one warp chases pointers, so that no policy decides, once all eight have
-    touched the lines. The reference's policy is gto."""
+    touched the lines. The reference's policy is gto; with it that first part, too, goes as it does there."""
     launches = run("micro_pointer_chase", "schedulers_per_sm=1", f"scheduler={scheduler}").launches
     for launch, row in zip(launches, reference("micro_pointer_chase", "GTX480_c"), strict=True):
         assert launch.cycles == pytest.approx(int(row["cycles"]), rel=0.01)

@@ -211,10 +211,12 @@ def test_a_closed_standard_output_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (2, "abstim: standard output is closed; there is nowhere to print\n")
 
 
-@pytest.mark.parametrize("name, code", [("gtx480", 0), ("nosuch", 2)])
+@pytest.mark.parametrize(
+    "line, code", [("gpus gtx480", 0), ("gpus nosuch", 2), ("run nn_euclid", 0), ("run nosuch", 2)]
+)
 @pytest.mark.parametrize("way", ["&-", "/dev/full"])
-def test_a_closed_standard_error_changes_nothing_else(name, code, way) -> None:
-    done = shell(f"abstim gpus {name} 2>{way}")
+def test_a_closed_standard_error_changes_nothing_else(line, code, way) -> None:
+    done = shell(f"abstim {line} 2>{way}")
     assert done.returncode == code and bool(done.stdout) == (code == 0)
 
 

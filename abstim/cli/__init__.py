@@ -47,6 +47,8 @@ def _occupy_standard_files() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:  # as Python has it then; many ask it whether it is a terminal
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  for the rest of the process
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -46,9 +46,18 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def abstim(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
     ] = False,
+    isolate: Annotated[
+        bool | None,
+        typer.Option(
+            "--isolate/--no-isolate",
+            help="Execute all kernels, or none, in a process that can do nothing but compute. Default: those that did "
+            "not come along with abstim, where the system can (Linux with Landlock).",
+        ),
+    ] = None,
 ) -> None:
     """How long a CUDA kernel takes on a GPU that need not exist.
 
@@ -57,6 +66,10 @@ def abstim(
     Caches are kept in `ABSTIM_CACHE` (default: `~/.cache/abstim`), at most `ABSTIM_TRACE_CACHE_BYTES` of traces.
     `ABSTIM_THREADS` threads execute a large kernel (default: the CPUs).
     `ABSTIM_SECONDS` of wall-clock time end a command, whatever it is doing (default: none).
+    `ABSTIM_ISOLATE=1`, `0` or `foreign` is `--isolate`, `--no-isolate` or the default.
     `ABSTIM_TRACEBACK=1` ends an error in its traceback; `ABSTIM_OUTSIDE_FILES=1` lets a launches.json name files
     outside of its folder.
     """
+    from abstim.target.executors import isolating
+
+    context.with_resource(isolating(isolate))

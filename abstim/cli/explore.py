@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import GpuName, Json, Model, Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,11 +49,13 @@ def explore(
             metavar="EXPRESSION", help="Only points that keep it: `area < 200`; repeatable.", rich_help_panel=_WHICH
         ),
     ] = None,
+    model: Model = "detailed",
     strategy: Annotated[
         str,
         typer.Option(
             metavar="grid|random|latin|multi-fidelity",
-            help="All points, a sample, a Latin hypercube, or those that an analytic screen finds on the front.",
+            help="All points, a sample, a Latin hypercube, or a climb: candidates by formula, the best of them by "
+            "occupancy vector, the best of those in detail.",
             rich_help_panel=_WHICH,
         ),
     ] = "grid",
@@ -101,7 +103,7 @@ def explore(
 
     if output is not None:
         check_format(output)
-    how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "cluster": cluster}
+    how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model}
     base = load_gpu(gpu, overrides or ())
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
     with progress(quiet=as_json) as report:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from functional.case import Case
 
-MOST_NOTES = 5  # of one kind of target; `--strict` says how many there are
+MOST_NOTES = 5  # findings that are said of a target; the others are counted
 
 
 def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callable[[], Case]:
     """`opened`, and what it opens looked at. It raises InputError if there are no expected outputs to `check`, and, if
-    `strict`, for what is a note otherwise (`functional.findings`)."""
+    `strict`, for what is a note otherwise (`functional.findings`), and where nothing will be executed."""
 
     def looked_at() -> Case:
         from functional.errors import InputError
@@ -22,6 +22,8 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
         case = opened()
         if check and not (case.manifest.outputs if isinstance(case, StoredCase) else case.expected):
             raise InputError(f"--check: {case.name} has no expected outputs")
+        if strict and (case.traces or isinstance(case, StoredCase)):
+            raise InputError(f"--strict: {case.name} is a trace; what it did when it was made cannot be looked at")
         _tell(case, strict)
         return case
 

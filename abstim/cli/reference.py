@@ -21,7 +21,7 @@ def markdown() -> str:
     from abstim.cli.app import app
 
     group = typer.main.get_command(app)
-    parts = [_HEAD]
+    parts = [_HEAD, "## abstim [OPTIONS] COMMAND\n", "| | | default |\n|---|---|---|", *map(_row, group.params), ""]
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         options = [p for p in command.params if p.param_type_name == "option"]
@@ -40,7 +40,7 @@ def _row(parameter) -> str:
     if parameter.param_type_name == "argument":
         name = parameter.name.upper()
     else:
-        name = ", ".join(parameter.opts)
+        name = ", ".join((*parameter.opts, *parameter.secondary_opts))
         if not parameter.is_flag:
             name += f" {parameter.metavar or parameter.name.upper()}"
     help_text = re.sub(r"\s+", " ", parameter.help or "Show the help.").replace("|", "\\|")

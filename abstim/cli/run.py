@@ -54,7 +54,11 @@ def run(
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Refuse a kernel that reads registers nothing has written, or unset constants."),
+        typer.Option(
+            "--strict",
+            help="Refuse a kernel that reads what nothing has written (registers, shared and local memory, constants) "
+            "or whose thread blocks race. It is executed by the slower executor, on one thread.",
+        ),
     ] = False,
     model: Model = "detailed",
     timeline: Annotated[
@@ -88,6 +92,7 @@ def run(
     from abstim.gpu.config import load_gpu
     from abstim.models import open_for, run_many
     from abstim.show.tables import print_json, print_printf, progress
+    from abstim.target.executors import chosen_executor
     from abstim.target.resolve import resolve
 
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
@@ -96,7 +101,10 @@ def run(
     )
     case = prechecked(opened, check, strict)
     with progress(quiet=as_json) as report:
-        session = open_for(model, case, gpus, instruction_budget=instruction_budget, flush=flush, progress=report)
+        session = open_for(
+            model, case, gpus, executor=chosen_executor(strict=True) if strict else None,
+            instruction_budget=instruction_budget, flush=flush, progress=report,
+        )  # fmt: skip
         results = run_many(session, gpus, model=model, flush=flush, progress=report)
     if as_json:
         print_json(results[0].to_json() if len(results) == 1 else _runs(results))

@@ -42,15 +42,15 @@ def trace(
 
     from abstim.show.tables import print_json, progress
     from abstim.target.execution import write_store
+    from abstim.target.executors import chosen_executor
     from abstim.target.resolve import resolve
-    from functional.default_executor import default_executor
 
     case = resolve(
         target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
     )
     started = perf_counter()
     with progress(quiet=as_json) as report:
-        manifest = write_store(case, Path(out), default_executor(), instruction_budget, overwrite, report)
+        manifest = write_store(case, Path(out), chosen_executor(), instruction_budget, overwrite, report)
     seconds = perf_counter() - started
     if as_json:
         print_json({"folder": out, "seconds": seconds} | summary(manifest))

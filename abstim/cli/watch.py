@@ -22,6 +22,7 @@ _AT_WORK = (
     ("functional.llvm_executor.generate", "", "compiling the kernel"),
     ("functional.llvm_executor", "", "executing the kernel"),
     ("abstim.engine", "", "timing"),
+    ("abstim.target.isolation", "", "executing the kernel (isolated)"),
     ("precharacterize", "", "characterising the kernel"),
     ("functional.parser", "", "parsing PTX"),
 )

@@ -6,7 +6,7 @@ from abstim.engine.load_store import occupancy_of, result_of
 from abstim.engine.memory_pipe import issue_access
 from abstim.engine.operand_collectors import collect, pool_of, port_of, read_operands, write_back
 from abstim.engine.rules import START_CYCLES
-from abstim.engine.state import MEM, NEVER, SP
+from abstim.engine.state import MEM, SP
 from functional.disk.compile import jit
 
 
@@ -76,14 +76,11 @@ def execute(c, i, w, time):
     kind = row.unit
     port = port_of(m, kind, w)
     pool = pool_of(m, port, w)
+    if kind == MEM and not m.perfect:
+        return issue_access(c, i, w, port, pool, time)
     collector, allocated = collect(sm, m, kind, port, pool, time)
     operands = read_operands(c, row, w, allocated)
     place = sm.port_position[port]
-    if kind == MEM and not m.perfect:
-        sm.port_alloc[port, place] = allocated // m.register_steps
-        sm.port_position[port] = place + 1 if place + 1 < m.port_width[kind] else 0
-        sm.collector[pool, collector] = NEVER
-        return issue_access(c, i, w, operands, pool, collector, port, place, time)
     step = max(operands, sm.port_start[port, place] * m.register_steps)
     dispatched = step // m.register_steps
     start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)

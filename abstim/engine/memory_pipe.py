@@ -23,6 +23,7 @@ from abstim.engine.load_store import (
     next_transaction,
     transaction_bytes,
 )
+from abstim.engine.operand_collectors import collect, collector_known, read_operands
 from abstim.engine.pending_accesses import accesses_left, finish, new_access, reply_result
 from abstim.engine.queues import give_back, take
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
@@ -50,15 +51,21 @@ def room_for_access(sm):
 
 
 @jit
-def issue_access(c, i, w, operands, pool, collector, port, place, time):
+def issue_access(c, i, w, port, pool, time):
     """A memory instruction goes to the load/store unit; returns its result cycle, NEVER while that is not known."""
-    sm, kind = c.sm, c.code[i].kind
-    access = new_access(c, w, i)
+    sm, m, kind = c.sm, c.machine, c.code[i].kind
+    access, place = new_access(c, w, i), sm.port_position[port]
     at = (sm.issued_first + sm.issued_count) & (ISSUED_ACCESSES - 1)
     sm.issued_count += 1
     row = c.l1d.issued[at]
-    row.access, row.operands, row.pool, row.collector, row.port = access, operands, pool, collector, port
+    row.access, row.issued, row.pool, row.collector, row.port = access, time, pool, 0, port
     row.place, row.started, row.conflict, row.record, row.end = place, 0, sm.conflict[w], sm.record[w], sm.record[w]
+    sm.port_position[port] = place + 1 if place + 1 < m.port_width[MEM] else 0
+    sm.at_port += 1
+    if collector_known(sm, m, MEM, pool):
+        leave_port(c, row)
+    else:
+        sm.port_alloc[port, place] = NEVER
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
         sm.conflict[w] += 1
     elif kind >= PARAM_LOAD:
@@ -73,6 +80,30 @@ def issue_access(c, i, w, operands, pool, collector, port, place, time):
 
 
 @jit
+def leave_port(c, row):
+    """An instruction gets an operand collector."""
+    sm, m, access = c.sm, c.machine, c.l1d.accesses[row.access - 1]
+    collector, allocated = collect(sm, m, MEM, row.port, row.pool, row.issued)
+    row.collector = collector + 1
+    row.operands = read_operands(c, c.code[access.instruction], access.warp, allocated)
+    sm.port_alloc[row.port, row.place] = allocated // m.register_steps
+    sm.collector[row.pool, collector] = NEVER
+    sm.at_port -= 1
+
+
+@jit
+def first_at_port(c, pool):
+    """The oldest instruction that waits at its port for a collector, which is there now, leaves it."""
+    sm = c.sm
+    for k in range(sm.issued_count):
+        row = c.l1d.issued[(sm.issued_first + k) & (ISSUED_ACCESSES - 1)]
+        if row.collector == 0 and row.pool == pool:
+            sm.port_alloc[row.port, row.place] = row.issued  # those before it are gone from the port since
+            leave_port(c, row)
+            return
+
+
+@jit
 def dispatch(c, row):
     """The next instruction starts, which is known once the one before it is through."""
     sm, m = c.sm, c.machine
@@ -81,8 +112,10 @@ def dispatch(c, row):
     step = max(row.operands, sm.port_start[row.port, row.place] * m.register_steps)
     row.start = max(step // m.register_steps + 1, sm.unit_free[unit])
     sm.port_start[row.port, row.place] = row.start
-    sm.collector[row.pool, row.collector] = step
+    sm.collector[row.pool, row.collector - 1] = step
     row.started = 1
+    if sm.at_port:
+        first_at_port(c, row.pool)
     if access.row:
         c.record.log[access.row - 1].start_cycle = row.start
 

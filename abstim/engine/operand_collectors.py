@@ -30,7 +30,8 @@ def pool_of(m, port, w):
 
 @jit
 def collector_known(sm, m, kind, pool):
-    """Is it known of any collector when it will be free? What waits for the load/store unit may not know."""
+    """Is it known of any collector when it will be free? Not of those in which something waits for a load/store unit
+    that is held up."""
     for k in range(m.collectors[kind]):  # noqa: SIM110 (compiled)
         if sm.collector[pool, k] < NEVER:
             return True

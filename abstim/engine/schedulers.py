@@ -125,8 +125,8 @@ def issue_from(sm, m, unit, w):
     """First cycle in which warp `w` can issue to a kind of unit; NEVER: not known."""
     port = port_of(m, unit, w)
     if sm.issued_count:  # never with perfect memory
-        if unit == MEM and not room_for_access(sm):
-            return NEVER
+        if unit == MEM:  # which waits at its port for a collector
+            return port_free(sm, port) if room_for_access(sm) else NEVER
         if not collector_known(sm, m, unit, pool_of(m, port, w)):
             return NEVER
     return port_free(sm, port)

@@ -107,6 +107,7 @@ SM = record(
     "access_free", "access_fresh",  # accesses given back, accesses never used
     "node_free", "node_fresh",  # the same of L1D.waiters
     "issued_first", "issued_count",  # of the ring of issued accesses
+    "at_port",  # of them, those that have no operand collector yet
     "mshrs_used", "consts_coming", "codes_coming",
     "latest_access",
     "code_place",  # of the instruction line looked up last, in L1I
@@ -206,8 +207,9 @@ ACCESS = record(  # a memory instruction on its way
     "warp", "instruction", "waiting", "result", "row", "next", "l1d_misses", "l2_accesses", "dram_reads",
 )  # fmt: skip
 ISSUED_ACCESS = record(  # one that has not left the load/store unit
-    "access", "operands", "pool", "collector", "port", "place", "record", "end", "left", "conflict", "started",
-    "start", "entry",
+    "access", "issued", "operands", "pool",
+    "collector",  # one too high; 0: waits at the port for one
+    "port", "place", "record", "end", "left", "conflict", "started", "start", "entry",
 )  # fmt: skip
 PIPE = record("first", "count", "retry", "taken")  # a bank's ring of TRANSACTIONs; cycle of the last that entered
 

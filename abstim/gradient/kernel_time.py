@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from abstim.gpu.config import Gpu
+from abstim.gradient.kernels import kernel_of
 from abstim.gradient.parameter_vector import base_values, check_names
-from abstim.gradient.recorded_kernel import KernelTime
+from abstim.gradient.timed_kernel import TimedKernel
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def kernel_time(
     gpu: str | Gpu = "gtx480",
     *,
     launches: Sequence[int] | None = None,
+    model: str = "detailed",
 ) -> Array:
     """Core cycles of a target's launches (all, or those at some positions), caches flushed before each.
 
@@ -36,19 +38,21 @@ def kernel_time(
     own. `target`: what `abstim.run` takes, or a `Session`. Works under jit, vmap, jvp, grad and jacfwd; only `params`
     may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million cycles.
 
-    At whole cycles (64ths of one for service times) it is exactly what the engine says. In between it is piecewise
-    linear: the schedule is that of the nearest such point, frozen, and only the waits change (docs/fit.md). With real
-    memory it does not foretell where one queue takes over from another: which of them decides is frozen too.
+    At whole cycles (64ths of one for service times) it is exactly what the model says. In between the schedule is that
+    of the nearest such point, frozen: by the detailed model the waits change, piecewise linear (docs/fit.md), with real
+    memory but for where one queue takes over from another; by the occupancy model the cycles are linear in the values
+    (docs/occupancy-vector.md).
 
-    Raises InputError for an unknown name, a value that is no scalar or out of range, or a launch that is not there;
-    inside a transformed function a value out of range is JAX's own runtime error.
+    `model`: detailed or occupancy. Raises InputError for another one, an unknown name, a value that is no scalar or out
+    of range, or a launch that is not there; inside a transformed function a value out of range is JAX's own runtime
+    error.
     """
     names = check_names(params)
     values = [jnp.asarray(params[name], float) for name in names]
     for name, value in zip(names, values, strict=True):
         if value.shape:
             raise InputError(f"{name} has the shape {value.shape}; kernel_time takes scalars, jax.vmap does arrays")
-    kernel = _kernel(_Target(target), names, gpu, None if launches is None else tuple(launches))
+    kernel = _kernel(_Target(target), names, gpu, None if launches is None else tuple(launches), model)
     if not any(isinstance(value, jax.core.Tracer) for value in values):
         from abstim.gradient.parameter_vector import gpu_at
 
@@ -73,23 +77,25 @@ class _Target:
 
 
 @lru_cache(KERNELS)
-def _kernel(target: _Target, names: tuple[str, ...], gpu: str | Gpu, launches: tuple[int, ...] | None) -> KernelTime:
-    return KernelTime(target.target, names, gpu, launches)
+def _kernel(
+    target: _Target, names: tuple[str, ...], gpu: str | Gpu, launches: tuple[int, ...] | None, model: str
+) -> TimedKernel:
+    return kernel_of(model)(target.target, names, gpu, launches)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _cycles_and_gradient(kernel: KernelTime, values: Array) -> tuple[Array, Array]:
+def _cycles_and_gradient(kernel: TimedKernel, values: Array) -> tuple[Array, Array]:
     shapes = jax.ShapeDtypeStruct((), values.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)
     return jax.pure_callback(partial(_on_host, kernel), shapes, values, vmap_method="broadcast_all")
 
 
 @_cycles_and_gradient.defjvp
-def _linear(kernel: KernelTime, primals: tuple[Array], tangents: tuple[Array]):
+def _linear(kernel: TimedKernel, primals: tuple[Array], tangents: tuple[Array]):
     cycles, gradient = _cycles_and_gradient(kernel, *primals)
     return (cycles, gradient), (gradient @ tangents[0], jnp.zeros_like(gradient))
 
 
-def _on_host(kernel: KernelTime, values: Any) -> tuple[np.ndarray, np.ndarray]:
+def _on_host(kernel: TimedKernel, values: Any) -> tuple[np.ndarray, np.ndarray]:
     """`values[..., name]` -> cycles[...], gradient[..., name]."""
     given = np.asarray(values)
     points = given.reshape(-1, given.shape[-1])

@@ -6,141 +6,184 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.cache_walk import Found, walk_caches
-from abstim.occupancy_vector.item_kernel import DOUBLE, SFU, TENSOR
-from abstim.occupancy_vector.items import Items, cut, pool_units, words_of
-from abstim.occupancy_vector.lane_state import TICKS, Layout, Machine, Streams
-from abstim.occupancy_vector.lanes import Lanes, block_slots, deal
-from abstim.session.session import Session
+from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
+from abstim.occupancy_vector.item_records import DOUBLE, POOLS, SFU, TENSOR
+from abstim.occupancy_vector.items import Items, Warps, cut, cut_for_walk, terms_of, touching, units_of
+from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, Streams
+from abstim.occupancy_vector.lanes import block_slots, deal
 from functional.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
+from precharacterize.parameters import UNITS
 
+HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
-POOL_QUEUE = 6  # instructions that wait in front of a pool that all schedulers share
-SUB_CORE_QUEUE = 4  # and of a sub-core's
-SPECIAL_QUEUE_CYCLES = 64  # that instructions may wait in front of a special unit which all schedulers share
-SUB_CORE_SPECIAL_QUEUE_CYCLES = 8
+BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
 
 
 class Prepared(NamedTuple):
     """A launch as a GPU's pipeline and fetch see it: the same for all GPUs that agree in `reading`."""
 
-    table: LatencyTable
-    trace: Trace
     items: Items
+    terms: np.ndarray
+    specials: tuple[bool, ...]  # which of SFU, DOUBLE, TENSOR it uses
+    pools: tuple[bool, ...]
+    digests: list[bytes]  # of each path's items
 
 
 def reading(gpu: Gpu) -> tuple:
     """What of a GPU decides the items of a launch."""
     spec = gpu.spec
     return (
-        gpu.pipeline, spec.coalescing, spec.l1d_banks, spec.l1d_bypass, spec.scheduler in ("lrr", "two_level"),
-        spec.issues_per_turn, spec.schedulers_per_sm, spec.sub_cores, spec.sp_units, spec.int_units,
+        gpu.pipeline, spec.coalescing, spec.l1d_bypass, spec.scheduler in ("lrr", "two_level"), spec.issues_per_turn,
+        spec.schedulers_per_sm, spec.sub_cores, spec.register_file_ports,
+        *(getattr(spec, f"{kind}_units") for kind in UNITS if kind != "mem"),
         spec.result_bus_width, gpu.params.atomic_latency_cycles,
     )  # fmt: skip
 
 
-def prepare(session: Session, number: int, trace: Trace, gpu: Gpu) -> Prepared:
+def prepare(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Prepared:
     """Cut a launch into items."""
-    table = session.table(number, gpu)
-    return Prepared(table, trace, cut(table, trace, gpu))
+    return prepared_of(cut(table, trace, warps, gpu))
+
+
+def prepared_of(items: Items) -> Prepared:
+    """A launch's items with what lanes need beside them."""
+    rows, terms = items.rows, terms_of(items.rows)
+    units = set(np.unique(rows["unit"]).tolist())
+    pools = tuple(bool(rows[name].any()) for name in POOLS)
+    own = zip(items.offsets[:-1].tolist(), items.offsets[1:].tolist(), strict=True)
+    digests = [blake2b(rows[first:stop].tobytes(), digest_size=16).digest() for first, stop in own]
+    return Prepared(items, terms, tuple(unit in units for unit in (SFU, DOUBLE, TENSOR)), pools, digests)
+
+
+# Of Spec, what the cache walk does not look at, beside what decides `reading`
+_NOT_WALKED = frozenset(
+    {"name", "core_clock_hz", "perfect_memory", "packet_header_bytes", "flit_bytes", "fetches_per_cycle",
+     "result_bus_width", "register_banks", "shared_collectors"}
+    | {f"{kind}_{what}" for kind in UNITS for what in ("units", "collectors")}
+)  # fmt: skip
 
 
 def walking(gpu: Gpu, residents: int, shared_bytes: int) -> tuple:
-    """What of a GPU decides which level answers each access, beside `reading`."""
+    """What of a GPU decides which level answers each access."""
     spec = gpu.spec
-    if spec.perfect_memory:
-        return ()
-    skipped = {"name", "perfect_memory", "core_clock_hz"}
-    own = [name for name in spec.__slots__ if name not in skipped]
-    return (*(getattr(spec, name) for name in own), residents, shared_bytes)
+    own = () if spec.perfect_memory else tuple(getattr(spec, n) for n in spec.__slots__ if n not in _NOT_WALKED)
+    fetch = gpu.pipeline.instructions_per_fetch, gpu.pipeline.fetch_line_instructions
+    return (spec.perfect_memory, spec.sm_count, *touching(gpu), *fetch, residents, shared_bytes, *own)
 
 
 class Walked(NamedTuple):
-    """A launch's items as words, with what the caches of a design point answered."""
+    """What the caches of a design point answered, as its lanes read it."""
 
-    streams: Streams
+    accesses: np.ndarray
+    late: Late
     dealt: list[np.ndarray]
     found: Found | None  # None: perfect memory
-    kinds: list[bytes]  # of each thread block: equal ones do the same
+    kinds: list[bytes]  # of each thread block, without its items: equal ones do the same
 
 
-def walk(prepared: Prepared, gpu: Gpu, residents: int, shared_bytes: int) -> Walked:
+def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int) -> Walked:
     """Deal the thread blocks and, with real memory, walk the caches."""
-    trace, items = prepared.trace, prepared.items
     per_block = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
     dealt = deal(per_block, gpu.spec.sm_count, residents)
-    found, first_levels = None, np.zeros(len(trace.warp_instructions), np.int32)
+    found, late = None, none_late(len(trace.warp_instructions))
     if not gpu.spec.perfect_memory:
-        found = walk_caches(
-            prepared.table, items.rows, items.offsets, trace.records, trace.warps_per_block, gpu, residents,
-            shared_bytes, dealt,
-        )  # fmt: skip
-        first_levels = found.first_level[:-1].astype(np.int32)
-    words = words_of(items.rows, found.levels if found else None)
-    streams = Streams(words, items.offsets[:-1].astype(np.int32), first_levels, np.concatenate(dealt).astype(np.int32))
-    return Walked(streams, dealt, found, _kinds(words, items.offsets, first_levels, trace.warps_per_block))
+        items = cut_for_walk(table, trace, warps, gpu)
+        found = walk_caches(table, trace, warps, items, gpu, residents, shared_bytes, dealt)
+        late = found.late
+    words = access_words(warps, found.answers if found else None)
+    return Walked(words, late, dealt, found, _kinds(words, late, warps, trace.warps_per_block, bool(found)))
 
 
-def _kinds(words: np.ndarray, offsets: np.ndarray, first_levels: np.ndarray, warps: int) -> list[bytes]:
-    """A digest of each thread block's items."""
-    found = []
-    for first in range(0, len(first_levels), warps):
-        own = slice(offsets[first], offsets[first + warps])
-        digest = blake2b(words[own].tobytes(), digest_size=16)
-        digest.update((offsets[first : first + warps] - offsets[first]).tobytes())
-        digest.update(first_levels[first : first + warps].tobytes())
+def _kinds(words: np.ndarray, late: Late, warps: Warps, warps_per_block: int, real: bool) -> list[bytes]:
+    """A digest of each thread block's accesses, paths and late lines."""
+    found, offsets = [], warps.offsets
+    late_stops = np.append(late.offsets[1:], len(late.begins))
+    for first in range(0, len(warps.paths), warps_per_block):
+        stop = first + warps_per_block
+        digest = blake2b(words[offsets[first] : offsets[stop]].tobytes(), digest_size=16)
+        digest.update(warps.paths[first:stop].tobytes())
+        if real:
+            own = slice(late.offsets[first], late_stops[stop - 1])
+            digest.update(late.begins[own].tobytes() + late.answers[own].tobytes())
         found.append(digest.digest())
     return found
 
 
-def layout_of(prepared: Prepared, gpu: Gpu, residents: int) -> Layout:
+def layout_of(prepared: Prepared, warps_per_block: int, gpu: Gpu, residents: int) -> Layout:
     """The arrays' shape."""
-    spec, units = gpu.spec, set(np.unique(prepared.items.rows["unit"]).tolist())
-    rows = prepared.items.rows
+    spec = gpu.spec
     return Layout(
         schedulers=spec.schedulers_per_sm,
         blocks=block_slots(residents),
-        warps=prepared.trace.warps_per_block,
+        warps=warps_per_block,
         sub_cores=spec.sub_cores,
         priority=spec.scheduler in ("gto", "oldest"),
         perfect_memory=spec.perfect_memory,
-        specials=tuple(unit in units for unit in (SFU, DOUBLE, TENSOR)),
-        pools=(bool(rows["sp"].any()), bool(rows["int"].any())),
+        specials=prepared.specials,
+        pools=prepared.pools,
     )
 
 
-def machine_of_lanes(gpu: Gpu, found: Found | None, residents: int, lanes: int) -> Machine:
-    """A design point's numbers for each of its lanes."""
+def queue_of(gpu: Gpu, kind: str) -> int:
+    """Instructions that can wait in front of a kind of unit of one group of schedulers."""
+    spec = gpu.spec
+    groups = spec.schedulers_per_sm if spec.sub_cores else 1
+    collectors = spec.shared_collectors or getattr(spec, f"{kind}_collectors")
+    return max(1, collectors // groups) + BESIDE_COLLECTORS
+
+
+def machine_of_lanes(gpu: Gpu, found: Found | None, lanes: int) -> Int64[np.ndarray, " number"]:
+    """A design point's NUMBERS, in ticks."""
+    return np.round(numbers_of(gpu, found, lanes) * TICKS).astype(np.int64)
+
+
+def numbers_of(gpu: Gpu, found: Found | None, lanes: int) -> Float64[np.ndarray, " number"]:
+    """A design point's NUMBERS, in cycles; `lanes`: its SMs that have work."""
     spec, params = gpu.spec, gpu.params
     slices = spec.dram_channels * spec.l2_slices_per_channel
-    imbalance = found.imbalance if found else 1.0
     rows_a_sector = found.rows_a_sector if found else 0.0
-    share, channel_share = lanes * imbalance / slices, lanes / spec.dram_channels
+    # the busiest slice keeps the others waiting; where it is none, the switch loses what its queues' heads block
+    slowdown = max(found.imbalance if found else 1.0, 1.0 if spec.crossbar_repeats else 1 / HEAD_OF_LINE)
+    share, channel_share = lanes * slowdown / slices, lanes / spec.dram_channels
     cycles = {
         "request": params.l2_request_cycles,
         "l2_sector": params.l2_sector_cycles * share,
         "l2_reply": params.l2_reply_cycles,
         "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
-        "dram_latency": params.dram_latency_cycles + params.dram_reply_cycles
-        + rows_a_sector * params.dram_activate_cycles,
+        "dram_latency": max(0.0, params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles
+                            + rows_a_sector * params.dram_activate_cycles),
         "reply_sector": 1.0,
         "store_sector": (spec.packet_header_bytes * STORE_CONTROL + SECTOR_BYTES) / spec.flit_bytes,
         "fetch": 1 / spec.fetches_per_cycle,
-        "pool_slack": (SUB_CORE_QUEUE if spec.sub_cores else POOL_QUEUE) / pool_units(gpu, "sp"),
-        "special_slack": SUB_CORE_SPECIAL_QUEUE_CYCLES if spec.sub_cores else SPECIAL_QUEUE_CYCLES,
+        "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
+        "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
     }  # fmt: skip
-    ticks = {name: np.full(lanes, round(value * TICKS), np.int32) for name, value in cycles.items()}
-    return Machine(**ticks, residents=np.full(lanes, residents, np.int32), warp_base=np.zeros(lanes, np.int32))
+    return np.array([cycles[name] for name in NUMBERS])
 
 
-def lanes_of(prepared: Prepared, walked: Walked, gpu: Gpu, residents: int) -> Lanes:
+def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: int, gpu: Gpu, residents: int) -> Lanes:
     """The SMs of a design point that have work."""
     ends = np.cumsum([len(blocks) for blocks in walked.dealt]).astype(np.int32)
-    machine = machine_of_lanes(gpu, walked.found, residents, len(walked.dealt))
-    signatures = [b"".join(walked.kinds[block] for block in blocks) for blocks in walked.dealt]
-    first = np.append(0, ends[:-1]).astype(np.int32)
-    return Lanes(layout_of(prepared, gpu, residents), machine, walked.streams, first, ends, signatures)
+    streams = Streams(
+        items=prepared.items.rows,
+        terms=prepared.terms,
+        starts=prepared.items.offsets[warps.paths].astype(np.int32),
+        accesses=walked.accesses,
+        access_starts=warps.offsets[:-1].astype(np.int32),
+        late_starts=walked.late.offsets,
+        late_begins=walked.late.begins,
+        late_answers=walked.late.answers,
+        dealt=np.concatenate(walked.dealt).astype(np.int32),
+    )
+    code = b"".join(prepared.digests)
+    signatures = [blake2b(b"".join([code, *(walked.kinds[b] for b in own)]), digest_size=16).digest()
+                  for own in walked.dealt]  # fmt: skip
+    return Lanes(
+        layout_of(prepared, warps_per_block, gpu, residents), machine_of_lanes(gpu, walked.found, len(walked.dealt)),
+        residents, streams, np.append(0, ends[:-1]).astype(np.int32), ends, signatures,
+    )  # fmt: skip

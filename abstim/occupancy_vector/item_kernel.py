@@ -1,119 +1,147 @@
 """Cuts what a warp executes into items: instructions that issue back to back, and what the warp waits for after them.
 
-One walk of each warp through its basic blocks, alone (docs/occupancy-vector.md, "Items").
+One walk of each path through the basic blocks, by a warp alone (docs/occupancy-vector.md, "Items").
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from functional import line_record
+from abstim.analytic.nodes import line_of, more_follow, sectors_of
+from abstim.engine.load_store import const_transactions, next_cycle, next_transaction, transaction_bytes
+from abstim.occupancy_vector.item_records import (
+    ATOMIC,
+    ATOMIC_LATENCY,
+    CONST,
+    CONSTANT,
+    CONSTANT_MEMORY,
+    GLOBAL_MEMORY,
+    HIT,
+    LOAD,
+    LOCAL_MEMORY,
+    MEMORY,
+    POOLED,
+    SHARED,
+    SHARED_MEMORY,
+    STORE,
+    TENSOR,
+    TO_UNIT_CYCLES,
+)
+from abstim.occupancy_vector.lane_records import LOADS, RESULTS
 from functional.disk.compile import jit
-from functional.disk.machine_code import compiled
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
-# Units that hold one instruction at a time; all others are pools, whose work adds up
-POOLED, MEMORY, SFU, DOUBLE, TENSOR = range(5)
-SPECIAL = {"mem": MEMORY, "sfu": SFU, "dp": DOUBLE, "tensor": TENSOR}
-POOLS = ("sp", "int")
-# What an item's memory access is to the caches
-NONE, LOAD, STORE, ATOMIC, CONSTANT = range(5)
-
 LONGEST_RUN = 15  # instructions of an item
-TO_UNIT_CYCLES = 3  # issue -> start on a unit, operands read without conflict
 FLUSH_GAP = 3  # cycles from issue to issue over a taken branch whose fetch pair has an instruction left
-
-ITEM = np.dtype(
-    [
-        ("record", "i8"),  # its first line record
-        ("line", "i4"),  # of code, its first instruction is in
-        ("cycles", "i2"),  # of issue: its instructions
-        ("front", "i2"),  # from its start to the next item's, for the front end
-        ("next", "i2"), ("after_next", "i2"),  # the same, for pools' results that the next item and the one after read
-        ("unit", "i2"), ("unit_offset", "i2"),  # its one instruction on a special unit, cycles after its start
-        ("occupies", "i2"), ("latency", "i2"),  # cycles that unit is held; from its start to the result beyond that
-        ("far", "i2"), ("near", "i2"),  # 1: its result is counted with the far (global) or near ones
-        ("wait_far", "i2"), ("wait_near", "i2"),  # the next item waits until all but n - 1 are back; 0: does not wait
-        ("drain", "i2"),  # cycles from its start to its last result from a pool
-        ("fetches", "i2"), ("sp", "i2"), ("int", "i2"),  # slots of the fetch stage; work for the pools, 1 / 16 cycle
-        ("barrier", "i2"), ("exit", "i2"), ("access", "i2"), ("bytes", "i2"),
-    ],
-    align=True,
-)  # fmt: skip
-# One a static instruction. `pool`: -1, or which of POOLS.
-CODE = np.dtype(
-    [
-        ("kind", "i2"), ("unit", "i2"), ("pool", "i2"), ("work", "i2"), ("initiation", "i4"), ("result", "i4"),
-        ("pc", "i4"), ("bytes", "i2"), ("writes", "i2"),
-    ],
-    align=True,
-)  # fmt: skip
 _FREE, _POOL, _NEAR, _FAR = range(4)  # what a register waits for
-REGISTER = np.dtype([("of", "i8"), ("item", "i8"), ("due", "i8"), ("number", "i8")], align=True)
-WARP = np.dtype(
-    [
-        (name, "i8")
-        for name in (
-            "item", "first", "time", "start", "start_before", "start_two_before", "pc", "left", "paired", "record",
-            "conflict", "far", "near", "far_back", "near_back", "hold_far", "hold_near", "gap",
-            "transactions", "first_record", "line_touched",
-        )
-    ],
-    align=True,
-)  # fmt: skip
-
-
-class Shape(NamedTuple):
-    """Of a GPU, what cuts items; one-element arrays."""
-
-    fetch_width: np.ndarray
-    fetch_line: np.ndarray
-    by_sector: np.ndarray
-    l1d_banks: np.ndarray
-    single: np.ndarray  # 1: every instruction an item
-    dual_issue: np.ndarray
-    bypass: np.ndarray  # global loads pass L1D by
-    latency: np.ndarray  # LATENCIES: shared, const, global hit, atomic
-
-
-SHARED, CONST, HIT, ATOMIC_LATENCY = range(4)
+HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: Knuth's multiplicative hashing
 
 PARAM_LOAD, CONST_LOAD, SHARED_LOAD, SHARED_ATOMIC = (
     int(k) for k in (Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.SHARED_LOAD, Kind.SHARED_ATOMIC)
 )
 GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (int(k) for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
-BARRIER, FENCE, ALU = int(Kind.BARRIER), int(Kind.FENCE), int(Kind.ALU)
-line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
-
-
-class Code(NamedTuple):
-    """A program and a trace of it."""
-
-    instructions: np.ndarray  # CODE
-    waits: np.ndarray
-    writes: np.ndarray
-    block_start: np.ndarray
-    block_stop: np.ndarray
-    blocks: np.ndarray
-    block_offsets: np.ndarray
-    records: np.ndarray
-    record_offsets: np.ndarray
-    conflicts: np.ndarray
-    conflict_offsets: np.ndarray
+BARRIER, FENCE = int(Kind.BARRIER), int(Kind.FENCE)
 
 
 @jit
-def transactions_of(record, access_bytes, by_sector):
-    """Transactions one line record makes (docs/timing-rules.md, rule 5)."""
-    sectors = sectors_of(record)
-    if by_sector or access_bytes == 1:
-        return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
-    if access_bytes == 2:
-        return np.int64((sectors & 3) != 0) + np.int64((sectors & 12) != 0)
-    return np.int64(sectors != 0)
+def pipe_cycles(m, touched, row, first, end):
+    """Cycles in which the transactions of the line records `first` .. `end` - 1 enter the pipe (rule 5)."""
+    count = np.int64(0)
+    if row.kind <= CONST_LOAD:
+        if m.perfect_const:
+            return np.int64(1)
+        for k in range(first, end):
+            count += const_transactions(m, sectors_of(np.int64(touched.records[k])))
+        return count
+    busy, size = np.int64(-1), transaction_bytes(m, row.bytes)
+    for k in range(end - 1, first - 1, -1):
+        left = sectors_of(np.int64(touched.records[k]))
+        while left:
+            sectors = next_transaction(left, size)
+            left &= ~sectors
+            later, busy = next_cycle(m, busy, sectors)
+            count += later
+    return count
+
+
+@jit
+def touch(access, touched, row, record, m):
+    """Fill the ACCESS of an instruction with line records from `record` on; returns where the next one's begin."""
+    first = record
+    access.record, access.active, line = record, 0, line_of(np.int64(touched.records[record]))
+    while True:
+        word = np.int64(touched.records[record])
+        access.active = access.active | (sectors_of(word) != 0)
+        record += 1
+        if not more_follow(word):
+            break
+    access.cycles = max(1, pipe_cycles(m, touched, row, first, record))
+    access.space = CONSTANT_MEMORY
+    if row.kind >= GLOBAL_LOAD:
+        access.space = SHARED_MEMORY if line == SHARED_WINDOW_LINE else GLOBAL_MEMORY
+        if line >= LOCAL_WINDOW_LINE and line != SHARED_WINDOW_LINE:
+            access.space = LOCAL_MEMORY
+    return record
+
+
+@jit
+def mixed(digest, value):
+    """A digest with one more value in it."""
+    found = (digest ^ np.uint64(value)) * HASH_FACTOR
+    return found ^ (found >> np.uint64(29))
+
+
+def touch_warps(code, touched, machine, digests):
+    """The accesses of every warp; `digests`: equal for warps of one path, whose blocks and kinds of accesses agree."""
+    m = machine[0]
+    for warp in range(len(digests)):
+        record, conflict = touched.record_offsets[warp], touched.conflict_offsets[warp]
+        at, digest = touched.access_offsets[warp], np.uint64(1)
+        for event in range(code.block_offsets[warp], code.block_offsets[warp + 1]):
+            block = code.blocks[event]
+            digest = mixed(digest, block)
+            for i in range(code.block_start[block], code.block_stop[block]):
+                row = code.instructions[i]
+                if row.unit != MEMORY:
+                    continue
+                access = touched.accesses[at]
+                access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
+                if SHARED_LOAD <= row.kind <= SHARED_ATOMIC:
+                    access.active = touched.conflicts[conflict] > 0
+                    access.cycles = max(1, touched.conflicts[conflict])
+                    conflict += 1
+                elif row.kind == FENCE:
+                    pass
+                else:
+                    record = touch(access, touched, row, record, m)
+                digest = mixed(digest, access.space * 2 + access.active)
+                at += 1
+        digests[warp] = digest
+
+
+@jit
+def same_path(code, accesses, offsets, warp, other):
+    """Do two warps execute the same blocks, with the same kinds of accesses?"""
+    first, second = code.block_offsets[warp], code.block_offsets[other]
+    if code.block_offsets[warp + 1] - first != code.block_offsets[other + 1] - second:
+        return False
+    for k in range(code.block_offsets[warp + 1] - first):
+        if code.blocks[first + k] != code.blocks[second + k]:
+            return False
+    for k in range(offsets[warp + 1] - offsets[warp]):
+        a, b = accesses[offsets[warp] + k], accesses[offsets[other] + k]
+        if a.space != b.space or a.active != b.active:
+            return False
+    return True
+
+
+def check_paths(code, accesses, offsets, leaders, paths, leader_of_path):
+    """Warps whose digest is their leader's by chance get a path of their own: `paths` of them becomes -1."""
+    for warp in range(len(paths)):
+        leader = leader_of_path[paths[warp]]
+        if warp != leader and not same_path(code, accesses, offsets, warp, leader):
+            paths[warp] = -1
 
 
 @jit
@@ -130,53 +158,35 @@ def fetch(warp, row, shape):
 
 
 @jit
-def touch(warp, row, code, shape):
-    """Read the trace of a memory instruction: its transactions, and the line it touched last."""
-    warp.transactions, warp.first_record, warp.line_touched = 1, warp.record, 0
-    if SHARED_LOAD <= row.kind <= SHARED_ATOMIC:
-        warp.transactions = code.conflicts[warp.conflict]
-        warp.conflict += 1
-    elif row.kind >= PARAM_LOAD:
-        warp.transactions = 0
-        data, more = row.kind >= GLOBAL_LOAD, np.int64(1)
-        while more:
-            word = np.int64(code.records[warp.record])
-            warp.transactions += transactions_of(word, row.bytes if data else 2, shape.by_sector[0] and data)
-            warp.line_touched = line_of(word)
-            warp.record += 1
-            more = more_follow(word)
-
-
-@jit
-def is_data(warp, row):
-    """Does a memory instruction go to global or local memory?"""
-    return row.kind >= GLOBAL_LOAD and warp.line_touched != SHARED_WINDOW_LINE
-
-
-@jit
 def own_waits(warp, code, i, registers, wait):
-    """`wait`: (far, near) results that may be outstanding when instruction `i` issues, -1: any number. Returns the
-    cycle its registers from pools and near results are free in, for a lone warp."""
-    wait[0], wait[1], time = -1, -1, warp.time
+    """`wait`: the far and the near results that instruction `i` waits for, bit n: the one n before the latest. Returns
+    the cycle its registers from pools and near results are free in, for a lone warp."""
+    wait.mask[:], time = 0, warp.time
     for k in range(code.waits.shape[1]):
         r = code.waits[i, k]
         if r < 0:
             continue
         row = registers[r]
-        if row.of == _FAR and row.number > warp.far_back:
-            left = warp.far - 1 - row.number
-            wait[0] = left if wait[0] < 0 else min(wait[0], left)
-        elif row.of == _NEAR and row.number > warp.near_back:
-            left = warp.near - 1 - row.number
-            wait[1] = left if wait[1] < 0 else min(wait[1], left)
+        if row.of == _FAR:
+            add_wait(wait.mask, 0, wait.far_waited, warp.far - 1 - row.number, row.number)
+        elif row.of == _NEAR:
+            add_wait(wait.mask, 1, wait.near_waited, warp.near - 1 - row.number, row.number)
             time = max(time, row.due)
         elif row.of == _POOL:
             time = max(time, row.due)
     if warp.hold_far:
-        wait[0] = 0
+        wait.mask[0] = (1 << LOADS) - 1
     if warp.hold_near:
-        wait[1] = 0
+        wait.mask[1] = (1 << RESULTS) - 1
     return time
+
+
+@jit
+def add_wait(mask, which, waited, back, number):
+    """Result `number`, `back` before the latest, is waited for, unless it was before; a warp remembers len(waited)."""
+    if waited[number % len(waited)] != number:
+        waited[number % len(waited)] = number
+        mask[which] |= 1 << min(back, len(waited) - 1)
 
 
 @jit
@@ -187,7 +197,7 @@ def begins_item(warp, row, items, time, wait, shape):
     item = items[warp.item]
     special = row.unit != POOLED
     return (
-        shape.single[0] or time > warp.time + 1 or wait[0] >= 0 or wait[1] >= 0 or item.barrier
+        shape.single[0] or time > warp.time + 1 or wait.mask[0] or wait.mask[1] or item.barrier
         or (special and item.unit != POOLED) or row.kind == BARRIER or item.cycles >= LONGEST_RUN
     )  # fmt: skip
 
@@ -197,19 +207,13 @@ def begin_item(warp, row, items, time, wait, shape):
     """The next item; the one before learns what it waits for."""
     if warp.item >= warp.first:
         before = items[warp.item]
-        before.front = time_of_front(warp)
+        before.front = warp.time - warp.start + warp.gap  # the earliest issue that the front end allows
         before.fetches = 0 if warp.gap == 1 else 2 if warp.gap == FLUSH_GAP + 1 else 1
-        before.wait_far, before.wait_near = wait[0] + 1, wait[1] + 1
+        before.wait_far, before.wait_near = wait.mask
     warp.start_two_before, warp.start_before, warp.start = warp.start_before, warp.start, time
     warp.item += 1
     item = items[warp.item]
-    item.line = np.int64(row.pc) // shape.fetch_line[0]
-
-
-@jit
-def time_of_front(warp):
-    """Cycles from the start of the item before to the earliest issue that the front end allows."""
-    return warp.time - warp.start + warp.gap
+    item.begins, item.line = warp.instructions, np.int64(row.pc) // shape.fetch_line[0]
 
 
 @jit
@@ -221,41 +225,35 @@ def read_pools(warp, code, i, registers, items, time):
         if r < 0 or registers[r].of != _POOL:
             continue
         row = registers[r]
-        behind = warp.item - row.item
-        if behind == 1:
-            cycles = row.due - offset - warp.start_before
-            source = items[row.item]
-            if cycles > source.next:
-                source.next = cycles
-        elif behind == 2:
-            cycles = row.due - offset - warp.start_two_before
-            source = items[row.item]
-            if cycles > source.after_next:
-                source.after_next = cycles
+        behind, source = warp.item - row.item, items[row.item]
+        if behind == 1 and row.due - offset - warp.start_before > source.next:
+            source.next, source.next_of = row.due - offset - warp.start_before, row.latency_of
+        elif behind == 2 and row.due - offset - warp.start_two_before > source.after_next:
+            source.after_next, source.after_next_of = row.due - offset - warp.start_two_before, row.latency_of
 
 
 @jit
-def use_special(warp, row, item, shape, time):
-    """An instruction on a unit that holds one at a time."""
-    item.unit, item.unit_offset = row.unit, time - warp.start
-    if row.unit != MEMORY:
-        item.occupies, item.latency = row.initiation, row.result - TO_UNIT_CYCLES
+def is_data(row, access):
+    """Does a memory instruction go to global or local memory?"""
+    return row.kind >= GLOBAL_LOAD and access.space != SHARED_MEMORY
+
+
+@jit
+def use_memory(row, item, access, shape):
+    """An instruction on the load/store unit."""
+    if row.kind == FENCE:
+        item.latency = 1
         return
-    count = warp.transactions
-    data = is_data(warp, row)
-    bypassed = shape.bypass[0] and warp.line_touched < LOCAL_WINDOW_LINE
     which = HIT
     if row.kind <= CONST_LOAD:
         which = CONST
-    elif not data:
+    elif not is_data(row, access):
         which = SHARED
-    elif row.kind == GLOBAL_ATOMIC or bypassed:
+    elif row.kind == GLOBAL_ATOMIC or (shape.bypass[0] and access.space != LOCAL_MEMORY):
         which = ATOMIC_LATENCY
-    banks = shape.l1d_banks[0] if data else 1
-    item.occupies = max(1, (count + banks - 1) // banks)
-    item.latency = shape.latency[which] if count else 1
-    item.record, item.bytes = warp.first_record, row.bytes
-    if count and (data or row.kind <= CONST_LOAD):
+    item.latency = shape.latency[which] if access.active else 1
+    item.latency_of = shape.latency_of[which] if access.active else 0
+    if access.active and (is_data(row, access) or row.kind <= CONST_LOAD):
         item.access = CONSTANT if row.kind <= CONST_LOAD else LOAD
         if row.kind == GLOBAL_STORE:
             item.access = STORE
@@ -264,37 +262,50 @@ def use_special(warp, row, item, shape, time):
 
 
 @jit
-def add_instruction(warp, code, i, registers, items, shape, time):
-    """Instruction `i` becomes part of the current item, issued by a lone warp at `time`."""
-    row, item = code.instructions[i], items[warp.item]
-    item.cycles += 1 if time > warp.time or item.cycles == 0 else 0
-    warp.time = time
-    offset = time - warp.start
-    special = row.unit != POOLED
-    if special:
-        use_special(warp, row, item, shape, time)
+def use_pool(row, item, offset):
+    """An instruction of a pool."""
+    if row.pool == 0:
+        item.sp += row.work
     else:
-        if row.pool == 0:
-            item.sp += row.work
-        else:
-            item.int += row.work
-        if row.result + offset > item.drain:
-            item.drain = row.result + offset
-    far = special and row.unit == MEMORY and is_data(warp, row) and row.kind != GLOBAL_STORE
-    near = special and row.writes and not far
+        item.int += row.work
+    if row.result + offset > item.drain:
+        item.drain, item.drain_of = row.result + offset, row.latency_of
+
+
+@jit
+def reserve(warp, code, i, registers, due, far, near):
+    """The registers that instruction `i` writes wait for it."""
     for k in range(code.writes.shape[1]):
         r = code.writes[i, k]
         if r >= 0:
             target = registers[r]
             target.of = _FAR if far else _NEAR if near else _POOL
-            target.item, target.due = warp.item, time + row.result
+            target.item, target.due, target.latency_of = warp.item, due, code.instructions[i].latency_of
             target.number = warp.far if far else warp.near
-    if far:
-        item.far = 1
-        warp.far += 1
-    elif near:
-        item.near = 1
-        warp.near += 1
+
+
+@jit
+def add_instruction(warp, code, i, registers, items, access, shape, time):
+    """Instruction `i` becomes part of the current item, issued by a lone warp at `time`."""
+    row, item = code.instructions[i], items[warp.item]
+    item.cycles += 1 if time > warp.time or item.cycles == 0 else 0
+    warp.time, offset = time, time - warp.start
+    special = row.unit != POOLED
+    if special:
+        item.unit, item.unit_offset = row.unit, offset
+    if row.unit == MEMORY:
+        use_memory(row, item, access, shape)
+    elif special:
+        item.occupies, item.latency = row.initiation, row.result - TO_UNIT_CYCLES
+        item.latency_of = row.latency_of
+    else:
+        use_pool(row, item, offset)
+    far = row.unit == MEMORY and is_data(row, access) and row.kind != GLOBAL_STORE
+    near = special and row.writes and not far
+    reserve(warp, code, i, registers, time + row.result, far, near)
+    item.far, item.near = max(item.far, far), max(item.near, near)
+    warp.far += far
+    warp.near += near
     fence = row.kind == FENCE
     warp.hold_far = fence or (row.kind == GLOBAL_ATOMIC and far)
     warp.hold_near = fence or (near and (row.kind == SHARED_ATOMIC or row.kind == GLOBAL_ATOMIC))
@@ -303,11 +314,10 @@ def add_instruction(warp, code, i, registers, items, shape, time):
 
 
 @jit
-def follow(warp, code, i, registers, free, items, shape, wait):
+def follow(warp, code, i, registers, free, items, access, shape, wait):
     """Instruction `i` of the warp's stream."""
     row = code.instructions[i]
     fetch(warp, row, shape)
-    touch(warp, row, code, shape)
     paired = (
         shape.dual_issue[0] and warp.gap == 1 and not warp.paired and warp.item >= warp.first
         and (row.unit == POOLED) != (items[warp.item].unit == POOLED)
@@ -318,36 +328,41 @@ def follow(warp, code, i, registers, free, items, shape, wait):
     if row.unit != MEMORY:
         time = max(time, free[unit])
         free[unit] = time + row.initiation
-    if wait[0] >= 0:
-        warp.far_back = max(warp.far_back, warp.far - 1 - wait[0])
-    if wait[1] >= 0:
-        warp.near_back = max(warp.near_back, warp.near - 1 - wait[1])
     warp.paired = paired and time == warp.time
     if begins_item(warp, row, items, time, wait, shape):
         begin_item(warp, row, items, time, wait, shape)
     read_pools(warp, code, i, registers, items, time)
-    add_instruction(warp, code, i, registers, items, shape, time)
+    add_instruction(warp, code, i, registers, items, access, shape, time)
+    warp.instructions += 1
 
 
-@compiled
-def cut_warps(code, shape, first, stop, items, offsets, registers, free, wait, scratch):
-    """Items of warps `first` .. `stop` - 1, one warp after the other from items[0] on (all zero before); offsets[k] is
-    where those of warp first + k begin. `registers` (REGISTER), `free`, `wait`, `scratch` (a WARP) are scratch."""
-    warp = scratch[0]
-    found = np.int64(0)
-    for k in range(stop - first):
+@jit
+def start_warp(warp, item, registers, free, wait):
+    """A lone warp before its first instruction, whose items begin at `item`."""
+    for r in range(len(registers)):
+        registers[r].of = _FREE
+    free[:] = 0
+    wait.far_waited[:] = wait.near_waited[:] = -1
+    warp.first, warp.item, warp.time, warp.start = item, item - 1, 0, 0
+    warp.start_before, warp.start_two_before, warp.pc, warp.left, warp.paired = 0, 0, -2, 0, 0
+    warp.far, warp.near, warp.hold_far, warp.hold_near = 0, 0, 0, 0
+    warp.instructions = 0
+
+
+def cut_paths(code, shape, accesses, access_offsets, leaders, items, offsets, registers, free, wait, scratch):
+    """Items of each of `leaders`, warps, one after the other from items[0] on (all zero before); offsets[k] is where
+    those of leaders[k] begin. `registers` (REGISTER), `free`, `wait` (a Wait), `scratch` (a WARP) are scratch."""
+    warp, found = scratch[0], np.int64(0)
+    for k in range(len(leaders)):
         offsets[k] = found
-        for r in range(len(registers)):
-            registers[r].of = _FREE
-        free[:] = 0
-        warp.first, warp.item, warp.time, warp.start = found, found - 1, 0, 0
-        warp.start_before, warp.start_two_before, warp.pc, warp.left, warp.paired = 0, 0, -2, 0, 0
-        warp.far, warp.near, warp.far_back, warp.near_back, warp.hold_far, warp.hold_near = 0, 0, -1, -1, 0, 0
-        warp.record, warp.conflict = code.record_offsets[first + k], code.conflict_offsets[first + k]
-        for event in range(code.block_offsets[first + k], code.block_offsets[first + k + 1]):
+        start_warp(warp, found, registers, free, wait)
+        own = leaders[k]
+        warp.access = access_offsets[own]
+        for event in range(code.block_offsets[own], code.block_offsets[own + 1]):
             block = code.blocks[event]
             for i in range(code.block_start[block], code.block_stop[block]):
-                follow(warp, code, i, registers, free, items, shape, wait)
+                follow(warp, code, i, registers, free, items, accesses[warp.access], shape, wait)
+                warp.access += code.instructions[i].unit == MEMORY
         items[warp.item].exit = 1
         found = warp.item + 1
-    offsets[stop - first] = found
+    offsets[len(leaders)] = found

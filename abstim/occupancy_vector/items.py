@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Bool, Int32, Int64
 
+from abstim.engine.design_point import machine_of
+from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.item_kernel import (
+from abstim.gpu.spec import INSTRUCTION_CLASSES
+from abstim.occupancy_vector.item_records import (
+    ACCESS,
     CODE,
     ITEM,
     POOLED,
@@ -18,57 +23,138 @@ from abstim.occupancy_vector.item_kernel import (
     WARP,
     Code,
     Shape,
-    cut_warps,
+    Touched,
+    Wait,
 )
+from abstim.occupancy_vector.lane_records import LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
+from functional.disk.machine_code import Native
 from functional.errors import InputError
 from functional.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
 from precharacterize.unit_chain import cycles_an_instruction
 
-WORK_A_CYCLE = 16  # an item's work for a pool is counted in 16ths of a cycle
-MOST_INSTRUCTIONS = 2_000_000  # cut at once: items take five times the room of their words
+MOST_INSTRUCTIONS = 2_000_000  # cut at once: items take four times the room of their words
 
-# Fields of a word, from the lowest bit up: (name, bits). The last word is what caches and conflicts did.
+# Fields of a word, from the lowest bit up: (name, bits)
 WORDS = (
-    (("cycles", 4), ("front", 6), ("next", 11), ("after_next", 11)),
-    (("unit", 3), ("unit_offset", 4), ("far", 1), ("near", 1), ("wait_far", 3), ("wait_near", 2), ("barrier", 1),
-     ("exit", 1), ("drain", 12), ("fetches", 2), ("fetch_level", 2)),
-    (("sp", 10), ("int", 10), ("latency", 12)),
-    (("occupies", 10), ("level", 2), ("sectors", 8), ("dram_sectors", 8), ("access", 3)),
+    (("cycles", 4), ("front", 8), ("unit", 3), ("unit_offset", 4), ("far", 1), ("near", 1), ("barrier", 1),
+     ("exit", 1), ("fetches", 2)),
+    (("next", 16), ("after_next", 16)),
+    (("sp", 16), ("int", 16)),
+    (("latency", 16), ("drain", 16)),
+    (("occupies", 16), ("access", 3)),
+    (("wait_far", 16), ("wait_near", 16)),
+    (("begins", 31),),
 )  # fmt: skip
-LEVEL_FIELDS = ("level", "sectors", "dram_sectors", "fetch_level")  # of a word, which caches decide
-LOADS, RESULTS = 4, 2  # far and near results a warp remembers; a wait for all but more of them waits for these
+
+_KERNEL = "abstim.occupancy_vector.item_kernel"
+touch_warps, check_paths, cut_paths = (Native(_KERNEL, name) for name in ("touch_warps", "check_paths", "cut_paths"))
+
+
+# Whose cycles an item has in it: an instruction class's latency, or one of the load/store unit's
+MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic")  # by SHARED, CONST, HIT, ATOMIC_LATENCY
+LATENCIES = ("none", *INSTRUCTION_CLASSES, *MEMORY_LATENCIES)
+
+
+class Warps(NamedTuple):
+    """What the warps of a launch access, and which of them do the same: warps of one path."""
+
+    accesses: np.ndarray  # ACCESS, those of warp w from offsets[w] on, and one more
+    offsets: Int64[np.ndarray, " warp_plus_1"]
+    paths: Int64[np.ndarray, " warp"]
+    leaders: Int64[np.ndarray, " path"]  # a warp of each
 
 
 class Items(NamedTuple):
-    """Items of a launch's warps, those of warp w from offsets[w] on."""
+    """Items of a launch's paths, those of path p from offsets[p] on."""
 
     rows: np.ndarray  # ITEM
-    offsets: Int64[np.ndarray, " warp_plus_1"]
+    offsets: Int64[np.ndarray, " path_plus_1"]
 
 
-def cut(table: LatencyTable, trace: Trace, gpu: Gpu) -> Items:
-    """The items of every warp of a trace on a GPU's pipeline."""
-    shape, instructions = shape_of(gpu), _instructions(table, trace, gpu)
-    code = Code(
-        instructions, table.waits, table.writes, table.block_start, table.block_stop, trace.blocks,
-        trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets,
+def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
+    """Read the accesses of a trace, and sort its warps by path: the same for all GPUs that agree in `touching`."""
+    machine = machine_of(gpu, trace.warps_per_block, 1, table)
+    code, count = _code(table, trace, _rows(table)), len(trace.warp_instructions)
+    offsets = _access_offsets(table, trace)
+    accesses, digests = np.zeros(offsets[-1] + 1, ACCESS), np.zeros(count, np.uint64)
+    touched = Touched(
+        trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets, accesses, offsets
     )  # fmt: skip
-    warps = len(trace.warp_instructions)
-    ends = np.cumsum(trace.warp_instructions)
-    rows, offsets, first = [], [np.zeros(1, np.int64)], 0
-    registers, wait = np.zeros(table.register_count, REGISTER), np.zeros(2, np.int64)
+    touch_warps(code, touched, np.array([machine]), digests)
+    leaders, paths = np.unique(digests, return_index=True, return_inverse=True)[1:]
+    paths = paths.astype(np.int64)
+    check_paths(code, accesses, offsets, leaders, paths, leaders)
+    alone = np.flatnonzero(paths < 0)
+    paths[alone] = len(leaders) + np.arange(len(alone))
+    return Warps(accesses, offsets, paths, np.append(leaders, alone).astype(np.int64))
+
+
+def touching(gpu: Gpu) -> tuple:
+    """What of a GPU decides how long an access holds the load/store unit."""
+    spec = gpu.spec
+    return spec.coalescing, spec.l1d_banks, spec.const_line_bytes, spec.perfect_constant_cache
+
+
+def _access_offsets(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " warp_plus_1"]:
+    memory = np.append(0, np.cumsum(table.unit == UNITS.index("mem")))
+    a_block = memory[table.block_stop] - memory[table.block_start]
+    before = np.append(0, np.cumsum(a_block[trace.blocks]))
+    return before[trace.block_offsets].astype(np.int64)
+
+
+def cut(
+    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, latency_of: Int64[np.ndarray, " instr"] | None = None
+) -> Items:
+    """The items of every path of a trace on a GPU's pipeline. `latency_of`: each instruction's class, an index of
+    LATENCIES, for who asks whose latencies an item has in it."""
+    rows = instructions_of(table, trace, gpu)
+    if latency_of is not None:
+        rows["latency_of"] = latency_of
+    return cut_with(_code(table, trace, rows), shape_of(gpu), trace, warps, table)
+
+
+def counted_in(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, chosen: Bool[np.ndarray, " instr"]) -> Items:
+    """The items of `cut` with the number of chosen instructions of a pool in place of their work."""
+    rows = instructions_of(table, trace, gpu)
+    rows["work"] = chosen
+    return cut_with(_code(table, trace, rows), shape_of(gpu), trace, warps, table)
+
+
+def cut_with(code: Code, shape: Shape, trace: Trace, warps: Warps, table: LatencyTable) -> Items:
+    """The items of every path for an instruction table and a shape."""
+    ends = np.cumsum(trace.warp_instructions[warps.leaders])
+    rows, offsets, first = [np.zeros(0, ITEM)], [np.zeros(1, np.int64)], 0
+    registers = np.zeros(table.register_count, REGISTER)
+    wait = Wait(np.zeros(2, np.int64), np.zeros(LOADS, np.int64), np.zeros(RESULTS, np.int64))
     free, scratch = np.zeros(16, np.int64), np.zeros(1, WARP)
-    while first < warps:
+    while first < len(ends):
         before = ends[first - 1] if first else 0
         stop = max(first + 1, int(np.searchsorted(ends, before + MOST_INSTRUCTIONS, "right")))
         found, own = np.zeros(int(ends[stop - 1] - before) + 1, ITEM), np.zeros(stop - first + 1, np.int64)
-        cut_warps(code, shape, first, stop, found, own, registers, free, wait, scratch)
+        leaders = np.ascontiguousarray(warps.leaders[first:stop])
+        cut_paths(code, shape, warps.accesses, warps.offsets, leaders, found, own, registers, free, wait, scratch)
         rows.append(found[: own[-1]].copy())
         offsets.append(offsets[-1][-1] + own[1:])
         first = stop
-    return Items(np.concatenate([np.zeros(0, ITEM), *rows]), np.concatenate(offsets))
+    return Items(np.concatenate(rows), np.concatenate(offsets))
+
+
+def terms_of(rows: np.ndarray) -> Int64[np.ndarray, " item_term"]:
+    """TERMS of each item, in ticks."""
+    units = [TICKS // WORK_A_CYCLE if name in POOLS else TICKS for name in TERMS]
+    return np.stack([rows[name].astype(np.int64) * unit for name, unit in zip(TERMS, units, strict=True)], -1).ravel()
+
+
+def cut_for_walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Items:
+    """The items of every path where each instruction takes a cycle: the same whatever a GPU's latencies are."""
+    rows = _rows(table)
+    rows["initiation"] = rows["result"] = 1
+    own = shape_of(gpu)
+    none = np.zeros(1, np.int64)
+    shape = own._replace(single=none, dual_issue=none, latency=np.ones_like(own.latency))
+    return cut_with(_code(table, trace, rows), shape, trace, warps, table)
 
 
 def shape_of(gpu: Gpu) -> Shape:
@@ -81,8 +167,6 @@ def shape_of(gpu: Gpu) -> Shape:
     return Shape(
         fetch_width=one(pipeline.instructions_per_fetch),
         fetch_line=one(pipeline.fetch_line_instructions),
-        by_sector=one(spec.coalescing == "sector"),
-        l1d_banks=one(spec.l1d_banks),
         single=one(spec.scheduler in ("lrr", "two_level")),
         dual_issue=one(spec.issues_per_turn > 1),
         bypass=one(spec.l1d_bypass),
@@ -90,17 +174,22 @@ def shape_of(gpu: Gpu) -> Shape:
             [pipeline.shared_cycles, pipeline.const_hit_cycles, pipeline.global_hit_cycles,
              params.atomic_latency_cycles], np.int64,
         ),
+        latency_of=np.array([LATENCIES.index(name) for name in MEMORY_LATENCIES], np.int64),
     )  # fmt: skip
 
 
-def pool_units(gpu: Gpu, pool: str) -> int:
-    """Units of a pool that one group of schedulers shares: a sub-core, or the SM."""
+def units_of(gpu: Gpu, kind: str) -> int:
+    """Units of a kind that one group of schedulers shares: a sub-core, or the SM."""
     groups = gpu.spec.schedulers_per_sm if gpu.spec.sub_cores else 1
-    return max(1, getattr(gpu.spec, f"{pool}_units") // groups)
+    return max(1, getattr(gpu.spec, f"{kind}_units") // groups)
 
 
-def _instructions(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
-    """The latency table as CODE, with the work of an instruction for its pool."""
+def _code(table: LatencyTable, trace: Trace, rows: np.ndarray) -> Code:
+    return Code(rows, table.waits, table.writes, table.block_start, table.block_stop, trace.blocks, trace.block_offsets)
+
+
+def _rows(table: LatencyTable) -> np.ndarray:
+    """The latency table as CODE, without work for pools."""
     rows = np.zeros(len(table.unit), CODE)
     names = np.array(UNITS)[table.unit]
     rows["kind"], rows["pc"], rows["bytes"] = table.kind, table.pcs, table.access_bytes
@@ -108,18 +197,49 @@ def _instructions(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
     rows["writes"] = (table.writes >= 0).any(1)
     rows["unit"] = [SPECIAL.get(name, POOLED) for name in names]
     rows["pool"] = [POOLS.index(name) if name in POOLS else -1 for name in names]
-    executed = _executions(table, trace)
-    for number, pool in enumerate(POOLS):
-        own = rows["pool"] == number
-        units = pool_units(gpu, pool)
-        crowding = 1.0
-        if gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores:
-            crowding = _crowding(table, np.where(own, executed, 0), units, gpu.spec.result_bus_width)
-        work = table.initiation_cycles * WORK_A_CYCLE / units * crowding
-        rows["work"][own] = np.round(work[own]).astype(np.int16)
-        # a pool of several units takes the next instruction while one is busy
-        rows["initiation"][own] = np.maximum(1, table.initiation_cycles[own] // units)
     return rows
+
+
+def instructions_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
+    """The latency table as CODE, with the work of an instruction for its pool."""
+    rows = _rows(table)
+    for number, factor in enumerate(work_a_cycle(table, trace, gpu)):
+        own = rows["pool"] == number
+        rows["work"][own] = np.round(table.initiation_cycles[own] * factor)
+    units_by_kind = np.array([units_of(gpu, kind) if kind != "mem" else 1 for kind in UNITS])
+    rows["result"] = table.result_cycles - _start_delay(table, gpu.pipeline.register_banks, 1) + _start_of(table, gpu)
+    # of several units, one takes the next instruction while another is busy
+    rows["initiation"] = np.maximum(1, table.initiation_cycles // units_by_kind[table.unit])
+    return rows
+
+
+def work_a_cycle(table: LatencyTable, trace: Trace, gpu: Gpu) -> list[float]:
+    """What a cycle of initiation is as work for each of POOLS, in 1 / WORK_A_CYCLE cycles."""
+    executed, pools = _executions(table, trace), _rows(table)["pool"]
+    shared = gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores
+    found = []
+    for number, pool in enumerate(POOLS):
+        units, own = units_of(gpu, pool), np.where(pools == number, executed, 0)
+        crowding = _crowding(table, own, units, gpu.spec.result_bus_width) if shared else 1.0
+        found.append(WORK_A_CYCLE / units * crowding)
+    return found
+
+
+def _start_of(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " instr"]:
+    """Cycles from issue to the start on the unit for a lone warp, as the GPU's banks are divided and stepped."""
+    spec = gpu.spec
+    return _start_delay(
+        table,
+        max(1, spec.register_banks // (spec.schedulers_per_sm if spec.sub_cores else 1)),
+        spec.register_file_ports,
+    )
+
+
+def _start_delay(table: LatencyTable, banks: int, steps: int) -> Int64[np.ndarray, " instr"]:
+    """The same where a bank serves an operand a step and a cycle has so many steps (docs/timing-rules.md, rule 13)."""
+    numbers = table.read_banks
+    at_bank = (numbers[:, :, None] % banks == np.arange(banks)) & (numbers >= 0)[:, :, None]
+    return ALLOCATE_CYCLES + START_CYCLES + (at_bank.sum(1).max(1) + READ_STEPS) // steps
 
 
 def _executions(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " instr"]:
@@ -140,28 +260,23 @@ def _crowding(table: LatencyTable, executed: np.ndarray, units: int, result_bus:
     return max(1.0, crowded / alone)
 
 
-def words_of(rows: np.ndarray, levels: np.ndarray | None = None) -> Int32[np.ndarray, "item word"]:
-    """Items as WORDS. `levels`: what `cache_walk` found of each (None: every access hits).
+def words_of(rows: np.ndarray) -> Int32[np.ndarray, "item word"]:
+    """Items as WORDS. Raises InputError for an item that does not fit."""
+    columns = {name: rows[name] for name in ITEM.names or ()}
+    return np.stack([packed(columns, fields) for fields in WORDS], -1)
 
-    Raises InputError for an item that does not fit.
-    """
-    extra = {} if levels is None else {name: levels[name] for name in LEVEL_FIELDS}
-    if extra:  # an item holds what the next one waits for
-        extra["fetch_level"] = np.append(extra["fetch_level"][1:], 0) * (rows["exit"] == 0)
-    found = np.zeros((len(rows), len(WORDS)), np.uint32)
-    for word, fields in enumerate(WORDS):
-        shift = 0
-        for name, bits in fields:
-            values = extra.get(name, rows[name] if name in (rows.dtype.fields or ()) else None)
-            if values is not None:
-                found[:, word] |= _checked(name, values, bits) << np.uint32(shift)
-            shift += bits
+
+def packed(columns: Mapping[str, np.ndarray], fields: Sequence[tuple[str, int]]) -> Int32[np.ndarray, " row"]:
+    """Columns as one word a row, fields from the lowest bit up; those that are not there are zero."""
+    found, shift = np.zeros(len(next(iter(columns.values()))), np.uint32), 0
+    for name, bits in fields:
+        if name in columns:
+            found |= _checked(name, columns[name], bits) << np.uint32(shift)
+        shift += bits
     return found.view(np.int32)
 
 
 def _checked(name: str, values: np.ndarray, bits: int) -> np.ndarray:
-    if name in ("wait_far", "wait_near"):
-        values = np.minimum(values, LOADS if name == "wait_far" else RESULTS)
     if len(values) and (int(values.max()) >= 1 << bits or int(values.min()) < 0):
         raise InputError(
             f"the occupancy model holds {name} up to {(1 << bits) - 1}, and this launch needs {values.max()}; "

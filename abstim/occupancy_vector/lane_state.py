@@ -12,37 +12,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int32, Num
 
-from abstim.occupancy_vector.items import LOADS, RESULTS
+from abstim.occupancy_vector.lane_records import LOADS, NEVER, POOL_COUNT, QUEUE, RESULTS, SPECIALS, TICKS, Layout
 
 AnyArray = Array | np.ndarray  # on the host or not
-
-TICKS = 64  # a cycle
-NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp
-QUEUE = 4  # memory instructions between issue and the load/store unit
-SPECIALS, POOL_COUNT = 3, 2
-
-
-class Layout(NamedTuple):
-    """What decides the shape of the arrays and of the compiled program."""
-
-    schedulers: int
-    blocks: int  # thread-block slots
-    warps: int  # of a thread block
-    sub_cores: bool
-    priority: bool  # lower slots first (gto, oldest); else in turn (lrr, two_level)
-    perfect_memory: bool
-    specials: tuple[bool, ...]  # which of sfu, dp and tensor units are used
-    pools: tuple[bool, ...]  # which of sp and int units are used
-
-    @property
-    def rows(self) -> int:
-        """Warp slots of a scheduler: slot w of the SM is row w div schedulers of scheduler w mod schedulers."""
-        return -(-self.blocks * self.warps // self.schedulers)
-
-    @property
-    def groups(self) -> int:
-        """Sets of units: one a scheduler with sub-cores, else one."""
-        return self.schedulers if self.sub_cores else 1
 
 
 class Machine(NamedTuple):
@@ -53,41 +25,49 @@ class Machine(NamedTuple):
     l2_reply: Num[AnyArray, " lane"]
     l2_atomic: Num[AnyArray, " lane"]
     dram_sector: Num[AnyArray, " lane"]  # of the SM's share of DRAM
-    dram_latency: Num[AnyArray, " lane"]  # beyond L2's, with the reply
+    dram_latency: Num[AnyArray, " lane"]  # beyond L2's
     reply_sector: Num[AnyArray, " lane"]  # into the SM
     store_sector: Num[AnyArray, " lane"]  # out of the SM
     fetch: Num[AnyArray, " lane"]  # a slot of the fetch stage
     pool_slack: Num[AnyArray, " lane"]  # work that may wait before a pool
     special_slack: Num[AnyArray, " lane"]
     residents: Int32[AnyArray, " lane"]  # thread blocks at once
-    warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Streams.starts
+    warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Words.starts
 
 
-class Streams(NamedTuple):
-    """What lanes read."""
+class Words(NamedTuple):
+    """What lanes read: `lane_records.Streams` of all design points, items as words."""
 
-    words: Int32[AnyArray, "item word"]
-    starts: Int32[AnyArray, " warp"]  # first item
-    first_levels: Int32[AnyArray, " warp"]  # what answers the warp's first fetch
-    dealt: Int32[AnyArray, " position"]  # thread blocks, those of a lane one after the other
+    items: Int32[AnyArray, "item word"]
+    starts: Int32[AnyArray, " warp"]
+    accesses: Int32[AnyArray, " access"]
+    access_starts: Int32[AnyArray, " warp"]
+    late_starts: Int32[AnyArray, " warp"]
+    late_begins: Int32[AnyArray, " late"]
+    late_answers: Int32[AnyArray, " late"]
+    dealt: Int32[AnyArray, " position"]
 
 
 class Row(NamedTuple):
-    """What a slot holds beside what the pick looks at; times. `position` is exact in any of their types."""
+    """What a slot holds beside what the pick looks at; times. all but the last two are exact in any of their types."""
 
     position: Num[Array, " lane"]  # of the next item
+    access: Num[Array, " lane"]  # of the next access
+    late: Num[Array, " lane"]  # of the next late instruction line
+    far: Num[Array, " lane"]  # far results so far
+    near: Num[Array, " lane"]
     floor: Num[Array, " lane"]  # of the item after the next
     drain: Num[Array, " lane"]
-    loads: tuple[Num[Array, " lane"], ...]  # the latest far results; each is there with all before it
-    results: tuple[Num[Array, " lane"], ...]  # the same of near ones
 
 
 class State(NamedTuple):
     """Of all lanes."""
 
     ready: Num[Array, "scheduler row lane"]
-    kind: Int32[Array, "scheduler row lane"]  # what the next item needs (see `issue.kind_of`); WAITING: at a barrier
+    kind: Int32[Array, "scheduler row lane"]  # what the next item needs: `scheduler_step.kind_of`
     rows: Num[Array, "slot field"]  # a Row each, slot (scheduler x rows + row) x lanes + lane
+    loads: Num[Array, " slot_load"]  # far result n of a slot is at slot x LOADS + n mod LOADS
+    results: Num[Array, " slot_result"]  # the same of near ones
     last: Int32[Array, "scheduler lane"]  # row issued last
     clock: Num[Array, "scheduler lane"]
     running: Int32[Array, "block lane"]  # warps of a block that are not gone; 0: the slot is free
@@ -103,30 +83,28 @@ class State(NamedTuple):
     port_free: Num[Array, " lane"]
     reply_free: Num[Array, " lane"]
     arrival: Num[Array, " lane"]  # of the latest data that missed
-    next_block: Int32[Array, " lane"]  # positions in Streams.dealt
+    next_block: Int32[Array, " lane"]  # positions in Words.dealt
     stop_block: Int32[Array, " lane"]
     dispatched: Num[Array, " lane"]
     end: Num[Array, " lane"]
     issued: Int32[Array, " lane"]  # items
 
 
-FIELDS = 3 + LOADS + RESULTS  # of a Row
+FIELDS = len(Row._fields)  # of a Row
 
 
 def row_of(values: Array) -> Row:
     """[lane, field] as a Row."""
-    columns = [values[:, k] for k in range(FIELDS)]
-    position, floor, drain = columns[:3]
-    return Row(position, floor, drain, tuple(columns[3 : 3 + LOADS]), tuple(columns[3 + LOADS :]))
+    return Row(*(values[:, k] for k in range(FIELDS)))
 
 
 def packed(row: Row) -> Array:
     """A Row as [lane, field]."""
-    return jnp.stack([row.position, row.floor, row.drain, *row.loads, *row.results], -1)
+    return jnp.stack(row, -1)
 
 
 def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, " lane"], dtype: Any) -> State:
-    """All slots free; thread blocks `first` .. `stop` - 1 of Streams.dealt are still to come."""
+    """All slots free; thread blocks `first` .. `stop` - 1 of Words.dealt are still to come."""
     lanes = len(first)
     slots = (layout.schedulers, layout.rows, lanes)
 
@@ -140,6 +118,8 @@ def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, "
         ready=jnp.full(slots, NEVER, dtype),
         kind=jnp.zeros(slots, jnp.int32),
         rows=jnp.zeros((layout.schedulers * layout.rows * lanes, FIELDS), dtype),
+        loads=jnp.zeros(layout.schedulers * layout.rows * lanes * LOADS, dtype),
+        results=jnp.zeros(layout.schedulers * layout.rows * lanes * RESULTS, dtype),
         last=counts(layout.schedulers),
         clock=times(layout.schedulers),
         running=counts(layout.blocks),

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import NamedTuple, TypeVar
 
-import numpy as np
-
+from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.design_points import Prepared, Walked, lanes_of, prepare, reading, walk, walking
-from abstim.occupancy_vector.item_kernel import MEMORY
-from abstim.occupancy_vector.lane_state import TICKS
-from abstim.occupancy_vector.lanes import Lanes, cycles_of, joined, run
+from abstim.occupancy_vector.design_points import (
+    Prepared,
+    Walked,
+    lanes_of,
+    prepare,
+    reading,
+    walk,
+    walking,
+)
+from abstim.occupancy_vector.items import Warps, touching, warps_of
+from abstim.occupancy_vector.lane_records import ACCESS_WORD, DRAM_SECTOR, L2_SECTOR, TICKS, Lanes
+from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.trace import SECTOR_BYTES
 
-if TYPE_CHECKING:
-    from functional.launch import Launch
-    from functional.trace import Trace
-
 LATENCY = "latency"  # what limits a launch when no resource is busy
 BOUNDS = ("instruction issue", "load/store unit", "L2", "DRAM")
+OCCUPIES_BITS = ACCESS_WORD[0][1]
+MOST_KEPT = 64  # walks, and cuts, of a launch
+Made = TypeVar("Made")
 BUSY = 0.6  # of the launch: from here on a resource is named as what limits it
 
 
@@ -49,65 +55,88 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     refuse(gpus, flush)
     found: list[list[LaunchResult]] = [[] for _ in gpus]
     seconds = 0.0
-    for number, launch, trace in session.each():
+    for number, _, _ in session.each():
         progress(f"time {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
-        for k, row in enumerate(launch_on(session, number, launch, trace, gpus)):
+        for k, row in enumerate(launch_on(session, number, gpus)):
             found[k].append(row)
         seconds += perf_counter() - started - (session.prepared_seconds - before)
     return [run_result(session, gpu, rows, seconds) for gpu, rows in zip(gpus, found, strict=True)]
 
 
-def launch_on(
-    session: Session, number: int, launch: Launch, trace: Trace, gpus: Sequence[Gpu]
-) -> list[OccupancyLaunch]:
-    """One launch on every GPU. Deterministic; a GPU's result does not depend on the others."""
-    prepared: dict[tuple, Prepared] = {}
-    walked: dict[tuple, Walked] = {}
-    parts, own = [], []
-    for gpu in gpus:
-        residents, read = session.blocks_per_sm(number, gpu), reading(gpu)
-        if read not in prepared:
-            prepared[read] = prepare(session, number, trace, gpu)
-        key = (read, gpu.spec.sm_count, residents, walking(gpu, residents, launch.shared_bytes))
-        if key not in walked:
-            walked[key] = walk(prepared[read], gpu, residents, launch.shared_bytes)
-        own.append((prepared[read], walked[key]))
-        parts.append(lanes_of(*own[-1], gpu, residents))
-    ends = run_parts(parts)
-    return [
-        _result(session, number, launch, trace, gpu, *own[k], parts[k], ends[k]) for k, gpu in enumerate(gpus)
-    ]  # fmt: skip
+class TimedLaunch:
+    """One launch on any GPUs; what several of them share is made once. Not for several threads at a time."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.session, self.number = session, number
+        self.launch, self.trace = session.launch(number), session.traces.trace(number)
+        self._warps: dict[tuple, Warps] = {}
+        self._prepared: dict[tuple, Prepared] = {}
+        self._walked: dict[tuple, Walked] = {}
+
+    def design_point(self, gpu: Gpu) -> DesignPoint:
+        """The launch on a GPU, ready to run. Raises InputError for a GPU that cannot run it."""
+        session, number, trace = self.session, self.number, self.trace
+        residents, table, touch = session.blocks_per_sm(number, gpu), session.table(number, gpu), touching(gpu)
+        refuse_unsupported(gpu, table, trace.warps_per_block, residents)
+        shared = self.launch.shared_bytes
+        warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
+        prepared = _kept(self._prepared, (touch, reading(gpu)), lambda: prepare(table, trace, warps, gpu))
+        walked = _kept(
+            self._walked, (touch, walking(gpu, residents, shared)),
+            lambda: walk(table, trace, warps, gpu, residents, shared),
+        )  # fmt: skip
+        lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, gpu, residents)
+        return DesignPoint(gpu, residents, walked, lanes)
+
+    def cycles(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[int]:
+        """Cycles of the launch on design points of its own, launch latency included. Deterministic; those of a point do
+        not depend on the others."""
+        ends = run([point.lanes for point in points], threads)
+        return [
+            int(cycles_of(outcome.end).max()) + int(point.gpu.params.launch_latency_cycles)
+            for outcome, point in zip(ends, points, strict=True)
+        ]
 
 
-def run_parts(parts: Sequence[Lanes]) -> list[int]:
-    """Cycles of each part, whose lanes are the SMs of a design point; those of one layout are run together."""
-    cycles = [0] * len(parts)
-    for layout in dict.fromkeys(part.layout for part in parts):
-        numbers = [k for k, part in enumerate(parts) if part.layout == layout]
-        found = cycles_of(run(joined([parts[k] for k in numbers])).end)
-        stops = np.cumsum([len(parts[k].first) for k in numbers])
-        for k, mine in zip(numbers, np.split(found, stops[:-1]), strict=True):
-            cycles[k] = int(mine.max())
-    return cycles
+class DesignPoint(NamedTuple):
+    """A launch on a GPU."""
+
+    gpu: Gpu
+    residents: int  # thread blocks an SM holds
+    walked: Walked
+    lanes: Lanes
 
 
-def _result(
-    session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, prepared: Prepared, walked: Walked,
-    lanes: Lanes, cycles: int,
-) -> OccupancyLaunch:  # fmt: skip
-    spec, found = gpu.spec, walked.found
-    resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
-    sectors = int(found.levels["sectors"].sum()) if found else 0
-    read = int(found.levels["dram_sectors"].sum()) if found else 0
-    bounds = _bounds(prepared, lanes, spec.schedulers_per_sm, sectors, read)
+def _kept(known: dict[tuple, Made], key: tuple, make: Callable[[], Made]) -> Made:
+    """What is kept under a key, made if it is not; the oldest makes room."""
+    if key not in known:
+        if len(known) == MOST_KEPT:
+            del known[next(iter(known))]
+        known[key] = make()
+    return known[key]
+
+
+def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[OccupancyLaunch]:
+    """One launch on every GPU."""
+    timed = TimedLaunch(session, number)
+    points = [timed.design_point(gpu) for gpu in gpus]
+    return [_result(timed, point, cycles) for point, cycles in zip(points, timed.cycles(points), strict=True)]
+
+
+def _result(timed: TimedLaunch, point: DesignPoint, cycles: int) -> OccupancyLaunch:
+    gpu, trace, found = point.gpu, timed.trace, point.walked.found
+    resident = point.residents * trace.warps_per_block
+    sectors = int(found.answers["sectors"].sum()) if found else 0
+    read = int(found.answers["dram_sectors"].sum()) if found else 0
+    bounds = _bounds(point, int(trace.warp_instructions.sum()), sectors, read)
     limit = max(BOUNDS, key=bounds.__getitem__)
     if bounds[limit] < BUSY * cycles:
         limit = LATENCY
         bounds[LATENCY] = float(cycles)
     return OccupancyLaunch(
-        **launch_facts(session, number, launch, trace, gpu, cycles + gpu.params.launch_latency_cycles),
-        occupancy=min(1.0, resident / spec.max_warps_per_sm),
+        **launch_facts(timed.session, timed.number, timed.launch, trace, gpu, cycles),
+        occupancy=min(1.0, resident / gpu.spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
         caches={"l2_accesses": sectors, "dram_reads": read},
@@ -118,14 +147,14 @@ def _result(
     )
 
 
-def _bounds(prepared: Prepared, lanes: Lanes, schedulers: int, sectors: int, read: int) -> dict[str, float]:
+def _bounds(point: DesignPoint, issued: int, sectors: int, read: int) -> dict[str, float]:
     """What each resource is busy on the mean SM, by BOUNDS."""
-    rows, count = prepared.items.rows, len(lanes.first)
-    machine = lanes.machine
+    lanes, held = point.lanes, point.walked.accesses & ((1 << OCCUPIES_BITS) - 1)
+    count = len(lanes.first)
     values = (
-        rows["cycles"].sum() / (count * schedulers),
-        rows["occupies"][rows["unit"] == MEMORY].sum() / count,
-        sectors * float(machine.l2_sector[0]) / TICKS / count,
-        read * float(machine.dram_sector[0]) / TICKS / count,
+        issued / (count * lanes.layout.schedulers),
+        held.sum() / count,
+        sectors * float(lanes.machine[L2_SECTOR]) / TICKS / count,
+        read * float(lanes.machine[DRAM_SECTOR]) / TICKS / count,
     )
     return {name: float(value) for name, value in zip(BOUNDS, values, strict=True)}

@@ -8,40 +8,27 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from abstim.occupancy_vector.item_kernel import DOUBLE, MEMORY, SFU, TENSOR, TO_UNIT_CYCLES
-from abstim.occupancy_vector.lane_state import (
-    NEVER,
-    QUEUE,
-    TICKS,
-    AnyArray,
-    Layout,
-    Machine,
-    Row,
-    State,
-    Streams,
-    packed,
-    row_of,
-)
+from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.occupancy_vector.item_records import DOUBLE, MEMORY, SFU, TENSOR, TO_UNIT_CYCLES
+from abstim.occupancy_vector.lane_records import LOADS, NEVER, QUEUE, RESULTS, TICKS, Layout
+from abstim.occupancy_vector.lane_state import AnyArray, Machine, Row, State, Words, packed, row_of
 from abstim.occupancy_vector.memory_share import code_delay, through_memory
-from abstim.occupancy_vector.read_items import Item, Read
+from abstim.occupancy_vector.read_items import Item, read_access, read_item, read_late
 
 WINDOW = TICKS  # schedulers that are due in the same cycle issue in one step
-TO_UNIT = TO_UNIT_CYCLES * TICKS
-TO_ISSUE = 2 * TICKS  # fetched -> issue
-DRAIN = 6 * TICKS  # last issue -> the warp is gone
-FIRST_ISSUE = 3 * TICKS  # dispatch -> issue
+TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
+FIRST_ISSUE = DISPATCH_CYCLES * TICKS
 SPECIAL_UNITS = (SFU, DOUBLE, TENSOR)
-# What `State.kind` says of a slot's next item: its special unit, the cycles to it, the pools it works, and of the warp
-UNIT_BITS, OFFSET_SHIFT = 7, 3
-POOL_BITS = (1 << 7, 1 << 8)
-WAITING = 1 << 9
+# What `State.kind` says of a slot: its next item's special unit, the pools it works; of the warp, is it at a barrier
+UNIT_BITS = 7
+POOL_BITS = (1 << 3, 1 << 4)
+WAITING = 1 << 5
 
 
 def kind_of(item: Item) -> Array:
     """What an item needs, as `State.kind` holds it."""
-    offset = (item.unit_offset // TICKS).astype(jnp.int32)
     pools = jnp.where(item.sp > 0, POOL_BITS[0], 0) | jnp.where(item.int > 0, POOL_BITS[1], 0)
-    return item.unit | (offset << OFFSET_SHIFT) | pools
+    return item.unit | pools
 
 
 def group_of(scheduler: Array, layout: Layout) -> Array | int:
@@ -52,12 +39,12 @@ def group_of(scheduler: Array, layout: Layout) -> Array | int:
 def earliest(state: State, machine: Machine, layout: Layout) -> Array:
     """When each slot could issue, as the units stand, [scheduler, row, lane]."""
     found, kind = state.ready, state.kind
-    unit, offset = kind & UNIT_BITS, ((kind >> OFFSET_SHIFT) & 15) * TICKS
-    found = jnp.where(unit == MEMORY, jnp.maximum(found, state.memory_starts[QUEUE - 1] - offset), found)
+    unit = kind & UNIT_BITS
+    found = jnp.where(unit == MEMORY, jnp.maximum(found, state.memory_starts[QUEUE - 1]), found)
     for n, own in enumerate(SPECIAL_UNITS):
         if layout.specials[n]:
             free = (state.special_free[n] - machine.special_slack)[:, None]
-            found = jnp.where(unit == own, jnp.maximum(found, free - offset), found)
+            found = jnp.where(unit == own, jnp.maximum(found, free), found)
     for n, bit in enumerate(POOL_BITS):
         if layout.pools[n]:
             free = (state.pool_free[n] - machine.pool_slack - TO_UNIT)[:, None]
@@ -78,7 +65,7 @@ def pick(can: Array, now: Array, last: Array, layout: Layout) -> Array:
     return jnp.where(turn == layout.rows, layout.rows, chosen)
 
 
-def step(state: State, machine: Machine, streams: Streams, read: Read, layout: Layout) -> State:
+def step(state: State, machine: Machine, words: Words, layout: Layout) -> State:
     """Each scheduler that is due issues one item; blocks that are done leave, and others come."""
     can = earliest(state, machine, layout)
     first = jnp.maximum(state.clock, jnp.min(can, 1))
@@ -90,14 +77,14 @@ def step(state: State, machine: Machine, streams: Streams, read: Read, layout: L
     def one(scheduler: Array, carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
         state, opened, times = carry
         row, start = rows[scheduler], first[scheduler]
-        state, block, time = issue(state, machine, read, layout, scheduler, row, start)
+        state, block, time = issue(state, machine, words, layout, scheduler, row, start)
         return state, opened.at[scheduler].set(block), times.at[scheduler].set(time)
 
     state, opened, times = lax.fori_loop(0, layout.schedulers, one, (state, nothing, first))
     state = lax.cond(
         jnp.any(opened >= 0), partial(release, layout=layout), lambda state, *_: state, state, opened, times
     )
-    return refill_if_room(state, machine, streams, read, layout)
+    return refill_if_room(state, machine, words, layout)
 
 
 class Issued(NamedTuple):
@@ -109,7 +96,7 @@ class Issued(NamedTuple):
 
 
 def issue(
-    state: State, machine: Machine, read: Read, layout: Layout, scheduler: Array, row: Array, start: Array
+    state: State, machine: Machine, words: Words, layout: Layout, scheduler: Array, row: Array, start: Array
 ) -> tuple[State, Array, Array]:
     """Scheduler issues the next item of slot `row` at `start`; `rows`: it issues nothing. Also returns the block whose
     barrier opens, or -1, and when."""
@@ -118,14 +105,16 @@ def issue(
     slot = (scheduler * layout.rows + jnp.minimum(row, layout.rows - 1)) * lanes + jnp.arange(lanes, dtype=jnp.int32)
     old = row_of(state.rows[slot])
     position = old.position.astype(jnp.int32)
-    item, after = read(position), read(position + 1)
-    went = use_units(state, machine, layout, scheduler, go, start, item, old)
-    new, ready = next_ready(went, machine, layout, start, item, old)
+    item, after = read_item(words.items, position), read_item(words.items, position + 1)
+    went = use_units(state, machine, words, layout, scheduler, go, start, item, old)
+    state, new, ready = next_ready(went, machine, go, slot, start, item, old)
+    if not layout.perfect_memory:
+        late, delay = lateness(machine, words, old.late, after.begins)
+        new, ready = new._replace(late=old.late + late), ready + delay
     block = (row * layout.schedulers + scheduler) // layout.warps
     here = jnp.arange(layout.rows, dtype=jnp.int32)[:, None] == row
     leaves = item.exit > 0
     kind = kind_of(after) | jnp.where(item.barrier > 0, WAITING, 0)
-    state = went.state
     state = state._replace(
         ready=state.ready.at[scheduler].set(jnp.where(here, jnp.where(leaves, NEVER, ready), state.ready[scheduler])),
         kind=state.kind.at[scheduler].set(jnp.where(here, kind, state.kind[scheduler])),
@@ -140,7 +129,15 @@ def issue(
 
 
 def use_units(
-    state: State, machine: Machine, layout: Layout, scheduler: Array, go: Array, start: Array, item: Item, old: Row
+    state: State,
+    machine: Machine,
+    words: Words,
+    layout: Layout,
+    scheduler: Array,
+    go: Array,
+    start: Array,
+    item: Item,
+    old: Row,
 ) -> Issued:
     """An item's instructions on their units."""
     group = group_of(scheduler, layout)
@@ -148,7 +145,9 @@ def use_units(
     arrive = start + item.unit_offset + TO_UNIT
     on_memory = go & (item.unit == MEMORY)
     begins = jnp.maximum(arrive, state.memory_free)
-    way = through_memory(state, machine, begins, item, layout)
+    way = through_memory(
+        state, machine, begins, item, read_access(words.accesses, old.access.astype(jnp.int32)), layout
+    )
     result = jnp.where(item.unit == MEMORY, way.result, result)
     fetches = jnp.where(go, item.fetches, 0)
 
@@ -187,33 +186,47 @@ def use_units(
     return Issued(changed._replace(special_free=special_free, pool_free=pool_free), result, delay)
 
 
-def pushed(values: tuple[Array, ...], new: Array, here: Array) -> tuple[Array, ...]:
-    """Results a warp remembers with one more, which is there with all before it."""
-    shifted = (jnp.maximum(new, values[0]), *values[:-1])
-    return tuple(jnp.where(here, a, b) for a, b in zip(shifted, values, strict=True))
+def remember(times: Array, first: Array, room: int, count: Array, result: Array, here: Array) -> Array:
+    """`times` with one more result of a slot whose own begin at `first`, where `here`."""
+    place = first + count.astype(jnp.int32) % room
+    newest = jnp.where(here, result, times[place])
+    return times.at[place].set(newest, unique_indices=True, mode="promise_in_bounds")
 
 
-def waited(ready: Array, values: tuple[Array, ...], wait: Array) -> Array:
-    """`ready`, not before all results but the last `wait` - 1 are there."""
-    for n, value in enumerate(values):
-        ready = jnp.where(wait == n + 1, jnp.maximum(ready, value), ready)
-    return ready
+def waited(ready: Array, times: Array, first: Array, room: int, count: Array, mask: Array) -> Array:
+    """`ready`, not before the results of `mask` are there."""
+    back = jnp.arange(room, dtype=jnp.int32)[:, None]
+    values = times[first + (count.astype(jnp.int32) - 1 - back) % room]
+    return jnp.maximum(ready, jnp.max(jnp.where((mask >> back) & 1, values, 0), 0))
 
 
-def next_ready(went: Issued, machine: Machine, layout: Layout, start: Array, item: Item, old: Row) -> tuple[Row, Array]:
+def next_ready(
+    went: Issued, machine: Machine, go: Array, slot: Array, start: Array, item: Item, old: Row
+) -> tuple[State, Row, Array]:
     """The warp after an issue: what it remembers, and when its next item is ready."""
-    loads = pushed(old.loads, went.result, item.far > 0)
-    results = pushed(old.results, went.result, item.near > 0)
+    first, first_near = slot * LOADS, slot * RESULTS
+    loads = remember(went.state.loads, first, LOADS, old.far, went.result, go & (item.far > 0))
+    results = remember(went.state.results, first_near, RESULTS, old.near, went.result, go & (item.near > 0))
+    new = old._replace(
+        position=old.position + 1, access=old.access + (item.unit == MEMORY), far=old.far + item.far,
+        near=old.near + item.near,
+    )  # fmt: skip
     fetched = went.state.fetch_free - item.fetches * machine.fetch + TO_ISSUE
     ready = jnp.maximum(start + item.front, jnp.where(item.fetches > 0, fetched, 0))
     ready = jnp.maximum(ready, jnp.where(item.next > 0, start + item.next + went.delay, 0))
-    ready = waited(waited(jnp.maximum(ready, old.floor), loads, item.wait_far), results, item.wait_near)
-    if not layout.perfect_memory:
-        ready = ready + code_delay(machine, item.fetch_level)
+    ready = waited(jnp.maximum(ready, old.floor), loads, first, LOADS, new.far, item.wait_far)
+    ready = waited(ready, results, first_near, RESULTS, new.near, item.wait_near)
     floor = jnp.where(item.after_next > 0, start + item.after_next + went.delay, 0)
     drain = jnp.maximum(old.drain, jnp.maximum(went.result, jnp.where(item.drain > 0, start + item.drain, 0)))
     drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + DRAIN), drain)
-    return Row(old.position + 1, floor, drain, loads, results), ready
+    return went.state._replace(loads=loads, results=results), new._replace(floor=floor, drain=drain), ready
+
+
+def lateness(machine: Machine, words: Words, late: Array, begins: Array) -> tuple[Array, Array]:
+    """(is it late, how much) of the instruction line of an item that begins at instruction `begins` of its warp."""
+    place = late.astype(jnp.int32)
+    is_late = words.late_begins[place] <= begins
+    return is_late, jnp.where(is_late, code_delay(machine, read_late(words.late_answers, place)), 0)
 
 
 def meet(
@@ -248,38 +261,45 @@ def release(state: State, opened: Array, times: Array, layout: Layout) -> State:
     return state._replace(ready=ready, kind=kind)
 
 
-def refill_if_room(state: State, machine: Machine, streams: Streams, read: Read, layout: Layout) -> State:
+def refill_if_room(state: State, machine: Machine, words: Words, layout: Layout) -> State:
     """`refill`, where a lane has a free slot and a thread block for it."""
     number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
     room = (state.running == 0) & (number < machine.residents) & (state.next_block < state.stop_block)
 
-    def fill(state: State, machine: Machine, streams: Streams) -> State:
-        return refill(state, machine, streams, read, layout)
-
-    return lax.cond(jnp.any(room), fill, lambda state, *_: state, state, machine, streams)
+    return lax.cond(jnp.any(room), partial(refill, layout=layout), lambda state, *_: state, state, machine, words)
 
 
-def refill(state: State, machine: Machine, streams: Streams, read: Read, layout: Layout) -> State:
+def refill(state: State, machine: Machine, words: Words, layout: Layout) -> State:
     """Free slots take the lane's next thread blocks, one a cycle."""
     number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
     free = (state.running == 0) & (number < machine.residents)
     rank = jnp.cumsum(free, 0, dtype=jnp.int32) - free
     place = state.next_block + rank
     takes = free & (place < state.stop_block)
-    time = jnp.maximum(state.drained + TICKS, state.dispatched + TICKS * (1 + rank))
-    block = streams.dealt[jnp.where(takes, place, 0)]
+    soonest = jnp.where(takes, jnp.maximum(state.drained, state.dispatched) + TICKS * (1 - rank), -NEVER)
+    time = lax.cummax(soonest, 0) + TICKS * rank  # each a cycle after the one before, at the earliest
+    block = words.dealt[jnp.where(takes, place, 0)]
     warp = machine.warp_base + block[:, None] * layout.warps + jnp.arange(layout.warps, dtype=jnp.int32)[:, None]
     here, warps = to_slots(takes, layout), to_slots(warp, layout)
-    position = streams.starts[warps]
+    position, late = words.starts[warps], words.late_starts[warps]
+    item = read_item(words.items, position)
     ready = to_slots(time, layout) + FIRST_ISSUE
     if not layout.perfect_memory:
-        ready = ready + code_delay(machine, streams.first_levels[warps])
-    empty = jnp.zeros_like(state.rows).reshape(*here.shape, -1).at[..., 0].set(position)
-    rows = state.rows.reshape(empty.shape)
+        is_late, delay = lateness(machine, words, late, item.begins)
+        late, ready = late + is_late, ready + delay
+    rows = state.rows.reshape(*here.shape, -1)
+    first = jnp.stack([position, words.access_starts[warps], late], -1).astype(rows.dtype)
+    empty = jnp.zeros_like(rows).at[..., :3].set(first)
+
+    def cleared(times: Array) -> Array:
+        return jnp.where(here[..., None], 0, times.reshape(*here.shape, -1)).reshape(times.shape)
+
     return state._replace(
         ready=jnp.where(here, ready, state.ready),
-        kind=jnp.where(here, kind_of(read(position)), state.kind),
+        kind=jnp.where(here, kind_of(item), state.kind),
         rows=jnp.where(here[..., None], empty, rows).reshape(state.rows.shape),
+        loads=cleared(state.loads),
+        results=cleared(state.results),
         running=jnp.where(takes, layout.warps, state.running),
         drained=jnp.where(takes, -TICKS, state.drained),
         next_block=state.next_block + jnp.sum(takes, 0, dtype=jnp.int32),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int32, Int64
 
 from functional.case import Case
 from functional.errors import InputError
@@ -29,9 +29,9 @@ class BlockCounts(NamedTuple):
     """What each basic block of a program has: instructions, accesses that leave line records, those to shared memory
     by name."""
 
-    instructions: Int64[np.ndarray, " basic_block"]
-    accesses: Int64[np.ndarray, " basic_block"]
-    shared: Int64[np.ndarray, " basic_block"]
+    instructions: Int32[np.ndarray, " basic_block"]
+    accesses: Int32[np.ndarray, " basic_block"]
+    shared: Int32[np.ndarray, " basic_block"]
 
 
 def check_traces(case: Case, traces: Sequence[Trace]) -> None:
@@ -44,13 +44,13 @@ def check_traces(case: Case, traces: Sequence[Trace]) -> None:
         program = launch.program
         if id(program) not in counts:
             counts[id(program)] = block_counts(program)
-        if wrong := problem(trace, launch, counts[id(program)]):
+        if wrong := problem(trace, launch, counts[id(program)], np.arange(launch.thread_blocks)):
             raise InputError(f"{case.name}, launch {number}: the trace is not one of '{program.name}': {wrong}")
 
 
-def problem(trace: Trace, launch: Launch, counts: BlockCounts) -> str:
-    """What shows that a trace is not one of a launch, "" if nothing does."""
-    return _shape(trace, launch) or _offsets(trace) or _contents(trace, counts)
+def problem(trace: Trace, launch: Launch, counts: BlockCounts, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
+    """What shows that a trace is not one of these thread blocks of a launch, "" if nothing does."""
+    return _shape(trace, launch, thread_blocks) or _offsets(trace) or _contents(trace, counts)
 
 
 def block_counts(program: Program) -> BlockCounts:
@@ -61,12 +61,12 @@ def block_counts(program: Program) -> BlockCounts:
     return BlockCounts(*(_in_blocks(each, program) for each in chosen))
 
 
-def _shape(trace: Trace, launch: Launch) -> str:
+def _shape(trace: Trace, launch: Launch, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
     if trace.warps_per_block != launch.warps_per_block:
         return f"{trace.warps_per_block} warps a thread block, not {launch.warps_per_block}"
-    if not np.array_equal(trace.thread_blocks, np.arange(launch.thread_blocks)):
-        return f"its thread blocks are not 0 to {launch.thread_blocks - 1}"
-    warps = launch.thread_blocks * launch.warps_per_block
+    if not np.array_equal(trace.thread_blocks, thread_blocks):
+        return f"its thread blocks are not the {len(thread_blocks)} that ran"
+    warps = len(thread_blocks) * launch.warps_per_block
     lengths = [len(getattr(trace, name)) - 1 for name in STREAMS.values()]
     lengths += [len(trace.warp_instructions), len(trace.thread_instructions)]
     if set(lengths) != {warps} or len(trace.masks) != len(trace.blocks):
@@ -77,37 +77,39 @@ def _shape(trace: Trace, launch: Launch) -> str:
 def _offsets(trace: Trace) -> str:
     for stream, name in STREAMS.items():
         offsets = getattr(trace, name)
-        if offsets[0] != 0 or offsets[-1] != len(getattr(trace, stream)) or (np.diff(offsets) < 0).any():
+        if offsets[0] != 0 or offsets[-1] != len(getattr(trace, stream)) or (offsets[1:] < offsets[:-1]).any():
             return f"{name} do not rise from 0 to the number of {stream}"
     return ""
 
 
 def _contents(trace: Trace, counts: BlockCounts) -> str:
-    if (np.diff(trace.block_offsets) == 0).any():
+    if (trace.block_offsets[1:] == trace.block_offsets[:-1]).any():
         return "a warp has no basic blocks"
     if len(trace.blocks) and int(trace.blocks.max()) >= len(counts.instructions):
         return f"basic block {int(trace.blocks.max())}, and the program has {len(counts.instructions)}"
-    instructions, accesses, shared = (_by_warp(each[trace.blocks], trace.block_offsets) for each in counts)
+    instructions, accesses, shared = (_by_warp(each.take(trace.blocks), trace.block_offsets) for each in counts)
     if not np.array_equal(instructions, trace.warp_instructions):
         return "its instructions are not those of its basic blocks"
     if ((trace.thread_instructions < 0) | (trace.thread_instructions > LANES * trace.warp_instructions)).any():
         return "more active lanes than there are"
-    ends = _by_warp(more_follow(trace.records) == 0, trace.record_offsets)
-    lasts = trace.records[trace.record_offsets[1:][np.diff(trace.record_offsets) > 0] - 1]
-    if not np.array_equal(accesses, ends) or more_follow(lasts).any():
+    lengths, more = np.diff(trace.record_offsets), more_follow(trace.records)
+    lasts = more[trace.record_offsets[1:][lengths > 0] - 1]
+    if not np.array_equal(accesses, lengths - _by_warp(more, trace.record_offsets)) or lasts.any():
         return "its line records are not those of its memory accesses"
     if not np.array_equal(shared, np.diff(trace.conflict_offsets)):
         return "its bank conflicts are not those of its accesses to shared memory"
     return ""
 
 
-def _in_blocks(chosen: Bool[np.ndarray, " instruction"], program: Program) -> Int64[np.ndarray, " basic_block"]:
+def _in_blocks(chosen: Bool[np.ndarray, " instruction"], program: Program) -> Int32[np.ndarray, " basic_block"]:
     """How many of some instructions each basic block has."""
     before = np.concatenate([[0], np.cumsum(chosen)])
-    return np.array([before[block.stop] - before[block.start] for block in program.blocks])
+    return np.array([before[block.stop] - before[block.start] for block in program.blocks], np.int32)
 
 
 def _by_warp(values: np.ndarray, offsets: Int64[np.ndarray, " warp_plus_1"]) -> Int64[np.ndarray, " warp"]:
     """Sums of the values of each warp."""
-    before = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-    return before[offsets[1:]] - before[offsets[:-1]]
+    sums, some = np.zeros(len(offsets) - 1, np.int64), offsets[1:] > offsets[:-1]
+    if some.any():
+        sums[some] = np.add.reduceat(values, offsets[:-1][some], dtype=np.int64)
+    return sums

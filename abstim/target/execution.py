@@ -13,6 +13,7 @@ import msgspec
 from abstim.progress import Progress, silent
 from abstim.target import trace_cache
 from abstim.target.check_trace import check_traces
+from abstim.target.executors import chosen_executor, name_of
 from abstim.target.trace_cache import Execution, OutputCheck
 from abstim.target.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.case import Case
@@ -47,13 +48,11 @@ def execute(
     started = perf_counter()
     if isinstance(case, StoredCase):
         return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
-    key = trace_cache.execution_key(case, type(executor).__name__, instruction_budget)
+    key = trace_cache.execution_key(case, name_of(executor), instruction_budget)
     execution = kept_execution(case, key)
     from_cache = execution is not None
     if execution is None:
-        from functional.default_executor import default_executor  # not needed, and not imported, if the cache has it
-
-        execution = execute_case(case, executor or default_executor(), instruction_budget, progress)
+        execution = execute_case(case, executor or chosen_executor(), instruction_budget, progress)
         trace_cache.save(key, execution)
     return replace(execution, seconds=perf_counter() - started, from_cache=from_cache)
 
@@ -110,9 +109,7 @@ class Streaming:
 
     def in_order(self) -> Iterator[Trace]:
         """Every launch, executed from the start."""
-        from functional.default_executor import default_executor
-
-        executor = self._executor or default_executor()
+        executor = self._executor or chosen_executor()
         self._memory, count = self._case.memory.copy(), len(self._case.launches)
         for number, launch in enumerate(self._case.launches):
             started = perf_counter()

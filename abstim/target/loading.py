@@ -128,9 +128,9 @@ class LaunchedKernel(Case):
         return tuple(self._executed().printed.calls)
 
     def _executed(self) -> Memory:
-        from functional.default_executor import default_executor
+        from abstim.target.executors import chosen_executor
 
-        memory, executor = self.memory.copy(), default_executor()
+        memory, executor = self.memory.copy(), chosen_executor()
         for launch in self.launches:
             executor.run(launch, memory)
         return memory

@@ -18,7 +18,10 @@ from functional.disk.kept import Kept, key
 from functional.trace import Trace
 from functional.trace_store.coding import decode, encode
 
-MODULES = ("functional.case", "functional.default_executor", "functional.parser", "functional.trace_store.coding")
+MODULES = (
+    "functional.case", "functional.default_executor", "functional.strict_executor", "functional.parser",
+    "functional.trace_store.coding", "abstim.target.isolation.isolated_executor",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,11 @@ class LlvmExecutor:
                 self._programs[key] = known
         return known[1]
 
+    def prepare(self, program: Program) -> None:
+        """Make what a launch of the program needs, and keep it."""
+        if not self.supports(program):
+            self.oracle.prepare(program)
+
     def run(
         self,
         launch: Launch,

@@ -6,6 +6,7 @@ That is a legal execution: only what is read before the wait could tell, and suc
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +78,8 @@ def async_copy_step(slots: Slots, inst: Instruction) -> Step:
             _read(frame, inst, part, np.where(some, count, 0), data)
         for part in split(frame, inst, "shared", to(frame), lanes):
             at = frame.full(part.space.offsets(frame, inst, part.addresses, size))
+            if frame.machine.watch is not None:
+                frame.machine.watch.stores(frame, inst, part, at, size)
             chosen = ... if part.active is None else part.active
             part.space.storage(frame.machine).data[at[chosen][..., None] + np.arange(size)] = data[chosen]
         record(frame, False, size, parts)
@@ -102,6 +105,8 @@ def _read(frame: Frame, inst: Instruction, part: Lanes, count: np.ndarray, data:
     space.check_alignment(frame, inst, part.addresses, size)
     if (count == size).all():
         at = frame.full(space.offsets(frame, inst, part.addresses, size))
+        if frame.machine.watch is not None:
+            frame.machine.watch.loads(frame, inst, part, at, size)
         data[:] = space.storage(frame.machine).data[at[..., None] + np.arange(size)]
         return
     addresses = frame.full(part.addresses)
@@ -110,6 +115,8 @@ def _read(frame: Frame, inst: Instruction, part: Lanes, count: np.ndarray, data:
     last = np.where(active, addresses + lanes.astype(addresses.dtype), addresses)
     space.offsets(frame, inst, last, 1)
     first = frame.full(space.offsets(frame, inst, addresses, 1))
+    if frame.machine.watch is not None:
+        frame.machine.watch.loads(frame, inst, replace(part, active=active & (count > 0)), first, 1)
     bytes_ = space.storage(frame.machine).data
     for i in range(size):
         here = active & (count > i)

@@ -73,7 +73,10 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
         old = np.zeros((frame.count, 32), dtype)
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
-            at = frame.full(part.space.offsets(frame, inst, part.addresses, size)) >> (size.bit_length() - 1)
+            offsets = part.space.offsets(frame, inst, part.addresses, size)
+            if frame.machine.watch is not None:
+                frame.machine.watch.updates(frame, inst, part, offsets, size)
+            at = frame.full(offsets) >> (size.bit_length() - 1)
             chosen = np.ones(at.shape, bool) if part.active is None else part.active
             words = part.space.storage(frame.machine).words[size].view(dtype)
             values = [frame.full(get(frame))[chosen] for get in getters]

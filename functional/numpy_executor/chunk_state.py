@@ -15,6 +15,7 @@ from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log
+from functional.numpy_executor.sanitizer import Sanitizer
 from functional.numpy_executor.special import special_values
 from functional.numpy_executor.stack import Stack
 
@@ -62,8 +63,9 @@ class Machine:
     """Warps of `thread_blocks` (linear ids) of a launch, all on the same `memory`. Rows are warps in block order."""
 
     def __init__(
-        self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log
-    ) -> None:
+        self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log,
+        watch: Sanitizer | None = None,
+    ) -> None:  # fmt: skip
         self.code, self.launch, self.memory = code, launch, memory
         self.thread_blocks = thread_blocks
         self.warps_per_block = launch.warps_per_block
@@ -85,6 +87,9 @@ class Machine:
         for slot, symbol in code.symbol_slots.items():
             self.registers[slot] = np.full((1, 1), code.slots.address_of(symbol, memory), np.uint64)
         self._memories()
+        self.watch = watch
+        if watch is not None:
+            watch.begin(self)
 
     def _memories(self) -> None:
         launch, code = self.launch, self.code

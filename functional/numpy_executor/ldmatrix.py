@@ -77,7 +77,11 @@ def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tu
     named = np.broadcast_to(8 * matrices > _LANE, (frame.count, 32))
     parts = list(split(frame, inst, "shared", where(frame), named))
     (part,) = parts
-    rows = frame.full(part.space.offsets(frame, inst, part.addresses, 16))[:, : 8 * matrices] >> 1
+    offsets = part.space.offsets(frame, inst, part.addresses, 16)
+    if frame.machine.watch is not None:
+        look = frame.machine.watch.loads if inst.opcode == "ldmatrix" else frame.machine.watch.stores
+        look(frame, inst, part, offsets, 16)
+    rows = frame.full(offsets)[:, : 8 * matrices] >> 1
     record(frame, True, 16, parts)
     return rows[..., None] + np.arange(8), part.space.storage(frame.machine).words[2]
 

@@ -46,7 +46,11 @@ def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
         given = np.ones((1, 1), np.uint64) if second is None else second(frame)
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
-            at = frame.full(part.space.offsets(frame, inst, part.addresses, 8)) >> 3
+            offsets = part.space.offsets(frame, inst, part.addresses, 8)
+            if frame.machine.watch is not None:
+                look = frame.machine.watch.stores if operation == "init" else frame.machine.watch.updates
+                look(frame, inst, part, offsets, 8)
+            at = frame.full(offsets) >> 3
             words = part.space.storage(frame.machine).words[8]
             active = np.ones(at.shape, bool) if part.active is None else part.active
             values = frame.full(given)

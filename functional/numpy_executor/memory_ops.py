@@ -232,8 +232,10 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
         values: list[np.ndarray] = [np.zeros((1, 1), word)] * count
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
-            at = part.space.offsets(frame, inst, part.addresses, size * count) >> shift
-            words = part.space.storage(frame.machine).words[size]
+            offsets = part.space.offsets(frame, inst, part.addresses, size * count)
+            if frame.machine.watch is not None:
+                frame.machine.watch.loads(frame, inst, part, offsets, size * count)
+            at, words = offsets >> shift, part.space.storage(frame.machine).words[size]
             loaded = [words.take(at + i if i else at) for i in range(count)]
             values = loaded if part.active is None or len(parts) == 1 else [
                 np.where(part.active, new, old) for new, old in zip(loaded, values, strict=True)
@@ -264,11 +266,19 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
         lanes = None if guard is None else frame.set_guard(guard)
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
-            at = frame.full(part.space.offsets(frame, inst, part.addresses, size * count)) >> shift
-            words = part.space.storage(frame.machine).words[size]
+            offsets = part.space.offsets(frame, inst, part.addresses, size * count)
+            at, words = frame.full(offsets) >> shift, part.space.storage(frame.machine).words[size]
             chosen = ... if part.active is None else part.active
-            for i, get in enumerate(getters):
-                words[at[chosen] + i if i else at[chosen]] = frame.full(raw(get(frame)))[chosen]
+            values = [frame.full(raw(get(frame))) for get in getters]
+            if frame.machine.watch is not None:
+                frame.machine.watch.stores(frame, inst, part, offsets, size * count, _as_bytes(values))
+            for i, value in enumerate(values):
+                words[at[chosen] + i if i else at[chosen]] = value[chosen]
         record(frame, shared, size * count, parts)
 
     return step
+
+
+def _as_bytes(values: list[np.ndarray]) -> np.ndarray:
+    """Elements of vectors, as bytes [row, lane, byte]."""
+    return np.stack(values, axis=2).view(np.uint8)

@@ -15,6 +15,7 @@ from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.gather import gather
 from functional.numpy_executor.log import Log
+from functional.numpy_executor.sanitizer import Sanitizer
 from functional.numpy_executor.stack import DONE, WAITING
 from functional.program import Program
 from functional.trace import Trace, concatenate, rechunk
@@ -69,15 +70,23 @@ class NumpyExecutor:
         code = self.decode(launch.program)
         blocks = checked_blocks(launch, thread_blocks)
         warps = self.chunk_warps if not launch.program.recursive else min(self.chunk_warps, _RECURSIVE_WARPS)
-        per_chunk = max(1, warps // launch.warps_per_block)
+        per_chunk, watch = max(1, warps // launch.warps_per_block), self.watch(launch, memory)
         for first in range(0, len(blocks), per_chunk):
             chosen = blocks[first : first + per_chunk]
             with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
-                machine = Machine(code, launch, memory, chosen, self.log)
+                machine = Machine(code, launch, memory, chosen, self.log, watch)
                 used += run_chunk(machine, instruction_budget, used)
                 trace = gather(chosen, launch.warps_per_block, [machine.finish()])
                 memory.printed.add(text for _, text in sorted(machine.printed, key=lambda p: p[0]))
             yield trace
+
+    def watch(self, launch: Launch, memory: Memory) -> Sanitizer | None:
+        """What looks at every access of a launch, if anything does."""
+        return None
+
+    def prepare(self, program: Program) -> None:
+        """Make what a launch of the program needs, and keep it. Raises as `decode`."""
+        self.decode(program)
 
     def decode(self, program: Program) -> Code:
         """The decoded program, from the cache if possible. Raises PtxError if an instruction is not supported."""

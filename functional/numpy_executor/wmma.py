@@ -124,7 +124,11 @@ class _Access:
         size = max(8, fragment.kind.bits) // 8
         addresses = (base + fragment.addresses(stride, self.column_major)).astype(part.addresses.dtype)
         whole = Lanes(part.space, addresses, None, None)
-        at = part.space.offsets(frame, inst, addresses, size) >> (size.bit_length() - 1)
+        offsets = part.space.offsets(frame, inst, addresses, size)
+        if frame.machine.watch is not None:
+            look = frame.machine.watch.loads if inst.modifiers[0] == "load" else frame.machine.watch.stores
+            look(frame, inst, whole, offsets, size)
+        at = offsets >> (size.bit_length() - 1)
         if self.space == "shared":
             frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
         elif part.space.name == "shared":

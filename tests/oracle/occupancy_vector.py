@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from abstim.occupancy_vector.items import WORDS
+from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, NUMBERS
 
 CYCLE, NEVER = 64, 1 << 30
 MEMORY, SFU, DOUBLE, TENSOR = 1, 2, 3, 4
@@ -14,35 +14,51 @@ STORE, ATOMIC = 2, 3
 IN_CYCLES = {"cycles", "front", "next", "after_next", "unit_offset", "drain", "latency", "occupies"}
 
 
-def decode(words) -> dict[str, int]:
+def decode(row) -> dict[str, int]:
     """An item, times and work in ticks."""
-    found = {}
-    for word, fields in zip(words, WORDS, strict=True):
-        value = int(word) & 0xFFFFFFFF
-        for name, bits in fields:
-            scale = CYCLE if name in IN_CYCLES else CYCLE // 16 if name in ("sp", "int") else 1
-            found[name] = (value & ((1 << bits) - 1)) * scale
-            value >>= bits
+    scales = {name: CYCLE if name in IN_CYCLES else CYCLE // 16 if name in ("sp", "int") else 1
+              for name in row.dtype.names}  # fmt: skip
+    return {name: int(row[name]) * scale for name, scale in scales.items()}
+
+
+def fields(word, layout) -> dict[str, int]:
+    """A word's fields."""
+    found, value = {}, int(word) & 0xFFFFFFFF
+    for name, bits in layout:
+        found[name] = value & ((1 << bits) - 1)
+        value >>= bits
     return found
+
+
+def decode_access(word) -> dict[str, int]:
+    """An access; the time it holds the load/store unit in ticks."""
+    found = fields(word, ACCESS_WORD)
+    return found | {"occupies": found["occupies"] * CYCLE}
+
+
+def portion(time, part):
+    return time * (part + 1) // 64
 
 
 @dataclass
 class Warp:
     position: int
+    access: int
+    late: int
     ready: int
     block: int
     floor: int = 0
     drain: int = 0
     at_barrier: bool = False
-    loads: list[int] = field(default_factory=lambda: [0] * 4)
-    results: list[int] = field(default_factory=lambda: [0] * 2)
+    loads: list[int] = field(default_factory=lambda: [0] * 16)
+    results: list[int] = field(default_factory=lambda: [0] * 16)
 
 
 class Sm:
     """One lane."""
 
-    def __init__(self, layout, machine, streams, first, stop) -> None:
-        self.layout, self.machine, self.streams = layout, machine, streams
+    def __init__(self, layout, machine, residents, streams, first, stop) -> None:
+        self.layout, self.machine, self.residents, self.streams = layout, machine, residents, streams
         self.items = {}
         self.next, self.stop = first, stop
         self.slots: list[Warp | None] = [None] * (layout.rows * layout.schedulers)
@@ -56,7 +72,7 @@ class Sm:
 
     def item(self, position):
         if position not in self.items:
-            self.items[position] = decode(self.streams.words[position])
+            self.items[position] = decode(self.streams.items[position])
         return self.items[position]
 
     def run(self) -> int:
@@ -67,32 +83,39 @@ class Sm:
         return self.end
 
     def refill(self):
-        for b in range(self.machine["residents"]):
-            own = [b * self.layout.warps + k for k in range(self.layout.warps)]
-            if any(self.slots[w] for w in own) or self.next == self.stop:
+        for b in range(self.residents):
+            slots = [b * self.layout.warps + k for k in range(self.layout.warps)]
+            if any(self.slots[w] for w in slots) or self.next == self.stop:
                 continue
             time = max(self.drained[b] + CYCLE, self.dispatched + CYCLE)
-            for k, w in enumerate(own):
-                warp = self.machine["warp_base"] + int(self.streams.dealt[self.next]) * self.layout.warps + k
-                late = 0 if self.layout.perfect_memory else self.code_delay(int(self.streams.first_levels[warp]))
-                self.slots[w] = Warp(int(self.streams.starts[warp]), time + 3 * CYCLE + late, b)
+            for k, w in enumerate(slots):
+                number, own = int(self.streams.dealt[self.next]) * self.layout.warps + k, self.streams
+                places = (own.starts[number], own.access_starts[number], own.late_starts[number])
+                warp = self.slots[w] = Warp(*map(int, places), time + 3 * CYCLE, b)
+                warp.ready += self.lateness(warp)
             self.drained[b], self.dispatched = -CYCLE, time
             self.next += 1
 
-    def code_delay(self, level):
-        m = self.machine
-        if level == 0:
+    def lateness(self, warp):
+        if self.layout.perfect_memory or self.streams.late_begins[warp.late] > self.item(warp.position)["begins"]:
             return 0
+        warp.late += 1
+        return self.code_delay(fields(self.streams.late_answers[warp.late - 1], LATE_WORD))
+
+    def code_delay(self, answer):
+        m = self.machine
         l2 = m["request"] + 4 * (m["l2_sector"] + m["reply_sector"]) + m["l2_reply"] + CYCLE
-        return l2 if level == 1 else l2 + m["dram_latency"] - m["l2_reply"] + 4 * m["dram_sector"]
+        if answer["level"] < 2:
+            return portion(l2, answer["part"])
+        return l2 + portion(m["dram_latency"] + 4 * m["dram_sector"], answer["part"])
 
     def earliest(self, warp, group):
         item = self.item(warp.position)
         time, unit = warp.ready, item["unit"]
         if unit == MEMORY:
-            time = max(time, self.starts[3] - item["unit_offset"])
+            time = max(time, self.starts[3])
         elif unit:
-            time = max(time, self.special[unit, group] - self.machine["special_slack"] - item["unit_offset"])
+            time = max(time, self.special[unit, group] - self.machine["special_slack"])
         for name in ("sp", "int"):
             if item[name]:
                 time = max(time, self.pool[name, group] - self.machine["pool_slack"] - 3 * CYCLE)
@@ -121,8 +144,10 @@ class Sm:
         result, delay, arrive = 0, 0, start + item["unit_offset"] + 3 * CYCLE
         if item["unit"] == MEMORY:
             begin = max(arrive, self.memory)
-            result = self.through_memory(begin, item)
-            self.memory = begin + item["occupies"]
+            access = decode_access(self.streams.accesses[warp.access])
+            warp.access += 1
+            result = self.through_memory(begin, item, access)
+            self.memory = begin + access["occupies"]
             self.starts = [begin, *self.starts[:3]]
         elif item["unit"]:
             begin = max(arrive, self.special[item["unit"], group])
@@ -143,18 +168,14 @@ class Sm:
         ready = max(ready, warp.floor)
         warp.floor = start + item["after_next"] + delay if item["after_next"] else 0
         if item["far"]:
-            warp.loads = [max(result, warp.loads[0]), *warp.loads[:-1]]
+            warp.loads = [result, *warp.loads[:-1]]
         if item["near"]:
-            warp.results = [max(result, warp.results[0]), *warp.results[:-1]]
-        if 1 <= item["wait_far"] <= 4:
-            ready = max(ready, warp.loads[item["wait_far"] - 1])
-        if 1 <= item["wait_near"] <= 2:
-            ready = max(ready, warp.results[item["wait_near"] - 1])
-        if not self.layout.perfect_memory:
-            ready += self.code_delay(item["fetch_level"])
-        warp.ready = ready
+            warp.results = [result, *warp.results[:-1]]
+        for name, times in (("wait_far", warp.loads), ("wait_near", warp.results)):
+            ready = max([ready, *(time for n, time in enumerate(times) if item[name] >> n & 1)])
         warp.drain = max(warp.drain, result, start + item["drain"] if item["drain"] else 0)
         warp.position += 1
+        warp.ready = ready if item["exit"] else ready + self.lateness(warp)
         self.clock[s], self.last[s], self.issued = start + item["cycles"], row, self.issued + 1
         self.meet(slot, item, start + item["cycles"])
 
@@ -176,35 +197,45 @@ class Sm:
             for w in left:
                 w.at_barrier, w.ready = False, max(w.ready, time)
 
-    def through_memory(self, start, item):
+    def through_memory(self, start, item, asked):
         m = self.machine
-        here = start + item["latency"] + item["occupies"] - CYCLE
+        here = start + item["latency"] + asked["occupies"] - CYCLE
         if self.layout.perfect_memory:
             return here
-        sectors, access, level = item["sectors"], item["access"], item["level"]
+        sectors, access, level = asked["sectors"], item["access"], asked["level"]
         if not sectors:
-            return max(here, self.arrival) if level else here
+            return max(here, min(self.arrival, self.wait_for_another(here, asked))) if level else here
         leave = here + CYCLE
         if access in (STORE, ATOMIC):
             leave = self.port = max(self.port, leave) + sectors * m["store_sector"]
         cost = m["l2_atomic"] if access == ATOMIC else m["l2_sector"]
-        answer = self.l2 = max(self.l2, leave + m["request"]) + sectors * cost
-        if item["dram_sectors"]:
-            self.dram = max(self.dram, self.l2) + item["dram_sectors"] * m["dram_sector"]
-            answer = self.l2 if access == STORE else self.dram
-        answer += m["dram_latency"] if level == 2 else m["l2_reply"]
-        if access != STORE:
-            length = sectors * m["reply_sector"]
-            answer = self.reply = max(self.reply, answer - length) + length
-            self.arrival = max(self.arrival, answer)
+        answer = read = self.l2 = max(self.l2, leave + m["request"]) + sectors * cost
+        if asked["dram_sectors"]:
+            self.dram = max(self.dram, self.l2) + asked["dram_sectors"] * m["dram_sector"]
+            read = self.dram
+        if access == STORE:
+            return answer + m["l2_reply"]
+        length = sectors * m["reply_sector"]
+        self.reply = max(self.reply, answer - length) + length
+        answer = max(self.reply, read) + m["l2_reply"]
+        answer += portion(m["dram_latency"], asked["part"]) if level == 2 else 0
+        self.arrival = max(self.arrival, answer)
         return answer
+
+    def wait_for_another(self, here, asked):
+        m = self.machine
+        l2, comes = m["request"] + m["l2_reply"], here + m["request"]
+        queued = max(self.l2, comes)
+        if asked["level"] == 1:
+            return here + queued - comes + portion(l2, asked["part"])
+        return here + max(self.dram, queued) - comes + l2 + portion(m["dram_latency"], asked["part"])
 
 
 def run(lanes) -> tuple[np.ndarray, np.ndarray]:
     """(end in ticks, items issued) of each lane."""
     found = []
-    for n in range(len(lanes.first)):
-        machine = {name: int(column[n]) for name, column in lanes.machine._asdict().items()}
-        sm = Sm(lanes.layout, machine, lanes.streams, int(lanes.first[n]), int(lanes.stop[n]))
+    machine = dict(zip(NUMBERS, lanes.machine.tolist(), strict=True))
+    for first, stop in zip(lanes.first.tolist(), lanes.stop.tolist(), strict=True):
+        sm = Sm(lanes.layout, machine, lanes.residents, lanes.streams, first, stop)
         found.append((sm.run(), sm.issued))
     return np.array([end for end, _ in found]), np.array([issued for _, issued in found])

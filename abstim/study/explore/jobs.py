@@ -58,6 +58,11 @@ class Planner:
             digest.update(int(gpu.params.launch_latency_cycles).to_bytes(8, "little"))
             yield Job(digest.digest(), target, launch, gpu, blocks)
 
+    @property
+    def version(self) -> str:
+        """Of the model: another one gives other cycles."""
+        return engine_digest()
+
     def inputs(self, job: Job) -> LaunchInputs:
         """What the engine needs for a job, besides the machine."""
         return self.sessions[job.target].inputs(job.launch, job.gpu)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
-from abstim.study.explore.jobs import engine_digest
 from functional.disk.folder import cache_dir, make_folder
 from functional.terminal import note
 
@@ -18,17 +18,17 @@ MOST_BYTES = 1 << 30  # of the file
 _KEYS_A_QUERY = 500
 
 
-def store_path() -> Path:
-    """The file of this version of the engine. It can be deleted at any time."""
-    return cache_dir("explore") / f"{engine_digest()}.sqlite"
+def store_path(version: str) -> Path:
+    """The file of a version of a model. It can be deleted at any time."""
+    return cache_dir("explore") / f"{version}.sqlite"
 
 
 class Store:
     """Job key -> cycles. A file that cannot be used costs time, not correctness: it is said on stderr."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """Open or create `path`, by default `store_path()`."""
-        self._path = path or store_path()
+    def __init__(self, version: str) -> None:
+        """Open or create the file of a version."""
+        self._path = store_path(version)
         try:
             make_folder(self._path.parent)
             if self._path.is_file() and self._path.stat().st_size > MOST_BYTES:
@@ -44,7 +44,8 @@ class Store:
             for first in range(0, len(keys), _KEYS_A_QUERY):
                 part = keys[first : first + _KEYS_A_QUERY]
                 marks = ",".join("?" * len(part))
-                found |= self._database.execute(f"SELECT key, cycles FROM results WHERE key IN ({marks})", part)
+                rows = self._database.execute(f"SELECT * FROM checked WHERE key IN ({marks})", part)
+                found |= {key: _checked(key, cycles, check_sum) for key, cycles, check_sum in rows}
         except sqlite3.DatabaseError as error:
             self._replace(error)
             return {}
@@ -54,7 +55,8 @@ class Store:
         """Keep a batch, whole or not at all."""
         try:
             with self._database:
-                self._database.executemany("INSERT OR IGNORE INTO results VALUES (?, ?)", results)
+                rows = ((key, cycles, _check_sum(key, cycles)) for key, cycles in results)
+                self._database.executemany("INSERT OR IGNORE INTO checked VALUES (?, ?, ?)", rows)
         except sqlite3.DatabaseError as error:
             self._replace(error)
 
@@ -78,6 +80,18 @@ class Store:
         self._database = _open(Path(":memory:"))
 
 
+def _check_sum(key: bytes, cycles: int) -> bytes:
+    """SQLite does not tell when bits of a row change."""
+    return sha256(key + str(cycles).encode()).digest()[:8]
+
+
+def _checked(key: bytes, cycles: int, check_sum: bytes) -> int:
+    """The cycles of a row. Raises DatabaseError if they are not those that were kept."""
+    if not isinstance(key, bytes) or check_sum != _check_sum(key, cycles):
+        raise sqlite3.DatabaseError("the checksum of a row differs")
+    return cycles
+
+
 def _open(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=60)
     try:
@@ -85,7 +99,8 @@ def _open(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA synchronous = NORMAL")
         with database:
             database.execute(
-                "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, cycles INTEGER NOT NULL) WITHOUT ROWID"
+                "CREATE TABLE IF NOT EXISTS checked "
+                "(key BLOB PRIMARY KEY, cycles INTEGER NOT NULL, check_sum BLOB NOT NULL) WITHOUT ROWID"
             )
     except sqlite3.DatabaseError:
         database.close()

@@ -55,13 +55,14 @@ def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
 
     with ThreadPoolExecutor(workers) as pool:
         try:
-            yield from _as_completed({pool.submit(one, chunk) for chunk in chunks(planner, jobs, workers)})
+            yield from as_completed({pool.submit(one, chunk) for chunk in chunks(planner, jobs, workers)})
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # nothing new is started after an interrupt
             raise
 
 
-def _as_completed(waiting: Iterable[Future[Results]]) -> Iterator[Results]:
+def as_completed(waiting: Iterable[Future[Results]]) -> Iterator[Results]:
+    """What futures find, as they are done."""
     waiting = set(waiting)
     while waiting:
         done, waiting = wait(waiting, return_when=FIRST_COMPLETED)

@@ -1,6 +1,8 @@
-"""Multi-fidelity search: a quick model looks at every candidate, the engine at those it finds on the front.
+"""Multi-fidelity search: a formula looks at every candidate, the occupancy model at those the formula finds on the
+front, the detailed one at those that the occupancy model finds there.
 
-After each round the ratio of engine to model is fitted over the varied keys and corrects the model for the next one.
+On each rung, after each round, the ratio of the better model to the quicker one is fitted over the varied keys and
+corrects the quicker one for the next round: where they disagree most decides what is looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from abstim.study.explore.pareto import ranked
 from abstim.study.explore.points import Points
 
 ROUNDS = 4
+MIDDLE = 16  # points by the occupancy model for each by the detailed one
+FAILED = -1  # cycles of a point that could not be timed
 RIDGE = 1e-2  # keeps the correction near the model where points are few
 
 
@@ -45,9 +49,30 @@ class Found(NamedTuple):
     predicted_cycles: Float[np.ndarray, "point target"] | None  # by the screen alone
 
 
-def search(points: Points, screen: Screen, time: Timing, objectives: Objectives, count: int) -> Found:
-    """Time the `count` candidates that seem to be on the front, a quarter of them in each round."""
+def climb(points: Points, screen: Screen, middle: Timing, best: Timing, objectives: Objectives, count: int) -> Found:
+    """The `count` candidates that seem to be on the front, by the best model: chosen from `MIDDLE` times as many by the
+    middle one, those by the screen."""
     predicted = screen({key: values for key, values in points.columns.items() if key not in DERIVED})
+    found = search(points, predicted, middle, objectives, min(len(points), MIDDLE * count))
+    own = predicted[np.searchsorted(points.positions, found.points.positions)]
+    # what the middle model cannot time, the best one may: there the screen stays
+    last = search(found.points, np.where(found.cycles > 0, found.cycles, own), best, objectives, count)
+    return last._replace(predicted_cycles=predicted[np.searchsorted(points.positions, last.points.positions)])
+
+
+def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> Found:
+    """Every point by the analytic model, which says nothing of points that cannot be."""
+    usable = points.reasons == ""
+    cycles = np.full((len(points), len(sessions)), FAILED, np.int64)
+    if usable.any():
+        some = points.where(usable)
+        screen = analytic_screen(sessions, gpu)
+        cycles[usable] = np.ceil(screen({key: own for key, own in some.columns.items() if key not in DERIVED}))
+    return Found(points, cycles, points.reasons.tolist(), None)
+
+
+def search(points: Points, predicted: np.ndarray, time: Timing, objectives: Objectives, count: int) -> Found:
+    """Time the `count` candidates that seem to be on the front by predicted cycles, a quarter of them in each round."""
     features, corrected = _features(points), predicted
     usable = points.reasons == ""
     chosen, measured, reasons = np.zeros(0, np.int64), np.zeros((0, predicted.shape[1]), np.int64), list[str]()

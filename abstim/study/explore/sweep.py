@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, nearest
+from abstim.models import MODELS
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.study.explore.cluster import run_on_cluster
@@ -20,18 +23,19 @@ from abstim.study.explore.expressions import Expression
 from abstim.study.explore.jobs import Planner
 from abstim.study.explore.kept_cycles import Store
 from abstim.study.explore.local import run_local
+from abstim.study.explore.occupancy_jobs import OccupancyPlanner, run_occupancy
 from abstim.study.explore.points import Points, Space
 from abstim.study.explore.ranges import parse_axes
-from abstim.study.explore.screen import Found, ScreenMaker, analytic_screen, search
+from abstim.study.explore.screen import Found, Objectives, ScreenMaker, analytic_screen, by_formula, climb
 from abstim.study.explore.sensitivity import Analysis, by_regression
-from abstim.study.explore.timing import Run, Timer
+from abstim.study.explore.timing import JobPlanner, Run, Timer, Work
 from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.target.resolve import Target
 
 MULTI_FIDELITY = "multi-fidelity"
-DEFAULT_COUNT = 256  # points the engine times in a multi-fidelity search
+DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail
 RESULT_NAMES = ("cycles", "seconds", "time")
 
 
@@ -46,8 +50,15 @@ class Sweep:
     count: int | None = None
     seed: int = 0
     cluster: str = ""
+    model: str = "detailed"
 
     def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise InputError(f"no model {self.model!r}{nearest(self.model, MODELS)}; there are {', '.join(MODELS)}")
+        if self.cluster and self.model != "detailed":
+            raise InputError(f"--cluster times by the detailed model; --model {self.model} runs on this machine")
+        if self.strategy == MULTI_FIDELITY and self.model != "detailed":
+            raise InputError("--strategy multi-fidelity climbs through all models; leave --model out")
         if self.count is not None and self.count < 1:
             raise InputError(f"--points {self.count} is not a whole number above 0")
         if self.count is not None and self.strategy == "grid":
@@ -98,16 +109,42 @@ def explore(
     _check_objectives(sweep, points, targets)
     sessions = [open_session(target, progress=progress) for target in targets]
     names = _names_of(sessions)
-    run: Run = partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
-    with Store() as store:
-        timer = Timer(Planner(sessions), run, store, progress)
-        if sweep.strategy == MULTI_FIDELITY:
-            model = (screen or analytic_screen)(sessions, sweep.space.gpu)
-            timed = search(points, model, timer, partial(_objectives, sweep, names), sweep.count or DEFAULT_COUNT)
-        else:
-            timed = Found(points, *timer(points), None)
-    found = Exploration(sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, timer.work, len(points))
+    work, timed = _timed(
+        sweep, sessions, points, screen or analytic_screen, partial(_objectives, sweep, names), progress
+    )
+    found = Exploration(sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points))
     return replace(found, sensitivity=_sensitivity(found, analysis))
+
+
+def _timed(
+    sweep: Sweep, sessions: Sequence[Session], points: Points, screen: ScreenMaker, objectives: Objectives,
+    progress: Progress,
+) -> tuple[Work, Found]:  # fmt: skip
+    """Every point by the sweep's model, or those that a climb finds."""
+    if sweep.strategy == MULTI_FIDELITY:
+        quick = screen(sessions, sweep.space.gpu)
+        with (
+            _timer(sweep, "occupancy", sessions, progress) as middle,
+            _timer(sweep, "detailed", sessions, progress) as best,
+        ):
+            return best.work, climb(points, quick, middle, best, objectives, sweep.count or DEFAULT_COUNT)
+    if sweep.model == "analytic":
+        started = perf_counter()
+        found = by_formula(sessions, sweep.space.gpu, points)
+        return Work(len(points), seconds=perf_counter() - started), found
+    with _timer(sweep, sweep.model, sessions, progress) as timer:
+        return timer.work, Found(points, *timer(points), None)
+
+
+@contextmanager
+def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Progress) -> Iterator[Timer]:
+    """A model as what times points, and keeps what it finds."""
+    planner: JobPlanner = OccupancyPlanner(sessions) if model == "occupancy" else Planner(sessions)
+    run: Run = run_occupancy if model == "occupancy" else run_local
+    if sweep.cluster and model == "detailed":
+        run = partial(run_on_cluster, address=sweep.cluster)
+    with Store(planner.version) as store:
+        yield Timer(planner, run, store, progress)
 
 
 def _candidates(sweep: Sweep) -> Points:

@@ -6,19 +6,38 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Int64
 
+from abstim.gpu.config import Gpu
 from abstim.progress import Progress
-from abstim.study.explore.jobs import Job, Planner
+from abstim.session.session import Session
+from abstim.study.explore.jobs import Job
 from abstim.study.explore.kept_cycles import Store
 from abstim.study.explore.local import Results
 from abstim.study.explore.points import Points
+from abstim.study.explore.screen import FAILED
 from functional.errors import InputError
 
-Run = Callable[[Planner, Sequence[Job]], Iterator[Results]]
-FAILED = -1  # cycles of a point that could not be timed
+
+class JobPlanner(Protocol):
+    """Turns points into jobs of a model."""
+
+    sessions: Sequence[Session]
+
+    @property
+    def version(self) -> str:
+        """Of the model: another one gives other cycles."""
+        ...
+
+    def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
+        """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
+        ...
+
+
+Run = Callable[[Any, Sequence[Job]], Iterator[Results]]  # of a planner's jobs
 PLANNED_POINTS = 4096  # planned at a time, so that the first results of a large sweep are not long in coming
 
 
@@ -38,7 +57,7 @@ class Work:
 class Timer:
     """Times points; what it has timed once it knows."""
 
-    planner: Planner
+    planner: JobPlanner
     run: Run
     store: Store
     progress: Progress

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
-from abstim.gradient.recorded_kernel import KernelTime
+from abstim.gradient.recorded_kernel import RecordedKernel
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
 from abstim.study.validate import Measured
@@ -24,7 +24,7 @@ class Observations:
     `entry`: which kernel a launch is of. A launch weighs 1 / sqrt(launches of its kernel), so that kernels weigh alike.
     """
 
-    kernels: list[KernelTime]
+    kernels: list[RecordedKernel]
     measured: list[Measured]
     cycles: Float64[np.ndarray, " launch"]
     entry: Int64[np.ndarray, " launch"]
@@ -66,7 +66,7 @@ class Observations:
         return observations([self.kernels[e] for e in own], [self.measured[e] for e in own])
 
 
-def observations(kernels: Sequence[KernelTime], measured: Sequence[Measured]) -> Observations:
+def observations(kernels: Sequence[RecordedKernel], measured: Sequence[Measured]) -> Observations:
     """Kernels with what was measured of them; a kernel's launches are those measured, in the same order."""
     cycles = np.array([c for entry in measured for c in entry.cycles.values()], float)
     entry = np.repeat(np.arange(len(measured)), [len(entry.cycles) for entry in measured])
@@ -99,7 +99,7 @@ def kernels_of(
         if entry.benchmark not in sessions:
             sessions[entry.benchmark] = open_session(entry.benchmark)
         kernels.append(
-            KernelTime(sessions[entry.benchmark], names, gpus[entry.variant], list(entry.cycles), keep_bytes=0)
+            RecordedKernel(sessions[entry.benchmark], names, gpus[entry.variant], list(entry.cycles), keep_bytes=0)
         )
     return observations(kernels, table)
 

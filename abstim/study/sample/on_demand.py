@@ -8,11 +8,11 @@ from time import perf_counter
 
 from abstim.study.sample.thread_blocks import ThreadBlocks
 from abstim.target.execution import default_budget
+from abstim.target.executors import chosen_executor
 from abstim.target.trace_cache import OutputCheck
 from abstim.target.workloads.dependence import signatures
 from abstim.target.workloads.lazy_launches import execute_launch
 from functional.case import Case
-from functional.default_executor import default_executor
 from functional.launch import Launch
 from functional.trace import Trace
 
@@ -42,7 +42,7 @@ class OnDemand:
         self._lock, self._executing = Lock(), Lock()
         self._finished = 0  # launches executed to their end, where that matters
         self._memory = None if given else case.memory.copy()
-        self._executor = default_executor()
+        self._executor = chosen_executor()
         self._opened: dict[int, ThreadBlocks] = {
             number: ThreadBlocks(launch, self._run, trace)
             for number, (launch, trace) in enumerate(zip(case.launches, given, strict=False))

@@ -1,0 +1,179 @@
+"""A target's kernels by the occupancy model, as functions of latencies: cycles with derivatives carried along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from abstim.gpu.config import Gpu
+from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
+from abstim.gradient.parameter_vector import gpu_at
+from abstim.gradient.timed_kernel import TimedKernel
+from abstim.occupancy_vector.compiled_lanes import run_with_derivatives
+from abstim.occupancy_vector.design_points import (
+    Walked,
+    lanes_of,
+    numbers_of,
+    prepared_of,
+    queue_of,
+    walk,
+    walking,
+)
+from abstim.occupancy_vector.item_records import MEMORY, POOLS
+from abstim.occupancy_vector.items import (
+    LATENCIES,
+    Items,
+    Warps,
+    counted_in,
+    cut,
+    touching,
+    units_of,
+    warps_of,
+    work_a_cycle,
+)
+from abstim.occupancy_vector.lane_records import DUAL_WIDTH, NUMBERS, TERMS, TICKS, WORK_A_CYCLE, Lanes
+from abstim.occupancy_vector.lanes import cycles_of
+from functional.trace import Trace
+from precharacterize import LatencyTable
+from precharacterize.classify import latency_class
+
+if TYPE_CHECKING:
+    from abstim.session.session import Session
+    from abstim.target.resolve import Target
+
+# The parameter that each latency of the load/store unit is
+MEMORY_PARAMETERS = {
+    "shared": "shared_latency_cycles",
+    "const": "const_latency_cycles",
+    "l1d": "l1d_latency_cycles",
+    "atomic": "atomic_latency_cycles",
+}
+AT_ONCE = DUAL_WIDTH - 1  # parameters of one run
+
+
+class OccupancyKernel(TimedKernel):
+    """By the occupancy model.
+
+    At whole cycles (64ths of one for service times) it is exactly what that model says. In between it is linear: the
+    schedule is that of the nearest such point, frozen, and so is what each time was the latest of.
+    """
+
+    def __init__(
+        self,
+        target: Target | Session,
+        names: Sequence[str],
+        gpu: str | Gpu = "gtx480",
+        launches: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(target, names, gpu, launches)
+        self._warps: dict[tuple, Warps] = {}
+        self._walks: dict[tuple, Walked] = {}
+        self._lock = Lock()
+
+    def by_launch(
+        self, values: Float64[np.ndarray, " name"]
+    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
+        """Cycles of each launch, and their gradient."""
+        base = self.base(values)
+        gpu = gpu_at(self.gpu, base)
+        found = [self._timed(number, gpu) for number in self.launches]
+        gradient = np.array([slope for _, slope in found])
+        moved = np.asarray(values, float) - np.array(list(base.values()), float)
+        return np.array([cycles for cycles, _ in found], float) + gradient @ moved, gradient
+
+    def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
+        """What the model says at the base point of some values."""
+        from abstim.occupancy_vector.occupancy_model import launch_on
+
+        gpu = gpu_at(self.gpu, self.base(values))
+        return np.array([launch_on(self.session, number, [gpu])[0].cycles for number in self.launches], float)
+
+    def _timed(self, number: int, gpu: Gpu) -> tuple[int, Float64[np.ndarray, " name"]]:
+        """Cycles of a launch, and their gradient."""
+        point = self._point(number, gpu)
+        gradient = np.array([float(name == "launch_latency_cycles") for name in self.names])
+        last = np.zeros(0)
+        for first in range(0, len(self.names), AT_ONCE):
+            names = self.names[first : first + AT_ONCE]
+            ends = run_with_derivatives(point.lanes, term_slopes(point, names), number_slopes(point, names))
+            last = ends[ends[:, 0] == ends[:, 0].max()]
+            gradient[first : first + len(names)] += last[:, 1 : 1 + len(names)].mean(0) / TICKS
+        cycles = int(cycles_of(last[:1, 0].astype(np.int64))[0])
+        return cycles + int(gpu.params.launch_latency_cycles), gradient
+
+    def _point(self, number: int, gpu: Gpu) -> Point:
+        launch, trace = self.session.launch(number), self.session.traces.trace(number)
+        table, residents = self.session.table(number, gpu), self.session.blocks_per_sm(number, gpu)
+        touch, walked = (number, touching(gpu)), (number, walking(gpu, residents, launch.shared_bytes))
+        with self._lock:
+            if touch not in self._warps:
+                self._warps[touch] = warps_of(table, trace, gpu)
+            warps = self._warps[touch]
+            if walked not in self._walks:
+                self._walks[walked] = walk(table, trace, warps, gpu, residents, launch.shared_bytes)
+        classes = np.array([LATENCIES.index(latency_class(i)) for i in launch.program.instructions], np.int64)
+        items = cut(table, trace, warps, gpu, classes)
+        lanes = lanes_of(prepared_of(items), self._walks[walked], warps, trace.warps_per_block, gpu, residents)
+        return Point(gpu, table, trace, warps, items, classes, self._walks[walked], lanes)
+
+
+class Point(NamedTuple):
+    """A launch on a design point."""
+
+    gpu: Gpu
+    table: LatencyTable
+    trace: Trace
+    warps: Warps
+    items: Items
+    classes: Int64[np.ndarray, " instr"]
+    walked: Walked
+    lanes: Lanes
+
+
+def number_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "number name"]:
+    """How each of NUMBERS changes with each parameter, ticks a cycle: they are linear in them."""
+    slopes = np.zeros((len(NUMBERS), len(names)))
+    gpu, count = point.gpu, len(point.walked.dealt)
+    for k, name in enumerate(names):
+        if name in {f.name for f in fields(Params)}:
+            more: dict[str, Any] = {name: getattr(gpu.params, name) + 1}
+            moved = replace(gpu, params=replace(gpu.params, **more))
+            both = (numbers_of(own, point.walked.found, count) for own in (moved, gpu))
+            slopes[:, k] = np.subtract(*both) * TICKS
+        elif name == "initiation_cycles.sfu":
+            slopes[NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS
+    return slopes
+
+
+def term_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "item term name"]:
+    """How each of TERMS of each item changes with each parameter, ticks a cycle."""
+    rows = point.items.rows
+    slopes = np.zeros((len(rows), len(TERMS), len(names)))
+    for k, name in enumerate(names):
+        section, _, key = name.partition(".")
+        for n, latency in enumerate(LATENCIES):
+            if name == MEMORY_PARAMETERS.get(latency) or (section == "latency_cycles" and key == latency):
+                for term in ("next", "after_next", "drain", "latency"):
+                    slopes[:, TERMS.index(term), k] += TICKS * (rows[f"{term}_of"] == n)
+        if section == "initiation_cycles":
+            slopes[:, :, k] += _initiation_slopes(point, key)
+    return slopes
+
+
+def _initiation_slopes(point: Point, name: str) -> Float64[np.ndarray, "item term"]:
+    """Of a class's initiation: its special unit is held longer, or its pool has more work."""
+    rows, own = point.items.rows, INSTRUCTION_CLASSES.index(name) + 1
+    slopes = np.zeros((len(rows), len(TERMS)))
+    operation = point.gpu.pipeline.operation(name)
+    units = units_of(point.gpu, operation.unit)
+    held = (rows["latency_of"] == own) & (rows["unit"] != MEMORY) & (operation.initiation_cycles >= units)
+    slopes[:, TERMS.index("occupies")] = TICKS / units * held
+    counted = counted_in(point.table, point.trace, point.warps, point.gpu, point.classes == own)
+    for pool, factor in zip(POOLS, work_a_cycle(point.table, point.trace, point.gpu), strict=True):
+        slopes[:, TERMS.index(pool)] = counted.rows[pool] * factor * TICKS / WORK_A_CYCLE
+    return slopes

@@ -1,0 +1,148 @@
+"""Lanes as arrays: one JAX program over all of them, on whatever JAX computes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Int32
+
+from abstim.analytic.kept_programs import kept_programs
+from abstim.occupancy_vector.items import words_of
+from abstim.occupancy_vector.lane_records import LIMIT_TICKS, NUMBERS, TICKS, Lanes, Layout, Outcome
+from abstim.occupancy_vector.lane_state import Machine, State, Words, new_state
+from abstim.occupancy_vector.scheduler_step import refill, step
+from functional.errors import InputError
+
+LANE_BUCKET = 8  # lanes are padded to a power of two times this
+MOST_ITEMS = (1 << 31) - 1  # positions are 32 bits wide
+
+
+def run_arrays(parts: Sequence[Lanes]) -> list[Outcome]:
+    """Run every lane of every part, those of one layout together. Raises InputError for what arrays cannot hold."""
+    found: list[Outcome] = [Outcome(np.zeros(0, np.int64), np.zeros(0, np.int64))] * len(parts)
+    for layout in dict.fromkeys(part.layout for part in parts):
+        numbers = [k for k, part in enumerate(parts) if part.layout == layout]
+        end, issued = _run_layout(layout, [parts[k] for k in numbers])
+        stops = np.cumsum([len(parts[k].first) for k in numbers])[:-1]
+        for k, *own in zip(numbers, np.split(end, stops), np.split(issued, stops), strict=True):
+            found[k] = Outcome(*own)
+    return found
+
+
+def _run_layout(layout: Layout, parts: Sequence[Lanes]) -> Outcome:
+    words, machine, first, stop = joined(parts)
+    count = len(first)
+    padded = LANE_BUCKET
+    while padded < count:
+        padded *= 2
+    rows = np.minimum(np.arange(padded), count - 1)
+    ends = np.where(np.arange(padded) < count, stop[rows], first[rows]).astype(np.int32)  # idle lanes have no blocks
+    numbers = Machine(*(jnp.asarray(column[rows]) for column in machine))
+    with kept_programs():
+        state = run_words(numbers, _bucketed(words), first[rows], ends, layout)
+    if int(latest(state)) >= LIMIT_TICKS:
+        raise InputError(
+            f"the arrays of the occupancy model count up to {LIMIT_TICKS // TICKS:,} cycles a launch, and this one "
+            "takes longer; use --model detailed"
+        )
+    return Outcome(np.asarray(state.end)[:count].astype(np.int64), np.asarray(state.issued)[:count].astype(np.int64))
+
+
+@partial(jax.jit, static_argnames=("layout",))
+def run_words(machine: Machine, words: Words, first: Array, stop: Array, layout: Layout) -> State:
+    """All lanes to their ends; times in the type of the machine's numbers."""
+    state = new_state(layout, first, stop, machine.request.dtype)
+    state = refill(state, machine, words, layout)
+
+    def goes_on(state: State) -> Array:
+        return lanes_left(state) & (latest(state) < LIMIT_TICKS)
+
+    return lax.while_loop(goes_on, lambda s: step(s, machine, words, layout), state)
+
+
+def lanes_left(state: State) -> Array:
+    """Has any lane work left?"""
+    return jnp.any(state.running > 0) | jnp.any(state.next_block < state.stop_block)
+
+
+def latest(state: State) -> Array:
+    """The latest time a scheduler or a server has come to: stores run ahead of the clocks."""
+    lanes = (
+        state.clock.max(0), state.special_free.max((0, 1)), state.pool_free.max((0, 1)), state.memory_free,
+        state.fetch_free, state.l2_free, state.dram_free, state.port_free, state.reply_free,
+    )  # fmt: skip
+    return jnp.max(jnp.stack(lanes))
+
+
+def _bucketed(words: Words) -> Words:
+    """Padded to powers of two, so that compiled programs serve many launches."""
+
+    def padded(values: np.ndarray) -> np.ndarray:
+        room = 1 << max(6, (len(values) - 1).bit_length())
+        return np.concatenate([values, np.zeros((room - len(values), *values.shape[1:]), values.dtype)])
+
+    return Words(*(padded(np.asarray(column)) for column in words))
+
+
+class _Pile:
+    """Arrays one behind the other, each there once."""
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+        self._starts: dict[int, int] = {}
+        self._length = 0
+
+    def start_of(self, array: np.ndarray) -> int:
+        """Where an array begins, which is put there if it is not yet."""
+        if id(array) not in self._starts:
+            self._starts[id(array)] = self._length
+            self.arrays.append(array)
+            self._length += len(array)
+        return self._starts[id(array)]
+
+
+def joined(
+    parts: Sequence[Lanes],
+) -> tuple[Words, Machine, Int32[np.ndarray, " lane"], Int32[np.ndarray, " lane"]]:
+    """Words and numbers of all lanes, and where each one's thread blocks begin and end. Parts may share streams."""
+    items, accesses, lates, levels, dealt = (_Pile() for _ in range(5))
+    warps: list[tuple[np.ndarray, ...]] = []
+    bases, first, stop, base = [], [], [], 0
+    for part in parts:
+        own = part.streams
+        late = lates.start_of(own.late_begins)
+        levels.start_of(own.late_answers)
+        warps.append(
+            (own.starts + items.start_of(own.items), own.access_starts + accesses.start_of(own.accesses),
+             own.late_starts + late)
+        )  # fmt: skip
+        blocks = dealt.start_of(own.dealt)
+        first.append(part.first + blocks)
+        stop.append(part.stop + blocks)
+        bases.append(np.full(len(part.first), base))
+        base += len(own.starts)
+    piles = [np.concatenate(pile.arrays) for pile in (accesses, lates, levels, dealt)]
+    if max(map(len, (*piles, *items.arrays))) > MOST_ITEMS or base > MOST_ITEMS:
+        raise InputError(f"more than the {MOST_ITEMS:,} items, accesses or warps at once that arrays hold")
+    starts = [np.concatenate(column).astype(np.int32) for column in zip(*warps, strict=True)]
+    words = Words(
+        np.concatenate([words_of(rows) for rows in items.arrays]), starts[0], piles[0], starts[1], starts[2], *piles[1:]
+    )
+    return words, _machine(parts, bases), _int32(first), _int32(stop)
+
+
+def _int32(arrays: Sequence[np.ndarray]) -> Int32[np.ndarray, " lane"]:
+    return np.concatenate(arrays).astype(np.int32)
+
+
+def _machine(parts: Sequence[Lanes], bases: Sequence[np.ndarray]) -> Machine:
+    counts = [len(part.first) for part in parts]
+    numbers = np.repeat(np.stack([part.machine for part in parts]), counts, 0).astype(np.int32)
+    residents = np.repeat([part.residents for part in parts], counts).astype(np.int32)
+    columns = {name: numbers[:, k] for k, name in enumerate(NUMBERS)}
+    return Machine(**columns, residents=residents, warp_base=_int32(bases))

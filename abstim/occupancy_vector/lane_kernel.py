@@ -1,0 +1,434 @@
+"""A lane from its first thread block to its last, compiled (docs/occupancy-vector.md, "A step")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.occupancy_vector.item_records import ATOMIC, DRAM, FIRST, MEMORY, STORE, TO_UNIT_CYCLES
+from abstim.occupancy_vector.lane_records import (
+    AFTER_NEXT,
+    ARRIVAL,
+    DISPATCHED,
+    DRAM_FREE,
+    DRAM_LATENCY,
+    DRAM_SECTOR,
+    END,
+    FETCH,
+    FETCH_FREE,
+    GONE,
+    L2_ATOMIC,
+    L2_FREE,
+    L2_REPLY,
+    L2_SECTOR,
+    LATENCY,
+    LOADS,
+    MEMORY_FREE,
+    NEXT,
+    OCCUPIES,
+    PARTS,
+    POOL_SLACK,
+    PORT_FREE,
+    QUEUE,
+    REPLY_FREE,
+    REPLY_SECTOR,
+    REQUEST,
+    RESULTS,
+    RUNNING,
+    SP_WORK,
+    SPECIAL_SLACK,
+    STORE_SECTOR,
+    TERMS,
+    TICKS,
+    TO_DRAIN,
+    WAITING,
+)
+from abstim.occupancy_vector.times import at, earlier, get, later, portion, put, zero
+from functional.disk.compile import jit
+
+TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
+FIRST_ISSUE = DISPATCH_CYCLES * TICKS
+SPECIALS, POOLS = 3, 2  # special units and pools of a group of schedulers
+OCCUPIES_MASK, LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = 255, 8, 10, 18, 26  # ACCESS_WORD
+SP, INT = 1, 2  # Lane.pools
+FAR_OFF = 1 << 62
+CHECK_STEPS = 1 << 12  # between two looks at whether the caller has had enough
+
+
+@jit
+def find_bounds(lane, shape, m, s):
+    """The earliest issues that units allow a scheduler: Lane.unit_bounds by special unit, Lane.pool_bounds by pools."""
+    g = s if shape.sub_cores else 0
+    special, pools = lane.unit_bounds, lane.pool_bounds
+    special[MEMORY] = at(get(lane.memory_starts, QUEUE - 1))
+    for n in range(SPECIALS):
+        special[MEMORY + 1 + n] = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, SPECIAL_SLACK))
+    slack = at(get(m, POOL_SLACK)) + TO_UNIT
+    pools[SP] = at(get(lane.pool_free, POOLS * g)) - slack
+    pools[INT] = at(get(lane.pool_free, POOLS * g + 1)) - slack
+    pools[SP | INT] = max(pools[SP], pools[INT])
+
+
+@jit
+def pick(lane, shape, m, s):
+    """Lane.picked: the tick and row of the scheduler's next issue; FAR_OFF: it has none. Returns the tick."""
+    find_bounds(lane, shape, m, s)
+    clock, first = at(get(lane.clock, s)), s * shape.rows
+    begin = 0 if shape.priority else lane.last[s] + 1
+    time, row = soonest(lane, first, begin, shape.rows, clock, FAR_OFF)
+    if time > clock and begin:
+        other, other_row = soonest(lane, first, 0, begin, clock, time)
+        if other < time:
+            time, row = other, other_row
+    lane.picked[s, 0], lane.picked[s, 1] = max(time, clock), row
+    return lane.picked[s, 0]
+
+
+@jit
+def soonest(lane, first, begin, stop, clock, best):
+    """(tick, row) of the first row of `begin` .. `stop` - 1 that can issue by `clock`, or soonest, before `best`."""
+    row = begin
+    for r in range(begin, stop):
+        slot = np.uint64(first + r)  # without a sign, Numba does not look whether it counts from the end
+        time = max(lane.due[slot], max(lane.unit_bounds[lane.units[slot]], lane.pool_bounds[lane.pools[slot]]))
+        if time < best:
+            best, row = time, r
+            if time <= clock:
+                break
+    return best, row
+
+
+@jit
+def wake(lane, slot, time):
+    """A slot's warp can issue its next item at `time`."""
+    put(lane.ready, slot, time)
+    lane.due[slot] = at(time)
+
+
+@jit
+def begin_of(lane, shape, m, s, slot):
+    """When a scheduler issues what it has picked: the tick of `pick`, as a time."""
+    g, unit = s if shape.sub_cores else 0, np.int64(lane.units[slot])
+    time = later(get(lane.clock, s), get(lane.ready, slot))
+    if unit == MEMORY:
+        time = later(time, get(lane.memory_starts, QUEUE - 1))
+    elif unit:
+        time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - get(m, SPECIAL_SLACK))
+    for n in range(POOLS):
+        if lane.pools[slot] & (1 << n):
+            time = later(time, get(lane.pool_free, POOLS * g + n) - at(get(m, POOL_SLACK)) - TO_UNIT)
+    return time
+
+
+@jit
+def wait_for_another(lane, m, level, part, here):
+    """When data is there that another access has asked for: part of the way, and what waits at L2 and DRAM now; not
+    later than all data asked for."""
+    l2, servers = get(m, REQUEST) + get(m, L2_REPLY), lane.servers
+    at_l2 = later(get(servers, L2_FREE), here + get(m, REQUEST))
+    waits = at_l2 - (here + get(m, REQUEST))
+    if level == DRAM:
+        waits = waits + (later(get(servers, DRAM_FREE), at_l2) - at_l2)
+        wait = l2 + portion(get(m, DRAM_LATENCY), part)
+    else:
+        wait = portion(l2, part)
+    return earlier(here + wait + waits, get(servers, ARRIVAL))
+
+
+@jit
+def beyond_l1d(lane, m, kind, word, here):
+    """When an access is answered that the first level has at `here`: sectors asked of the SM's share of L2 and DRAM."""
+    level, sectors, dram = (word >> LEVEL_SHIFT) & 3, (word >> SECTORS_SHIFT) & 255, (word >> DRAM_SHIFT) & 255
+    part, servers = ((word >> PART_SHIFT) & (PARTS - 1)) + 1, lane.servers
+    if sectors == 0:
+        return here if level == FIRST else later(here, wait_for_another(lane, m, level, part, here))
+    leave = here + TICKS
+    if kind == STORE or kind == ATOMIC:  # noqa: SIM109 (Numba would make a tuple)
+        leave = later(get(servers, PORT_FREE), leave) + get(m, STORE_SECTOR) * sectors
+        put(servers, PORT_FREE, leave)
+    cost = get(m, L2_ATOMIC) if kind == ATOMIC else get(m, L2_SECTOR)
+    answer = later(get(servers, L2_FREE), leave + get(m, REQUEST)) + cost * sectors
+    put(servers, L2_FREE, answer)
+    read = answer
+    if dram:
+        read = later(get(servers, DRAM_FREE), answer) + get(m, DRAM_SECTOR) * dram
+        put(servers, DRAM_FREE, read)
+    if kind == STORE:
+        return answer + get(m, L2_REPLY)
+    length = get(m, REPLY_SECTOR) * sectors
+    answer = later(get(servers, REPLY_FREE), answer - length) + length
+    put(servers, REPLY_FREE, answer)
+    answer = later(answer, read) + get(m, L2_REPLY)
+    if level == DRAM:
+        answer = answer + portion(get(m, DRAM_LATENCY), part)
+    put(servers, ARRIVAL, later(get(servers, ARRIVAL), answer))
+    return answer
+
+
+@jit
+def code_delay(m, answer):
+    """How late an instruction line is: four sectors, from L2 or from DRAM."""
+    level, part = answer & 3, (answer >> 2) + 1
+    l2 = get(m, REQUEST) + (get(m, L2_SECTOR) + get(m, REPLY_SECTOR)) * 4 + get(m, L2_REPLY) + TICKS
+    if level == DRAM:
+        return l2 + portion(get(m, DRAM_LATENCY) + get(m, DRAM_SECTOR) * 4, part)
+    return portion(l2, part)
+
+
+@jit
+def use_memory(lane, streams, shape, m, warp, arrive, latency):
+    """The result of a memory instruction that comes to the load/store unit at `arrive`."""
+    word = np.int64(streams.accesses[warp.access])
+    warp.access += 1
+    held = (word & OCCUPIES_MASK) * TICKS
+    begin = later(arrive, get(lane.servers, MEMORY_FREE))
+    put(lane.servers, MEMORY_FREE, begin + held)
+    for n in range(QUEUE - 1, 0, -1):
+        put(lane.memory_starts, n, get(lane.memory_starts, n - 1))
+    put(lane.memory_starts, 0, begin)
+    here = begin + latency + (held - TICKS)
+    if shape.perfect:
+        return here
+    return beyond_l1d(lane, m, streams.items[warp.item].access, word, here)
+
+
+@jit
+def use_special(lane, streams, unit, begin_k, arrive):
+    """The result of an instruction that comes to special unit `unit` (an index of Lane.special_free) at `arrive`."""
+    begin = later(arrive, get(lane.special_free, unit))
+    put(lane.special_free, unit, begin + get(streams.terms, begin_k + OCCUPIES))
+    return begin + get(streams.terms, begin_k + LATENCY)
+
+
+@jit
+def use_pools(lane, streams, slot, g, terms, start):
+    """The work of an item's instructions goes to their pools; returns how late it begins, at most."""
+    arrive = start + TO_UNIT
+    delay = start - start
+    for n in range(POOLS):
+        if lane.pools[slot] & (1 << n):
+            begin = later(arrive, get(lane.pool_free, POOLS * g + n))
+            delay = later(delay, begin - arrive)
+            put(lane.pool_free, POOLS * g + n, begin + get(streams.terms, terms + SP_WORK + n))
+    return delay
+
+
+@jit
+def fetched(lane, m, item, start):
+    """When the front end has the next item."""
+    ready = start + item.front * TICKS
+    if item.fetches:
+        granted = later(get(lane.servers, FETCH_FREE), ready - TO_ISSUE)
+        put(lane.servers, FETCH_FREE, granted + get(m, FETCH) * item.fetches)
+        ready = later(ready, granted + TO_ISSUE)
+    return ready
+
+
+@jit
+def remember(times, first, room, number, result):
+    """Result `number` of a warp."""
+    put(times, first + number % room, result)
+
+
+@jit
+def wait_for(times, first, room, count, mask, ready):
+    """`ready`, not before the results of `mask` are there."""
+    n = count - 1
+    while mask:
+        if mask & 1:
+            ready = later(ready, get(times, first + n % room))
+        mask >>= 1
+        n -= 1
+    return ready
+
+
+@jit
+def wait(lane, streams, slot, warp, item, terms, start, delay, ready):
+    """`ready`, not before what the warp's next item needs."""
+    if item.next:
+        ready = later(ready, start + get(streams.terms, terms + NEXT) + delay)
+    ready = later(ready, get(lane.floor, slot))
+    if item.after_next:
+        put(lane.floor, slot, start + get(streams.terms, terms + AFTER_NEXT) + delay)
+    else:
+        put(lane.floor, slot, start - start)
+    ready = wait_for(lane.loads, slot * LOADS, LOADS, warp.far, np.int64(item.wait_far), ready)
+    return wait_for(lane.results, slot * RESULTS, RESULTS, warp.near, np.int64(item.wait_near), ready)
+
+
+@jit
+def load_item(lane, streams, slot, warp):
+    """The slot learns what its next item needs."""
+    item = streams.items[warp.item]
+    lane.units[slot], lane.pools[slot] = item.unit, (SP if item.sp else 0) | (INT if item.int else 0)
+
+
+@jit
+def is_late(streams, warp):
+    """Is the instruction line of a slot's next item late? Then it is not again."""
+    late = streams.late_begins[warp.late] <= streams.items[warp.item].begins
+    warp.late += late
+    return late
+
+
+@jit
+def issue(lane, streams, shape, m, s, slot, progress):
+    """A scheduler issues the next item of a slot's warp."""
+    warp, start = lane.warps[slot], get(lane.begins, s)
+    item, terms, g = streams.items[warp.item], warp.item * len(TERMS), s if shape.sub_cores else 0
+    arrive, result = start + (item.unit_offset * TICKS + TO_UNIT), start - start
+    if item.unit == MEMORY:
+        result = use_memory(lane, streams, shape, m, warp, arrive, get(streams.terms, terms + LATENCY))
+    elif item.unit:
+        result = use_special(lane, streams, SPECIALS * g + item.unit - MEMORY - 1, terms, arrive)
+    delay = use_pools(lane, streams, slot, g, terms, start)
+    ready = fetched(lane, m, item, start)
+    if item.far:
+        remember(lane.loads, slot * LOADS, LOADS, warp.far, result)
+        warp.far += 1
+    if item.near:
+        remember(lane.results, slot * RESULTS, RESULTS, warp.near, result)
+        warp.near += 1
+    ready = wait(lane, streams, slot, warp, item, terms, start, delay, ready)
+    drain = later(get(lane.drain, slot), result)
+    if item.drain:
+        drain = later(drain, start + get(streams.terms, terms + TO_DRAIN))
+    put(lane.drain, slot, drain)
+    put(lane.clock, s, start + item.cycles * TICKS)
+    progress.issued += 1
+    if item.exit:
+        leave(lane, shape, slot, start + item.cycles * TICKS, progress)
+        return
+    warp.item += 1
+    load_item(lane, streams, slot, warp)
+    if not shape.perfect and is_late(streams, warp):
+        ready = ready + code_delay(m, streams.late_answers[warp.late - 1])
+    wake(lane, slot, ready)
+    if item.barrier:
+        warp.state, lane.due[slot] = WAITING, FAR_OFF
+        lane.blocks[warp.block].waiting += 1
+        open_barrier(lane, shape, warp.block, start + item.cycles * TICKS)
+
+
+@jit
+def leave(lane, shape, slot, time, progress):
+    """A warp has issued its last item, up to `time`."""
+    warp = lane.warps[slot]
+    warp.state, lane.due[slot] = GONE, FAR_OFF
+    b = warp.block
+    drain = later(get(lane.drain, slot), time + (DRAIN - TICKS))
+    put(lane.drained, b, later(get(lane.drained, b), drain))
+    lane.blocks[b].running -= 1
+    progress.running -= 1
+    if lane.blocks[b].running:
+        open_barrier(lane, shape, b, time)
+        return
+    put(lane.servers, END, later(get(lane.servers, END), get(lane.drained, b)))
+    progress.freed = 1
+
+
+@jit
+def open_barrier(lane, shape, b, time):
+    """If all warps of block `b` wait at their barrier, they go on."""
+    block = lane.blocks[b]
+    if block.waiting < block.running:
+        return
+    block.waiting = 0
+    for w in range(b * shape.warps, (b + 1) * shape.warps):
+        slot = (w % shape.schedulers) * shape.rows + w // shape.schedulers
+        if lane.warps[slot].state == WAITING:
+            lane.warps[slot].state = RUNNING
+            wake(lane, slot, later(get(lane.ready, slot), time))
+
+
+@jit
+def enter(lane, streams, shape, m, b, k, number, time):
+    """Warp `number` of the launch begins in warp slot `k` of block slot `b`, dispatched at `time`."""
+    w, zero = b * shape.warps + k, time - time
+    slot = (w % shape.schedulers) * shape.rows + w // shape.schedulers
+    warp = lane.warps[slot]
+    warp.item, warp.access = streams.starts[number], streams.access_starts[number]
+    warp.late, warp.state, warp.block = streams.late_starts[number], RUNNING, b
+    warp.far = warp.near = 0
+    load_item(lane, streams, slot, warp)
+    ready = time + FIRST_ISSUE
+    if not shape.perfect and is_late(streams, warp):
+        ready = ready + code_delay(m, streams.late_answers[warp.late - 1])
+    wake(lane, slot, ready)
+    put(lane.floor, slot, zero)
+    put(lane.drain, slot, zero)
+    for n in range(LOADS):
+        put(lane.loads, slot * LOADS + n, zero)
+    for n in range(RESULTS):
+        put(lane.results, slot * RESULTS + n, zero)
+
+
+@jit
+def refill(lane, streams, shape, m, progress):
+    """Free slots take the lane's next thread blocks, one a cycle."""
+    progress.freed = 0
+    for b in range(shape.residents):
+        if lane.blocks[b].running or progress.next == progress.stop:
+            continue
+        time = later(get(lane.drained, b), get(lane.servers, DISPATCHED)) + TICKS
+        put(lane.servers, DISPATCHED, time)
+        put(lane.drained, b, time - time - TICKS)
+        first = np.int64(streams.dealt[progress.next]) * shape.warps
+        for k in range(shape.warps):
+            enter(lane, streams, shape, m, b, k, first + k, time)
+        lane.blocks[b].running, lane.blocks[b].waiting = shape.warps, 0
+        progress.running += shape.warps
+        progress.next += 1
+
+
+@jit
+def step(lane, streams, shape, m, progress):
+    """Schedulers that are due in the same cycle issue an item each; blocks that are done leave, and others come."""
+    now = FAR_OFF
+    for s in range(shape.schedulers):
+        lane.picked[s, 0] = FAR_OFF
+        if at(get(lane.clock, s)) < now + TICKS:
+            now = min(now, pick(lane, shape, m, s))
+    for s in range(shape.schedulers):
+        if lane.picked[s, 0] < now + TICKS:
+            put(lane.begins, s, begin_of(lane, shape, m, s, s * shape.rows + lane.picked[s, 1]))
+    for s in range(shape.schedulers):
+        if lane.picked[s, 0] < now + TICKS:
+            lane.last[s] = lane.picked[s, 1]
+            issue(lane, streams, shape, m, s, s * shape.rows + lane.picked[s, 1], progress)
+    if progress.freed:
+        refill(lane, streams, shape, m, progress)
+
+
+@jit
+def clear(lane):
+    """An SM before its first thread block; every time is zero already."""
+    before = get(lane.servers, DISPATCHED) - TICKS
+    for w in range(len(lane.warps)):
+        lane.warps[w].state, lane.due[w], lane.units[w], lane.pools[w] = GONE, FAR_OFF, 0, 0
+    lane.unit_bounds[0] = lane.pool_bounds[0] = 0  # of what needs none
+    for b in range(len(lane.blocks)):
+        lane.blocks[b].running, lane.blocks[b].waiting = 0, 0
+        put(lane.drained, b, before)
+    for n in range(QUEUE):
+        put(lane.memory_starts, n, before)
+    put(lane.servers, DISPATCHED, before)
+    put(lane.servers, END, before)
+    lane.last[:] = 0
+
+
+def run_lanes(lane, streams, shapes, m, progresses, ends, stopped):
+    """Lanes, one after the other, to their ends, or until `stopped` is set."""
+    shape, steps = shapes[0], np.int64(0)
+    for n in range(len(progresses)):
+        for times in (lane.clock, lane.servers, lane.special_free, lane.pool_free):
+            zero(times)
+        clear(lane)
+        progress = progresses[n]
+        refill(lane, streams, shape, m, progress)
+        while progress.running:
+            step(lane, streams, shape, m, progress)
+            steps += 1
+            if steps % CHECK_STEPS == 0 and stopped[0]:
+                return
+        put(ends, n, get(lane.servers, END))

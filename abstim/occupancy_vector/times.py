@@ -1,0 +1,268 @@
+"""Times of the compiled lanes, kept in arrays: whole numbers of ticks, or those with their derivatives.
+
+An array [time] of integers holds ticks, an array [time, DUAL_WIDTH] of floats *duals*: the tick, and how it changes
+with each of some parameters (forward-mode differentiation: Griewank and Walther, Evaluating Derivatives, 2008). A dual
+is one vector of the processor; what compares looks at ticks alone. Of two equal ticks the later one has the mean of
+both derivatives.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numba
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+from abstim.occupancy_vector.lane_records import DUAL_WIDTH, PARTS
+from functional.disk.compile import jit
+
+_VECTOR = ir.VectorType(ir.DoubleType(), DUAL_WIDTH)
+
+
+class Dual(numba.types.Type):
+    """A tick and its derivatives."""
+
+    def __init__(self) -> None:
+        super().__init__("Dual")
+
+
+dual = Dual()
+
+
+@register_model(Dual)
+class DualModel(models.PrimitiveModel):
+    """One vector of floats."""
+
+    def __init__(self, manager, kind) -> None:
+        super().__init__(manager, kind, _VECTOR)
+
+
+def _are_duals(times) -> bool:
+    return isinstance(times, numba.types.Array) and times.ndim == 2
+
+
+def _place(context, builder, kind, times, k):
+    """Pointer to dual `k` of an array."""
+    array = cgutils.create_struct_proxy(kind)(context, builder, times)
+    address = builder.gep(array.data, [builder.mul(k, ir.Constant(k.type, DUAL_WIDTH))])
+    return builder.bitcast(address, _VECTOR.as_pointer())
+
+
+@intrinsic
+def _load(typing, times, k):
+    def code(context, builder, signature, arguments):
+        place = _place(context, builder, signature.args[0], arguments[0], arguments[1])
+        found = builder.load(place)
+        found.align = 8
+        return found
+
+    return dual(times, numba.types.int64), code
+
+
+@intrinsic
+def _store(typing, times, k, time):
+    def code(context, builder, signature, arguments):
+        place = _place(context, builder, signature.args[0], arguments[0], arguments[1])
+        builder.store(arguments[2], place).align = 8
+        return context.get_dummy_value()
+
+    return numba.types.none(times, numba.types.int64, dual), code
+
+
+def _tick(builder, time):
+    return builder.extract_element(time, ir.Constant(ir.IntType(32), 0))
+
+
+@intrinsic
+def _at(typing, time):
+    def code(context, builder, signature, arguments):
+        return builder.fptosi(_tick(builder, arguments[0]), ir.IntType(64))
+
+    return numba.types.int64(dual), code
+
+
+@intrinsic
+def _later(typing, a, b):
+    def code(context, builder, signature, arguments):
+        first, second = arguments
+        one, other = _tick(builder, first), _tick(builder, second)
+        half = ir.Constant(_VECTOR, [0.5] * DUAL_WIDTH)
+        mean = builder.fmul(builder.fadd(first, second), half)
+        larger = builder.select(builder.fcmp_ordered(">", one, other), first, second)
+        return builder.select(builder.fcmp_ordered("==", one, other), mean, larger)
+
+    return dual(dual, dual), code
+
+
+def _ticks(builder, number):
+    """A whole number as a dual that nothing changes."""
+    zero = ir.Constant(_VECTOR, [0.0] * DUAL_WIDTH)
+    return builder.insert_element(zero, builder.sitofp(number, ir.DoubleType()), ir.Constant(ir.IntType(32), 0))
+
+
+def _of_both(operation):
+    """Intrinsic: an operation of two duals."""
+
+    @intrinsic
+    def combined(typing, a, b):
+        def code(context, builder, signature, arguments):
+            return getattr(builder, operation)(*arguments)
+
+        return dual(dual, dual), code
+
+    return combined
+
+
+def _with_number(operation):
+    """Intrinsic: an operation of a dual and a whole number of ticks."""
+
+    @intrinsic
+    def combined(typing, a, b):
+        def code(context, builder, signature, arguments):
+            return getattr(builder, operation)(arguments[0], _ticks(builder, arguments[1]))
+
+        return dual(dual, numba.types.int64), code
+
+    return combined
+
+
+def _everywhere(builder, number):
+    """A vector of one number."""
+    undefined, same = (
+        ir.Constant(_VECTOR, ir.Undefined),
+        ir.Constant(ir.VectorType(ir.IntType(32), DUAL_WIDTH), [0] * DUAL_WIDTH),
+    )
+    return builder.shuffle_vector(
+        builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0)), undefined, same
+    )
+
+
+@intrinsic
+def _scaled(typing, a, b):
+    def code(context, builder, signature, arguments):
+        return builder.fmul(arguments[0], _everywhere(builder, builder.sitofp(arguments[1], ir.DoubleType())))
+
+    return dual(dual, numba.types.int64), code
+
+
+@intrinsic
+def _shared(typing, a, b):
+    def code(context, builder, signature, arguments):
+        whole = builder.fmul(arguments[0], _everywhere(builder, builder.sitofp(arguments[1], ir.DoubleType())))
+        found = builder.fmul(whole, ir.Constant(_VECTOR, [1 / PARTS] * DUAL_WIDTH))
+        tick = builder.sitofp(builder.fptosi(_tick(builder, found), ir.IntType(64)), ir.DoubleType())
+        return builder.insert_element(found, tick, ir.Constant(ir.IntType(32), 0))
+
+    return dual(dual, numba.types.int64), code
+
+
+def _overloaded(operation, both, with_number):
+    @overload(operation)
+    def chosen(a, b):
+        if isinstance(a, Dual) and isinstance(b, Dual) and both is not None:
+            return lambda a, b: both(a, b)
+        if isinstance(a, Dual) and isinstance(b, numba.types.Integer):
+            return lambda a, b: with_number(a, b)
+        return None
+
+
+_overloaded(operator.add, _of_both("fadd"), _with_number("fadd"))
+_overloaded(operator.sub, _of_both("fsub"), _with_number("fsub"))
+_overloaded(operator.mul, None, _scaled)
+
+
+def _get(times, k):
+    return times[k]
+
+
+def _put(times, k, time):
+    times[k] = time
+
+
+def _tick_of(time):
+    return time
+
+
+def _later_of(a, b):
+    return max(a, b)
+
+
+@overload(_get, inline="always")
+def _get_of(times, k):
+    return (lambda times, k: _load(times, k)) if _are_duals(times) else (lambda times, k: times[k])
+
+
+@overload(_put, inline="always")
+def _put_of(times, k, time):
+    if _are_duals(times):
+        return lambda times, k, time: _store(times, k, time)
+
+    def plain(times, k, time):
+        times[k] = time
+
+    return plain
+
+
+@overload(_tick_of, inline="always")
+def _at_of(time):
+    return (lambda time: _at(time)) if isinstance(time, Dual) else (lambda time: time)
+
+
+@overload(_later_of, inline="always")
+def _later_of_both(a, b):
+    return (lambda a, b: _later(a, b)) if isinstance(a, Dual) else (lambda a, b: max(a, b))
+
+
+def _portion_of(time, part):
+    return time * part // PARTS
+
+
+@overload(_portion_of, inline="always")
+def _portion_of_either(time, part):
+    if isinstance(time, Dual):
+        return lambda time, part: _shared(time, part)
+    return lambda time, part: time * part // PARTS
+
+
+@jit
+def get(times, k):
+    """Time `k` of an array."""
+    return _get(times, k)
+
+
+@jit
+def put(times, k, time):
+    """Time `k` of an array becomes `time`."""
+    _put(times, k, time)
+
+
+@jit
+def at(time):
+    """The tick of a time."""
+    return _tick_of(time)
+
+
+@jit
+def later(a, b):
+    """The later one of two times."""
+    return _later_of(a, b)
+
+
+@jit
+def earlier(a, b):
+    """The earlier one of two times."""
+    return a + b - later(a, b)
+
+
+@jit
+def portion(time, part):
+    """`part` of PARTS of a stretch of time, in whole ticks."""
+    return _portion_of(time, part)
+
+
+@jit
+def zero(times):
+    """All times of an array become zero."""
+    times[:] = 0

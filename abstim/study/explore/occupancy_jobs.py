@@ -1,0 +1,85 @@
+"""Points by the occupancy model: what of it is a job, and jobs on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from abstim.gpu.config import Gpu
+from abstim.session.session import Session
+from abstim.study.explore.jobs import Job
+from abstim.study.explore.local import Results, as_completed
+from functional.disk.kept import key
+
+CHUNK_POINTS = 64  # timed together: what they share is made once, and so many are lost when a sweep is killed
+_MODULES = ("abstim.occupancy_vector.occupancy_model", "abstim.occupancy_vector.lane_kernel",
+            "abstim.occupancy_vector.walk_kernel", "abstim.occupancy_vector.item_kernel")  # fmt: skip
+
+
+@dataclass
+class OccupancyPlanner:
+    """Turns points into jobs of the occupancy model. `sessions` are the targets, executed."""
+
+    sessions: Sequence[Session]
+    _digests: dict[tuple[int, int], bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def version(self) -> str:
+        """Of the model: another one gives other cycles."""
+        return key(_MODULES, "occupancy")[:16]
+
+    def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
+        """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
+        from abstim.engine.unsupported import refuse_unsupported
+
+        session = self.sessions[target]
+        limits = [session.blocks_per_sm(launch, gpu) for launch in range(len(session))]
+        bare = replace(gpu, spec=replace(gpu.spec, name=""), settings={}, labels={})
+        point = repr((bare.spec, bare.params, bare.pipeline)).encode()
+        for launch, blocks in enumerate(limits):
+            table, trace = session.table(launch, gpu), session.traces.trace(launch)
+            refuse_unsupported(gpu, table, trace.warps_per_block, blocks)
+            digest = hashlib.blake2b(self._digest(target, launch) + point, digest_size=16)
+            yield Job(digest.digest(), target, launch, bare, blocks)
+
+    def _digest(self, target: int, launch: int) -> bytes:
+        """Of a launch's program and trace, and of the model."""
+        if (target, launch) not in self._digests:
+            session = self.sessions[target]
+            own, trace = session.launch(launch), session.traces.trace(launch)
+            what = (self.version, own.program.digest, own.program.name, own.shared_bytes, trace.warps_per_block)
+            digest = hashlib.blake2b(repr(what).encode())
+            for array in (getattr(trace, f.name) for f in fields(trace) if f.name != "warps_per_block"):
+                digest.update(f"{array.dtype}:{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+            self._digests[target, launch] = digest.digest()
+        return self._digests[target, launch]
+
+
+def run_occupancy(planner: Any, jobs: Sequence[Job]) -> Iterator[Results]:
+    """Results of all jobs, a chunk of the points of a launch at a time, one thread a CPU."""
+    workers = os.cpu_count() or 1
+
+    def one(chunk: list[Job]) -> Results:
+        from abstim.occupancy_vector.occupancy_model import TimedLaunch
+
+        timed = TimedLaunch(planner.sessions[chunk[0].target], chunk[0].launch)
+        points = [timed.design_point(job.gpu) for job in chunk]
+        return [(job.key, found) for job, found in zip(chunk, timed.cycles(points, 1), strict=True)]
+
+    groups: dict[tuple[int, int], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.target, job.launch), []).append(job)
+    chunks = [own[k : k + CHUNK_POINTS] for own in groups.values() for k in range(0, len(own), CHUNK_POINTS)]
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            yield from as_completed({pool.submit(one, chunk) for chunk in chunks})
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # nothing new is started after an interrupt
+            raise

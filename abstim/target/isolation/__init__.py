@@ -1,0 +1,1 @@
+"""Kernels of strangers executed where they can do nothing but compute."""
