@@ -13,7 +13,7 @@ from precharacterize.classify import Kind, kind_of, latency_class
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
 from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
-from precharacterize.table import LatencyTable, padded
+from precharacterize.table import WRITE_BACK_CYCLES, LatencyTable, padded
 
 MODULES = ("precharacterize.build", "functional.parser", "functional.link")  # what makes a table of a text
 
@@ -37,7 +37,7 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
     """Characterise a program (GATSim, Section II-A), without any cache."""
     ids = {r.name: n for n, r in enumerate(program.registers)}
     code = program.instructions
-    kinds = [kind_of(i, program.function_of[i.index] == program.name) for i in code]
+    kinds = kinds_of(program)
     operations = [_operation(i, kind, pipeline) for i, kind in zip(code, kinds, strict=True)]
     reads = [read_banks_of(i) for i in code]
     results = [
@@ -62,9 +62,18 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
         block_stop=np.array([b.stop for b in program.blocks], np.int32),
         register_count=len(ids),
         key=table_key(program, pipeline),
+        stall_cycles=np.ones(len(code), np.int32),
+        release=np.full(len(code), -1, np.int32),
+        result_offset_cycles=np.full(len(code), WRITE_BACK_CYCLES, np.int32),
+        counted=np.zeros(len(code), np.int8),
     )
     gaps = [gap for block in program.blocks for gap in block_gaps_cycles(block, table, program, pipeline)]
     return replace(table, gap_cycles=np.array(gaps, np.int32))
+
+
+def kinds_of(program: Program) -> list[Kind]:
+    """The timing event of every instruction."""
+    return [kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions]
 
 
 def _operation(instruction, kind: Kind, pipeline: PipelineParameters) -> Operation:

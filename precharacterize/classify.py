@@ -53,6 +53,19 @@ def latency_class(instruction: Instruction) -> str:
     return f"{_number_class(_first_type(instruction))}_{family}" if family else "other"
 
 
+def hardware_class(instruction: Instruction) -> str:
+    """`latency_class`, and what hardware has of its own: `convert`, `convert_fp64` (one of integers is a move) and
+    `control`."""
+    if instruction.opcode in ("bra", "brx", "ret", "exit", "bar"):
+        return "control"
+    if instruction.opcode != "cvt":
+        return latency_class(instruction)
+    types = [m for m in instruction.modifiers if m == "pred" or m[-1].isdigit()]
+    if "f64" in types:
+        return "convert_fp64"
+    return "convert" if any(_number_class(t) != "int" for t in types) else "other"
+
+
 def _first_type(instruction: Instruction) -> str:
     from functional.ir import TYPE_BYTES
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from functional.program import BasicBlock, Program
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS, PipelineParameters
-from precharacterize.table import LatencyTable
+from precharacterize.table import WRITE_BACK_CYCLES, LatencyTable
 
 ALLOCATE_CYCLES = 1  # issue -> operand collector
 READ_CYCLES = 1  # collector -> operands at hand, one more for each access to a bank already used this cycle
 DISPATCH_CYCLES = 1  # operands at hand -> unit starts
-WRITEBACK_CYCLES = 2  # result leaves the unit -> its register is free
 FETCH_TO_ISSUE_CYCLES = 2
 
 
@@ -32,7 +31,7 @@ def result_delay_cycles(kind: Kind, latency_cycles: int, pipeline: PipelineParam
         return pipeline.shared_cycles
     if kind >= Kind.GLOBAL_LOAD:
         return pipeline.global_hit_cycles
-    return WRITEBACK_CYCLES + latency_cycles
+    return WRITE_BACK_CYCLES + latency_cycles
 
 
 def block_gaps_cycles(

@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8, Int32
 
+WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
+# Machine code: a result is forwarded to the next instruction, `latency` cycles after its own issue; four of these have
+# gone by when it starts on its unit
+FORWARDED_CYCLES = -4
+SCOREBOARDS = 6  # of a warp
+
 
 @dataclass(frozen=True, eq=False)  # equal only to itself: it can be a key
 class LatencyTable:
@@ -19,7 +25,10 @@ class LatencyTable:
     are the distinct register numbers read from and written to the register file, whose bank is (number + warp) mod
     banks (docs/timing-rules.md, rule 3). `gap_cycles` is the issue-to-issue distance to the next instruction of the
     block for a lone warp (GATSim's d_{b,i}), `result_cycles` the distance from issue to the cycle in which a consumer
-    can issue, `access_bytes` the element size of a memory instruction.
+    can issue, `access_bytes` the element size of a memory instruction. Of machine code, `stall_cycles` is the least
+    distance to the warp's next issue, `release` a register (a scoreboard) that is free once the operands have been
+    read, `result_offset_cycles` what lies between the end of the unit's latency and the result; `counted`: what
+    it writes is a scoreboard, on which several may count (two registers more behind its entry).
     """
 
     unit: Int8[np.ndarray, " instr"]
@@ -39,6 +48,10 @@ class LatencyTable:
     block_stop: Int32[np.ndarray, " block"]
     register_count: int
     key: str
+    stall_cycles: Int32[np.ndarray, " instr"]
+    release: Int32[np.ndarray, " instr"]
+    result_offset_cycles: Int32[np.ndarray, " instr"]
+    counted: Int8[np.ndarray, " instr"]
 
     def encode(self) -> bytes:
         """As a file holds it."""

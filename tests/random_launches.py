@@ -18,7 +18,7 @@ from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
-from precharacterize.table import padded
+from precharacterize.table import WRITE_BACK_CYCLES, padded
 
 REGISTERS = 12
 SP, MEM, INT = (UNITS.index(name) for name in ("sp", "mem", "int"))
@@ -78,6 +78,10 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str, spec:
         block_stop=stops.astype(np.int32),
         register_count=REGISTERS,
         key="random",
+        stall_cycles=np.ones(count, np.int32),
+        release=np.full(count, -1, np.int32),
+        result_offset_cycles=np.full(count, WRITE_BACK_CYCLES, np.int32),
+        counted=np.zeros(count, np.int8),
     )
 
 
@@ -114,6 +118,10 @@ def straight_launch(kinds: list[Kind], warps: int) -> LaunchInputs:
         block_stop=np.full(1, count, np.int32),
         register_count=REGISTERS,
         key="straight",
+        stall_cycles=np.ones(count, np.int32),
+        release=np.full(count, -1, np.int32),
+        result_offset_cycles=np.full(count, WRITE_BACK_CYCLES, np.int32),
+        counted=np.zeros(count, np.int8),
     )  # fmt: skip
     conflicts = [[1 for kind in kinds if kind in SHARED]] * warps
     trace = Trace(

@@ -6,9 +6,9 @@ import pytest
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.gradient.kernels import kernel_of
 from abstim.gradient.occupancy_kernel import OccupancyKernel
 from abstim.gradient.parameter_vector import PARAMETERS, is_whole
+from abstim.gradient.timed_models import kernel_of
 from functional.errors import InputError
 
 

@@ -97,15 +97,8 @@ def bench(
     beside = against.read(reference, variant or (), chosen) if reference else None
     with progress(quiet=as_json) as report:
         found = library.bench(
-            chosen,
-            stage or library.STAGES,
-            load_gpu(gpu, overrides or ()),
-            points,
-            rounds,
-            beside,
-            report,
-            model,
-        )
+            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, rounds, beside, report, model
+        )  # fmt: skip
     json = found.to_json()
     verdicts = comparison.compare(old, json) if old else []
     changed = comparison.differences(old, json) if old else []

@@ -32,7 +32,7 @@ def gpus(
 
 def _as_json(gpu) -> dict:
     values = {key: {"value": s.value, "source": s.source} for key, s in gpu.settings.items()}
-    return {"title": gpu.title, "sources": gpu.labels, "values": values}
+    return {"title": gpu.title, "known_error": gpu.known_error, "sources": gpu.labels, "values": values}
 
 
 def _print_list(gpus) -> None:

@@ -149,6 +149,10 @@ def _print_run(result: RunResult) -> None:
     print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
     print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
+    if first.timed_code != "PTX":
+        made, matched = first.machine_code_share, first.matched_access_share
+        print(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
+    print(f"Error on this GPU: {result.known_error}")
     print("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
 
 

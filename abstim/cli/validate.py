@@ -25,6 +25,15 @@ def validate(
         str,
         typer.Option(metavar="all|none", help="Which rows of the table: caches invalidated before launches, or kept."),
     ] = "all",
+    silicon: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV", help="Times measured on hardware: target, gpu, core_clock_hz, flush, time_ns, class."
+        ),
+    ] = None,
+    programs: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the launches.json of --silicon's targets lie.")
+    ] = Path(),
     model: Model = "detailed",
     points: Annotated[
         int,
@@ -46,10 +55,15 @@ def validate(
 
     `abstim validate --reference tests/data/cycles.csv --variant GTX480_a --group table1`
 
+    `abstim validate --silicon times.csv --programs my_kernels`
+
     `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
     """
     if points:
         _rank(benchmark or [], points, "analytic" if model == "detailed" else model, as_json)
+        return
+    if silicon is not None:
+        _silicon(silicon, programs, as_json)
         return
     from abstim.show.tables import print_json, progress
     from abstim.study import validate as library
@@ -73,6 +87,32 @@ def validate(
     for line in found.skipped:
         note(f"skipped: {line}")
     _print(found)
+
+
+def _silicon(table: Path, programs: Path, as_json: bool) -> None:
+    from abstim.show.tables import print_json, print_table, progress
+    from abstim.study import silicon as library
+
+    rows = library.read_measured_times(table)
+    with progress(quiet=as_json) as report:
+        found = list(library.compare_times(rows, programs, report))
+    if as_json:
+        print_json(library.to_json(found))
+        return
+    lines = [
+        (k.measured.target, k.measured.kind, k.measured.gpu, f"{k.measured.time_ns / 1e3:.2f} us",
+         f"{k.predicted_ns / 1e3:.2f} us", f"{k.ratio:.3f}", f"{k.machine_code_share:.1%}")
+        for k in found
+    ]  # fmt: skip
+    heads = ("target", "class", "GPU", "measured", "predicted", "ratio", "from machine code")
+    print_table("", heads, lines, left=3)
+    summaries = [
+        (s.name, s.kernels, f"{s.mean_error:.1%}", f"{s.median_error:.1%}", f"{s.error_90:.1%}", f"{s.bias:.3f}",
+         "-" if s.rank_correlation is None else f"{s.rank_correlation:.3f}")
+        for s in library.summarise(found)
+    ]  # fmt: skip
+    heads = ("", "kernels", "mean error", "median", "90th percentile", "bias", "rank correlation")
+    print_table("Time on hardware", heads, summaries, left=1)
 
 
 def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None:

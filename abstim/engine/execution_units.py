@@ -6,7 +6,7 @@ from abstim.engine.bookings import book, count, is_taken, taken
 from abstim.engine.load_store import occupancy_of, result_of
 from abstim.engine.memory_pipe import issue_access
 from abstim.engine.operand_collectors import collect, pool_of, port_of, read_operands, write_back
-from abstim.engine.rules import START_CYCLES, WRITE_BACK_CYCLES
+from abstim.engine.rules import START_CYCLES
 from abstim.engine.state import MEM, SP
 from functional.disk.compile import jit
 
@@ -45,7 +45,7 @@ def arithmetic(c, row, port, dispatched):
         earliest = max(earliest, c.sm.last_start[port])
     start = start_on_unit(c, port, earliest, row.latency, row.initiation)
     c.sm.last_start[port] = start
-    return start, start + row.latency + WRITE_BACK_CYCLES
+    return start, start + row.latency + row.result_offset
 
 
 @jit

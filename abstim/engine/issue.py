@@ -6,7 +6,8 @@ from abstim.engine.barriers_and_exits import arrive, leave, settle
 from abstim.engine.execution_units import execute, started
 from abstim.engine.fetch import want_fetch
 from abstim.engine.pending_accesses import describe
-from abstim.engine.scoreboard import make_ready, write_registers
+from abstim.engine.rules import READ_OPERANDS_CYCLES
+from abstim.engine.scoreboard import count_up, make_ready, release_register, write_results
 from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit, visit_from
 from functional.disk.compile import jit
@@ -45,7 +46,7 @@ def follow(c, w, i, time):
     sm.buffered[w] -= 1
     sequential = sm.pc[w] == i + 1
     if sequential and sm.buffered[w] > 0:
-        make_ready(c, w, time + 1, time)
+        make_ready(c, w, time + code[i].stall, time)
     elif sequential or code[i].kind == EXIT:
         want_fetch(sm, w, code[sm.pc[w]].pc)
     else:
@@ -97,9 +98,15 @@ def issue(c, w, time):
     kind = row.kind
     sm.visitable &= ~bit(w)
     missed = sm.l1d_misses
+    counted = row.counted and row.unit == MEM and not c.machine.perfect  # comes when it is complete
+    if counted:
+        count_up(c, w, row)
     result = execute(c, i, w, time)
     note(c, w, i, time, result, sm.l1d_misses - missed)
-    write_registers(c, w, row, result)
+    if not counted:
+        write_results(c, w, row, result)
+    if row.release >= 0:
+        release_register(c, w, row.release, time + READ_OPERANDS_CYCLES)
     settle(sm, w, result)
     if not step(sm, c.streams, w):
         leave(sm, c.machine, w, time)
@@ -107,7 +114,7 @@ def issue(c, w, time):
     if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1 if result < NEVER else NEVER
     else:
-        sm.not_before[w] = sm.drained[w] if kind == FENCE else 0
+        sm.not_before[w] = sm.drained[w] if kind == FENCE else (time + row.stall if row.stall > 1 else 0)
         if kind == FENCE and sm.outstanding[w]:
             sm.fenced |= bit(w)
     if kind == BARRIER:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.scoreboard import make_ready, write_registers
+from abstim.engine.scoreboard import count_down, make_ready, write_registers
 from abstim.engine.state import ACCESSES, NEVER
 from abstim.engine.warp_slots import bit
 from functional.disk.compile import jit, outlined
@@ -67,7 +67,10 @@ def complete(context, place, time):
     c = context
     sm, access = c.sm, c.l1d.accesses[place - 1]
     w, row = access.warp, c.code[access.instruction]
-    write_registers(c, w, row, access.result)
+    if row.counted:
+        count_down(c, w, row, access.result)
+    else:
+        write_registers(c, w, row, access.result)
     patch_log(c, access)
     sm.settled[w] = max(sm.settled[w], access.result)
     sm.outstanding[w] -= 1

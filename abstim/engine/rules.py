@@ -10,8 +10,9 @@ READ_STEPS = 1  # from there to the first read of a register bank; with nothing 
 START_CYCLES = 1  # from leaving the collector to the unit, if it is free
 DECODE_CYCLES = 2  # from a fetch to the first cycle in which the warp can issue what it brought
 DISPATCH_CYCLES = 1 + DECODE_CYCLES  # from a thread block's dispatch to its warps' first issue: fetched a cycle later
-WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 RETIRE_CYCLES = 6  # a `ret` from issue to the end of the pipeline
+
+READ_OPERANDS_CYCLES = 11  # machine code: from issue to the release of the operands' scoreboard
 
 # Real memory
 WINDOW_CYCLES = 32  # SMs run alone for so many cycles, or fewer where a request is faster at its slice

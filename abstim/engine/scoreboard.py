@@ -6,9 +6,11 @@ would be two loads for every register that an instruction waits for.
 
 from __future__ import annotations
 
+from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import bit, visit_from
 from functional.disk.compile import jit
 from precharacterize.classify import Kind
+from precharacterize.table import SCOREBOARDS
 
 FROM_ALU, FROM_NEAR, FROM_PARAM, FROM_GLOBAL = 0, 1, 2, 3
 PARAM_LOAD, GLOBAL_LOAD = int(Kind.PARAM_LOAD), int(Kind.GLOBAL_LOAD)
@@ -50,6 +52,55 @@ def write_registers(c, w, row, result):
     entry = entry_of(result, row.kind)
     for k in range(row.writes_at, row.writes_end):
         c.scoreboard[w, c.streams.operands[k]] = entry
+
+
+@jit
+def count_up(c, w, row):
+    """An instruction whose result is not known yet counts on a scoreboard of machine code, which is free when none
+    does. Behind a scoreboard's entry (at r) stand how many are under way and the latest result known."""
+    for k in range(row.writes_at, row.writes_end):
+        r = c.streams.operands[k]
+        c.scoreboard[w, r + SCOREBOARDS] += 1
+        c.scoreboard[w, r] = entry_of(NEVER, row.kind)
+
+
+@jit
+def count_down(c, w, row, result):
+    """Its result is known."""
+    for k in range(row.writes_at, row.writes_end):
+        c.scoreboard[w, c.streams.operands[k] + SCOREBOARDS] -= 1
+    write_counted(c, w, row, result)
+
+
+@jit
+def write_counted(c, w, row, result):
+    """A scoreboard is free no earlier than at `result`."""
+    for k in range(row.writes_at, row.writes_end):
+        hold_register(c, w, c.streams.operands[k], entry_of(result, row.kind))
+
+
+@jit
+def hold_register(c, w, r, entry):
+    """Scoreboard `r` is held until an entry's cycle at least."""
+    latest = max(c.scoreboard[w, r + 2 * SCOREBOARDS], entry)
+    c.scoreboard[w, r + 2 * SCOREBOARDS] = latest
+    if c.scoreboard[w, r + SCOREBOARDS] == 0:
+        c.scoreboard[w, r] = latest
+
+
+@jit
+def release_register(c, w, r, time):
+    """Scoreboard `r` of warp `w`, which counts operands yet to be read, is free at `time` at the earliest."""
+    hold_register(c, w, r, entry_of(time, 0))
+
+
+@jit
+def write_results(c, w, row, result):
+    """The destinations of an instruction, registers of the PTX or a scoreboard of machine code."""
+    if row.counted:
+        write_counted(c, w, row, result)
+    else:
+        write_registers(c, w, row, result)
 
 
 @jit

@@ -84,7 +84,7 @@ CODE = np.dtype(
     [(name, np.int32) for name in (
         "unit", "kind", "latency", "initiation", "access_bytes", "pc",
         "waits_at", "waits_end", "writes_at", "writes_end", "reads_at", "reads_end", "long_at", "long_end",
-        "write_banks_at",
+        "write_banks_at", "stall", "release", "result_offset", "counted",
     )],
     align=True,
 )  # fmt: skip

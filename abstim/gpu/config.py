@@ -2,8 +2,9 @@
 
 base = "gtx480"                  # optional: everything not said here comes from that GPU
 title = "..."
+known_error = "..."              # optional, of this GPU alone: what is known of the error of times on it
 [sources]                        # what the first word of a source stands for
-[spec] [params] [latency_cycles] [initiation_cycles] [unit]
+[spec] [params] [time] [latency_cycles] [initiation_cycles] [unit]
 sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15
 """
 
@@ -12,13 +13,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from abstim.gpu.spec import INSTRUCTION_CLASSES, SECTIONS, Domain, Params, Spec, check, check_together
+from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, WallTime, check, check_together
 from functional.errors import InputError
 from precharacterize.parameters import Operation, PipelineParameters
 
@@ -31,6 +32,7 @@ class Setting:
     source: str
 
 
+ALTERED = "with values changed, nothing; as described: "
 Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setting
 
 
@@ -47,6 +49,7 @@ class Gpu:
     title: str = field(default="", compare=False)
     settings: Settings = field(default_factory=dict, compare=False, repr=False)
     labels: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    known_error: str = field(default="", compare=False)  # what has been measured of times on it; "": nothing
 
     @property
     def name(self) -> str:
@@ -81,12 +84,22 @@ def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
     Raises InputError for an unknown GPU or key (with the nearest name), a value out of range, a missing value, or a
     file that is not TOML.
     """
-    title, settings, labels = _load_file(_path_of(name), ())
+    path = _path_of(name)
+    title, settings, labels = _load_file(path, ())
+    known = str(read_toml(path).get("known_error", ""))
     for override in overrides:
         key, value = _parse_override(override)
         settings[key] = Setting(value, f"--set {override}")
     label = " ".join([Path(name).stem, *overrides])
-    return _build(label, title, settings, labels)
+    return replace(_build(label, title, settings, labels), known_error=_altered(known) if overrides else known)
+
+
+def refuse_machine_code(gpu: Gpu, what: str) -> None:
+    """Raises InputError for a GPU that is timed from machine code, for whatever counts PTX instructions."""
+    if gpu.spec.timed_code != "ptx":
+        raise InputError(
+            f"{gpu.name}: {what} PTX instructions, and this GPU is timed from machine code; choose another GPU"
+        )
 
 
 def gpu_of(gpu: str | Gpu, overrides: Sequence[str] = ()) -> Gpu:
@@ -119,7 +132,7 @@ def changed(gpu: Gpu, values: Mapping[str, Any], name: str) -> Gpu:
     Raises InputError for values that are each in range and contradict each other.
     """
     settings = gpu.settings | {key: Setting(value, "varied") for key, value in values.items()}
-    return _build(name, gpu.title, settings, gpu.labels)
+    return replace(_build(name, gpu.title, settings, gpu.labels), known_error=_altered(gpu.known_error))
 
 
 def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
@@ -130,7 +143,12 @@ def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
     known, settings = domains(), dict(gpu.settings)
     for key, value in values.items():
         settings[full_key(key)] = Setting(check(key, known[full_key(key)], value, gpu.name), source)
-    return _build(gpu.name, gpu.title, settings, gpu.labels)
+    return replace(_build(gpu.name, gpu.title, settings, gpu.labels), known_error=_altered(gpu.known_error))
+
+
+def _altered(known_error: str) -> str:
+    """What is known of a GPU with values changed: that of the GPU as it is described."""
+    return ALTERED + known_error.removeprefix(ALTERED) if known_error else ""
 
 
 def _path_of(name: str, beside: Path | None = None) -> Path:
@@ -156,6 +174,8 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
             raise InputError(f"{path}: base = {base!r} is not the name of a GPU")
         _, settings, labels = _load_file(_path_of(base, path.parent), (*seen, path.resolve()))
     title = str(document.pop("title", path.stem))
+    if not isinstance(document.pop("known_error", ""), str):
+        raise InputError(f"{path}: known_error needs a text")
     sources = document.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise InputError(f"{path}: [sources] needs a text for each name, not {str(sources)[:40]!r}")
@@ -188,7 +208,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _full_key(section: str, key: str) -> str:
-    return key if section in ("spec", "params") else f"{section}.{key}"
+    return key if section in ("spec", "params", "time") else f"{section}.{key}"
 
 
 def _setting(path: Path, section: str, key: str, value: Any) -> Setting:
@@ -232,7 +252,8 @@ def _build(name: str, title: str, settings: Settings, labels: dict[str, str]) ->
             raise InputError(f"GPU {name}: no value for {', '.join(missing[:5])} in [{section}]; add it or a `base`")
         return {key: settings[full].value for key, full in keys.items()}
 
-    spec, params = Spec(name=name, **values("spec")), Params(**values("params"))
+    spec = Spec(name=name, **values("spec"))
+    params = WallTime(**values("time")).params(Params(**values("params")), spec)
     check_together(spec, f"GPU {name}")
     pipeline = _pipeline(spec, params, values("latency_cycles"), values("initiation_cycles"), values("unit"))
     return Gpu(spec, params, pipeline, title, settings, labels)
@@ -243,7 +264,7 @@ def _pipeline(
 ) -> PipelineParameters:
     """What a latency table depends on; the memory latencies here run from the start of an access on its unit."""
     return PipelineParameters(
-        operations=tuple((c, Operation(latency[c], initiation[c], unit[c])) for c in INSTRUCTION_CLASSES),
+        operations=tuple((c, Operation(latency[c], initiation[c], unit[c])) for c in ALL_CLASSES),
         shared_cycles=params.shared_latency_cycles + 2,  # into the unit's pipeline, and out of it
         const_hit_cycles=params.const_latency_cycles,
         global_hit_cycles=params.l1d_latency_cycles + 1,  # into the delay before the tags

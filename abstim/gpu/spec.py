@@ -5,11 +5,13 @@ Each field states what it accepts, so the loader can check a file or a `--set` w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from functional.errors import InputError
+from functional.trace import SECTOR_BYTES
 
 
 class Domain(NamedTuple):
@@ -49,6 +51,12 @@ def _sizes() -> Any:
     return field(metadata={"domain": Domain(str, "sizes in KiB like 0,8,16, ascending, or empty", accepts)})
 
 
+def _architecture() -> Any:
+    """A name that ptxas knows."""
+    text = "an architecture like sm_86, or none"
+    return field(metadata={"domain": Domain(str, text, lambda v: bool(re.fullmatch(r"sm_\d{2,3}|none", v)))})
+
+
 def _flag() -> Any:
     return field(metadata={"domain": Domain(bool, "true or false", lambda v: True)})
 
@@ -60,6 +68,10 @@ INSTRUCTION_CLASSES = (
     *(f"{kind}_{op}" for kind in ("fp32", "fp64") for op in ("add", "max", "mul", "mad", "div")),
     *("sfu", "tensor", "other"),
 )
+# What timed_code = machine tells apart besides: conversions not of integers alone (and popc, special registers),
+# those to or from float64, branches and the uniform datapath.
+HARDWARE_CLASSES = ("convert", "convert_fp64", "control")
+ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
 ALUS = ("sp", "sfu", "int", "dp", "tensor")
 UNIT = Domain(str, "one of " + ", ".join(ALUS), lambda v: v in ALUS)
@@ -81,6 +93,9 @@ class Spec:
     registers_per_sm: int = _whole(32, 1 << 24)
     register_allocation_granularity: int = _whole(1, 512)
     shared_bytes_per_sm: int = _whole(0, 1 << 24)
+
+    timed_code: str = _choice("ptx", "machine")
+    architecture: str = _architecture()
 
     schedulers_per_sm: int = _whole(1, 4)
     scheduler: str = _choice("gto", "lrr", "oldest", "two_level")
@@ -200,6 +215,29 @@ class Params:
     launch_latency_cycles: int = _whole(0, 1_000_000)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WallTime:
+    """What passes in time, whatever the core clock is: it takes the place of the Params it names, unless it is 0."""
+
+    launch_latency_ns: float = _number(0, 1e6)
+    dram_latency_ns: float = _number(0, 1e5)
+    dram_activate_ns: float = _number(0, 1e4)
+    dram_bytes_per_second: float = _number(0, 1e15)
+
+    def params(self, params: Params, spec: Spec) -> Params:
+        """`params` with these in core cycles of `spec`."""
+        cycles_a_ns = spec.core_clock_hz * 1e-9
+        found: dict[str, Any] = {
+            f"{name}_cycles": round(ns * cycles_a_ns)
+            for name in ("launch_latency", "dram_latency", "dram_activate")
+            if (ns := getattr(self, f"{name}_ns"))
+        }
+        if self.dram_bytes_per_second:
+            channel = self.dram_bytes_per_second / spec.dram_channels
+            found["dram_sector_cycles"] = SECTOR_BYTES * spec.core_clock_hz / channel
+        return replace(params, **found)
+
+
 def check(name: str, domain: Domain, value: Any, where: str) -> Any:
     """`value`, unchanged. Raises InputError, starting with `where`, if it is not in the domain."""
     types = (int, float) if domain.type is float else domain.type
@@ -261,7 +299,8 @@ def _domains(cls: type) -> dict[str, Domain]:
 SECTIONS: dict[str, dict[str, Domain]] = {
     "spec": _domains(Spec),
     "params": _domains(Params),
-    "latency_cycles": dict.fromkeys(INSTRUCTION_CLASSES, CYCLES),
-    "initiation_cycles": dict.fromkeys(INSTRUCTION_CLASSES, CYCLES),
-    "unit": dict.fromkeys(INSTRUCTION_CLASSES, UNIT),
+    "time": _domains(WallTime),
+    "latency_cycles": dict.fromkeys(ALL_CLASSES, CYCLES),
+    "initiation_cycles": dict.fromkeys(ALL_CLASSES, CYCLES),
+    "unit": dict.fromkeys(ALL_CLASSES, UNIT),
 }

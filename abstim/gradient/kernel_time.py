@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.gradient.kernels import kernel_of
 from abstim.gradient.parameter_vector import base_values, check_names
 from abstim.gradient.timed_kernel import TimedKernel
+from abstim.gradient.timed_models import kernel_of
 from functional.errors import InputError
 
 if TYPE_CHECKING:

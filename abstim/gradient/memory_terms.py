@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
-from abstim.engine.rules import WRITE_BACK_CYCLES
 from abstim.engine.simulation import Simulation
 from abstim.engine.state import MEM
 from abstim.gpu.config import Gpu
@@ -14,6 +13,7 @@ from abstim.gradient.event_network import Edges, NetworkBuilder, maybe
 from abstim.gradient.events import NONE, Issues
 from abstim.gradient.parameter_vector import FAMILIES, INDEX, path_term, values_of
 from precharacterize.classify import Kind
+from precharacterize.table import WRITE_BACK_CYCLES
 
 FETCH, CONST, LOAD, STORE, ATOMIC = range(len(FAMILIES))
 FAMILY_OF = {

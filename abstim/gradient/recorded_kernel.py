@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float64
 
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
@@ -36,6 +36,7 @@ class RecordedKernel(TimedKernel):
         keep_bytes: int = RECORDINGS_BYTES,
     ) -> None:
         super().__init__(target, names, gpu, launches)
+        refuse_machine_code(self.gpu, "kernel_time differentiates the times of")
         self._kept: dict[tuple[float, ...], tuple[Recording, ...]] = {}
         self._lock, self._keep_bytes = Lock(), keep_bytes
 

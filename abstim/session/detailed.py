@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
@@ -78,6 +78,20 @@ def engine_results(
     return [results for _, _, _, results in timed(session, gpus, flush, progress)]
 
 
+def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[str, Any]:
+    """What was timed of a launch in place of its PTX."""
+    code = session.timed_code(number, gpu)
+    if code is None:
+        return {}
+    projected = session.projected(trace, code)
+    return {
+        "timed_instructions": projected.instructions,
+        "timed_code": code.description,
+        "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
+        "matched_access_share": min(1.0, projected.matched_accesses / max(1, projected.accesses)),
+    }
+
+
 def launch_result(
     session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, result: EngineResult
 ) -> LaunchResult:
@@ -94,5 +108,6 @@ def launch_result(
         caches={name: int(value) for name, value in result.counters.items()},
         memory=memory,
         windows=result.history,
+        **timed_facts(session, number, trace, gpu),
         limit=limit_of(slots, memory),
     )

@@ -45,7 +45,8 @@ def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progres
     policy = Flushed(flush)
     for number, launch, trace in session.each():
         progress(f"log {session.case.name}", number, len(session))
-        count = int(trace.warp_instructions.sum())
+        code = session.timed_code(number, gpu)
+        count = int(trace.warp_instructions.sum()) if code is None else session.projected(trace, code).instructions
         if count > MOST_ISSUES:
             raise InputError(f"launch {number} issues {count:,} instructions; a timeline takes {MOST_ISSUES:,} at most")
         run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))

@@ -29,7 +29,7 @@ class LaunchResult:
     cycles: int
     seconds: float  # cycles / core clock
     thread_instructions: int  # active: lanes whose guard predicate holds
-    warp_instructions: int  # issued
+    warp_instructions: int  # of the PTX
     ipc: float  # thread instructions a cycle, all SMs together
     warp_ipc: float  # warp instructions a cycle, all SMs together
     occupancy: float  # resident warps / most an SM can hold, mean over the cycles of SMs that still have work
@@ -44,6 +44,10 @@ class LaunchResult:
     memory: dict[str, float]  # hit rates, traffic, use of capacity: abstim.session.limits.memory_use
     windows: dict[str, Any]  # issue over time: abstim.engine.simulation.Launch.history
     limit: str  # what kept it from being faster: abstim.session.limits.limit_of
+    timed_instructions: int = 0  # warp instructions of what was timed; 0: those of the PTX
+    timed_code: str = "PTX"  # what was timed: the PTX, PTX with loads hoisted, machine code, and what made that
+    machine_code_share: float = 0.0  # of the instructions timed
+    matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class RunResult:
     wall_seconds: dict[str, float]
     outputs: list[OutputCheck] | None = None  # None: not checked, or nothing to check against
     printf: str = ""  # what the kernels wrote with it
+    known_error: str = "nothing is known of it"  # what has been measured of the model's error of times on this GPU
+    model: str = "detailed"  # that timed it
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
     totals: dict[str, float] = field(init=False)
 
@@ -70,9 +76,14 @@ class RunResult:
         return {"kind": "run"} | asdict(self)
 
 
-def run_result(session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, **others: float) -> RunResult:
-    """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
-    that other models do not have."""
+def run_result(
+    session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, *, model: str = "detailed",
+    known_error: str | None = None, **others: float,
+) -> RunResult:  # fmt: skip
+    """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `known_error`: of
+    `model` on the GPU (None: what the GPU's file says, of the detailed one); `others`: stages that other models do not
+    have."""
+    known = gpu.known_error if known_error is None else known_error
     return RunResult(
         target=session.case.name,
         gpu=gpu.name,
@@ -80,6 +91,8 @@ def run_result(session: Session, gpu: Gpu, launches: list[LaunchResult], seconds
         wall_seconds=session.wall_seconds | others | {"time": seconds},
         outputs=list(session.traces.outputs) or None,
         printf=session.traces.printed,
+        known_error=known or "nothing is known of it: no time of this GPU was compared",
+        model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )
 

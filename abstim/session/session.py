@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from functional.resources import Registers
     from functional.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters
+    from precharacterize.projection import Projected
+    from precharacterize.timed_code import TimedCode
+
+
+MOST_PROJECTED = 4  # traces of timed code that a session holds
 
 
 class Traces(Protocol):
@@ -70,6 +75,8 @@ class Session:
         self.traces: Traces = Execution(()) if traces is None else traces
         self._registers: dict[str, Registers] = {}
         self._tables: dict[tuple[str, str, PipelineParameters], LatencyTable] = {}
+        self._timed: dict[tuple[str, str, PipelineParameters, str], TimedCode] = {}
+        self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
         self._firsts: dict[str, int] = {}
         self._characterize_seconds = 0.0
 
@@ -142,7 +149,36 @@ class Session:
         from abstim.engine import LaunchInputs
 
         found = self.traces.trace(number) if trace is None else trace
-        return LaunchInputs(self.table(number, gpu), found, self.launch(number).shared_bytes)
+        shared_bytes, code = self.launch(number).shared_bytes, self.timed_code(number, gpu)
+        if code is None:
+            return LaunchInputs(self.table(number, gpu), found, shared_bytes)
+        return LaunchInputs(code.table, self.projected(found, code).trace, shared_bytes)
+
+    def timed_code(self, number: int, gpu: Gpu) -> TimedCode | None:
+        """What is timed in place of a launch's PTX on a GPU that asks for it (`timed_code = machine`)."""
+        if gpu.spec.timed_code == "ptx":
+            return None
+        program = self.launch(number).program
+        key = (program.digest, program.name, gpu.pipeline, gpu.spec.architecture)
+        if key not in self._timed:
+            from precharacterize.build_timed import timed_code_of
+
+            started = perf_counter()
+            self._timed[key] = timed_code_of(program, gpu.pipeline, gpu.spec.architecture)
+            self._characterize_seconds += perf_counter() - started
+        return self._timed[key]
+
+    def projected(self, trace: Trace, code: TimedCode) -> Projected:
+        """A trace as one of timed code; the latest are held, for they are asked for again."""
+        from precharacterize.projection import project
+
+        key = (id(trace), id(code))
+        held = self._projected.get(key)
+        if held is None or held[0] is not trace:
+            held = self._projected[key] = (trace, project(trace, code))
+            for old in list(self._projected)[:-MOST_PROJECTED]:
+                self._projected.pop(old, None)
+        return held[1]
 
     def simulation(
         self, number: int, gpu: Gpu, trace: Trace | None = None, caches: Caches | None = None, **record: Any

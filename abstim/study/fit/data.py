@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
-from abstim.gradient.kernels import kernel_of
 from abstim.gradient.recorded_kernel import RecordedKernel
 from abstim.gradient.timed_kernel import TimedKernel
+from abstim.gradient.timed_models import kernel_of
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
 from abstim.study.validate import Measured

@@ -11,7 +11,7 @@ from jaxtyping import Int64
 
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.session.session import Session
 from abstim.study.sample.basic_block_events import BlockEvents, Watch
 from abstim.study.sample.counts import warps_of
@@ -66,7 +66,8 @@ class EngineSimulator:
         self.history: list[tuple[float, float]] = []  # clock, warp instructions a cycle since the step before
 
     def init(self) -> Stepped:
-        """Nothing dispatched, caches as they are found."""
+        """Nothing dispatched, caches as they are found. Raises InputError for a GPU timed from machine code."""
+        refuse_machine_code(self.gpu, "sampling inside a launch counts")
         self.thread_blocks.at(np.zeros(1, np.int64))  # the engine needs a trace to lay out its state
         launch = self.session.simulation(
             self.number, self.gpu, self.thread_blocks.trace, self._caches(), room=self.shape.thread_blocks,

@@ -1,0 +1,149 @@
+"""Which PTX blocks a machine block holds code of, and at which of them it is timed (docs/machine-code.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from functional.program import Program
+from precharacterize.classify import Kind
+from precharacterize.machine_code.dominators import Dominators
+from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.machine_code.timing_classes import ends_block, falls_through, kind_of
+
+_SIMPLE = frozenset({"fma", "setp", "and", "or", "xor", "shl", "shr"})  # one machine instruction for one of PTX, mostly
+_FLOAT = frozenset({"add", "sub", "mul"})
+ENOUGH = 3  # different instructions to tell how often a loop was unrolled
+_BRANCHES = frozenset({"bra", "brx", "ret", "exit", "call"})
+
+
+@dataclass
+class MachineBlock:
+    """Instructions of a function without a branch among them, and the PTX instruction of each (-1: none)."""
+
+    code: list[MachineInstruction]
+    ptx: list[int]
+    leader: int = -1
+    times: int = 1
+    rivals: list[int] = field(default_factory=list)
+
+    @cached_property
+    def held(self) -> Counter[int]:
+        """How often each PTX instruction occurs in it."""
+        return Counter(i for i in self.ptx if i >= 0)
+
+    @cached_property
+    def accessed(self) -> Counter[int]:
+        """How often a memory instruction of it comes from each PTX instruction."""
+        made = zip(self.code, self.ptx, strict=True)
+        return Counter(i for instruction, i in made if i >= 0 and kind_of(instruction) > Kind.PARAM_LOAD)
+
+
+def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list[MachineBlock]:
+    """The blocks of a function that can be reached without leaving the fast path of an instruction, in order."""
+    at_line = {i.line: i.index for i in program.instructions}
+    blocks = _cut(code)
+    labels = {block[0].label: n for n, block in enumerate(blocks) if block[0].label}
+    slow = {n for n, block in enumerate(blocks) if _is_slow(block, at_line)}
+    seen, left = set(), [0] if blocks else []
+    while left:
+        n = left.pop()
+        if n in seen or n in slow or n >= len(blocks):
+            continue
+        seen.add(n)
+        left += _successors(blocks, n, labels)
+    return [MachineBlock(blocks[n], [at_line.get(i.line, -1) for i in blocks[n]]) for n in sorted(seen)]
+
+
+def _cut(code: Sequence[MachineInstruction]) -> list[list[MachineInstruction]]:
+    blocks: list[list[MachineInstruction]] = []
+    for k, instruction in enumerate(code):
+        if k == 0 or instruction.label or ends_block(code[k - 1]):
+            blocks.append([])
+        blocks[-1].append(instruction)
+    return blocks
+
+
+def _successors(blocks: list[list[MachineInstruction]], n: int, labels: dict[str, int]) -> list[int]:
+    last = blocks[n][-1]
+    if last.name == "BRX":
+        return list(range(len(blocks)))  # a table of targets that is not in the code
+    target = [labels[last.target]] if last.name in ("BRA", "CALL") and last.target in labels else []
+    return target + ([n + 1] if falls_through(last) else [])
+
+
+def _is_slow(block: list[MachineInstruction], at_line: dict[int, int]) -> bool:
+    """The rare path of one instruction (a denormal quotient, say): a call for one PTX instruction only."""
+    last = block[-1]
+    if last.name != "CALL" or last.guard:
+        return False
+    return "slowpath" in last.target or len({at_line[i.line] for i in block if i.line in at_line}) <= 1
+
+
+def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) -> None:
+    """Set leader, times and rivals of every block; a block that holds no PTX instruction keeps leader -1."""
+    dominators = Dominators(program)
+    for block in blocks:
+        block.leader = _leader(block, program, kinds, dominators)
+        block.times = _rounds(block, program, kinds)
+    for n, block in enumerate(blocks):
+        block.rivals = [m for m, other in enumerate(blocks) if m == n or _same_code(block, other, program, kinds)]
+        block.rivals += [
+            m for m, other in enumerate(blocks) if other.times > block.times and other.leader == block.leader
+        ]  # what stands around the other copies of an unrolled loop is not executed with it
+
+
+def _leader(block: MachineBlock, program: Program, kinds: Sequence[int], dominators: Dominators) -> int:
+    """The PTX block at which a machine block is executed: the nearest that dominates all whose effects it holds."""
+    held: Counter[int] = Counter()
+    anchored = set()
+    for instruction, i in zip(block.code, block.ptx, strict=True):
+        if i >= 0:
+            held[program.block_of(i)] += 1
+            if _is_anchor(instruction, program.instructions[i].opcode, kinds[i]):
+                anchored.add(program.block_of(i))
+    if anchored:
+        return dominators.nearest_common(anchored)
+    return max(held, key=lambda b: (held[b], -b), default=-1)
+
+
+def _is_anchor(instruction: MachineInstruction, opcode: str, kind: int) -> bool:
+    """Is it an effect that no assembler moves out of its block?"""
+    if opcode in _BRANCHES:
+        return ends_block(instruction)
+    stores = (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.SHARED_STORE, Kind.SHARED_ATOMIC, Kind.BARRIER)
+    return kind in stores and kind_of(instruction) in stores
+
+
+def _is_single(i: int, program: Program, kinds: Sequence[int]) -> bool:
+    """Does one machine instruction, as a rule, stand for this PTX instruction?"""
+    instruction = program.instructions[i]
+    if kinds[i] > Kind.PARAM_LOAD or instruction.opcode in _SIMPLE:
+        return "64" not in instruction.type or kinds[i] > Kind.PARAM_LOAD or instruction.type == "f64"
+    return instruction.opcode in _FLOAT and instruction.type.startswith("f")
+
+
+def _rounds(block: MachineBlock, program: Program, kinds: Sequence[int]) -> int:
+    """How many rounds of its leader a machine block holds: the median of how often it has each memory access; where the
+    leader has none, the least of how often it has each simple instruction, if it has enough of them."""
+    own = range(program.blocks[block.leader].start, program.blocks[block.leader].stop) if block.leader >= 0 else ()
+    if any(kinds[i] > Kind.PARAM_LOAD for i in own):
+        memory = sorted(block.accessed[i] for i in own if block.accessed[i])
+        return memory[len(memory) // 2] if memory else 1
+    counts = [block.held[i] for i in own if block.held[i] and _is_single(i, program, kinds)]
+    return min(counts) if len(counts) >= ENOUGH else 1
+
+
+def _same_code(a: MachineBlock, b: MachineBlock, program: Program, kinds: Sequence[int]) -> bool:
+    """Do two machine blocks hold copies of the same code of a's leader? They do if they share half of their accesses
+    there; if neither has any, half of their simple instructions."""
+
+    def own(block: MachineBlock, memory: bool) -> set[int]:
+        here = block.accessed if memory else (i for i in block.held if _is_single(i, program, kinds))
+        return {i for i in here if program.block_of(i) == a.leader}
+
+    memory = bool(own(a, True) or own(b, True))
+    mine, other = own(a, memory), own(b, memory)
+    return 2 * len(mine & other) >= min(len(mine), len(other)) > 0

@@ -1,0 +1,106 @@
+"""Which accesses of the trace each memory instruction of a machine block makes (docs/machine-code.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from functional.ir import Address, Instruction
+from functional.program import Program
+from precharacterize.classify import Kind
+from precharacterize.machine_code.alignment import MachineBlock
+from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.machine_code.timing_classes import access_bytes, kind_of
+from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes
+
+_ATOMICS = (Kind.GLOBAL_ATOMIC, Kind.SHARED_ATOMIC)
+_AGGREGATING = ("REDUX", "VOTEU", "VOTE")
+
+
+class Matching:
+    """Matches the accesses of a function; `lost` is how many PTX accesses no machine instruction makes."""
+
+    def __init__(self, blocks: Sequence[MachineBlock], program: Program, kinds: Sequence[int]) -> None:
+        self.program, self.kinds = program, kinds
+        self.numbers = access_numbers(program, kinds)
+        made = {i for block in blocks for c, i in zip(block.code, block.ptx, strict=True) if self._makes(c, i)}
+        within = {block_of for block in blocks for block_of in map(program.block_of, block.held)}
+        missing = [i for i in self.numbers if i not in made and kinds[i] != Kind.PARAM_LOAD]
+        self.missing = [i for i in missing if program.block_of(i) in within]
+        self.lost = len(missing)
+        self._hosted: dict[int, list[int]] = {}
+
+    def accesses(self, block: MachineBlock, covers: list[Cover]) -> dict[int, Access]:
+        """Accesses of a block's memory instructions by position; new covers are added to `covers`."""
+        occurred: Counter[int] = Counter()
+        found = {}
+        for position, (instruction, i) in enumerate(zip(block.code, block.ptx, strict=True)):
+            if not self._makes(instruction, i):
+                continue
+            split = max(1, self.program.instructions[i].access_bytes // access_bytes(instruction))
+            instance, part = divmod(occurred[i], split if self.kinds[i] not in _ATOMICS else 1)
+            occurred[i] += 1
+            wanted = [i, *self._vectorised(instruction, i)] if part == 0 else []
+            found[position] = self._access(block, wanted, i, instance, covers)
+        return found
+
+    def _makes(self, instruction: MachineInstruction, i: int) -> bool:
+        """Is it a memory instruction that makes the access of PTX instruction `i`?"""
+        if i < 0 or consumes(self.kinds[i]) < 0 or consumes(kind_of(instruction)) < 0:
+            return False
+        if self.kinds[i] in _ATOMICS:
+            return kind_of(instruction) in _ATOMICS
+        return self.kinds[i] != Kind.PARAM_LOAD
+
+    def _access(self, block: MachineBlock, wanted: list[int], i: int, instance: int, covers: list[Cover]) -> Access:
+        mode = Mode.PASSES if consumes(self.kinds[i]) == 1 else Mode.RECORDS
+        if self.kinds[i] in _ATOMICS and self._is_aggregated(block, i):
+            mode = Mode.ONE_PASS if mode == Mode.PASSES else Mode.ONCE_A_LINE
+        sources = []
+        for source in wanted:
+            cover = Cover(self.program.block_of(source), instance)
+            if cover not in covers:
+                covers.append(cover)
+            sources.append(Source(covers.index(cover), self.numbers[source]))
+        return Access(mode, tuple(sources))
+
+    def _is_aggregated(self, block: MachineBlock, i: int) -> bool:
+        """Does a warp send one request for all its lanes? The code that adds them up bears the atomic's line."""
+        return any(c.name in _AGGREGATING for c, k in zip(block.code, block.ptx, strict=True) if k == i)
+
+    def _vectorised(self, instruction: MachineInstruction, i: int) -> list[int]:
+        """PTX accesses without a machine instruction that this wider one makes as well."""
+        if i not in self._hosted:
+            self._hosted[i] = self._neighbours(i, access_bytes(instruction))
+            self.missing = [k for k in self.missing if k not in self._hosted[i]]
+            self.lost -= len(self._hosted[i])
+        return self._hosted[i]
+
+    def _neighbours(self, i: int, wide: int) -> list[int]:
+        """Those behind an access first, then those before it, as many as `wide` bytes have room for."""
+        own, found = self.program.instructions[i], []
+        room = wide - own.access_bytes
+        near = [k for k in self.missing if self.kinds[k] == self.kinds[i]]
+        near = [k for k in near if self.program.block_of(k) == self.program.block_of(i)]
+        for k in sorted(near, key=lambda k: _distance(own, self.program.instructions[k], wide)):
+            other = self.program.instructions[k]
+            if _distance(own, other, wide) < 2 * wide and 0 < other.access_bytes <= room:
+                found.append(k)
+                room -= other.access_bytes
+        return found
+
+
+def _distance(a: Instruction, b: Instruction, wide: int) -> int:
+    """How far b's access lies behind a's, from one register; before it is farther; 2 wide: not within `wide` bytes."""
+    first, second = _address(a), _address(b)
+    if first is None or second is None or first.base != second.base:
+        return 2 * wide - 1
+    behind = second.offset - first.offset
+    if abs(behind) >= wide:
+        return 2 * wide
+    return behind if behind > 0 else wide - behind
+
+
+def _address(instruction: Instruction) -> Address | None:
+    operands = (*instruction.destinations, *instruction.sources)
+    return next((o for o in operands if isinstance(o, Address)), None)

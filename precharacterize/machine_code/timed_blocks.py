@@ -1,0 +1,94 @@
+"""Machine code of a kernel as timed blocks and their rows of the latency table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from functional.program import Program
+from precharacterize.classify import Kind
+from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
+from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
+from precharacterize.machine_code.matching import Matching
+from precharacterize.machine_code.timing_classes import access_bytes, kind_of, latency_class
+from precharacterize.parameters import PipelineParameters
+from precharacterize.rows import Row, memory_row, register_row
+from precharacterize.table import SCOREBOARDS
+from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
+
+INSTRUCTION_BYTES = 16
+
+
+def machine_timed_blocks(
+    code: Sequence[MachineInstruction], program: Program, kinds: Sequence[int], pipeline: PipelineParameters,
+    registers: int, first_row: int,
+) -> tuple[list[Row], list[TimedBlock]]:  # fmt: skip
+    """Rows, the first of them number `first_row`, and timed blocks. A warp's scoreboards are the registers behind the
+    `registers` of the PTX."""
+    blocks = machine_blocks(code, program)
+    align(blocks, program, kinds)
+    matching = Matching(blocks, program, kinds)
+    rows: list[Row] = []
+    timed = []
+    for block in blocks:
+        start = first_row + len(rows)
+        covers = [Cover(block.leader, 0)] if block.leader >= 0 else []
+        found = matching.accesses(block, covers)
+        _cover_all(block, program, covers)
+        made = [
+            _row(c, found.get(k), _source_kind(block, k, found, kinds), pipeline, registers)
+            for k, c in enumerate(block.code)
+        ]
+        for k, row in enumerate(made):
+            row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
+        rows += made
+        accesses = [row.access for row in made if row.access is not None]
+        timed.append(
+            TimedBlock(start, first_row + len(rows), block.leader, block.times, True, covers, block.rivals, accesses)
+        )
+    return rows, timed
+
+
+def _source_kind(block: MachineBlock, k: int, found: dict[int, Access], kinds: Sequence[int]) -> Kind | None:
+    return Kind(kinds[block.ptx[k]]) if k in found else None
+
+
+def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> None:
+    """Every PTX block of which it has code, and every round of its leader."""
+    for number in dict.fromkeys(program.block_of(i) for i in block.held):
+        covers += [] if any(c.block == number for c in covers) else [Cover(number, 0)]
+    covers += [c for c in (Cover(block.leader, n) for n in range(block.times)) if block.leader >= 0 and c not in covers]
+    del covers[MOST_COVERING:]
+
+
+def _row(
+    instruction: MachineInstruction, access: Access | None, source: Kind | None, pipeline: PipelineParameters,
+    registers: int,
+) -> Row:  # fmt: skip
+    kind = kind_of(instruction)
+    if access is not None and source is not None:
+        row = memory_row(source, access_bytes(instruction), access)
+    elif (
+        kind >= Kind.PARAM_LOAD and kind != Kind.CONST_LOAD
+    ):  # of the assembler's own: spilled registers, a CAS loop's load
+        shared = Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC
+        row = memory_row(kind, access_bytes(instruction), Access(Mode.PASSES if shared else Mode.RECORDS))
+    else:
+        name = "convert" if kind == Kind.CONST_LOAD else latency_class(instruction)
+        row = register_row(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
+    row.counted, row.stall = True, max(1, instruction.stall)
+    row.waits = [registers + s for s in _waits(instruction)]
+    row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]
+    if instruction.read_scoreboard != NO_SCOREBOARD and instruction.read_scoreboard < SCOREBOARDS:
+        row.release = registers + instruction.read_scoreboard
+    return row
+
+
+def _waits(instruction: MachineInstruction) -> list[int]:
+    """Scoreboards to be free before it issues. A DEPBAR that lets some requests be under way waits for none."""
+    waits = {s for s in range(SCOREBOARDS) if instruction.wait_mask >> s & 1}
+    counted = re.match(r"SB(\d), 0x([0-9a-f]+)(.*)", instruction.operands) if instruction.name == "DEPBAR" else None
+    if counted:
+        waits |= {int(counted[1])} if int(counted[2], 16) == 0 else set()
+        waits |= {int(s) for s in re.findall(r"\d", counted[3])}
+    return sorted(waits)

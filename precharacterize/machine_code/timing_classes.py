@@ -1,0 +1,63 @@
+"""What a machine instruction is to the timing engine: its latency class, its kind, how a PTX instruction becomes it."""
+
+from __future__ import annotations
+
+from precharacterize.classify import Kind
+from precharacterize.machine_code.instruction import MachineInstruction
+
+_CLASS = {
+    **dict.fromkeys(("FADD", "FADD32I", "FSWZADD"), "fp32_add"),
+    **dict.fromkeys(("FMUL", "FMUL32I"), "fp32_mul"),
+    **dict.fromkeys(("FFMA", "FFMA32I", "HFMA2", "HADD2", "HMUL2", "HFMA2.MMA", "HADD2_32"), "fp32_mad"),
+    **dict.fromkeys(("IMAD", "IMUL", "IDP", "IDP4A"), "int_mad"),
+    **dict.fromkeys(("IADD3", "IADD", "IADD32I", "LEA", "VIADD"), "int_add"),
+    **dict.fromkeys(("IMNMX", "FMNMX", "VIMNMX"), "int_max"),
+    "DADD": "fp64_add", "DMUL": "fp64_mul", "DFMA": "fp64_mad", "DSETP": "fp64_max", "DMNMX": "fp64_max",
+    "MUFU": "sfu", "SHFL": "int_shfl",
+    **dict.fromkeys(("HMMA", "IMMA", "BMMA", "DMMA", "QMMA", "HGMMA", "IGMMA"), "tensor"),
+    **dict.fromkeys(("F2F", "F2I", "I2F", "FRND", "POPC", "FLO", "BREV", "S2R", "B2R", "MATCH", "REDUX"), "convert"),
+    **dict.fromkeys(
+        ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "BREAK", "NOP", "WARPSYNC", "YIELD", "BAR",
+         "MEMBAR", "ERRBAR", "DEPBAR", "LDGDEPBAR", "CCTL", "BMOV", "NANOSLEEP", "KILL", "PMTRIG"), "control"),
+}  # fmt: skip
+_UNIFORM = ("R2UR", "S2UR", "VOTEU", "REDUX")
+_KIND = {
+    "LDG": Kind.GLOBAL_LOAD, "LD": Kind.GLOBAL_LOAD, "LDL": Kind.GLOBAL_LOAD, "LDGSTS": Kind.GLOBAL_LOAD,
+    "SULD": Kind.GLOBAL_LOAD, "STG": Kind.GLOBAL_STORE, "ST": Kind.GLOBAL_STORE, "STL": Kind.GLOBAL_STORE,
+    "SUST": Kind.GLOBAL_STORE, "LDS": Kind.SHARED_LOAD, "LDSM": Kind.SHARED_LOAD, "STS": Kind.SHARED_STORE,
+    "ATOMS": Kind.SHARED_ATOMIC, "ATOM": Kind.GLOBAL_ATOMIC, "ATOMG": Kind.GLOBAL_ATOMIC, "RED": Kind.GLOBAL_ATOMIC,
+    "LDC": Kind.CONST_LOAD, "TEX": Kind.TEXTURE_LOAD, "TLD": Kind.TEXTURE_LOAD, "TXD": Kind.TEXTURE_LOAD,
+    "BAR": Kind.BARRIER, "MEMBAR": Kind.FENCE, "EXIT": Kind.EXIT,
+}  # fmt: skip
+_WIDE = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+
+
+def latency_class(instruction: MachineInstruction) -> str:
+    """One of the classes of a GPU's [latency_cycles]."""
+    name = instruction.name
+    if name.startswith("U") or name in _UNIFORM:
+        return "control"
+    found = _CLASS.get(name, "other")
+    return "convert_fp64" if found == "convert" and "F64" in instruction.modifiers else found
+
+
+def kind_of(instruction: MachineInstruction) -> Kind:
+    """The timing event. A barrier that does not wait, and every register instruction, is ALU."""
+    if instruction.name == "BAR" and "ARV" in instruction.modifiers:
+        return Kind.ALU
+    return _KIND.get(instruction.name, Kind.ALU)
+
+
+def access_bytes(instruction: MachineInstruction) -> int:
+    """Bytes a lane of a memory instruction accesses."""
+    return next((_WIDE[m] for m in instruction.modifiers if m in _WIDE), 4)
+
+
+def ends_block(instruction: MachineInstruction) -> bool:
+    """Does control go elsewhere behind it, always or sometimes?"""
+    return instruction.name in ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "KILL", "BREAK")
+
+
+def falls_through(instruction: MachineInstruction) -> bool:
+    """Can the next instruction follow it?"""
+    return instruction.name not in ("BRA", "BRX", "JMP", "EXIT", "RET", "KILL") or bool(instruction.guard)

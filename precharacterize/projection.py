@@ -1,0 +1,68 @@
+"""A trace of PTX blocks as a trace of timed blocks (docs/machine-code.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from functional.disk.machine_code import Native
+from functional.trace import Trace
+from precharacterize.projection_walk import Given, Made, Rules, Scratch
+from precharacterize.timed_code import TimedCode
+
+_RECORDS = 1 << 12  # of one warp instruction, several accesses made one
+_walk = Native("precharacterize.projection_walk", "walk")
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A trace of timed blocks, with counts over its warps: instructions timed, those of them that are machine code,
+    memory accesses of the PTX other than parameters, and those of them that a timed instruction makes."""
+
+    trace: Trace
+    instructions: int
+    machine_instructions: int
+    accesses: int
+    matched_accesses: int
+
+
+def project(trace: Trace, code: TimedCode) -> Projected:
+    """The trace as the timed code's. Instruction counts of the trace stay those of the PTX."""
+    given = Given(*(np.ascontiguousarray(getattr(trace, name)) for name in Given._fields))
+    rules = Rules(*(np.ascontiguousarray(getattr(code, name)) for name in Rules._fields))
+    scratch, warps = _scratch(given, rules), len(trace.block_offsets) - 1
+    offsets, counts = np.zeros((warps + 1, 3), np.int64), np.zeros(4, np.int64)
+    _walk(given, rules, scratch, _made(np.zeros(3, np.int64), counts), offsets, 0)
+    offsets = np.cumsum(offsets, axis=0)
+    counts[:] = 0
+    made = _made(offsets[-1], counts)
+    _walk(given, rules, scratch, made, offsets, 1)
+    streams: dict[str, Any] = {
+        "blocks": made.blocks,
+        "masks": made.masks,
+        "records": made.records,
+        "conflicts": made.conflicts,
+    }
+    names = ("block_offsets", "record_offsets", "conflict_offsets")
+    cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(names)}
+    return Projected(replace(trace, **streams, **cuts), *counts.tolist())
+
+
+def _made(sizes: np.ndarray, counts: np.ndarray) -> Made:
+    events, records, passes = sizes.tolist()
+    return Made(
+        np.zeros(events, np.uint16), np.zeros(events, np.uint32), np.zeros(records, np.uint32),
+        np.zeros(passes, np.uint8), np.zeros(3, np.int64), counts,
+    )  # fmt: skip
+
+
+def _scratch(given: Given, rules: Rules) -> Scratch:
+    events = int(np.diff(given.block_offsets).max(initial=0)) + 1
+    records = int(np.diff(given.record_offsets).max(initial=0)) + 2
+    covers = int(np.diff(rules.covers_at).max(initial=0)) + 1
+    return Scratch(
+        np.zeros(events, np.uint64), np.zeros((events, 2), np.int64), np.zeros(records, np.int64),
+        np.zeros(covers, np.int64), np.zeros(_RECORDS, np.uint32), np.zeros(4, np.int64),
+    )  # fmt: skip

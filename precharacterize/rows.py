@@ -1,0 +1,104 @@
+"""Rows of a latency table one by one: PTX instructions in another order, and machine instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from functional.ir import Register
+from functional.program import Program
+from precharacterize.classify import Kind, hardware_class
+from precharacterize.hoisting import is_dropped
+from precharacterize.parameters import UNITS, Operation, PipelineParameters
+from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, padded
+from precharacterize.timed_code import Access, TimedBlock
+
+NONE = -1
+
+
+@dataclass
+class Row:
+    """One instruction as the engine sees it; see LatencyTable. `access` says what a memory row takes from the trace."""
+
+    unit: int
+    kind: int
+    latency: int
+    initiation: int
+    access_bytes: int = 4
+    pc: int = 0
+    waits: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    long_waits: list[int] = field(default_factory=list)
+    stall: int = 1
+    release: int = NONE
+    counted: bool = False
+    access: Access | None = None
+
+
+def register_row(kind: Kind, operation: Operation) -> Row:
+    """An instruction that does not access memory."""
+    return Row(UNITS.index(operation.unit), kind, operation.latency_cycles, operation.initiation_cycles)
+
+
+def memory_row(kind: Kind, access_bytes: int, access: Access) -> Row:
+    """A memory instruction."""
+    return Row(UNITS.index("mem"), kind, 1, 1, access_bytes, access=access)
+
+
+def ptx_rows(
+    order: Sequence[int], table: LatencyTable, program: Program, pipeline: PipelineParameters, first: int
+) -> list[Row]:
+    """PTX instructions, in an order, as rows; `first` is the number of the first. A copy is the register it copies."""
+    copies = _copies(program)
+    rows = []
+    for n, i in enumerate(order):
+        kind = Kind(int(table.kind[i]))
+        operation = pipeline.operation(hardware_class(program.instructions[i]))
+        row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
+        row.access_bytes, row.pc = int(table.access_bytes[i]), first + n
+        row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))
+        row.writes = [r for r in table.writes[i].tolist() if r >= 0]
+        rows.append(row)
+    return rows
+
+
+def _copies(program: Program) -> dict[int, int]:
+    """Register -> the one it is a copy of, where both are written once."""
+    ids = {r.name: n for n, r in enumerate(program.registers)}
+    written: dict[str, int] = {}
+    for instruction in program.instructions:
+        for register in instruction.writes():
+            written[register.name] = written.get(register.name, 0) + 1
+    found: dict[int, int] = {}
+    for i in program.instructions:
+        source = i.sources[0] if len(i.sources) == 1 else None
+        if not is_dropped(i, Kind.ALU) or not isinstance(source, Register):
+            continue
+        (target,) = i.writes()
+        if written.get(source.name) == written[target.name] == 1:
+            found[ids[target.name]] = found.get(ids[source.name], ids[source.name])
+    return found
+
+
+def table_of_rows(rows: Sequence[Row], blocks: Sequence[TimedBlock], ptx: LatencyTable) -> LatencyTable:
+    """The latency table of timed blocks. Registers are those of the PTX and a warp's scoreboards."""
+
+    def column(name: str, kind: type) -> np.ndarray:
+        return np.array([getattr(row, name) for row in rows], kind)
+
+    zeros = np.zeros(len(rows), np.int32)
+    return LatencyTable(
+        unit=column("unit", np.int8), kind=column("kind", np.int8), latency_cycles=column("latency", np.int32),
+        initiation_cycles=column("initiation", np.int32), access_bytes=column("access_bytes", np.int8),
+        pcs=column("pc", np.int32), waits=padded([r.waits for r in rows]), writes=padded([r.writes for r in rows]),
+        long_waits=padded([[] for _ in rows]), read_banks=padded([[] for _ in rows]),
+        write_banks=padded([[NONE] * len(r.writes) for r in rows]), gap_cycles=zeros, result_cycles=zeros,
+        counted=column("counted", np.int8),
+        stall_cycles=column("stall", np.int32), release=column("release", np.int32),
+        result_offset_cycles=np.full(len(rows), FORWARDED_CYCLES, np.int32),
+        block_start=np.array([b.start for b in blocks], np.int32),
+        block_stop=np.array([b.stop for b in blocks], np.int32),
+        register_count=ptx.register_count + 3 * SCOREBOARDS, key=ptx.key,
+    )  # fmt: skip

@@ -1,0 +1,274 @@
+"""Timed code: machine code read back and aligned, PTX with loads hoisted, and the trace of either."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import abstim
+from abstim.gpu.config import load_gpu, refuse_machine_code
+from abstim.gradient.recorded_kernel import RecordedKernel
+from abstim.session.issue_logs import issue_logs
+from abstim.session.session import open_session
+from functional.errors import InputError
+from functional.line_record import line_of, sectors_of
+from functional.link import link
+from functional.parser import parse
+from functional.trace import PARAM_WINDOW_LINE
+from precharacterize import build_timed
+from precharacterize.build import kinds_of
+from precharacterize.build_timed import assembly_of, build_timed_code, decode, encode, timed_code_of
+from precharacterize.hoisting import hoisted, is_dropped
+from precharacterize.machine_code import assemble
+from precharacterize.machine_code.assemble import Assembly, assembled_for
+from precharacterize.machine_code.instruction import control_fields
+from precharacterize.machine_code.listing import functions_of
+from precharacterize.machine_code.tools import find_tools
+from precharacterize.projection import project
+from precharacterize.timed_code import consumes
+
+GPU = load_gpu("rtx3080", ["sm_count=4"])
+HEAD = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u64 q)
+{
+.reg .pred %p<9>; .reg .b32 %r<40>; .reg .f32 %f<40>; .reg .b64 %rd<40>;
+.shared .align 4 .b8 s[256];
+ld.param.u64 %rd1, [p];
+ld.param.u64 %rd2, [q];
+"""
+needs_tools = pytest.mark.skipif(find_tools() is None, reason="needs ptxas and nvdisasm")
+LISTING = """
+\t.section\t.text.k,"ax",@progbits
+k:
+.text.k:
+\t//## File ".nv_debug_ptx_txt", line 12
+        /*0000*/                   LDG.E.64 R2, [R4.64] ;                         /* 0x0000000402027981 */
+                                                                                  /* 0x000ea8000c1e1b00 */
+.L_x_1:
+\t//## File ".nv_debug_ptx_txt", line 13
+        /*0010*/              @!P0 FADD R3, R2, R3 ;                              /* 0x0000000302038221 */
+                                                                                  /* 0x004fca0000000000 */
+        /*0020*/               @P1 BRA `(.L_x_1) ;                                /* 0xffffffe000007947 */
+                                                                                  /* 0x000fea000383ffff */
+"""
+
+
+def program(body: str):
+    """A kernel around some instructions, one a line."""
+    return link(parse(HEAD + body + "\nret;\n}\n"), "k")
+
+
+def order(body: str) -> list[str]:
+    """Instructions of the only block as they are timed."""
+    code = program(body)
+    (block,) = code.blocks
+    return [code.instructions[i].name for i in hoisted(block, code, kinds_of(code))]
+
+
+def test_a_listing_is_read() -> None:
+    first, second, third = functions_of(LISTING)["k"]
+    assert (first.name, first.modifiers, first.line, first.label) == ("LDG", ("E", "64"), 12, ".text.k")
+    assert (second.guard, second.label, second.line, second.address) == ("@!P0", ".L_x_1", 13, 16)
+    assert (third.name, third.target) == ("BRA", ".L_x_1")
+    # the load counts on scoreboard 2, and what uses its result waits for that one
+    assert first.write_scoreboard == 2 and second.wait_mask == 1 << 2
+    assert (second.stall, second.write_scoreboard) == (5, 7)
+
+
+def test_control_fields() -> None:
+    word = 11 << 41 | 3 << 46 | 5 << 49 | 0b101010 << 52
+    assert control_fields(word) == (11, 3, 5, 0b101010)
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted", "found"),
+    [
+        ("sm_80", "sm_86", "sm_86"),
+        ("sm_90", "sm_86", "sm_90"),
+        ("sm_50", "sm_70", "sm_75"),
+        ("sm_90a", "sm_80", "sm_90a"),
+    ],
+)
+def test_the_architecture_to_assemble_for(target: str, wanted: str, found: str) -> None:
+    assert assembled_for(f".version 8.0\n.target {target}, debug\n".encode(), wanted) == found
+
+
+def test_loads_come_first() -> None:
+    body = """ld.global.f32 %f1, [%rd1];
+        add.f32 %f2, %f1, %f1;
+        st.shared.f32 [s], %f2;
+        ld.global.f32 %f3, [%rd1+4];
+        st.shared.f32 [s+4], %f3;"""
+    assert order(body) == ["ld.global.f32", "ld.global.f32", "add.f32", "st.shared.f32", "st.shared.f32", "ret"]
+
+
+@pytest.mark.parametrize(
+    ("between", "passes"),
+    [
+        ("st.global.f32 [%rd1+8], %f9;", True),  # another word behind the same register
+        ("st.global.f32 [%rd1+4], %f9;", False),  # the same word
+        ("st.global.f32 [%rd2], %f9;", False),  # may be the same
+        ("st.shared.f32 [s], %f9;", True),
+        ("red.global.add.u32 [%rd2], %r1;", False),
+        ("membar.gl;", False),
+        ("mov.b32 %r9, %r8;", True),
+    ],
+)
+def test_what_a_load_passes(between: str, passes: bool) -> None:
+    names = order(f"add.f32 %f9, %f8, %f7;\n{between}\nld.global.f32 %f3, [%rd1+4];")
+    assert (names[0] == "ld.global.f32") == passes
+
+
+@pytest.mark.parametrize("name", ["hotspot", "nw", "scan", "reduction"])
+def test_hoisting_keeps_every_instruction_and_dependence(name: str) -> None:
+    code = open_session(name).launch(0).program
+    kinds = kinds_of(code)
+    for block in code.blocks:
+        placed = hoisted(block, code, kinds)
+        assert len(set(placed)) == len(placed)
+        every = set(range(block.start, block.stop))
+        assert every - set(placed) <= {i for i in every if is_dropped(code.instructions[i], kinds[i])}
+        at = {i: n for n, i in enumerate(placed)}
+        for early in placed:  # whoever reads a register does so on the same side of each of its writers
+            for late in (i for i in placed if i > early and set(code.instructions[early].writes()) & _touched(code, i)):
+                assert at[early] < at[late]
+
+
+def _touched(code, i: int) -> set:
+    instruction = code.instructions[i]
+    guard = {instruction.guard.register} if instruction.guard else set()
+    return {*instruction.reads(), *instruction.writes(), *guard}
+
+
+@cache
+def fallback(name: str):
+    """A benchmark opened, and its first launch as PTX with loads hoisted."""
+    session = open_session(name)
+    code = build_timed_code(session.launch(0).program, GPU.pipeline, Assembly({}, "no assembler"))
+    return session, code
+
+
+@pytest.mark.parametrize("name", ["hotspot", "nw", "bfs", "histogram_atomics"])
+def test_without_an_assembler_every_access_is_made_once(name: str) -> None:
+    session, code = fallback(name)
+    trace = session.traces.trace(0)
+    found = project(trace, code)
+    assert found.accesses == found.matched_accesses and found.machine_instructions == 0
+    assert np.array_equal(np.diff(found.trace.conflict_offsets), np.diff(trace.conflict_offsets))
+    own, made = (records_by_warp(t) for t in (trace, found.trace))
+    assert all(np.array_equal(a, b) for a, b in zip(own, made, strict=True))
+    assert "hoisted" in code.description and "no assembler" in code.description
+
+
+def records_by_warp(trace):
+    """Sorted (line, sectors) of each warp, parameters left out."""
+    for start, end in zip(trace.record_offsets, trace.record_offsets[1:], strict=False):
+        records = trace.records[start:end]
+        keep = (line_of(records) < PARAM_WINDOW_LINE) | (sectors_of(records) == 0)
+        yield np.sort(records[keep] & ~np.uint32(1))
+
+
+def test_timed_code_as_a_file() -> None:
+    _, code = fallback("hotspot")
+    again = decode(encode(code))
+    for name, value in asdict(code).items():
+        if name != "table":
+            assert np.array_equal(getattr(again, name), value)
+    assert np.array_equal(again.table.waits, code.table.waits)
+
+
+def test_a_gpu_of_the_reference_is_timed_as_ptx() -> None:
+    session, gtx480 = open_session("nn_euclid"), load_gpu("gtx480")
+    assert session.timed_code(0, gtx480) is None
+    inputs = session.inputs(0, gtx480)
+    assert inputs.trace is session.traces.trace(0) and inputs.table is session.table(0, gtx480)
+
+
+def test_the_result_names_what_was_timed(monkeypatch) -> None:
+    monkeypatch.setattr(assemble, "find_tools", lambda: None)
+    with_none = abstim.run("nn_euclid", gpu=GPU).launches[0]
+    assert "hoisted" in with_none.timed_code and "abstim[sass]" in with_none.timed_code
+    assert with_none.machine_code_share == 0 and with_none.matched_access_share == 1
+    assert abstim.run("nn_euclid", gpu="gtx480").launches[0].timed_code == "PTX"
+
+
+def test_several_instructions_in_a_line_are_not_told_apart() -> None:
+    code = program("mov.b32 %r1, 1; mov.b32 %r2, %r1;")
+    assert "line" in assembly_of(code, "sm_86").made_by
+
+
+def test_time_does_not_follow_the_clock() -> None:
+    slow, fast = (load_gpu("rtx3080", [f"core_clock_hz={hz}"]) for hz in (1e9, 2e9))
+    assert fast.params.dram_sector_cycles == pytest.approx(2 * slow.params.dram_sector_cycles)
+    assert fast.params.dram_latency_cycles == pytest.approx(2 * slow.params.dram_latency_cycles, abs=1)
+    assert fast.params.launch_latency_cycles == 2 * slow.params.launch_latency_cycles
+    assert fast.params.l1d_latency_cycles == slow.params.l1d_latency_cycles
+
+
+@needs_tools
+@pytest.mark.parametrize("name", ["hotspot", "nw", "matmul_tiled", "dct8x8", "lavamd", "micro_divergence"])
+def test_machine_code_makes_every_access(name: str) -> None:
+    session = open_session(name)
+    for number, _, trace in session.each():
+        code = session.timed_code(number, GPU)
+        found = project(trace, code)
+        assert "ptxas" in code.description
+        assert found.machine_instructions == found.instructions
+        assert found.matched_accesses == found.accesses
+        touched = {int(line_of(r)) for r in trace.records if line_of(r) < PARAM_WINDOW_LINE and sectors_of(r)}
+        assert touched == {int(line_of(r)) for r in found.trace.records if sectors_of(r)}
+
+
+@needs_tools
+def test_machine_code_waits_for_what_is_written() -> None:
+    code = timed_code_of(open_session("hotspot").launch(0).program, GPU.pipeline, "sm_86")
+    table, first = code.table, int(code.table.block_start[len(code.fallback)])
+    waited = {r for r in table.waits[first:].ravel().tolist() if r >= 0}
+    set_ = {r for r in (*table.writes[first:].ravel().tolist(), *table.release[first:].tolist()) if r >= 0}
+    assert waited and waited <= set_
+    assert (table.stall_cycles >= 1).all() and (table.stall_cycles <= 15).all()
+    for start, stop, accesses in zip(
+        table.block_start, table.block_stop, np.diff(code.accesses_at).tolist(), strict=True
+    ):
+        assert sum(consumes(k) >= 0 for k in table.kind[start:stop].tolist()) == accesses
+
+
+@needs_tools
+def test_kept_by_architecture_and_tool(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    code = open_session("nn_euclid").launch(0).program
+    made = []
+    monkeypatch.setattr(assemble, "_functions", lambda *a, own=assemble._functions: made.append(a[1]) or own(*a))
+    for architecture in ("sm_86", "sm_86", "sm_90"):
+        assembly_of(code, architecture)
+    assert made == ["sm_86", "sm_90"]
+    other = replace(find_tools(), version="V1.2.3")
+    monkeypatch.setattr(assemble, "find_tools", lambda: other)
+    assert "V1.2.3" in assembly_of(code, "sm_86").made_by and made[2:] == ["sm_86"]
+
+
+@needs_tools
+def test_an_unrolled_loop_is_timed_by_rounds() -> None:
+    code = timed_code_of(open_session("matmul_tiled").launch(0).program, GPU.pipeline, "sm_86")
+    assert code.numbers[:, 1].max() > 1 and re.match(r"machine code \(ptxas V[\d.]+ for sm_\d+\)", code.description)
+    assert build_timed.MODULES
+
+
+def test_what_counts_ptx_instructions_refuses_machine_code() -> None:
+    with pytest.raises(InputError, match="machine code"):
+        refuse_machine_code(GPU, "this counts")
+    with pytest.raises(InputError, match="kernel_time"):
+        RecordedKernel("nn_euclid", ["latency_cycles.sfu"], GPU)
+
+
+def test_a_timeline_holds_every_instruction_timed() -> None:
+    session = open_session("nn_euclid")
+    (launch,) = issue_logs(session, GPU)
+    made = session.projected(session.traces.trace(0), session.timed_code(0, GPU))
+    assert len(launch.log.cycle) == made.instructions

@@ -1,0 +1,76 @@
+"""`validate --silicon`: measured times against predicted ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from abstim.cli import main
+from abstim.gpu.config import gpu_names, load_gpu
+from abstim.models import run
+from abstim.study.silicon import COLUMNS, MeasuredTime, TimedKernel, compare_times, read_measured_times, summarise
+from functional.errors import InputError
+
+
+def table(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([COLUMNS, *rows])
+    return path
+
+
+def kernel(measured: float, predicted: float, gpu: str = "x", kind: str = "memory") -> TimedKernel:
+    return TimedKernel(MeasuredTime("k", gpu, 1e9, "all", measured, kind), predicted, "PTX", 0.0)
+
+
+def test_errors_by_class_and_gpu() -> None:
+    found = [kernel(10, 11), kernel(20, 16), kernel(40, 40, kind="integer"), kernel(80, 160, gpu="y")]
+    sums = {s.name: s for s in summarise(found)}
+    assert list(sums) == ["all", "GPU x", "GPU y", "class memory", "class integer"]
+    assert sums["all"].mean_error == pytest.approx((0.1 + 0.2 + 0 + 1) / 4)
+    assert sums["all"].median_error == pytest.approx(0.15)
+    assert sums["all"].bias == pytest.approx((1.1 * 0.8 * 1 * 2) ** 0.25)
+    assert sums["all"].rank_correlation == pytest.approx(1.0)
+    assert sums["class integer"].rank_correlation is None and sums["GPU y"].mean_error == 1
+
+
+def test_a_table_is_compared(tmp_path, capsys) -> None:
+    clock = 6e8
+    took = run("nn_euclid", gpu=load_gpu("gtx480", [f"core_clock_hz={clock:.0f}"])).totals["seconds"] * 1e9
+    path = table(tmp_path / "t.csv", [("nn_euclid", "gtx480", clock, "all", took / 2, "memory")])
+    (only,) = compare_times(read_measured_times(path), tmp_path)
+    assert only.ratio == pytest.approx(2) and only.timed_code == "PTX"
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", "--silicon", str(path), "--json"])
+    assert ended.value.code == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["summaries"][0]["mean_error"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "row", [("nn_euclid", "gtx480", "fast", "all", 5, "x"), ("nn_euclid", "gtx480", 1e9, "all", -5, "x")]
+)
+def test_a_wrong_row_is_named(tmp_path, row) -> None:
+    with pytest.raises(InputError, match="row 2"):
+        read_measured_times(table(tmp_path / "t.csv", [row]))
+
+
+def test_a_missing_column_is_named(tmp_path) -> None:
+    (tmp_path / "t.csv").write_text("target,gpu\nx,y\n")
+    with pytest.raises(InputError, match="core_clock_hz"):
+        read_measured_times(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_answer_says_what_is_known_of_its_error(name) -> None:
+    gpu, altered = load_gpu(name), load_gpu(name, ["sm_count=3"])
+    assert "hardware" in gpu.known_error or name in ("fermi_tbpoint", "h200", "mi100", "r9nano")
+    assert not altered.known_error or altered.known_error.startswith("with values changed, nothing")
+
+
+def test_a_result_without_any_check_says_so() -> None:
+    assert "nothing is known" in run("nn_euclid", gpu="fermi_tbpoint").known_error
+    altered = run("nn_euclid", "gtx480", ["sm_count=3"])
+    assert altered.known_error.count("with values changed") == 1
