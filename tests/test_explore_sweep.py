@@ -337,3 +337,28 @@ def test_the_command_prints_points_front_and_what_matters(own_store, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["pareto"] == [0, 1] and found["rows"][1]["sm_count"] == 8
     assert found["sensitivity"][0]["key"] == "sm_count" and found["work"]["points"] == 2
+
+
+def test_a_sweep_by_the_occupancy_model_has_what_run_says(own_store):
+    found = swept("sm_count=4,15", "latency_cycles.int_add=4,9", model="occupancy")
+    table = found.table()
+    for k in range(4):
+        overrides = [f"{key}={table[key][k]}" for key in ("sm_count", "latency_cycles.int_add")]
+        assert (
+            table["cycles"][k]
+            == abstim.run("nn_euclid", "gtx480", overrides, model="occupancy").totals["cycles"]
+        )
+    assert swept("sm_count=4,15", "latency_cycles.int_add=4,9", model="occupancy").work.known == 4
+    assert swept("sm_count=4,15", model="detailed").work.known == 0
+
+
+def test_a_sweep_by_formula(own_store):
+    table = swept("sm_count=4,15", model="analytic").table()
+    assert table["cycles"][0] > table["cycles"][1] > 0
+
+
+@pytest.mark.parametrize("how", [{"model": "guess"}, {"model": "occupancy", "strategy": "multi-fidelity"},
+                                 {"model": "analytic", "cluster": "tcp://localhost:1"}])  # fmt: skip
+def test_a_model_that_a_sweep_cannot_use_is_refused(how):
+    with pytest.raises(InputError, match="model"):
+        swept("sm_count=4,8", **how)

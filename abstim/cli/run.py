@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -152,7 +153,7 @@ def _print_run(result: RunResult) -> None:
     if first.timed_code != "PTX":
         made, matched = first.machine_code_share, first.matched_access_share
         print(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
-    print(f"Error on this GPU: {result.known_error}")
+    print(fill(f"Error on this GPU: {result.known_error}", 80))
     print("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
 
 
