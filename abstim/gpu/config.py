@@ -13,7 +13,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -253,7 +253,11 @@ def _build(name: str, title: str, settings: Settings, labels: dict[str, str]) ->
         return {key: settings[full].value for key, full in keys.items()}
 
     spec = Spec(name=name, **values("spec"))
-    params = WallTime(**values("time")).params(Params(**values("params")), spec)
+    own = Params(**values("params"))
+    params = WallTime(**values("time")).params(own, spec)
+    for key, value in asdict(params).items():
+        if value != getattr(own, key):  # what [time] says can be too much in cycles
+            check(key, domains()[key], value, f"GPU {name}, from [time] at its core clock")
     check_together(spec, f"GPU {name}")
     pipeline = _pipeline(spec, params, values("latency_cycles"), values("initiation_cycles"), values("unit"))
     return Gpu(spec, params, pipeline, title, settings, labels)
