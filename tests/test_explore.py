@@ -308,7 +308,7 @@ def test_a_search_with_a_biased_screen_finds_the_front(monkeypatch):
     def objectives(some, cycles):
         return np.stack([some.values("area"), cycles[:, 0]], 1).astype(float)
 
-    found = search(points, screen, time, objectives, 300)
+    found = search(points, screen(points.columns), time, objectives, 300)
     assert len(found.points) == sum(asked) == 300 and len(asked) > 1
     assert (found.cycles == true_cycles(found.points)).all()
     everything = objectives(points, true_cycles(points))
@@ -316,7 +316,7 @@ def test_a_search_with_a_biased_screen_finds_the_front(monkeypatch):
     hits = np.isin(true_front, found.points.positions).mean()
     assert hits > 0.85
     monkeypatch.setattr("abstim.study.explore.screen.ROUNDS", 1)
-    uncorrected = search(points, screen, time, objectives, 300)
+    uncorrected = search(points, screen(points.columns), time, objectives, 300)
     assert np.isin(true_front, uncorrected.points.positions).mean() < hits - 0.05
 
 
