@@ -82,7 +82,7 @@ def _sampled() -> object:
 
 
 def _explore() -> object:
-    with Store() as store:
+    with Store("version") as store:
         found = store.known(KEYS)
         store.add((key, 1000 + key[0]) for key in KEYS if key not in found)
         return found | {key: 1000 + key[0] for key in KEYS if key not in found}

@@ -180,11 +180,11 @@ def test_a_damaged_store_costs_time_only(own_store, capsys):
 
 
 def test_a_row_that_changed_is_no_answer(own_store, capsys):
-    with Store() as store:
+    with Store("version") as store:
         store.add([(b"a", 1), (b"b", 2)])
     with sqlite3.connect(own_store) as database:
         database.execute("UPDATE checked SET cycles = 3 WHERE key = ?", [b"b"])
-    with Store() as store:
+    with Store("version") as store:
         assert store.known([b"a", b"b"]) == {}
     assert "damaged" in capsys.readouterr().err and not own_store.exists()
 
