@@ -344,10 +344,7 @@ def test_a_sweep_by_the_occupancy_model_has_what_run_says(own_store):
     table = found.table()
     for k in range(4):
         overrides = [f"{key}={table[key][k]}" for key in ("sm_count", "latency_cycles.int_add")]
-        assert (
-            table["cycles"][k]
-            == abstim.run("nn_euclid", "gtx480", overrides, model="occupancy").totals["cycles"]
-        )
+        assert table["cycles"][k] == abstim.run("nn_euclid", "gtx480", overrides, model="occupancy").totals["cycles"]
     assert swept("sm_count=4,15", "latency_cycles.int_add=4,9", model="occupancy").work.known == 4
     assert swept("sm_count=4,15", model="detailed").work.known == 0
 
