@@ -70,7 +70,7 @@ def random_launch(rng, warps):
     offsets = np.append(0, np.cumsum([len(own) for own in memory]))[:-1]
     whole = [np.concatenate(x).astype(np.int32) for x in (lates, levels)]
     return Streams(
-        items, terms_of(items), np.array(starts, np.int32), np.concatenate(memory), offsets.astype(np.int32),
+        items, terms_of(items), np.array(starts, np.int64), np.concatenate(memory), offsets.astype(np.int64),
         np.array(places, np.int32), *whole, rng.permutation(blocks).astype(np.int32),
     )  # fmt: skip
 

@@ -172,9 +172,9 @@ def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: 
     streams = Streams(
         items=prepared.items.rows,
         terms=prepared.terms,
-        starts=prepared.items.offsets[warps.paths].astype(np.int32),
+        starts=prepared.items.offsets[warps.paths],
         accesses=walked.accesses,
-        access_starts=warps.offsets[:-1].astype(np.int32),
+        access_starts=warps.offsets[:-1],
         late_starts=walked.late.offsets,
         late_begins=walked.late.begins,
         late_answers=walked.late.answers,

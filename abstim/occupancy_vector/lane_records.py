@@ -71,9 +71,9 @@ class Streams(NamedTuple):
 
     items: np.ndarray  # ITEM, those of a path one after the other
     terms: Int64[np.ndarray, " item_term"]  # TERMS of each
-    starts: Int32[np.ndarray, " warp"]  # first item
+    starts: Int64[np.ndarray, " warp"]  # first item
     accesses: Int32[np.ndarray, " access"]  # ACCESS_WORD, those of a warp one after the other
-    access_starts: Int32[np.ndarray, " warp"]
+    access_starts: Int64[np.ndarray, " warp"]
     late_starts: Int32[np.ndarray, " warp"]
     late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
     late_answers: Int32[np.ndarray, " late"]  # LATE_WORD

@@ -45,7 +45,8 @@ class OccupancyPlanner:
         for launch, blocks in enumerate(limits):
             table, trace = session.table(launch, gpu), session.traces.trace(launch)
             refuse_unsupported(gpu, table, trace.warps_per_block, blocks)
-            digest = hashlib.blake2b(self._digest(target, launch) + point, digest_size=16)
+            own = self._digest(target, launch) + point + blocks.to_bytes(4, "little")  # by the kernel's registers too
+            digest = hashlib.blake2b(own, digest_size=16)
             yield Job(digest.digest(), target, launch, bare, blocks)
 
     def _digest(self, target: int, launch: int) -> bytes:
