@@ -19,6 +19,7 @@ from abstim.session.session import Session
 from abstim.study.explore.keys import DERIVED
 from abstim.study.explore.pareto import ranked
 from abstim.study.explore.points import Points
+from functional.errors import InputError
 
 ROUNDS = 4
 MIDDLE = 16  # points by the occupancy model for each by the detailed one
@@ -60,15 +61,47 @@ def climb(points: Points, screen: Screen, middle: Timing, best: Timing, objectiv
     return last._replace(predicted_cycles=predicted[np.searchsorted(points.positions, last.points.positions)])
 
 
+# Keys that decide how many thread blocks an SM holds (abstim.gpu.occupancy)
+RESIDENCY = ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "shared_bytes_per_sm",
+             "register_allocation_granularity")  # fmt: skip
+
+
+def refuse_unknown(points: Points) -> None:
+    """Raises InputError for a varied key that the analytic model does not look at: as a result, rather than as a guide
+    for a better model, its cycles would be wrong."""
+    from abstim.analytic.point import Point
+
+    for key in (key for key in points.columns if key not in DERIVED):
+        if "." not in key and key not in Point._fields:
+            raise InputError(f"--vary {key}: the analytic model does not look at it; use --model occupancy or detailed")
+
+
 def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> Found:
-    """Every point by the analytic model, which says nothing of points that cannot be."""
-    usable = points.reasons == ""
+    """Every point by the analytic model; a point on which a target cannot run has the reason."""
+    reasons = np.where(points.reasons == "", _cannot_run(sessions, points), points.reasons)
+    usable = reasons == ""
     cycles = np.full((len(points), len(sessions)), FAILED, np.int64)
     if usable.any():
         some = points.where(usable)
         screen = analytic_screen(sessions, gpu)
         cycles[usable] = np.ceil(screen({key: own for key, own in some.columns.items() if key not in DERIVED}))
-    return Found(points, cycles, points.reasons.tolist(), None)
+    return Found(points, cycles, reasons.tolist(), None)
+
+
+def _cannot_run(sessions: Sequence[Session], points: Points) -> np.ndarray:
+    """Why a thread block does not fit ("": all do), looked up once for each combination of what decides it."""
+    columns = [points.columns[key] for key in RESIDENCY if key in points.columns] or [np.zeros(len(points))]
+    _, first, of = np.unique(np.stack(columns, -1), axis=0, return_index=True, return_inverse=True)
+    reasons = np.full(len(first), "", object)
+    for n, k in enumerate(first.tolist()):
+        try:
+            own = points.gpu(k)
+            for session in sessions:
+                for launch in range(len(session)):
+                    session.blocks_per_sm(launch, own)
+        except InputError as error:
+            reasons[n] = str(error)
+    return reasons[of.ravel()]
 
 
 def search(points: Points, predicted: np.ndarray, time: Timing, objectives: Objectives, count: int) -> Found:

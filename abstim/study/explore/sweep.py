@@ -26,7 +26,15 @@ from abstim.study.explore.local import run_local
 from abstim.study.explore.occupancy_jobs import OccupancyPlanner, run_occupancy
 from abstim.study.explore.points import Points, Space
 from abstim.study.explore.ranges import parse_axes
-from abstim.study.explore.screen import Found, Objectives, ScreenMaker, analytic_screen, by_formula, climb
+from abstim.study.explore.screen import (
+    Found,
+    Objectives,
+    ScreenMaker,
+    analytic_screen,
+    by_formula,
+    climb,
+    refuse_unknown,
+)
 from abstim.study.explore.sensitivity import Analysis, by_regression
 from abstim.study.explore.timing import JobPlanner, Run, Timer, Work
 from functional.errors import InputError
@@ -107,6 +115,8 @@ def explore(
     """
     points = _candidates(sweep)
     _check_objectives(sweep, points, targets)
+    if sweep.model == "analytic":
+        refuse_unknown(points)
     sessions = [open_session(target, progress=progress) for target in targets]
     names = _names_of(sessions)
     work, timed = _timed(
