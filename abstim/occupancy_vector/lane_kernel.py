@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.occupancy_vector.item_records import ATOMIC, DRAM, FIRST, MEMORY, STORE, TO_UNIT_CYCLES
 from abstim.occupancy_vector.lane_records import (
+    ACCESS_WORD,
     AFTER_NEXT,
     ARRIVAL,
     DISPATCHED,
@@ -27,6 +30,7 @@ from abstim.occupancy_vector.lane_records import (
     NEXT,
     OCCUPIES,
     PARTS,
+    POOL_COUNT,
     POOL_SLACK,
     PORT_FREE,
     QUEUE,
@@ -37,6 +41,7 @@ from abstim.occupancy_vector.lane_records import (
     RUNNING,
     SP_WORK,
     SPECIAL_SLACK,
+    SPECIALS,
     STORE_SECTOR,
     TERMS,
     TICKS,
@@ -48,8 +53,8 @@ from functional.disk.compile import jit
 
 TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
 FIRST_ISSUE = DISPATCH_CYCLES * TICKS
-SPECIALS, POOLS = 3, 2  # special units and pools of a group of schedulers
-OCCUPIES_MASK, LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = 255, 8, 10, 18, 26  # ACCESS_WORD
+LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in ACCESS_WORD[:-1])
+OCCUPIES_MASK = (1 << LEVEL_SHIFT) - 1
 SP, INT = 1, 2  # Lane.pools
 FAR_OFF = 1 << 50
 ORDER_BITS = 8  # rows of a scheduler
@@ -65,8 +70,8 @@ def find_bounds(lane, shape, m, s):
     for n in range(SPECIALS):
         special[MEMORY + 1 + n] = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, SPECIAL_SLACK))
     slack = at(get(m, POOL_SLACK)) + TO_UNIT
-    pools[SP] = at(get(lane.pool_free, POOLS * g)) - slack
-    pools[INT] = at(get(lane.pool_free, POOLS * g + 1)) - slack
+    pools[SP] = at(get(lane.pool_free, POOL_COUNT * g)) - slack
+    pools[INT] = at(get(lane.pool_free, POOL_COUNT * g + 1)) - slack
     pools[SP | INT] = max(pools[SP], pools[INT])
 
 
@@ -111,9 +116,9 @@ def begin_of(lane, shape, m, s, slot):
         time = later(time, get(lane.memory_starts, QUEUE - 1))
     elif unit:
         time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - get(m, SPECIAL_SLACK))
-    for n in range(POOLS):
+    for n in range(POOL_COUNT):
         if lane.pools[slot] & (1 << n):
-            time = later(time, get(lane.pool_free, POOLS * g + n) - at(get(m, POOL_SLACK)) - TO_UNIT)
+            time = later(time, get(lane.pool_free, POOL_COUNT * g + n) - at(get(m, POOL_SLACK)) - TO_UNIT)
     return time
 
 
@@ -202,11 +207,11 @@ def use_pools(lane, streams, slot, g, terms, start):
     """The work of an item's instructions goes to their pools; returns how late it begins, at most."""
     arrive = start + TO_UNIT
     delay = start - start
-    for n in range(POOLS):
+    for n in range(POOL_COUNT):
         if lane.pools[slot] & (1 << n):
-            begin = later(arrive, get(lane.pool_free, POOLS * g + n))
+            begin = later(arrive, get(lane.pool_free, POOL_COUNT * g + n))
             delay = later(delay, begin - arrive)
-            put(lane.pool_free, POOLS * g + n, begin + get(streams.terms, terms + SP_WORK + n))
+            put(lane.pool_free, POOL_COUNT * g + n, begin + get(streams.terms, terms + SP_WORK + n))
     return delay
 
 
