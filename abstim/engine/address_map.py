@@ -52,6 +52,15 @@ def l2_set_of(m, in_slice):
 
 
 @jit
+def address(m, request):
+    """Says where the line of a request lies."""
+    number, _, local, in_slice = slice_of(m, request.line)
+    request.slice = request.output = number
+    request.way = (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
+    request.bank, request.row = bank_of(m, local), row_of(m, local)
+
+
+@jit
 def bank_of(m, local):
     """The DRAM bank, of its channel's, of a line by its number in the channel."""
     bank = ((local >> m.bank_log2) << 1) | ((local >> m.slice_log2) & 1)
