@@ -19,6 +19,7 @@ from functional.disk.by_reference import reference
 from functional.disk.compile import jit, outlined, spliced
 from functional.disk.shared_words import store
 
+NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
 SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait
 
 
@@ -206,7 +207,7 @@ def run_all(gpu, code, streams, team, members, more):
         else:
             store(team.taken, n, number)
     begin(team, number)
-    help_out(gpu, code, streams, team, 0, members, number)
+    help_out(gpu, code, streams, team, NONE, members, number)
     wait_for_all(team, tasks)
     for n in range(m.sm_count):
         busy |= gpu.sms[n].live > 0
@@ -261,11 +262,11 @@ def store_windows(gpu):
 @jit
 def lead(gpu, code, streams, offsets, order, drain, team, members):
     """Hand out all of `order`, and run to the end, or to the last dispatch."""
-    m, launch, position, busy = gpu.machine, gpu.record.launch, 0, True
+    m, launch, position, busy = gpu.machine, gpu.record.launch, NONE, True
     if launch.limit == 0:
         launch.limit = window_cycles(m, members)
         if not m.perfect:
-            exchange(gpu, 0)
+            exchange(gpu, NONE)
     while position < len(order) or (drain and busy):
         more = position < len(order)
         busy = run_all(gpu, code, streams, team, members, more or not drain)
@@ -285,7 +286,7 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
 @jit
 def follow(gpu, code, streams, team, member, members):
     """Help in every round there is."""
-    number = wait_for_round(team, 0)
+    number = wait_for_round(team, NONE)
     while number != OVER:
         help_out(gpu, code, streams, team, member, members, number)
         number = wait_for_round(team, number)

@@ -62,8 +62,9 @@ class Simulation:
         code, operands = code_of(self.inputs.table)
         streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands)
         log, launch = np.empty(log_rows, ISSUE), self.state.record.launch
+        if launch["logged"]:  # what is still on its way has its row in the log of an earlier call
+            self.state.l1d.accesses["row"] = 0
         launch["logged"] = 0
-        self.state.l1d.accesses["row"] = 0  # what is still on its way has its row in the log of an earlier call
         state = self.state._replace(record=self.state.record._replace(log=log))
         members = 1 if log_rows else self._members  # rows of the log stand in the order in which SMs are gone through
         order = np.ascontiguousarray(positions, np.int64)
