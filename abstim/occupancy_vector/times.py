@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
@@ -191,7 +192,7 @@ def _later_of(a, b):
 
 @overload(_get, inline="always")
 def _get_of(times, k):
-    return (lambda times, k: _load(times, k)) if _are_duals(times) else (lambda times, k: times[k])
+    return (lambda times, k: _load(times, k)) if _are_duals(times) else (lambda times, k: times[np.uint64(k)])
 
 
 @overload(_put, inline="always")
@@ -200,7 +201,7 @@ def _put_of(times, k, time):
         return lambda times, k, time: _store(times, k, time)
 
     def plain(times, k, time):
-        times[k] = time
+        times[np.uint64(k)] = time  # without a sign, Numba does not look whether it counts from the end
 
     return plain
 
