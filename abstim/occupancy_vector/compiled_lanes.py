@@ -26,6 +26,7 @@ from abstim.occupancy_vector.lane_records import (
     Lanes,
     Layout,
     Outcome,
+    outcome_of,
 )
 from functional.disk.machine_code import Native
 
@@ -41,7 +42,7 @@ def run_compiled(parts: Sequence[Lanes], threads: int | None = None) -> list[Out
     """
     count = threads or os.cpu_count() or 1
     stopped = np.zeros(1, np.int64)
-    found = [Outcome(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
+    found = [outcome_of(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
 
     def task(own: tuple[int, slice]) -> None:
         k, share = own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64, UInt64
+from jaxtyping import Bool, Int32, Int64, UInt64
 
 TICKS = 64  # a cycle
 NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp
@@ -151,3 +151,9 @@ class Outcome(NamedTuple):
 
     end: Int64[np.ndarray, " lane"]
     issued: Int64[np.ndarray, " lane"]
+    stepped: Bool[np.ndarray, " lane"]  # False: an equal lane's outcome
+
+
+def outcome_of(end: Int64[np.ndarray, " lane"], issued: Int64[np.ndarray, " lane"]) -> Outcome:
+    """Of lanes that were all run."""
+    return Outcome(end, issued, np.ones(len(end), bool))
