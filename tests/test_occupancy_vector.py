@@ -123,7 +123,7 @@ def test_threads_change_nothing():
 
 
 def test_lanes_of_one_signature_and_machine_are_run_once(monkeypatch):
-    part = random_lanes(np.random.default_rng(22), load_gpu("gtx480"))
+    part = random_lanes(np.random.default_rng(22), load_gpu("gtx480_perfect"))
     counts = []
 
     def counted(parts, threads):
@@ -153,7 +153,7 @@ def test_a_block_goes_to_the_slot_expected_to_be_free_first():
 
 def test_items_hold_every_instruction_once():
     session = open_session("bitonic_sort", [])
-    gpu = load_gpu("gtx480")
+    gpu = load_gpu("gtx480_perfect")
     trace, table = session.traces.trace(0), session.table(0, gpu)
     warps = warps_of(table, trace, gpu)
     items = cut(table, trace, warps, gpu)

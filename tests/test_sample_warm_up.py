@@ -16,7 +16,7 @@ from abstim.study.sample.sampler import opened
 from abstim.target.resolve import open_target
 from functional.errors import InputError
 
-GPU = load_gpu("gtx480", ["perfect_memory=false"])
+GPU = load_gpu("gtx480")
 
 
 def cycles_of(target, warm_up, launches=None):

@@ -20,8 +20,7 @@ def coldstart(
 ) -> None:
     """Say what it costs to simulate each launch of a target from empty caches, and what each way to warm up gives back.
 
-    Accuracy is that of a launch's IPC against the launch with the caches as all before it left them. The GPU gets L2
-    and DRAM (`perfect_memory=false`) unless `--set` says otherwise.
+    Accuracy is that of a launch's IPC against the launch with the caches as all before it left them.
 
     Examples:
 
@@ -34,7 +33,7 @@ def coldstart(
     from abstim.show.tables import print_json, progress
     from abstim.study.cold_start import cold_start
 
-    point = load_gpu(gpu, ["perfect_memory=false", *(overrides or ())])
+    point = load_gpu(gpu, overrides or ())
     with progress(quiet=as_json) as report:
         found = cold_start(open_session(target, [point], progress=report), point, report)
     if as_json:
@@ -44,7 +43,7 @@ def coldstart(
 
 
 def _print(found: ColdStart) -> None:
-    from abstim.show.tables import print_table
+    from abstim.show.tables import on_gpu, print_table
 
     rows = [
         (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
@@ -52,7 +51,11 @@ def _print(found: ColdStart) -> None:
         for policy in found.policies
     ]  # fmt: skip
     columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
-    print_table(f"{found.target} on {found.gpu}: accuracy of IPC, {len(found.instructions)} launches", columns, rows)
+    print_table(
+        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {len(found.instructions)} launches",
+        columns,
+        rows,
+    )
     classes = ", ".join(f"{least:.0%}: {share:.1%}" for least, share in found.affected.items())
     print(f"Instructions whose IPC flushing changes by {classes}")
     print(f"Lines that the next launch touches too: {_mean(found.forward_reuse)}, ", end="")

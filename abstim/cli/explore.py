@@ -132,7 +132,7 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
 
 def _print_points(found: Exploration, top: int) -> None:
     """The front if there are several objectives, else the best points."""
-    from abstim.show.tables import print_table
+    from abstim.show.tables import on_gpu, print_table
 
     best = found.best()
     several = len(found.objectives) > 1
@@ -140,7 +140,8 @@ def _print_points(found: Exploration, top: int) -> None:
     texts = ", ".join(objective.text for objective in found.objectives)
     columns = _shown_columns(found)
     cells = list(zip(*([values[k] for k in rows] for values in columns.values()), strict=True))
-    print_table("Pareto front" if several else "Best points", list(columns), cells, left=0)
+    kind = "Pareto front" if several else "Best points"
+    print_table(f"{kind} of {on_gpu(found)}", list(columns), cells, left=0)
     print(
         f"{len(rows):,} of {len(best):,} points " + ("on the front" if several else "ordered") + f" by {texts}", end=""
     )
@@ -169,6 +170,7 @@ def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
 
 
 def _print_sensitivity(found: Exploration) -> None:
+    from abstim.gpu.spec import PERFECT
     from abstim.show.tables import print_table, quantity
 
     rows = [
@@ -182,16 +184,11 @@ def _print_sensitivity(found: Exploration) -> None:
     if flat:
         print(f"No effect: {', '.join(flat)}", end="")
         beyond = any(key.startswith(("l2_", "dram_")) for key in flat)
-        print("; L2 and DRAM need --set perfect_memory=false" if beyond and _is_perfect(found) else "")
+        print("; this GPU has perfect memory, without L2 and DRAM" if beyond and found.memory_model == PERFECT else "")
 
 
 def _percent(elasticity: float | None) -> str:
     return "-" if elasticity is None else f"{round(elasticity, 2) + 0.0:+.2f} %"  # no minus before a zero
-
-
-def _is_perfect(found: Exploration) -> bool:
-    gpu = found.points.space.gpu
-    return gpu.spec.perfect_memory and "perfect_memory" not in found.points.columns
 
 
 def _print_work(found: Exploration) -> None:

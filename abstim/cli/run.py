@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from abstim.session.result import RunResult
     from abstim.session.session import Session
 
+UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
 
@@ -79,11 +80,11 @@ def run(
 
     `abstim run hotspot --gpu gtx480 --set schedulers_per_sm=1`
 
-    `abstim run hotspot --gpu gtx480_1sched --gpu gtx480`
+    `abstim run hotspot --gpu gtx480 --gpu rtx3070`
 
     `abstim run hotspot --timeline hotspot-timeline.json`
 
-    `abstim run hotspot --model analytic --set perfect_memory=false`
+    `abstim run hotspot --model analytic`
 
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
@@ -130,7 +131,14 @@ def _write_timeline(path: Path, session: Session, gpu: Gpu, flush: str, quiet: b
 
 
 def _runs(results: list[RunResult]) -> dict[str, Any]:
-    return {"kind": "runs", "runs": [result.to_json() for result in results]}
+    mixed = len({result.memory_model for result in results}) > 1
+    return {"kind": "runs", "mixed_memory_models": mixed, "runs": [result.to_json() for result in results]}
+
+
+def _where(result: RunResult) -> str:
+    from abstim.show.tables import on_gpu
+
+    return f"{result.target} on {on_gpu(result)}"
 
 
 def _print_run(result: RunResult) -> None:
@@ -169,7 +177,7 @@ def _print_kernels(result: RunResult) -> None:
         cycles, seconds = sum(x.cycles for x in launches), sum(x.seconds for x in launches)
         ipc = sum(x.thread_instructions for x in launches) / cycles
         rows.append((kernel, len(launches), cycles, duration(seconds), ipc))
-    title = f"{result.target} on {result.gpu}, {len(result.launches):,} launches (--json has each)"
+    title = f"{_where(result)}, {len(result.launches):,} launches (--json has each)"
     print_table(title, ("kernel", "launches", "cycles", "time", "IPC"), rows)
 
 
@@ -190,7 +198,7 @@ def _print_launches(result: RunResult) -> None:
         for launch in result.launches
     ]
     columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
-    print_table(f"{result.target} on {result.gpu}", columns, rows, left=1)
+    print_table(_where(result), columns, rows, left=1)
 
 
 def _name(launch) -> str:
@@ -252,6 +260,7 @@ def _print_comparison(results: list[RunResult]) -> None:
     rows = [
         (
             r.gpu,
+            r.memory_model,
             int(r.totals["cycles"]),
             duration(r.totals["seconds"]),
             r.totals["ipc"],
@@ -261,7 +270,16 @@ def _print_comparison(results: list[RunResult]) -> None:
     ]
     launches = len(results[0].launches)
     title = f"{results[0].target} ({launches} launch{'es' if launches > 1 else ''})"
-    print_table(title, ("GPU", "cycles", "time", "IPC", f"speed against {results[0].gpu}"), rows)
+    print_table(title, ("GPU", "memory", "cycles", "time", "IPC", f"speed against {results[0].gpu}"), rows, left=2)
+    _print_errors(results)
+
+
+def _print_errors(results: list[RunResult]) -> None:
+    """What the comparison does not say: that memory is not alike, and how far each GPU's times are to be trusted."""
+    if len({r.memory_model for r in results}) > 1:
+        print(fill(f"Not alike: {UNLIKE_MEMORY}", 80))
+    for r in results:
+        print(fill(f"Error on {r.gpu}: {r.known_error}", 80, subsequent_indent="  "))
 
 
 def _report_outputs(result: RunResult, check: bool) -> None:

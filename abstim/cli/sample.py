@@ -98,11 +98,11 @@ def sample(
 
     Examples:
 
-    `abstim sample spmv_csr --set perfect_memory=false`
+    `abstim sample spmv_csr`
 
     `abstim sample gaussian_elimination --method pks`
 
-    `abstim sample resnet18 --method stem --inside pkp --set perfect_memory=false`
+    `abstim sample resnet18 --method stem --inside pkp`
 
     `abstim sample hotspot --compare --plot methods.svg`
 
@@ -174,7 +174,7 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 def _print_sample(result: SampleResult) -> None:
     from abstim.show.parts import by_way
-    from abstim.show.tables import duration, print_table, quantity
+    from abstim.show.tables import duration, on_gpu, print_table, quantity
 
     estimate = result.estimate
     half = f"+-{estimate.relative_half_width:.2%}"
@@ -190,7 +190,7 @@ def _print_sample(result: SampleResult) -> None:
         rows += [("projected hit rates", ", ".join(known) or "none"), ("DRAM use", f"{result.memory['dram_use']:.0%}")]
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
-    print_table(f"{result.target} on {result.gpu}, {result.method}", ("", ""), rows, left=2)
+    print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
     ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
     found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
     print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)
@@ -204,7 +204,7 @@ _BASIS = {
 
 
 def _print_comparison(found: Comparison) -> None:
-    from abstim.show.tables import duration, print_table
+    from abstim.show.tables import duration, on_gpu, print_table
 
     rows = [
         (
@@ -221,4 +221,4 @@ def _print_comparison(found: Comparison) -> None:
         for row in found.rows()
     ]
     columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", "faster", "timing")
-    print_table(f"{found.full.target} on {found.full.gpu}, {len(found.cycles)} launches", columns, rows)
+    print_table(f"{found.full.target} on {on_gpu(found.full)}, {len(found.cycles)} launches", columns, rows)

@@ -156,6 +156,7 @@ def _print(found) -> None:
     summaries = [
         (
             s.variant,
+            s.memory_model,
             s.group,
             s.worst,
             s.benchmarks,
@@ -164,8 +165,8 @@ def _print(found) -> None:
         )
         for s in found.summaries()
     ]
-    heads = ("variant", "group", "worst", "benchmarks", "mean", "median", "max", "correlation")
-    print_table("Absolute errors", heads, summaries, left=3)
+    heads = ("variant", "memory", "group", "worst", "benchmarks", "mean", "median", "max", "correlation")
+    print_table("Absolute errors", heads, summaries, left=4)
     _print_relative(found)
 
 

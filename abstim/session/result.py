@@ -60,6 +60,7 @@ class RunResult:
     wall_seconds: dict[str, float]
     outputs: list[OutputCheck] | None = None  # None: not checked, or nothing to check against
     printf: str = ""  # what the kernels wrote with it
+    memory_model: str = ""  # what lies behind the first-level caches
     known_error: str = "nothing is known of it"  # what has been measured of the model's error of times on this GPU
     model: str = "detailed"  # that timed it
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
@@ -91,6 +92,7 @@ def run_result(
         wall_seconds=session.wall_seconds | others | {"time": seconds},
         outputs=list(session.traces.outputs) or None,
         printf=session.traces.printed,
+        memory_model=gpu.memory_model,
         known_error=known or "nothing is known of it: no time of this GPU was compared",
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),

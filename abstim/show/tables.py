@@ -46,6 +46,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
     console().print(table)
 
 
+def on_gpu(result: Any) -> str:
+    """A result's GPU, and what its memory model is: cycles of one are not those of the other."""
+    return f"{result.gpu} (memory: {result.memory_model})"
+
+
 def print_json(value: Any) -> None:
     """One JSON object on stdout."""
     sys.stdout.write(json.dumps(value) + "\n")

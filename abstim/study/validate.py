@@ -45,6 +45,7 @@ class Comparison:
     measured_cycles: int
     predicted_misses: dict[str, int] = field(default_factory=dict)  # by counter
     measured_misses: dict[str, int] = field(default_factory=dict)
+    memory_model: str = ""  # of the variant's GPU
 
     @property
     def error(self) -> float:
@@ -64,6 +65,7 @@ class Summary:
     max_error: float
     worst: str
     correlation: float | None
+    memory_model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def _summary(variant: str, group: str, comparisons: Sequence[Comparison]) -> Sum
     spread = len(comparisons) > 1 and bool((logs.std(0) > 0).all())
     correlation = float(np.corrcoef(logs.T)[0, 1]) if spread else None
     mean, median, largest = float(errors.mean()), float(np.median(errors)), float(errors.max())
-    return Summary(variant, group, len(comparisons), mean, median, largest, worst, correlation)
+    memory = comparisons[0].memory_model
+    return Summary(variant, group, len(comparisons), mean, median, largest, worst, correlation, memory)
 
 
 def read_reference(path: Path, flush: str = "all") -> list[Measured]:
@@ -231,6 +234,7 @@ def _compare(entry: Measured, result: Any) -> Comparison:
         measured,
         missed,
         {name: entry.misses[name] for name in counted},
+        result.memory_model,
     )
 
 

@@ -31,6 +31,7 @@ def run_section(run: Run) -> Section:
     total = run["totals"]
     facts = [
         ("Time", duration(total["seconds"])),
+        ("Memory", run.get("memory_model", "not said")),
         ("Cycles", quantity(int(total["cycles"]))),
         ("Launches", quantity(len(run["launches"]))),
         ("Thread instructions", quantity(int(total["thread_instructions"]))),
@@ -55,6 +56,7 @@ def comparison_section(runs: Sequence[Run]) -> Section:
     rows = [
         (
             name,
+            run.get("memory_model", "not said"),
             int(run["totals"]["cycles"]),
             duration(run["totals"]["seconds"]),
             f"{first / run['totals']['cycles']:.2f}x",
@@ -63,9 +65,12 @@ def comparison_section(runs: Sequence[Run]) -> Section:
     ]
     best = min(runs, key=lambda run: run["totals"]["seconds"])
     summary = f"The fastest of {len(runs)} is {best['gpu']} with {duration(best['totals']['seconds'])}."
-    table = Table(("GPU", "cycles", "time", f"speed against {names[0]}"), rows)
+    table = Table(("GPU", "memory", "cycles", "time", f"speed against {names[0]}"), rows)
     chart = Chart("Cycles by GPU, and where the issue slots went", summary, plot, table)
-    return Section(f"{runs[0]['target']} on {len(runs)} GPUs", charts=[chart], parts=[run_section(run) for run in runs])
+    mixed = len({run.get("memory_model") for run in runs}) > 1
+    notes = ["Not alike: with perfect memory nothing behind the first-level caches takes time."] if mixed else []
+    title = f"{runs[0]['target']} on {len(runs)} GPUs"
+    return Section(title, charts=[chart], notes=notes, parts=[run_section(run) for run in runs])
 
 
 def _mean_occupancy(run: Run) -> float:

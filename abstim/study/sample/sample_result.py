@@ -25,6 +25,7 @@ class SampleResult:
     method: str
     estimate: Estimate
     seconds: dict[str, float]
+    memory_model: str = ""
     stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     true_cycles: float | None = None
@@ -46,6 +47,7 @@ class SampleResult:
             "kind": "sample",
             "target": self.target,
             "gpu": self.gpu,
+            "memory_model": self.memory_model,
             "method": self.method,
             "estimate": asdict(self.estimate),
             "seconds": self.seconds,
@@ -108,6 +110,7 @@ class Comparison:
             "kind": "sample-comparison",
             "target": self.full.target,
             "gpu": self.full.gpu,
+            "memory_model": self.full.memory_model,
             "true_cycles": self.true_cycles,
             "cycles": self.cycles,
             "rows": [asdict(row) for row in self.rows()],
