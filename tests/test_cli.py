@@ -185,7 +185,7 @@ def test_the_memory_model_stands_everywhere_and_mixed_ones_are_marked(capsys, pt
     _, perfect, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480_perfect")
     _, mixed, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480")
     assert "(memory: L2 and DRAM)" in alone
-    assert perfect.count(" perfect ") == 2 and "Not alike" not in perfect
+    assert perfect.count(" perfect ") >= 2 and "L2 and DRAM" not in perfect and "Not alike" not in perfect
     assert "Not alike: with perfect memory" in mixed and "L2 and DRAM" in mixed
     assert all("Error on gtx480" in out for out in (perfect, mixed))
     found = json.loads(run_ptx(capsys, ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480", "--json")[1])

@@ -18,6 +18,7 @@ from abstim.show.report.chart import (
     unique,
 )
 from abstim.show.report.roofline import roofline_chart
+from abstim.show.report.twice_as_fast import limits_chart
 from abstim.show.tables import duration, quantity
 
 SHOWN_LAUNCHES = 200  # a chart shows the longest ones; the totals hold all
@@ -32,6 +33,7 @@ def run_section(run: Run) -> Section:
     facts = [
         ("Time", duration(total["seconds"])),
         ("Memory", run.get("memory_model", "not said")),
+        ("Limited by", _limit(run)),
         ("Cycles", quantity(int(total["cycles"]))),
         ("Launches", quantity(len(run["launches"]))),
         ("Thread instructions", quantity(int(total["thread_instructions"]))),
@@ -40,11 +42,23 @@ def run_section(run: Run) -> Section:
     ]
     longest = sorted(_shown(run), key=lambda launch: -launch["cycles"])
     roofline = roofline_chart(run.get("gpu_values", {}), longest)
-    charts = [_time_chart(run), _windows_chart(run), _balance_chart(run), _cache_chart(run), roofline]
+    charts = [
+        _time_chart(run),
+        limits_chart(run.get("limits", ())),
+        _windows_chart(run),
+        _balance_chart(run),
+        _cache_chart(run),
+        roofline,
+    ]
     notes = []
     if len(run["launches"]) > SHOWN_LAUNCHES:
         notes.append(f"Charts by launch show the {SHOWN_LAUNCHES} longest of {len(run['launches'])} launches.")
     return Section(f"{run['target']} on {run['gpu']}", facts, [c for c in charts if c is not None], notes)
+
+
+def _limit(run: Run) -> str:
+    """Old results name none."""
+    return f"{run['limit']} ({run['limit_basis']})" if run.get("limit") else "not said"
 
 
 def comparison_section(runs: Sequence[Run]) -> Section:
@@ -60,12 +74,13 @@ def comparison_section(runs: Sequence[Run]) -> Section:
             int(run["totals"]["cycles"]),
             duration(run["totals"]["seconds"]),
             f"{first / run['totals']['cycles']:.2f}x",
+            _limit(run),
         )
         for name, run in zip(names, runs, strict=True)
     ]
     best = min(runs, key=lambda run: run["totals"]["seconds"])
     summary = f"The fastest of {len(runs)} is {best['gpu']} with {duration(best['totals']['seconds'])}."
-    table = Table(("GPU", "memory", "cycles", "time", f"speed against {names[0]}"), rows)
+    table = Table(("GPU", "memory", "cycles", "time", f"speed against {names[0]}", "limited by"), rows)
     chart = Chart("Cycles by GPU, and where the issue slots went", summary, plot, table)
     mixed = len({run.get("memory_model") for run in runs}) > 1
     notes = ["Not alike: with perfect memory nothing behind the first-level caches takes time."] if mixed else []
