@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.bench_sample import bench_sample
-from abstim.cli.options import GpuName, Json, Model, Overrides
+from abstim.cli.options import GpuName, Json, Model, Overrides, refuse_options
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def bench(
 
     `abstim bench --stage sample`
     """
+    refuse_options("beside names of benchmarks", group=group and names)
     if "sample" in (stage or ()):
         _only(stage=len(stage or ()) > 1, model=model != "detailed", points=points > 1, rounds=rounds > 1,
               reference=reference, variant=variant, compare=compare)  # fmt: skip
         return bench_sample(names or (), group or (), method or (), gpu, overrides or (), as_json)
-    if method:
-        raise InputError("--method needs --stage sample")
+    refuse_options("without --stage sample and --reference", method=method, variant=variant and not reference)
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json, progress
     from abstim.study import bench as library

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import (
+    Arguments,
+    Block,
+    DynamicShared,
+    GpuName,
+    Grid,
+    Json,
+    Kernel,
+    Overrides,
+    launched,
+)
 
 if TYPE_CHECKING:
     from abstim.study.cold_start import ColdStart
@@ -16,6 +26,11 @@ def coldstart(
     target: Annotated[str, typer.Argument(help="A suite benchmark, a workload, or a launches.json.")],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
     as_json: Json = False,
 ) -> None:
     """Say what it costs to simulate each launch of a target from empty caches, and what each way to warm up gives back.
@@ -34,8 +49,9 @@ def coldstart(
     from abstim.study.cold_start import cold_start
 
     point = load_gpu(gpu, overrides or ())
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     with progress(quiet=as_json) as report:
-        found = cold_start(open_session(target, [point], progress=report), point, report)
+        found = cold_start(open_session(opened, [point], progress=report), point, report)
     if as_json:
         print_json(found.to_json())
     else:

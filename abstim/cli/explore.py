@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Model, Overrides
+from abstim.cli.options import (
+    Arguments,
+    Block,
+    DynamicShared,
+    GpuName,
+    Grid,
+    Json,
+    Kernel,
+    Model,
+    Overrides,
+    launched,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +47,11 @@ def explore(
     ],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
     define: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,20 +117,26 @@ def explore(
     from abstim.study.explore import explore as run
     from abstim.study.explore import sweep_of
     from abstim.study.explore.exploration import check_format
+    from functional.errors import InputError
 
+    refuse_options("with --strategy grid", points=strategy == "grid" and points, seed=strategy == "grid" and seed)
     if output is not None:
         check_format(output)
     how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model}
     base = load_gpu(gpu, overrides or ())
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
+    opened = [launched(target, kernel, grid, block, arg, dynamic_shared) for target in targets]
     with progress(quiet=as_json) as report:
-        found = run(targets, sweep, progress=report)
+        found = run(opened, sweep, progress=report)
     if output is not None:
         found.save(output)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print(found, top, output)
+    print_json(found.to_json()) if as_json else _print(found, top, output)
+    if not found.timed.any():
+        raise InputError(f"none of {len(found.reasons)} points could be timed" + _first(found.reasons))
+
+
+def _first(reasons: Sequence[str]) -> str:
+    return next((f"; the first: {reason}" for reason in reasons if reason), "")
 
 
 def _print(found: Exploration, top: int, output: Path | None) -> None:
@@ -123,7 +146,7 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
         _print_points(found, top)
         _print_sensitivity(found)
     failed = [reason for reason in found.reasons if reason]
-    for reason in dict.fromkeys(failed[:1]):
+    for reason in failed[:1] if found.timed.any() else ():
         note(f"abstim: {len(failed)} of {len(found.reasons)} points could not be timed; the first: {reason}")
     _print_work(found)
     if output is not None:

@@ -32,7 +32,7 @@ def run(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx file, a folder of `abstim trace`, "
+            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx or .cu file, a folder of `abstim trace`, "
             "or an Accel-Sim trace directory.",
         ),
     ],

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import (
+    Arguments,
+    Block,
+    DynamicShared,
+    GpuName,
+    Grid,
+    Json,
+    Kernel,
+    Overrides,
+    launched,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from abstim.study.sample import Comparison, SampleResult
@@ -24,6 +35,11 @@ def sample(
     ],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,7 +128,14 @@ def sample(
     from abstim.study.sample.files import known_from, write_selection
 
     names = method or []
-    _check(names, compare, plot is not None, bool(profile or light_profile), bool(inside) and select_only)
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
+    _check(names, compare, plot is not None, bool(profile or light_profile))
+    if select_only:
+        unused = {"inside": inside, "compare": compare, "warm_up": warm_up, "partial_functional": partial_functional}
+        shape = {"kernel": kernel, "grid": grid, "block": block, "arg": arg, "dynamic_shared": dynamic_shared}
+        refuse_options("with --select-only", **unused, **shape)
+    else:
+        refuse_options("without --select-only", output=output)
     known = known_from(profile, light_profile)
     with progress(quiet=as_json) as report:
         if select_only:
@@ -120,11 +143,11 @@ def sample(
             _say_written(written, as_json)
             return
         if compare:
-            everything = _compare(target, gpu, overrides, names, inside, warm_up, partial_functional, plot, report)
+            everything = _compare(opened, gpu, overrides, names, inside, warm_up, partial_functional, plot, report)
         else:
             from abstim.study.sample import sample as run
 
-            one = run(target, gpu, (names or [""])[0], overrides or (), inside=inside, warm_up=warm_up, known=known,
+            one = run(opened, gpu, (names or [""])[0], overrides or (), inside=inside, warm_up=warm_up, known=known,
                       partial=partial_functional, progress=report)  # fmt: skip
     if as_json:
         print_json(everything.to_json() if compare else one.to_json())
@@ -134,14 +157,13 @@ def sample(
         _print_sample(one)
 
 
-def _check(names: list[str], compare: bool, plot: bool, profiles: bool, inside_nothing: bool) -> None:
+def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
     from functional.errors import InputError
 
     wrong = {
         "several methods need --compare": len(names) > 1 and not compare,
         "--plot needs --compare": plot and not compare,
         "--compare makes its own profile; leave out --profile and --light-profile": compare and profiles,
-        "--select-only simulates nothing; leave out --inside": inside_nothing,
     }
     for message, is_so in wrong.items():
         if is_so:

@@ -238,8 +238,8 @@ def _compare(entry: Measured, result: Any) -> Comparison:
     )
 
 
-def plot(validation: Validation, path: Path) -> None:
-    """Predicted against measured cycles, one point a benchmark and variant; the format is the file's suffix."""
+def plot(validation: Validation, path: Path, measured_by: str = "reference") -> None:
+    """Predicted cycles against those of `measured_by`, a point a benchmark and variant; the file's suffix says how."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -255,7 +255,7 @@ def plot(validation: Validation, path: Path) -> None:
     cycles = [v for c in validation.comparisons for v in (c.measured_cycles, c.predicted_cycles)]
     ends = [min(cycles, default=1) / 1.5, max(cycles, default=10) * 1.5]
     axes.plot(ends, ends, color="black", linewidth=0.8, zorder=0)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured cycles", ylabel="predicted cycles")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=f"cycles, {measured_by}", ylabel="cycles, abstim")
     axes.legend()
     axes.set_aspect("equal")
     try:
