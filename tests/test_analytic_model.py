@@ -49,7 +49,7 @@ def test_near_the_engine(name, memory):
 
 def test_a_lone_warp_takes_the_engines_time():
     """Of the chase's launches those that are one warp's dependent loads, but for a short start."""
-    large = load_gpu("gtx480", ["l1d_sets=1024"])  # without conflicts, which the model takes for random
+    large = load_gpu("gtx480_perfect", ["l1d_sets=1024"])  # without conflicts, which the model takes for random
     engine, analytic = run("micro_pointer_chase", large), run_many("micro_pointer_chase", [large], model="analytic")[0]
     for exact, estimated in zip(engine.launches[:6], analytic.launches[:6], strict=True):
         assert estimated.cycles == pytest.approx(exact.cycles, rel=0.005)

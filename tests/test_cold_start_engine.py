@@ -97,7 +97,7 @@ def test_the_first_launch_needs_no_warm_up(study):
 
 
 def test_perfect_memory_is_refused(study):
-    with pytest.raises(InputError, match="perfect_memory=false"):
+    with pytest.raises(InputError, match="perfect memory"):
         cold_start(study.session, load_gpu("gtx480_perfect"))
 
 

@@ -39,9 +39,9 @@ def at(own: RecordedKernel, **values: float) -> np.ndarray:
     ("target", "gpu", "overrides"),
     [
         ("nn_euclid", "gtx480", REAL),
-        ("nn_euclid", "gtx480", ()),
+        ("nn_euclid", "gtx480_perfect", ()),
         ("reduction", "gtx480", (*REAL, "scheduler=lrr")),
-        ("reduction", "gtx480", ("scheduler=two_level", "schedulers_per_sm=1")),
+        ("reduction", "gtx480_perfect", ("scheduler=two_level", "schedulers_per_sm=1")),
         ("micro_global_stride", "gtx480", REAL),
         ("relu", "rtx3070", ()),
     ],

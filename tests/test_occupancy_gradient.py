@@ -12,7 +12,7 @@ from abstim.gradient.timed_models import kernel_of
 from functional.errors import InputError
 
 
-@pytest.fixture(scope="module", params=[("gtx480", "bitonic_sort"), ("qv100", "relu"), ("titanx", "transpose")])
+@pytest.fixture(scope="module", params=[("gtx480_perfect", "bitonic_sort"), ("qv100", "relu"), ("titanx", "transpose")])
 def kernel(request):
     gpu, target = request.param
     return OccupancyKernel(target, PARAMETERS, load_gpu(gpu), [0])
@@ -51,13 +51,13 @@ def test_slopes_foretell_what_a_longer_latency_costs():
 
 def test_kernel_time_is_a_function_that_jax_transforms():
     def cycles(latency, which):
-        return abstim.kernel_time({"latency_cycles.int_add": latency}, "bitonic_sort", "gtx480", model=which)
+        return abstim.kernel_time({"latency_cycles.int_add": latency}, "bitonic_sort", "gtx480_perfect", model=which)
 
     slope = jax.grad(cycles)(4.0, "occupancy")
     assert slope > 0
     assert jax.jit(jax.jacfwd(lambda x: cycles(x, "occupancy")))(4.0) == pytest.approx(float(slope))
     many = jax.vmap(lambda x: cycles(x, "occupancy"))(np.array([4.0, 6.0]))
-    assert many[1] > many[0] == abstim.run("bitonic_sort", "gtx480", model="occupancy").totals["cycles"]
+    assert many[1] > many[0] == abstim.run("bitonic_sort", "gtx480_perfect", model="occupancy").totals["cycles"]
 
 
 def test_a_model_without_derivatives_is_refused():

@@ -184,5 +184,7 @@ def test_other_flushes_are_refused():
 def test_near_the_detailed_engine(name):
     """10 %: of these two, bitonic_sort is 7 % off (docs/results.md has means by GPU)."""
     session = open_session(name, [])
-    detailed, occupancy = (abstim.run(session, "gtx480", model=m).totals["cycles"] for m in ("detailed", "occupancy"))
+    detailed, occupancy = (
+        abstim.run(session, "gtx480_perfect", model=m).totals["cycles"] for m in ("detailed", "occupancy")
+    )
     assert occupancy == pytest.approx(detailed, rel=0.1)
