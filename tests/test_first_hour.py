@@ -68,8 +68,10 @@ def call(capsys, *words):
     ("line", "said"),
     [
         # options that would have no effect
-        ("run relu --timeline t.json --gpu gtx480 --gpu rtx3070", "--timeline draws one GPU"),
+        ("run relu --timeline t.json --gpu gtx480 --gpu rtx3070", "--timeline is of one GPU, and 2 were given"),
         ("run relu --timeline t.json --model analytic", "--timeline is of the detailed model"),
+        ("run relu --hot --gpu gtx480 --gpu titanx", "--hot is of one GPU, and 2 were given"),
+        ("run relu --hot --gpu h100", "--hot cannot show"),
         ("run relu --limits --model occupancy", "--limits is of the detailed model"),
         ("run relu --grid 4", "--grid: only for a .ptx or .cu target"),
         ("explore relu --vary sm_count=4 --block 4", "--block: only for a .ptx or .cu target"),

@@ -18,11 +18,13 @@ from abstim.cli.options import (
     Kernel,
     Model,
     Overrides,
+    launched,
 )
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.progress import Progress
+    from abstim.session.hot_spots import HotSpot
     from abstim.session.result import RunResult
     from abstim.session.session import Session
 
@@ -68,6 +70,14 @@ def run(
             "Without it the limit is an estimate.",
         ),
     ] = False,
+    hot: Annotated[
+        bool,
+        typer.Option(
+            "--hot",
+            help="Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line: stalls, "
+            "misses, sectors a request, bank conflicts.",
+        ),
+    ] = False,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -89,48 +99,47 @@ def run(
 
     `abstim run hotspot --limits`
 
+    `abstim run hotspot --hot`
+
     `abstim run hotspot --timeline hotspot-timeline.json`
 
     `abstim run hotspot --model analytic`
 
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
-    from functools import partial
-
     from abstim.cli.prechecks import prechecked
-    from abstim.cli.run_tables import print_results
     from abstim.gpu.config import load_gpu
     from abstim.models import open_for
+    from abstim.session.hot_spots import hot_spots
     from abstim.show.tables import print_json, progress
     from abstim.target.executors import chosen_executor
-    from abstim.target.resolve import resolve
 
-    _refuse_what_has_no_effect(gpu, model, limits, timeline)
+    _refuse_what_has_no_effect(gpu, model, limits, hot, timeline)
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
-    opened = partial(
-        resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
-    )
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     with progress(quiet=as_json) as report:
         session = open_for(
             model, prechecked(opened, check, strict), gpus, executor=chosen_executor(strict=True) if strict else None,
             instruction_budget=instruction_budget, flush=flush, progress=report,
         )  # fmt: skip
         results = _results(session, gpus, model, limits, flush, report)
-    print_json(_as_json(results)) if as_json else print_results(results)
+        spots = hot_spots(session, gpus[0], flush, report) if hot else []
+    print_json(_as_json(results, spots)) if as_json else _print(results, spots)
     if timeline is not None:
         _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)
 
 
-def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, timeline: Path | None) -> None:
+def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: bool, timeline: Path | None) -> None:
     from functional.errors import InputError
 
-    detailed = {"--limits": limits, "--timeline": timeline is not None}
-    for option, given in detailed.items():
+    of_one_gpu = {"--hot": hot, "--timeline": timeline is not None}
+    for option, given in ({"--limits": limits} | of_one_gpu).items():
         if given and model != "detailed":
             raise InputError(f"{option} is of the detailed model; leave out --model {model}")
-    if timeline is not None and len(gpus) > 1:
-        raise InputError(f"--timeline draws one GPU, and {len(gpus)} were given; choose one")
+    for option, given in of_one_gpu.items():
+        if given and len(gpus) > 1:
+            raise InputError(f"{option} is of one GPU, and {len(gpus)} were given; choose one")
 
 
 def _results(
@@ -157,9 +166,18 @@ def _write_timeline(path: Path, session: Session, gpu: Gpu, flush: str, quiet: b
         note(said)
 
 
-def _as_json(results: list[RunResult]) -> dict[str, Any]:
+def _print(results: list[RunResult], spots: list[HotSpot]) -> None:
+    from abstim.cli.hot_tables import print_hot
+    from abstim.cli.run_tables import print_results
+
+    print_results(results)
+    if spots:
+        print_hot(spots)
+
+
+def _as_json(results: list[RunResult], spots: list[HotSpot]) -> dict[str, Any]:
     if len(results) == 1:
-        return results[0].to_json()
+        return results[0].to_json() | ({"hot": [spot.to_json() for spot in spots]} if spots else {})
     mixed = len({result.memory_model for result in results}) > 1
     return {"kind": "runs", "mixed_memory_models": mixed, "runs": [result.to_json() for result in results]}
 

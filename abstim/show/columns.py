@@ -17,7 +17,7 @@ def fitted(heads: Sequence[str], rows: Cells, left: int, width: int) -> list[tup
     Cells of the others, numbers, are as they were; a head may have line breaks.
     """
     wide = [max([len(row[k]) for row in rows] + [0]) for k in range(len(heads))]
-    if _needed([max(len(head), w) for head, w in zip(heads, wide, strict=True)]) <= width:
+    if needed([max(len(head), w) for head, w in zip(heads, wide, strict=True)]) <= width:
         return [(list(heads), [list(row) for row in rows])]
     wide = [max(1, w, *map(len, head.split())) for head, w in zip(heads, wide, strict=True)]
     names = _name_widths(wide, left, width)
@@ -33,13 +33,14 @@ def shortened(name: str, width: int) -> str:
     return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
 
 
-def _needed(widths: Sequence[int]) -> int:
+def needed(widths: Sequence[int]) -> int:
+    """Columns of the terminal that a table of such columns takes."""
     return sum(widths) + GAP * (len(widths) - 1) + 2
 
 
 def _name_widths(wide: Sequence[int], left: int, width: int) -> list[int]:
     """What names get: all if the numbers leave it, else an even share, and never less than LEAST_NAME."""
-    room = width - _needed([0] * left + list(wide[left:]))
+    room = width - needed([0] * left + list(wide[left:]))
     found = list(wide[:left])
     if sum(found) > room:
         share = max(LEAST_NAME, room // max(1, left))
@@ -51,7 +52,7 @@ def _groups(wide: Sequence[int], names: Sequence[int], width: int) -> list[list[
     """Columns of numbers, as many together as fit beside the names."""
     groups: list[list[int]] = [[]]
     for k in range(len(names), len(wide)):
-        if groups[-1] and _needed([*names, *(wide[j] for j in (*groups[-1], k))]) > width:
+        if groups[-1] and needed([*names, *(wide[j] for j in (*groups[-1], k))]) > width:
             groups.append([])
         groups[-1].append(k)
     return groups

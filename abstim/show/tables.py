@@ -48,12 +48,15 @@ def _print_part(out: Console, title: str, heads: Sequence[str], rows: Sequence[S
     from rich.markup import escape
     from rich.table import Table
 
+    from abstim.show.columns import needed
+
     text = escape(plain(title)) or None
     table = Table(title=text, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    widths = [max(map(len, "\n".join(column).split("\n"))) for column in zip(heads, *rows, strict=True)]
+    fits = needed(widths) <= out.width
     for number, name in enumerate(heads):
-        table.add_column(
-            name, justify="left" if number < left else "right", no_wrap=number >= left, vertical="top", overflow="fold"
-        )
+        justify: Any = "left" if number < left else "right"
+        table.add_column(name, justify=justify, no_wrap=fits or number >= left, overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     out.print(table)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from functional.disk.folder import cache_dir, write_atomic
 from functional.errors import InputError
 
 OPTIONS = ("-ptx", "-lineinfo", "-arch=sm_75")  # with the source's lines in the PTX
 
 
-@contextmanager
-def ptx_of(source: str) -> Iterator[Path]:
-    """The path of the PTX, for as long as the context lasts. Raises InputError without a compiler, with what to type
-    where there is one, and with the compiler's first error for a source that it refuses."""
+def ptx_of(source: str) -> Path:
+    """The path of the PTX, which is kept. Raises InputError without a compiler, with what to type where there is one,
+    and with the compiler's first error for a source that it refuses."""
     if not Path(source).is_file():
         raise InputError(f"{source}: no such file")
     compiler = shutil.which("nvcc")
@@ -32,7 +31,12 @@ def ptx_of(source: str) -> Iterator[Path]:
         done = subprocess.run([compiler, *OPTIONS, source, "-o", str(ptx)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise InputError(f"{source}: nvcc refuses it: {_first_error(done.stderr + done.stdout)}")
-        yield ptx
+        content = ptx.read_bytes()
+    kept = cache_dir("ptx") / sha256(content).hexdigest()[:32] / ptx.name
+    write_atomic(kept, lambda file: file.write(content))
+    if not kept.is_file():
+        raise InputError(f"{source}: its PTX cannot be written to {kept.parent}")
+    return kept
 
 
 def _first_error(text: str) -> str:

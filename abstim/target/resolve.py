@@ -118,8 +118,7 @@ def _loaded(path: str) -> LoadedModule:
         return load(path)
     from abstim.target.compile_cuda import ptx_of
 
-    with ptx_of(path) as ptx:
-        return load(str(ptx))
+    return load(str(ptx_of(path)))
 
 
 def _extents(option: str, text: str) -> list[int]:

@@ -17,6 +17,7 @@ from abstim.show.report.chart import (
     stacked_bars,
     unique,
 )
+from abstim.show.report.hot_source import hot_listings
 from abstim.show.report.roofline import roofline_chart
 from abstim.show.report.twice_as_fast import limits_chart
 from abstim.show.tables import duration, quantity
@@ -53,7 +54,8 @@ def run_section(run: Run) -> Section:
     notes = []
     if len(run["launches"]) > SHOWN_LAUNCHES:
         notes.append(f"Charts by launch show the {SHOWN_LAUNCHES} longest of {len(run['launches'])} launches.")
-    return Section(f"{run['target']} on {run['gpu']}", facts, [c for c in charts if c is not None], notes)
+    title, drawn = f"{run['target']} on {run['gpu']}", [c for c in charts if c is not None]
+    return Section(title, facts, drawn, notes, hot_listings(run.get("hot", ())))
 
 
 def _limit(run: Run) -> str:
