@@ -19,6 +19,7 @@ from abstim.cli.options import (
     Model,
     Overrides,
     launched,
+    refuse_options,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from abstim.session.hot_spots import HotSpot
     from abstim.session.result import RunResult
     from abstim.session.session import Session
+    from abstim.study.baseline import Baseline
 
 
 def run(
@@ -78,6 +80,10 @@ def run(
             "misses, sectors a request, bank conflicts.",
         ),
     ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="JSON", help="Also compare with what `abstim run --json` printed earlier."),
+    ] = None,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -112,9 +118,12 @@ def run(
     from abstim.models import open_for
     from abstim.session.hot_spots import hot_spots
     from abstim.show.tables import print_json, progress
+    from abstim.study.baseline import compare, read_baseline
     from abstim.target.executors import chosen_executor
 
     _refuse_what_has_no_effect(gpu, model, limits, hot, timeline)
+    refuse_options("with several GPUs", against=against and len(gpu) > 1)
+    old = read_baseline(against) if against else None
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
     opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     with progress(quiet=as_json) as report:
@@ -124,7 +133,8 @@ def run(
         )  # fmt: skip
         results = _results(session, gpus, model, limits, flush, report)
         spots = hot_spots(session, gpus[0], flush, report) if hot else []
-    print_json(_as_json(results, spots)) if as_json else _print(results, spots)
+    beside = compare(old, results[0]) if old else None
+    print_json(_as_json(results, spots, beside)) if as_json else _print(results, spots, beside)
     if timeline is not None:
         _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)
@@ -166,18 +176,21 @@ def _write_timeline(path: Path, session: Session, gpu: Gpu, flush: str, quiet: b
         note(said)
 
 
-def _print(results: list[RunResult], spots: list[HotSpot]) -> None:
+def _print(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None) -> None:
     from abstim.cli.hot_tables import print_hot
-    from abstim.cli.run_tables import print_results
+    from abstim.cli.run_tables import print_baseline, print_results
 
     print_results(results)
+    if beside:
+        print_baseline(beside)
     if spots:
         print_hot(spots)
 
 
-def _as_json(results: list[RunResult], spots: list[HotSpot]) -> dict[str, Any]:
+def _as_json(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None) -> dict[str, Any]:
     if len(results) == 1:
-        return results[0].to_json() | ({"hot": [spot.to_json() for spot in spots]} if spots else {})
+        hot = {"hot": [spot.to_json() for spot in spots]} if spots else {}
+        return results[0].to_json() | hot | ({"against": beside.to_json()} if beside else {})
     mixed = len({result.memory_model for result in results}) > 1
     return {"kind": "runs", "mixed_memory_models": mixed, "runs": [result.to_json() for result in results]}
 

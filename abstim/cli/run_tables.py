@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from abstim.session.result import RunResult
+    from abstim.study.baseline import Baseline
 
 UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"
 MOST_LIMITS = 8  # resources that are printed
@@ -179,6 +180,20 @@ def _print_comparison(results: list[RunResult]) -> None:
     columns = ("GPU", "memory", "cycles", "time", "IPC", f"against {results[0].gpu}", limited)
     print_table(title, columns, rows, left=2)
     _print_errors(results)
+
+
+def print_baseline(found: Baseline) -> None:
+    """Beside an earlier result, and what else changed."""
+    from abstim.show.tables import print_table
+
+    rows = [
+        (row.launch, row.cycles_before, row.cycles_after, f"{row.speed_up:.2f}x", row.limit_before, row.limit_after)
+        for row in [*found.rows[:-1][:MOST_ROWS], found.rows[-1]]
+    ]
+    columns = ("launch", "cycles before", "now", "speed-up", "limited by, before", "now")
+    print_table("Beside the earlier result", columns, rows)
+    for line in found.changed:
+        print(f"Not the same: {line}")
 
 
 def _print_errors(results: list[RunResult]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Int64, UInt32
 
-from functional.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, line_of, sectors_of
+from functional.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
+from functional.trace import LOCAL_WINDOW_LINE
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
@@ -70,6 +71,55 @@ def halved_conflicts(inputs: LaunchInputs) -> LaunchInputs:
     return replace(inputs, trace=replace(trace, conflicts=(trace.conflicts + np.uint8(1)) // np.uint8(2)))
 
 
+def without_conflicts(inputs: LaunchInputs) -> LaunchInputs:
+    """One pass of shared memory's banks for every access."""
+    return replace(inputs, trace=replace(inputs.trace, conflicts=np.minimum(inputs.trace.conflicts, np.uint8(1))))
+
+
+def coalesced(inputs: LaunchInputs) -> LaunchInputs:
+    """Loads and stores of global memory that touch no more sectors than 32 lanes side by side: as many as an element
+    has bytes (a vector: all of them). Those that touch more keep their first lines."""
+    trace, table, found = inputs.trace, inputs.table, accesses_of(inputs)
+    data = (table.kind == Kind.GLOBAL_LOAD) | (table.kind == Kind.GLOBAL_STORE)
+    if not data.any():
+        return inputs
+    owner = found.of_records(len(trace.records))
+    size = _bits_of_sectors(trace.records)
+    touched = np.bincount(owner, size, len(found.first))
+    enough = np.maximum(4, _bytes_a_lane(table)[found.instruction])
+    is_global = is_data(line_of(trace.records[found.first])) & (line_of(trace.records[found.first]) < LOCAL_WINDOW_LINE)
+    wide = data[found.instruction] & (touched > enough) & is_global
+    place = np.arange(len(trace.records)) - found.first[owner]
+    keep = ~wide[owner] | (place < enough[owner] // 4)
+    whole = wide[owner] & keep
+    records = np.where(whole, trace.records | np.uint32(ALL_SECTORS << SECTOR_SHIFT), trace.records)
+    return replace(inputs, trace=_kept(trace, records, owner, keep))
+
+
+def _bytes_a_lane(table: LatencyTable) -> Int64[np.ndarray, " instr"]:
+    """Of an element times the registers that a load writes, or a store reads besides its address."""
+    loaded, read = (table.writes >= 0).sum(1), (table.waits >= 0).sum(1) - 1
+    registers = np.where(table.kind == Kind.GLOBAL_STORE, read, loaded)
+    return np.asarray(table.access_bytes.astype(np.int64) * np.clip(registers, 1, 4))
+
+
+def _bits_of_sectors(records: UInt32[np.ndarray, " record"]) -> Int64[np.ndarray, " record"]:
+    return np.array([bits.bit_count() for bits in range(ALL_SECTORS + 1)])[sectors_of(records)]
+
+
+def _kept(
+    trace: Trace,
+    records: UInt32[np.ndarray, " record"],
+    owner: Int64[np.ndarray, " record"],
+    keep: Bool[np.ndarray, " record"],
+) -> Trace:
+    """A trace with some of its records, one at least of each access."""
+    kept = owner[keep]
+    more = np.append(kept[1:] == kept[:-1], False)
+    offsets = np.concatenate([[0], np.cumsum(keep)])[trace.record_offsets]
+    return replace(trace, records=records[keep] & ~np.uint32(MORE) | more, record_offsets=offsets)
+
+
 def halved_atomics(inputs: LaunchInputs) -> LaunchInputs:
     """Half of the transactions of the atomics on global memory: as if those were served twice as fast.
 
@@ -86,14 +136,10 @@ def halved_atomics(inputs: LaunchInputs) -> LaunchInputs:
     place = np.arange(len(trace.records)) - found.first[owner]
     several = (mine & (count > 1))[owner]
     keep = ~several | ((place + owner) % 2 == 0)  # now the even ones, now the odd: no line is spared more than others
-    records, kept = trace.records.copy(), owner[keep]
+    records = trace.records.copy()
     single = found.first[mine & (count == 1)]
     records[single] = _half_of_the_sectors(records[single])
-    more = np.append(kept[1:] == kept[:-1], False)
-    offsets = np.concatenate([[0], np.cumsum(keep)])[trace.record_offsets]
-    return replace(
-        inputs, trace=replace(trace, records=records[keep] & ~np.uint32(MORE) | more, record_offsets=offsets)
-    )
+    return replace(inputs, trace=_kept(trace, records, owner, keep))
 
 
 def _half_of_the_sectors(records: UInt32[np.ndarray, " record"]) -> UInt32[np.ndarray, " record"]:

@@ -50,8 +50,9 @@ def _print_part(out: Console, title: str, heads: Sequence[str], rows: Sequence[S
 
     from abstim.show.columns import needed
 
-    text = escape(plain(title)) or None
-    table = Table(title=text, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    if title:
+        out.print(f"[bold]{escape(plain(title))}[/bold]")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     widths = [max(map(len, "\n".join(column).split("\n"))) for column in zip(heads, *rows, strict=True)]
     fits = needed(widths) <= out.width
     for number, name in enumerate(heads):

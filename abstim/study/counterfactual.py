@@ -23,6 +23,7 @@ from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult, LaunchInputs
+    from functional.launch import Launch
     from functional.trace import Trace
 
 Values = Mapping[str, Any]
@@ -93,10 +94,10 @@ class Variant:
         return self.resource.inputs(found) if self.resource.inputs else found
 
 
-def variants(gpu: Gpu) -> list[Variant]:
+def variants(gpu: Gpu, resources: Sequence[Resource] = RESOURCES) -> list[Variant]:
     """One a resource that can be made faster on this GPU: not one the engine has no more of, nor one it has none of."""
     found = []
-    for resource in RESOURCES:
+    for resource in resources:
         values = _values(gpu, resource)
         if values or resource.inputs:
             try:
@@ -146,12 +147,21 @@ def counterfactual(
 
 def _on(session: Session, gpu: Gpu, flush: str, progress: Progress) -> RunResult:
     started, before, found = perf_counter(), session.prepared_seconds, []
-    tried = [Variant(Resource("nothing"), gpu), *variants(gpu)]
-    for number, launch, trace, results in _timed(session, tried, flush, progress):
-        row = launch_result(session, number, launch, trace, gpu, results[0])
-        limits = ranked({v.resource.name: r.cycles for v, r in zip(tried[1:], results[1:], strict=True)}, row.cycles)
+    for number, launch, trace, base, cycles in timed_with(session, gpu, RESOURCES, flush, progress):
+        row, limits = launch_result(session, number, launch, trace, gpu, base), ranked(cycles, base.cycles)
         found.append(replace(row, limit=limit_named(limits), limits=limits, limit_basis=COUNTERFACTUAL))
     return run_result(session, gpu, found, perf_counter() - started - (session.prepared_seconds - before))
+
+
+def timed_with(
+    session: Session, gpu: Gpu, resources: Sequence[Resource], flush: str, progress: Progress
+) -> Iterator[tuple[int, Launch, Trace, EngineResult, dict[str, int]]]:
+    """Every launch in order: its number, the launch, its trace, the engine's result as things are, and its cycles with
+    each of the resources twice as fast, by name."""
+    tried = [Variant(Resource("nothing"), gpu), *variants(gpu, resources)]
+    for number, launch, trace, results in _timed(session, tried, flush, progress):
+        cycles = {v.resource.name: r.cycles for v, r in zip(tried[1:], results[1:], strict=True)}
+        yield number, launch, trace, results[0], cycles
 
 
 def _timed(session: Session, tried: Sequence[Variant], flush: str, progress: Progress) -> Iterator[tuple]:
