@@ -56,6 +56,11 @@ class Gpu:
         """As given to `load_gpu`, with its overrides."""
         return self.spec.name
 
+    @property
+    def memory_model(self) -> str:
+        """What lies behind the first-level caches, as tables say it."""
+        return self.spec.memory_model
+
 
 def config_dir() -> Path:
     """Where the GPUs that come with abstim are described."""
