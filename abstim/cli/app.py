@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.bench import bench
+from abstim.cli.calibrate import calibrate
 from abstim.cli.characterize import characterize
 from abstim.cli.cold_start import coldstart
 from abstim.cli.explore import explore
@@ -29,7 +30,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    run, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize, validate, bench,
+    run, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize, validate, calibrate, bench,
     import_config, export_trace,
 )  # fmt: skip
 for command in COMMANDS:
