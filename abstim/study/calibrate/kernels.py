@@ -259,10 +259,28 @@ st.global.{load} [%rd1], %{letter}10;"""
     return _entry(f"atomic_{name}", 2, 2, body, ".shared .align 8 .b8 cell[256];")
 
 
+def ticks() -> str:
+    """How many ticks of its SM's clock a loop of %r20 rounds takes."""
+    step = "fma.rn.f32 %f1, %f1, %f1, %f1;"
+    body = "\n".join([
+        "mov.f32 %f1, 0f3F800000;", "mov.u64 %rd5, %clock64;", _rounds("\n".join([step] * LENGTH)),
+        "mov.u64 %rd6, %clock64;", "sub.s64 %rd6, %rd6, %rd5;", "setp.eq.f32 %p1, %f1, 0f3F000000;",
+        "@%p1 mov.u64 %rd6, 0;", "st.global.u64 [%rd0], %rd6;",
+    ])  # fmt: skip
+    return _entry("ticks", 1, 1, body)
+
+
 @cache
 def module(target: int) -> str:
     """All kernels that GPUs of an architecture (70: sm_70) can run, as one PTX file."""
-    found = [HEADER.format(target=min(target, 80)), empty(), link_chain(), chase_global(), chase_shared(), chase_constant()]
+    found = [
+        HEADER.format(target=min(target, 80)),
+        empty(),
+        link_chain(),
+        chase_global(),
+        chase_shared(),
+        chase_constant(),
+    ]
     found += [stream(name) for name in STREAMS]
     found += [read_chunks(), read_shared()]
     for name in operations(target):

@@ -10,7 +10,15 @@ import numpy as np
 
 from abstim.study.calibrate.device import Experiment, Facts, KernelCall
 from abstim.study.calibrate.kernels import (
-    ADDRESSES, ATOMICS, CHAIN, CHAINS, LENGTH, LOADS, PER_OPERATION, STREAMS, operations,
+    ADDRESSES,
+    ATOMICS,
+    CHAIN,
+    CHAINS,
+    LENGTH,
+    LOADS,
+    PER_OPERATION,
+    STREAMS,
+    operations,
 )  # fmt: skip
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -141,7 +149,9 @@ def _bandwidths(facts: Facts, effort: int) -> Iterator[Measurement]:
             )  # fmt: skip
     # 8 bytes a lane: LOADS of 256 bytes a warp and round
     shared = partial(_gigabytes, LOADS * 1024 * ELEMENT * facts.sm_count)
-    yield Measurement("bandwidth", "shared", 0, "GB/s", partial(_read_shared, facts), (16 * effort, 80 * effort), shared)
+    yield Measurement(
+        "bandwidth", "shared", 0, "GB/s", partial(_read_shared, facts), (16 * effort, 80 * effort), shared
+    )
 
 
 def _read_same(footprint: int, facts: Facts, rounds: int) -> Experiment:

@@ -28,7 +28,9 @@ def facts_of(gpu: Gpu) -> Facts:
     """What experiments need to know of a description. Raises InputError for one with perfect memory."""
     spec = gpu.spec
     if spec.perfect_memory:
-        raise InputError(f"{gpu.name}: calibrate measures memory, and perfect_memory is true; --set perfect_memory=false")
+        raise InputError(
+            f"{gpu.name}: calibrate measures memory, and perfect_memory is true; --set perfect_memory=false"
+        )
     lines = spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets * spec.l2_ways
     target = 70 if spec.architecture == "none" else int(spec.architecture.removeprefix("sm_"))
     if not spec.tensor_units:
