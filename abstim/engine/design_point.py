@@ -78,6 +78,7 @@ def machine_of(
         "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
         "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
         "atomic_cycles": params.atomic_latency_cycles, "block_launch": params.block_launch_cycles,
+        "posted_stores": spec.posted_stores and not spec.perfect_memory,
         "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": table.register_count,
         "ring": ring_cycles(gpu, table),
     }  # fmt: skip

@@ -145,6 +145,7 @@ class Spec:
     l1d_write_allocate: bool = _flag()
     l1d_allocate: str = _choice("miss", "fill")
     l1d_replacement: str = _choice("lru", "fifo")
+    posted_stores: bool = _flag()  # with real memory nothing but a fence waits for a store that has left the SM
     unified_l1d_bytes: int = _whole(0, 1 << 24)
     shared_options_kib: str = _sizes()
     l1t_sets: int = _power_of_two(4096)
