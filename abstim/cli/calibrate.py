@@ -29,8 +29,8 @@ def calibrate(
     """Measure latencies, bandwidths and rates of a GPU with our own micro-benchmarks, beside public figures.
 
     Groups: latency (dependent loads against footprint), stream (DRAM against occupancy), bandwidth (L1, L2, shared
-    memory), throughput and operation_latency (by unit), atomics, launch. A description with public figures runs at the core clock
-    of their measurement.
+    memory), throughput and operation_latency (by unit), atomics, launch. A description that has public figures runs at
+    the core clock of their measurement, unless --set changes it.
 
     Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`
     """
@@ -75,9 +75,12 @@ def _print(found) -> None:
     from abstim.show.tables import print_table
 
     rows = [
-        (r.group, r.quantity, r.at or "", r.unit, r.value, *((r.measured.value, f"{r.error:+.1%}") if r.measured else ("", "")))
+        (
+            *(r.group, r.quantity, r.at or "", r.unit, r.value),
+            *((r.measured.value, f"{r.error:+.1%}") if r.measured else ("", "")),
+        )
         for r in found.rows
-    ]  # fmt: skip
+    ]
     heads = ("group", "quantity", "at", "unit", "found", "measured", "error")
     print_table(f"{found.device} at {found.core_clock_hz / 1e6:,.0f} MHz", heads, rows, left=2)
     if errors := found.errors():

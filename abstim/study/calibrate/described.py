@@ -31,8 +31,8 @@ def related_gpu(facts: Facts) -> Gpu:
 
 
 def described(found: Calibration, facts: Facts) -> str:
-    """A TOML file. The related GPU's model is measured for it, which takes a minute. What `found` does not have stays as
-    it is there."""
+    """A TOML file. The related GPU's model is measured for it, which takes a minute. What `found` does not have stays
+    as it is there."""
     base = related_gpu(facts)
     modelled = calibrate(Modelled(base), NEEDED, figures=[])
     return as_toml(base, changes(base, numbers_of(found), numbers_of(modelled)), facts)
@@ -89,7 +89,7 @@ def _bandwidths(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, fl
 
 def _rates(base: Gpu, measured: Numbers) -> dict[str, float]:
     """Cycles that an instruction of a warp holds its sub-core's unit."""
-    found = {}
+    found: dict[str, float] = {}
     for kind, quantity in RATES.items():
         rate = measured.get(("throughput", quantity, 0))
         if rate is not None:
@@ -114,7 +114,7 @@ def as_toml(base: Gpu, values: dict[str, float], facts: Facts) -> str:
     lines += ["[sources]", 'measured = "abstim calibrate --native on this GPU"']
     for section, keys in sections.items():
         lines += ["", f"[{section}]"]
-        for key, value in keys.items():
-            text = f'"{value}"' if isinstance(value, str) else f"{value}"
+        for key, each in keys.items():
+            text = f'"{each}"' if isinstance(each, str) else f"{each}"
             lines.append(f'{key} = {{ value = {text}, source = "measured" }}')
     return "\n".join(lines) + "\n"

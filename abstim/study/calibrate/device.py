@@ -1,4 +1,4 @@
-"""What micro-benchmarks run on: a description's model, or a GPU. What either is asked, and what it must know of itself."""
+"""What micro-benchmarks run on: a description's model, or a GPU. What either is asked, and must know of itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A launch of a kernel of `kernels.module`: names of buffers, then 32-bit numbers, in the order of its parameters."""
+    """A launch of a kernel of `kernels.module`: names of buffers, then 32-bit numbers, as its parameters go."""
 
     kernel: str
     grid: int

@@ -74,7 +74,7 @@ def _latencies(facts: Facts, effort: int) -> Iterator[Measurement]:
 
 
 def _chase(footprint: int, facts: Facts, rounds: int) -> Experiment:
-    """From line to line in random order, after one way through all of them, or through as many as push the first out."""
+    """From line to line in random order, after one way through all of them, or as many as push the first out."""
     lines = footprint // LINE
     before = min(lines, 2 * facts.l2_bytes // LINE) // CHAIN
     chase = partial(KernelCall, "chase_global", 1, 1, ("chain", "out"))

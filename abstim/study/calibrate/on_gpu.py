@@ -28,7 +28,8 @@ class OnGpu:
         self._function = cache(lambda name: driver.function(self._module, name))
         self.facts = Facts(
             driver.name, self._clock_hz(), driver.attribute(cuda.SM_COUNT), target,
-            driver.attribute(cuda.SHARED_PER_SM), driver.attribute(cuda.THREADS_PER_SM), driver.attribute(cuda.L2_BYTES),
+            driver.attribute(cuda.SHARED_PER_SM), driver.attribute(cuda.THREADS_PER_SM),
+            driver.attribute(cuda.L2_BYTES),
         )  # fmt: skip
 
     def _clock_hz(self) -> float:
