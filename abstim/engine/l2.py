@@ -28,6 +28,12 @@ def number_of(sectors):
 
 
 @jit
+def first_way(m, n, request):
+    """Where the set of a request's line begins in slice `n`."""
+    return (n * m.l2_sets + request.l2_set) * m.l2_ways
+
+
+@jit
 def use(l2, k):
     """The line at `k` is the youngest."""
     l2.uses[0] += 1
@@ -63,7 +69,9 @@ def place_line(gpu, n, request, k, time):
 
 @jit
 def count(gpu, request, missed):
-    """An access, for the statistics."""
+    """An access, for the statistics; one of the other part of L2 has been counted there."""
+    if request.slice != request.near:
+        return
     traffic = gpu.shared.traffic[request.sm]
     traffic.l2_accesses += 1
     traffic.l2_misses += missed
@@ -77,9 +85,14 @@ def occupy(m, state, units, time):
 
 @jit
 def reply(gpu, n, place):
-    """A request is answered; what nobody waits for ends here."""
+    """A request is answered; what nobody waits for ends here. What the other part of L2 asked for goes there."""
     shared = gpu.shared
     request = shared.requests.rows[place - 1]
+    if n != request.near:
+        request.slice = request.near
+        append(shared.requests.rows, shared.slices.from_dram[request.near], place)
+        shared.slices.wake[request.near] = min(shared.slices.wake[request.near], shared.slices.wake[n])
+        return
     if request.who == NOBODY:
         shared.traffic[request.sm].ended += 1
         give_back(shared.requests, place)
@@ -168,7 +181,7 @@ def miss(gpu, n, place, k, first, time):
     use(l2, k)
     slices.state[n].mshrs_used += 1
     count(gpu, request, True)
-    shared.traffic[request.sm].dram_reads += 1
+    shared.traffic[request.sm].dram_reads += request.home == n
     request.from_dram = 1
     take(shared.requests.rows, slices.asking[n])
     append(shared.requests.rows, slices.missing[n], place)
@@ -182,7 +195,7 @@ def access(gpu, n, time):
     m, l2 = shared.machine, shared.l2
     place = np.int64(shared.slices.asking[n].first)
     request = shared.requests.rows[place - 1]
-    first = request.way
+    first = first_way(m, n, request)
     k = find(l2.tag, first, m.l2_ways, request.line)
     if request.kind == WRITE or request.kind == EVICTED:
         return write(gpu, n, place, k, first, time)
@@ -200,7 +213,7 @@ def fill(gpu, n, place):
     shared = gpu.shared
     l2, rows, request = shared.l2, shared.requests.rows, shared.requests.rows[place - 1]
     m, filled = shared.machine, shared.slices.filled[n]
-    k = find(l2.tag, request.way, m.l2_ways, request.line)
+    k = find(l2.tag, first_way(m, n, request), m.l2_ways, request.line)
     line, j = l2.line[k], number_of(request.sectors)
     line.coming &= ~request.sectors
     line.valid |= request.sectors
@@ -228,10 +241,24 @@ def send_reply(gpu, n, time):
 
 
 @jit
-def pass_misses(gpu, n):
-    """A miss goes on to the queue in front of DRAM. Returns if one did."""
+def cross(shared, place, time):
+    """A miss of a line that lies in the other part of L2 goes there."""
+    rows, slices = shared.requests.rows, shared.slices
+    request = rows[place - 1]
+    request.slice, request.due = request.home, time + shared.machine.l2_partition
+    append(rows, slices.crossing[request.home], place)
+    slices.wake[request.home] = min(slices.wake[request.home], request.due)
+
+
+@jit
+def pass_misses(gpu, n, time):
+    """A miss goes on to the queue in front of DRAM, or to the other part of L2. Returns if one did the former."""
     shared = gpu.shared
     if shared.slices.missing[n].count == 0 or shared.slices.to_dram[n].count >= shared.machine.l2_queue:
+        return False
+    first = shared.requests.rows[shared.slices.missing[n].first - 1]
+    if first.kind != EVICTED and first.home != n:
+        cross(shared, take(shared.requests.rows, shared.slices.missing[n]), time)
         return False
     append(shared.requests.rows, shared.slices.to_dram[n], take(shared.requests.rows, shared.slices.missing[n]))
     return True
@@ -248,6 +275,15 @@ def take_in(gpu, n, time):
         if slices.asking[n].count >= m.l2_queue:
             return
         append(rows, slices.asking[n], take(rows, slices.delayed[n]))
+
+
+@jit
+def take_in_crossing(gpu, n, time):
+    """One request of the other part of L2, whose way is over, comes into the slice's queue."""
+    shared = gpu.shared
+    slices, rows = shared.slices, shared.requests.rows
+    if rows[slices.crossing[n].first - 1].due <= time and slices.asking[n].count < shared.machine.l2_queue:
+        append(rows, slices.asking[n], take(rows, slices.crossing[n]))
 
 
 @jit
@@ -278,6 +314,8 @@ def next_turn(slices, m, rows, n, time):
         following = state.port_free // UNITS_A_CYCLE
     if slices.delayed[n].count:
         following = min(following, rows[slices.delayed[n].first - 1].due)
+    if slices.crossing[n].count:
+        following = min(following, rows[slices.crossing[n].first - 1].due)
     return max(time + 1, following)
 
 
@@ -293,11 +331,14 @@ def advance_slice(gpu, n, time):
     changed = slices.from_dram[n].count > 0
     if changed:
         fill(gpu, n, take(rows, slices.from_dram[n]))
-    passed = pass_misses(gpu, n)
-    if changed or passed:
+    missing = slices.missing[n].count
+    passed = pass_misses(gpu, n, time)
+    if changed or slices.missing[n].count < missing:
         slices.state[n].blocked = 0
     answer(gpu, n, time)
     take_in(gpu, n, time)
+    if slices.crossing[n].count:
+        take_in_crossing(gpu, n, time)
     if slices.asking[n].count + SECTORS > m.l2_queue:  # a packet may hold as many
         slices.held[n, (time + 1) & (slices.held.shape[1] - 1)] = time + 1
     slices.wake[n] = next_turn(slices, m, rows, n, time)
