@@ -9,7 +9,8 @@ from __future__ import annotations
 from functional.disk.compile import jit
 from functional.disk.shared_words import add, load, pause, raise_to, sleep, store
 
-SPINS, YIELDS, SLEEP_MICROSECONDS = 1 << 10, 1 << 11, 50  # of one who waits, before it gives way, and before it sleeps
+# Of one who waits: for about a millisecond, longer than a round, before it gives way, and before it sleeps
+SPINS, YIELDS, SLEEP_MICROSECONDS = 1 << 14, 1 << 6, 50
 
 
 @jit
