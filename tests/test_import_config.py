@@ -24,7 +24,7 @@ def written(folder, text):
 
 
 def test_gtx480_is_the_gtx480():
-    ours, imported = load_gpu("gtx480"), import_config([DATA / "gtx480.config"])
+    ours, imported = load_gpu("gtx480_perfect"), import_config([DATA / "gtx480.config"])
     wrong = {
         k: (s.value, ours.settings[k].value) for k, s in imported.settings.items() if s.value != ours.settings[k].value
     }

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import (
+    Arguments,
+    Block,
+    DynamicShared,
+    GpuName,
+    Grid,
+    Json,
+    Kernel,
+    Model,
+    Overrides,
+    launched,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from abstim.study.sample import Comparison, SampleResult
@@ -24,6 +36,11 @@ def sample(
     ],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,6 +50,7 @@ def sample(
             "with --compare repeatable. Default: photon (of programs with many launches stem), or all of them.",
         ),
     ] = None,
+    model: Model = "detailed",
     inside: Annotated[
         str,
         typer.Option(
@@ -98,11 +116,13 @@ def sample(
 
     Examples:
 
-    `abstim sample spmv_csr --set perfect_memory=false`
+    `abstim sample spmv_csr`
 
     `abstim sample gaussian_elimination --method pks`
 
-    `abstim sample resnet18 --method stem --inside pkp --set perfect_memory=false`
+    `abstim sample resnet18 --method stem --inside pkp`
+
+    `abstim sample resnet50 --model occupancy --gpu qv100`
 
     `abstim sample hotspot --compare --plot methods.svg`
 
@@ -112,7 +132,15 @@ def sample(
     from abstim.study.sample.files import known_from, write_selection
 
     names = method or []
-    _check(names, compare, plot is not None, bool(profile or light_profile), bool(inside) and select_only)
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
+    _check(names, compare, plot is not None, bool(profile or light_profile))
+    if select_only:
+        unused = {"inside": inside, "compare": compare, "warm_up": warm_up, "partial_functional": partial_functional,
+                  "model": model != "detailed"}  # fmt: skip
+        shape = {"kernel": kernel, "grid": grid, "block": block, "arg": arg, "dynamic_shared": dynamic_shared}
+        refuse_options("with --select-only", **unused, **shape)
+    else:
+        refuse_options("without --select-only", output=output)
     known = known_from(profile, light_profile)
     with progress(quiet=as_json) as report:
         if select_only:
@@ -120,12 +148,14 @@ def sample(
             _say_written(written, as_json)
             return
         if compare:
-            everything = _compare(target, gpu, overrides, names, inside, warm_up, partial_functional, plot, report)
+            everything = _compare(
+                opened, gpu, overrides, names, model, inside, warm_up, partial_functional, plot, report
+            )
         else:
             from abstim.study.sample import sample as run
 
-            one = run(target, gpu, (names or [""])[0], overrides or (), inside=inside, warm_up=warm_up, known=known,
-                      partial=partial_functional, progress=report)  # fmt: skip
+            one = run(opened, gpu, (names or [""])[0], overrides or (), model=model, inside=inside, warm_up=warm_up,
+                      known=known, partial=partial_functional, progress=report)  # fmt: skip
     if as_json:
         print_json(everything.to_json() if compare else one.to_json())
     elif compare:
@@ -134,27 +164,26 @@ def sample(
         _print_sample(one)
 
 
-def _check(names: list[str], compare: bool, plot: bool, profiles: bool, inside_nothing: bool) -> None:
+def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
     from functional.errors import InputError
 
     wrong = {
         "several methods need --compare": len(names) > 1 and not compare,
         "--plot needs --compare": plot and not compare,
         "--compare makes its own profile; leave out --profile and --light-profile": compare and profiles,
-        "--select-only simulates nothing; leave out --inside": inside_nothing,
     }
     for message, is_so in wrong.items():
         if is_so:
             raise InputError(message)
 
 
-def _compare(target, gpu, overrides, names, inside, warm_up, partial, plot, report) -> Comparison:
+def _compare(target, gpu, overrides, names, model, inside, warm_up, partial, plot, report) -> Comparison:
     from abstim.study.sample import compare
     from abstim.study.sample.plot import check, draw
 
     if plot is not None:
         check(plot)
-    options = {"inside": inside, "warm_up": warm_up, "partial": partial}
+    options = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial}
     found = compare(target, gpu, names, overrides or (), progress=report, **options)
     if plot is not None:
         draw(found, plot)
@@ -173,8 +202,10 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 
 def _print_sample(result: SampleResult) -> None:
+    from textwrap import fill
+
     from abstim.show.parts import by_way
-    from abstim.show.tables import duration, print_table, quantity
+    from abstim.show.tables import duration, on_gpu, print_table, quantity
 
     estimate = result.estimate
     half = f"+-{estimate.relative_half_width:.2%}"
@@ -190,7 +221,8 @@ def _print_sample(result: SampleResult) -> None:
         rows += [("projected hit rates", ", ".join(known) or "none"), ("DRAM use", f"{result.memory['dram_use']:.0%}")]
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
-    print_table(f"{result.target} on {result.gpu}, {result.method}", ("", ""), rows, left=2)
+    print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
+    print(fill(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}", 80))
     ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
     found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
     print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)
@@ -204,7 +236,7 @@ _BASIS = {
 
 
 def _print_comparison(found: Comparison) -> None:
-    from abstim.show.tables import duration, print_table
+    from abstim.show.tables import duration, on_gpu, print_table
 
     rows = [
         (
@@ -221,4 +253,4 @@ def _print_comparison(found: Comparison) -> None:
         for row in found.rows()
     ]
     columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", "faster", "timing")
-    print_table(f"{found.full.target} on {found.full.gpu}, {len(found.cycles)} launches", columns, rows)
+    print_table(f"{found.full.target} on {on_gpu(found.full)}, {len(found.cycles)} launches", columns, rows)

@@ -57,6 +57,11 @@ class Gpu:
         """As given to `load_gpu`, with its overrides."""
         return self.spec.name
 
+    @property
+    def memory_model(self) -> str:
+        """What lies behind the first-level caches, as tables say it."""
+        return self.spec.memory_model
+
 
 def config_dir() -> Path:
     """Where the GPUs that come with abstim are described."""
@@ -95,11 +100,6 @@ def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
         settings[key] = Setting(value, f"--set {override}")
     label = " ".join([Path(name).stem, *overrides])
     return replace(_build(label, title, settings, labels), known_error=_altered(known) if overrides else known)
-
-
-def known_error_of(gpu: Gpu, model: str) -> str:
-    """What is known of the error of a model other than the detailed one, of which the description says it."""
-    return known_error(gpu.name, model, gpu.spec.timed_code)
 
 
 def refuse_machine_code(gpu: Gpu, what: str) -> None:

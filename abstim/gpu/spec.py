@@ -74,6 +74,7 @@ HARDWARE_CLASSES = ("convert", "convert_fp64", "control")
 ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
 ALUS = ("sp", "sfu", "int", "dp", "tensor")
+PERFECT, REAL = "perfect", "L2 and DRAM"  # memory models
 UNIT = Domain(str, "one of " + ", ".join(ALUS), lambda v: v in ALUS)
 
 
@@ -195,6 +196,11 @@ class Spec:
     dram_read_to_precharge_cycles: int = _whole(0, 4096)
 
     coalescing: str = _choice("fermi", "sector")
+
+    @property
+    def memory_model(self) -> str:
+        """What lies behind the first-level caches, as tables say it."""
+        return PERFECT if self.perfect_memory else REAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

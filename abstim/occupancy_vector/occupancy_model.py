@@ -8,7 +8,8 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from abstim.engine.unsupported import refuse_unsupported
-from abstim.gpu.config import Gpu, known_error_of
+from abstim.gpu.config import Gpu
+from abstim.gpu.known_error import known_error
 from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
@@ -35,12 +36,19 @@ Made = TypeVar("Made")
 BUSY = 0.6  # of the launch: from here on a resource is named as what limits it
 
 
+def known_error_of(gpu: Gpu) -> str:
+    """What has been measured of this model's error on a GPU."""
+    return known_error(gpu.name, "occupancy", gpu.spec.timed_code)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccupancyLaunch(LaunchResult):
     """As of the detailed engine, without issue slots. `bounds_cycles`: what each of BOUNDS alone is busy, on the mean
-    SM; `limit` is one of them, or LATENCY, of which the launch is all."""
+    SM; `limit` is one of them, or LATENCY, of which the launch is all. `stepped_fraction`: of its work, what was not
+    taken from SMs that do the same."""
 
     bounds_cycles: dict[str, float]
+    stepped_fraction: float
 
 
 def refuse(gpus: Sequence[Gpu], flush: str) -> None:
@@ -62,7 +70,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
             found[k].append(row)
         seconds += perf_counter() - started - (session.prepared_seconds - before)
     return [
-        run_result(session, gpu, rows, seconds, model="occupancy", known_error=known_error_of(gpu, "occupancy"))
+        run_result(session, gpu, rows, seconds, model="occupancy", known_error=known_error_of(gpu))
         for gpu, rows in zip(gpus, found, strict=True)
     ]
 
@@ -92,14 +100,23 @@ class TimedLaunch:
         lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, gpu, residents)
         return DesignPoint(gpu, residents, walked, lanes)
 
-    def cycles(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[int]:
-        """Cycles of the launch on design points of its own, launch latency included. Deterministic; those of a point do
-        not depend on the others."""
-        ends = run([point.lanes for point in points], threads)
+    def times(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[Timed]:
+        """The launch on design points of its own. Deterministic; cycles of a point do not depend on the others."""
         return [
-            int(cycles_of(outcome.end).max()) + int(point.gpu.params.launch_latency_cycles)
-            for outcome, point in zip(ends, points, strict=True)
+            Timed(
+                int(cycles_of(found.end).max()) + int(point.gpu.params.launch_latency_cycles),
+                float(found.issued[found.stepped].sum() / found.issued.sum()),
+            )
+            for found, point in zip(run([point.lanes for point in points], threads), points, strict=True)
         ]
+
+
+class Timed(NamedTuple):
+    """`cycles`: launch latency included; `stepped`: share of its items that were issued for it, and not for an equal
+    lane."""
+
+    cycles: int
+    stepped: float
 
 
 class DesignPoint(NamedTuple):
@@ -124,11 +141,11 @@ def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[Occupa
     """One launch on every GPU."""
     timed = TimedLaunch(session, number)
     points = [timed.design_point(gpu) for gpu in gpus]
-    return [_result(timed, point, cycles) for point, cycles in zip(points, timed.cycles(points), strict=True)]
+    return [_result(timed, point, found) for point, found in zip(points, timed.times(points), strict=True)]
 
 
-def _result(timed: TimedLaunch, point: DesignPoint, cycles: int) -> OccupancyLaunch:
-    gpu, trace, found = point.gpu, timed.trace, point.walked.found
+def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaunch:
+    gpu, trace, found, cycles = point.gpu, timed.trace, point.walked.found, own.cycles
     resident = point.residents * trace.warps_per_block
     sectors = int(found.answers["sectors"].sum()) if found else 0
     read = int(found.answers["dram_sectors"].sum()) if found else 0
@@ -147,6 +164,7 @@ def _result(timed: TimedLaunch, point: DesignPoint, cycles: int) -> OccupancyLau
         windows={},
         limit=limit,
         bounds_cycles=bounds,
+        stepped_fraction=own.stepped,
     )
 
 
