@@ -8,8 +8,8 @@ import json
 import pytest
 
 from abstim.cli import main
-from abstim.gpu.config import gpu_names, load_gpu
-from abstim.models import known_error_of, run
+from abstim.gpu.config import gpu_names, known_error_of, load_gpu
+from abstim.models import run
 from abstim.study.silicon import COLUMNS, MeasuredTime, TimedKernel, compare_times, read_measured_times, summarise
 from functional.errors import InputError
 
@@ -79,5 +79,5 @@ def test_a_result_without_any_check_says_so() -> None:
 @pytest.mark.parametrize("model", ["occupancy", "analytic"])
 @pytest.mark.parametrize("name", ["v100", "rtx3080", "h200"])
 def test_other_models_say_that_hardware_was_not_compared(model, name) -> None:
-    assert "no time of a kernel was compared" in known_error_of(model, load_gpu(name))
-    assert "% mean" in known_error_of(model, load_gpu("gtx480"))
+    assert "no time of a kernel was compared" in known_error_of(load_gpu(name), model)
+    assert "% mean" in known_error_of(load_gpu("gtx480"), model)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -142,26 +143,25 @@ def sample(
     else:
         refuse_options("without --select-only", output=output)
     known = known_from(profile, light_profile)
+    options: dict[str, Any] = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial_functional}
     with progress(quiet=as_json) as report:
         if select_only:
             written = write_selection(target, gpu, overrides or (), (names or ["pks"])[0], known, output, report)
-            _say_written(written, as_json)
-            return
+            return _say_written(written, as_json)
+        options["progress"] = report
         if compare:
-            everything = _compare(
-                opened, gpu, overrides, names, model, inside, warm_up, partial_functional, plot, report
-            )
+            show: Callable[[Any], None] = _print_comparison
+            found = _compare(opened, gpu, overrides, names, plot, options)
         else:
-            from abstim.study.sample import sample as run
+            show = _print_sample
+            found = _sample(opened, gpu, overrides, names, known, options)
+    print_json(found.to_json()) if as_json else show(found)
 
-            one = run(opened, gpu, (names or [""])[0], overrides or (), model=model, inside=inside, warm_up=warm_up,
-                      known=known, partial=partial_functional, progress=report)  # fmt: skip
-    if as_json:
-        print_json(everything.to_json() if compare else one.to_json())
-    elif compare:
-        _print_comparison(everything)
-    else:
-        _print_sample(one)
+
+def _sample(target, gpu, overrides, names, known, options) -> Any:
+    from abstim.study.sample import sample
+
+    return sample(target, gpu, (names or [""])[0], overrides or (), known=known, **options)
 
 
 def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
@@ -177,14 +177,13 @@ def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
             raise InputError(message)
 
 
-def _compare(target, gpu, overrides, names, model, inside, warm_up, partial, plot, report) -> Comparison:
+def _compare(target, gpu, overrides, names, plot, options) -> Any:
     from abstim.study.sample import compare
     from abstim.study.sample.plot import check, draw
 
     if plot is not None:
         check(plot)
-    options = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial}
-    found = compare(target, gpu, names, overrides or (), progress=report, **options)
+    found = compare(target, gpu, names, overrides or (), **options)
     if plot is not None:
         draw(found, plot)
     return found

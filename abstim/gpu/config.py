@@ -102,6 +102,11 @@ def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
     return replace(_build(label, title, settings, labels), known_error=_altered(known) if overrides else known)
 
 
+def known_error_of(gpu: Gpu, model: str) -> str:
+    """What is known of the error of a model other than the detailed one, of which the description says it."""
+    return known_error(gpu.name, model, gpu.spec.timed_code)
+
+
 def refuse_machine_code(gpu: Gpu, what: str) -> None:
     """Raises InputError for a GPU that is timed from machine code, for whatever counts PTX instructions."""
     if gpu.spec.timed_code != "ptx":

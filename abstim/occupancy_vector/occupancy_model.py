@@ -8,8 +8,7 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from abstim.engine.unsupported import refuse_unsupported
-from abstim.gpu.config import Gpu
-from abstim.gpu.known_error import known_error
+from abstim.gpu.config import Gpu, known_error_of
 from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
@@ -34,11 +33,6 @@ OCCUPIES_BITS = ACCESS_WORD[0][1]
 MOST_KEPT = 64  # walks, and cuts, of a launch
 Made = TypeVar("Made")
 BUSY = 0.6  # of the launch: from here on a resource is named as what limits it
-
-
-def known_error_of(gpu: Gpu) -> str:
-    """What has been measured of this model's error on a GPU."""
-    return known_error(gpu.name, "occupancy", gpu.spec.timed_code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +64,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
             found[k].append(row)
         seconds += perf_counter() - started - (session.prepared_seconds - before)
     return [
-        run_result(session, gpu, rows, seconds, model="occupancy", known_error=known_error_of(gpu))
+        run_result(session, gpu, rows, seconds, model="occupancy", known_error=known_error_of(gpu, "occupancy"))
         for gpu, rows in zip(gpus, found, strict=True)
     ]
 
