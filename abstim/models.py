@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from abstim.gpu.config import Gpu, gpu_of, nearest
+from abstim.gpu.config import Gpu, Overrides, gpu_of, nearest
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.target.execution import execute_in_turn
@@ -53,7 +53,7 @@ def model_named(name: str) -> Model:
 def run(
     target: Target | Session,
     gpu: str | Gpu = "gtx480",
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     model: str = DETAILED,
     executor: Executor | None = None,
@@ -63,7 +63,8 @@ def run(
 ) -> RunResult:
     """Every launch of a target on one GPU.
 
-    `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session.
+    `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session;
+    `overrides`: `["sm_count=30"]` or `{"sm_count": 30}`; `progress(what, done, total)` is told how far it is.
     `model`: one of MODELS; `flush`: caches invalidated before each launch (all, l1, l1d, none). Raises InputError for
     anything a user got wrong; then there is no result.
     """

@@ -33,6 +33,7 @@ class Setting:
 
 
 ALTERED = "with values changed, nothing; as described: "
+Overrides = Sequence[str] | Mapping[str, Any]
 Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setting
 
 
@@ -83,12 +84,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(known)}" if len(known) <= 12 else ""
 
 
-def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
-    """A GPU by name or by the path of a TOML file, with `key=value` overrides.
+def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
+    """A GPU by name or by the path of a TOML file, with overrides: texts `key=value`, or a dict of keys and values.
 
     Raises InputError for an unknown GPU or key (with the nearest name), a value out of range, a missing value, or a
     file that is not TOML.
     """
+    if not isinstance(name, str):
+        raise InputError(f"a GPU is given by its name or file, not as {type(name).__name__}: {name!r:.60}")
+    overrides = as_texts(overrides)
     path = _path_of(name)
     title, settings, labels = _load_file(path, ())
     known = str(read_toml(path).get("known_error", ""))
@@ -107,10 +111,19 @@ def refuse_machine_code(gpu: Gpu, what: str) -> None:
         )
 
 
-def gpu_of(gpu: str | Gpu, overrides: Sequence[str] = ()) -> Gpu:
+def as_texts(overrides: Overrides) -> Sequence[str]:
+    """Overrides as `--set` takes them. Raises InputError for anything but texts, or a dict."""
+    if isinstance(overrides, Mapping):
+        return [f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in overrides.items()]
+    if isinstance(overrides, str) or not all(isinstance(text, str) for text in overrides):
+        raise InputError(f"overrides are a list like ['sm_count=30'] or a dict, not {overrides!r:.60}")
+    return list(overrides)
+
+
+def gpu_of(gpu: str | Gpu, overrides: Overrides = ()) -> Gpu:
     """A GPU by name, with overrides, or one as it is. Raises InputError as `load_gpu` does, and for overrides of the
     latter."""
-    if isinstance(gpu, str):
+    if not isinstance(gpu, Gpu):
         return load_gpu(gpu, overrides)
     if overrides:
         raise InputError("overrides need a GPU by name; use load_gpu(name, overrides)")
