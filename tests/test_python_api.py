@@ -98,8 +98,8 @@ def test_jax_arrays_too(add):
         (lambda add: abstim.run("relu", overrides={"sm_cuont": 3}), "did you mean sm_count"),
         (lambda add: add.launch(2, 128, [ElsewhereInMemory(), 256]), "cannot be read as an array"),
         (lambda add: add.launch(2, 128, [np.zeros(256, object), 256]), "cannot be passed to a kernel"),
-        (lambda add: add.launch(2, 128, [np.zeros(256, np.float32), "many"]), "many"),
-        (lambda add: add.launch(2, 128, [None, 256]), "None"),
+        (lambda add: add.launch(2, 128, [np.zeros(256, np.float32), "many"]), "a str cannot be passed"),
+        (lambda add: add.launch(2, 128, [None, 256]), "cannot be passed|None"),
         (lambda add: add.launch("two", 128, [np.zeros(256, np.float32), 256]), "two"),
     ],
 )

@@ -209,7 +209,7 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file. Raises InputError if it cannot be read or does not parse."""
     try:
-        return deepcopy(_parsed(path.read_text(encoding="utf-8")))
+        return deepcopy(_parsed(path.read_text(encoding="utf-8-sig")))
     except ValueError as error:  # of TOML, of its encoding, of a number of thousands of digits
         raise InputError(f"{path}: not TOML: {error}") from None
     except RecursionError:
