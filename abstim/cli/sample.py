@@ -15,6 +15,7 @@ from abstim.cli.options import (
     Grid,
     Json,
     Kernel,
+    Model,
     Overrides,
     launched,
     refuse_options,
@@ -49,6 +50,7 @@ def sample(
             "with --compare repeatable. Default: photon (of programs with many launches stem), or all of them.",
         ),
     ] = None,
+    model: Model = "detailed",
     inside: Annotated[
         str,
         typer.Option(
@@ -120,6 +122,8 @@ def sample(
 
     `abstim sample resnet18 --method stem --inside pkp`
 
+    `abstim sample resnet50 --model occupancy --gpu qv100`
+
     `abstim sample hotspot --compare --plot methods.svg`
 
     `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
@@ -131,7 +135,8 @@ def sample(
     opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     _check(names, compare, plot is not None, bool(profile or light_profile))
     if select_only:
-        unused = {"inside": inside, "compare": compare, "warm_up": warm_up, "partial_functional": partial_functional}
+        unused = {"inside": inside, "compare": compare, "warm_up": warm_up, "partial_functional": partial_functional,
+                  "model": model != "detailed"}  # fmt: skip
         shape = {"kernel": kernel, "grid": grid, "block": block, "arg": arg, "dynamic_shared": dynamic_shared}
         refuse_options("with --select-only", **unused, **shape)
     else:
@@ -143,12 +148,14 @@ def sample(
             _say_written(written, as_json)
             return
         if compare:
-            everything = _compare(opened, gpu, overrides, names, inside, warm_up, partial_functional, plot, report)
+            everything = _compare(
+                opened, gpu, overrides, names, model, inside, warm_up, partial_functional, plot, report
+            )
         else:
             from abstim.study.sample import sample as run
 
-            one = run(opened, gpu, (names or [""])[0], overrides or (), inside=inside, warm_up=warm_up, known=known,
-                      partial=partial_functional, progress=report)  # fmt: skip
+            one = run(opened, gpu, (names or [""])[0], overrides or (), model=model, inside=inside, warm_up=warm_up,
+                      known=known, partial=partial_functional, progress=report)  # fmt: skip
     if as_json:
         print_json(everything.to_json() if compare else one.to_json())
     elif compare:
@@ -170,13 +177,13 @@ def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
             raise InputError(message)
 
 
-def _compare(target, gpu, overrides, names, inside, warm_up, partial, plot, report) -> Comparison:
+def _compare(target, gpu, overrides, names, model, inside, warm_up, partial, plot, report) -> Comparison:
     from abstim.study.sample import compare
     from abstim.study.sample.plot import check, draw
 
     if plot is not None:
         check(plot)
-    options = {"inside": inside, "warm_up": warm_up, "partial": partial}
+    options = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial}
     found = compare(target, gpu, names, overrides or (), progress=report, **options)
     if plot is not None:
         draw(found, plot)
@@ -195,6 +202,8 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 
 def _print_sample(result: SampleResult) -> None:
+    from textwrap import fill
+
     from abstim.show.parts import by_way
     from abstim.show.tables import duration, on_gpu, print_table, quantity
 
@@ -213,6 +222,7 @@ def _print_sample(result: SampleResult) -> None:
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
     print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
+    print(fill(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}", 80))
     ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
     found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
     print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)

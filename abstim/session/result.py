@@ -23,6 +23,9 @@ ESTIMATE, COUNTERFACTUAL = "estimate", "counterfactual"  # how a limit was found
 SLOT_REASONS = ("issued", "no_ready_warp", "unit_busy", "barrier", "memory", "empty")
 
 
+NOTHING_KNOWN = "nothing is known of it: no time of this GPU was compared"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """A resource twice as fast, all else as it is: `cycles` then, and the share of them saved."""
@@ -168,7 +171,7 @@ def run_result(
         outputs=list(session.traces.outputs) or None,
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
-        known_error=known or "nothing is known of it: no time of this GPU was compared",
+        known_error=known or NOTHING_KNOWN,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )

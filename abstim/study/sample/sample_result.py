@@ -23,6 +23,8 @@ class SampleResult:
     target: str
     gpu: str
     method: str
+    model: str  # one of abstim.models.MODELS
+    known_error: str  # what has been measured of its error on the GPU; the interval is of sampling alone
     estimate: Estimate
     seconds: dict[str, float]
     memory_model: str = ""
@@ -49,6 +51,8 @@ class SampleResult:
             "gpu": self.gpu,
             "memory_model": self.memory_model,
             "method": self.method,
+            "model": self.model,
+            "known_error": self.known_error,
             "estimate": asdict(self.estimate),
             "seconds": self.seconds,
             "memory": self.memory,
