@@ -197,6 +197,7 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
     sources = document.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise InputError(f"{path}: [sources] needs a text for each name, not {str(sources)[:40]!r}")
+    _keep_apart(settings, labels, sources, Path(str(base)).stem)
     labels |= sources
     for section, values in document.items():
         if section not in SECTIONS or not isinstance(values, dict):
@@ -204,6 +205,19 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
         for key, value in values.items():
             settings[_full_key(section, key)] = _setting(path, section, key, value)
     return title, settings, labels
+
+
+def _keep_apart(settings: Settings, labels: dict[str, str], new: Mapping[str, str], base: str) -> None:
+    """A label that a file gives another meaning: what the base said with it goes on meaning what it meant there."""
+    for label, text in new.items():
+        if labels.get(label, text) == text:
+            continue
+        apart = f"{label}-{base}"
+        labels[apart] = labels.pop(label)
+        for key, setting in settings.items():
+            word, _, rest = setting.source.partition(" ")
+            if word == label:
+                settings[key] = Setting(setting.value, f"{apart} {rest}".rstrip())
 
 
 def read_toml(path: Path) -> dict[str, Any]:
