@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -135,33 +135,34 @@ def sample(
     opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     _check(names, compare, plot is not None, bool(profile or light_profile))
     if select_only:
-        unused = {"inside": inside, "compare": compare, "warm_up": warm_up, "partial_functional": partial_functional,
-                  "model": model != "detailed"}  # fmt: skip
-        shape = {"kernel": kernel, "grid": grid, "block": block, "arg": arg, "dynamic_shared": dynamic_shared}
-        refuse_options("with --select-only", **unused, **shape)
+        refuse_options(
+            "with --select-only", inside=inside, compare=compare, warm_up=warm_up, model=model != "detailed",
+            partial_functional=partial_functional, kernel=kernel, grid=grid, block=block, arg=arg,
+            dynamic_shared=dynamic_shared,
+        )  # fmt: skip
     else:
         refuse_options("without --select-only", output=output)
     known = known_from(profile, light_profile)
     with progress(quiet=as_json) as report:
         if select_only:
             written = write_selection(target, gpu, overrides or (), (names or ["pks"])[0], known, output, report)
-            _say_written(written, as_json)
-            return
+            return _say_written(written, as_json)
         if compare:
-            everything = _compare(
+            found: Any = _compare(
                 opened, gpu, overrides, names, model, inside, warm_up, partial_functional, plot, report
             )
         else:
             from abstim.study.sample import sample as run
 
-            one = run(opened, gpu, (names or [""])[0], overrides or (), model=model, inside=inside, warm_up=warm_up,
-                      known=known, partial=partial_functional, progress=report)  # fmt: skip
-    if as_json:
-        print_json(everything.to_json() if compare else one.to_json())
-    elif compare:
-        _print_comparison(everything)
-    else:
-        _print_sample(one)
+            found = run(opened, gpu, (names or [""])[0], overrides or (), model=model, inside=inside, warm_up=warm_up,
+                        known=known, partial=partial_functional, progress=report)  # fmt: skip
+    print_json(found.to_json()) if as_json else _print(found)
+
+
+def _print(found: Comparison | SampleResult) -> None:
+    from abstim.study.sample.sample_result import Comparison
+
+    _print_comparison(found) if isinstance(found, Comparison) else _print_sample(found)
 
 
 def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
