@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,26 +144,25 @@ def sample(
     else:
         refuse_options("without --select-only", output=output)
     known = known_from(profile, light_profile)
+    options: dict[str, Any] = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial_functional}
     with progress(quiet=as_json) as report:
         if select_only:
             written = write_selection(target, gpu, overrides or (), (names or ["pks"])[0], known, output, report)
             return _say_written(written, as_json)
+        options["progress"] = report
         if compare:
-            found: Any = _compare(
-                opened, gpu, overrides, names, model, inside, warm_up, partial_functional, plot, report
-            )
+            show: Callable[[Any], None] = _print_comparison
+            found = _compare(opened, gpu, overrides, names, plot, options)
         else:
-            from abstim.study.sample import sample as run
-
-            found = run(opened, gpu, (names or [""])[0], overrides or (), model=model, inside=inside, warm_up=warm_up,
-                        known=known, partial=partial_functional, progress=report)  # fmt: skip
-    print_json(found.to_json()) if as_json else _print(found)
+            show = _print_sample
+            found = _sample(opened, gpu, overrides, names, known, options)
+    print_json(found.to_json()) if as_json else show(found)
 
 
-def _print(found: Comparison | SampleResult) -> None:
-    from abstim.study.sample.sample_result import Comparison
+def _sample(target, gpu, overrides, names, known, options) -> Any:
+    from abstim.study.sample import sample
 
-    _print_comparison(found) if isinstance(found, Comparison) else _print_sample(found)
+    return sample(target, gpu, (names or [""])[0], overrides or (), known=known, **options)
 
 
 def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
@@ -178,14 +178,13 @@ def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
             raise InputError(message)
 
 
-def _compare(target, gpu, overrides, names, model, inside, warm_up, partial, plot, report) -> Comparison:
+def _compare(target, gpu, overrides, names, plot, options) -> Any:
     from abstim.study.sample import compare
     from abstim.study.sample.plot import check, draw
 
     if plot is not None:
         check(plot)
-    options = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial}
-    found = compare(target, gpu, names, overrides or (), progress=report, **options)
+    found = compare(target, gpu, names, overrides or (), **options)
     if plot is not None:
         draw(found, plot)
     return found

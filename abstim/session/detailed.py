@@ -29,11 +29,6 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     check_flush(flush)
 
 
-def known_error_of(gpu: Gpu) -> str:
-    """What has been measured of this model's error on a GPU."""
-    return gpu.known_error
-
-
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[LaunchResult]:
     """One launch on every GPU, from empty caches."""
     launch, trace = session.launch(number), session.traces.trace(number)
