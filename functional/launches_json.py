@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -208,7 +209,7 @@ def read_resources(path: Path) -> dict[str, int]:
 
 def _decode(path: Path, type_: type[Document]) -> Document:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=type_)
+        return msgspec.json.decode(path.read_bytes().removeprefix(BOM_UTF8), type=type_)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except RecursionError:

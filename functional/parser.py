@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from codecs import BOM_UTF8
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ def parse(source: str | Path) -> Module:
     if isinstance(source, str) and ("\n" in source or ".version" in source):
         return parse_bytes(source.encode("utf-8", "surrogateescape"), "<text>")
     try:
-        data = Path(source).read_bytes()
+        data = Path(source).read_bytes().removeprefix(BOM_UTF8)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{source}: cannot read the PTX file: {reason}") from None
