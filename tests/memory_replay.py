@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from abstim.engine.memory_side import address, exchange
+from abstim.engine.address_map import address
+from abstim.engine.memory_side import exchange, serve_requests
 from abstim.engine.queues import give_back, new_request, take
 from abstim.engine.state import TO_ACCESS
 from abstim.engine.switch import put
@@ -31,6 +32,7 @@ def replay(state, asked, due):
             put(shared.there, rows, asked[position, 1], place)
             position += 1
         exchange(gpu, limit)
+        serve_requests(gpu)  # what comes of it is in the inboxes a window later, in time
         for n in range(m.sm_count):
             inbox = shared.inbox[n]
             while inbox.count and rows[inbox.first - 1].due <= limit:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from abstim.engine import Caches, LaunchInputs, Simulation, simulate, simulate_point
+from abstim.engine.simulation import THREAD_WARP_INSTRUCTIONS, members_of
 from abstim.engine.state import NEVER
 from abstim.gpu.config import load_gpu
 from abstim.models import run
@@ -50,6 +51,36 @@ def test_any_number_of_threads_gives_the_same_cycles(threads):
     for one, result in zip(alone, simulate(inputs, gpus, blocks, threads=threads), strict=True):
         assert (one.cycles, one.counters) == (result.cycles, result.counters)
         assert (one.sm_cycles == result.sm_cycles).all() and (one.issue_slots == result.issue_slots).all()
+
+
+@pytest.mark.parametrize("kind", GPUS)
+@pytest.mark.parametrize("name", ["hotspot", "kmeans_invert_mapping"])
+def test_threads_that_share_the_sms_of_a_launch_change_nothing(name, kind):
+    inputs, gpu, blocks = inputs_of(name, kind)
+    alone = simulate_point(inputs, gpu, blocks)
+    for threads in (2, 7):
+        assert members_of(inputs.trace, gpu, threads) == threads
+        shared = simulate_point(inputs, gpu, blocks, threads=threads)
+        assert (alone.cycles, alone.counters, alone.history) == (shared.cycles, shared.counters, shared.history)
+        assert (alone.sm_cycles == shared.sm_cycles).all() and (alone.issue_slots == shared.issue_slots).all()
+
+
+def test_threads_that_share_the_sms_of_a_launch_that_is_paused_change_nothing():
+    inputs, gpu, blocks = inputs_of("hotspot", "real")
+    order, ends = np.arange(len(inputs.trace.thread_blocks)), []
+    for threads in (1, 3):
+        launch = Simulation(inputs, gpu, blocks, windows=1 << 12, threads=threads)
+        for k in range(0, len(order), 100):
+            launch.run(order[k : k + 100], drain=False)
+        launch.run(order[:0], drain=True)
+        result = launch.result()
+        ends.append((result.cycles, result.counters, result.issue_slots.tolist(), launch.windows.tolist()))
+    assert ends[0] == ends[1]
+
+
+def test_a_launch_too_small_for_threads_runs_on_one():
+    inputs, gpu, _ = inputs_of("nn_euclid", "real")
+    assert members_of(inputs.trace, gpu, 64) == inputs.trace.warp_instructions.sum() // THREAD_WARP_INSTRUCTIONS < 7
 
 
 def test_what_is_on_its_way_at_the_end_of_a_step_is_noted_in_no_later_log():

@@ -66,7 +66,7 @@ def abstim(
     Runs a kernel's PTX, times it on an abstract model of the GPU, and prints cycles.
 
     Caches are kept in `ABSTIM_CACHE` (default: `~/.cache/abstim`), at most `ABSTIM_TRACE_CACHE_BYTES` of traces.
-    `ABSTIM_THREADS` threads execute a large kernel (default: the CPUs).
+    `ABSTIM_THREADS` threads execute a large kernel, and time it (default: the CPUs).
     `ABSTIM_SECONDS` of wall-clock time end a command, whatever it is doing (default: none).
     `ABSTIM_ISOLATE=1`, `0` or `foreign` is `--isolate`, `--no-isolate` or the default.
     `ABSTIM_TRACEBACK=1` ends an error in its traceback; `ABSTIM_OUTSIDE_FILES=1` lets a launches.json name files

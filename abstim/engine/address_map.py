@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abstim.engine.state import READ
 from functional.disk.compile import jit
 
 
@@ -93,3 +94,13 @@ def near_slice_of(m, number, sm):
     count = m.channels * m.slices_per_channel
     own = sm * m.l2_partitions // m.sm_count
     return (number + (own - partition_of_slice(m, number)) * (count // m.l2_partitions)) % count
+
+
+@jit
+def address(m, request):
+    """Says where the line of a request lies, and which slice its SM asks: for a read, of its own part of L2."""
+    number, _, local, in_slice = slice_of(m, request.line)
+    near = near_slice_of(m, number, request.sm) if m.l2_partitions > 1 and request.kind == READ else number
+    request.home, request.near = number, near
+    request.slice = request.output = near
+    request.l2_set, request.bank, request.row = l2_set_of(m, in_slice), bank_of(m, local), row_of(m, local)

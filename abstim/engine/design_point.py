@@ -128,6 +128,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
     def units(cycles: float) -> int:
         return round(cycles * UNITS_A_CYCLE)
 
+    port = units(params.l2_sector_cycles)
     slices = (spec.dram_channels * spec.l2_slices_per_channel - 1).bit_length()
     sets = (spec.l2_sets - 1).bit_length()
     slice_hash, l2_hash = slices if spec.l2_slice_index == "ipoly" else 0, sets if spec.l2_index == "ipoly" else 0
@@ -151,7 +152,8 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "two_commands": spec.dram_two_commands, "burst_sectors": spec.dram_burst_bytes // SECTOR_BYTES,
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
-        "l2_sector_units": units(params.l2_sector_cycles), "l2_atomic_units": units(params.l2_atomic_cycles),
+        "l2_sector_units": port, "l2_atomic_units": units(params.l2_atomic_cycles),
+        "l2_turns": max(1, UNITS_A_CYCLE // max(1, port)),
         **way_values(gpu), **dram_values(gpu),
     }  # fmt: skip
 
@@ -162,7 +164,7 @@ def way_values(gpu: Gpu) -> dict[str, int]:
     params = gpu.params
     slice_delay = max(1, params.l2_request_cycles - REQUEST_STATIONS)
     return {
-        "window_cycles": NEVER if gpu.spec.perfect_memory else min(WINDOW_CYCLES, slice_delay),
+        "window_cycles": NEVER if gpu.spec.perfect_memory else max(1, min(WINDOW_CYCLES, slice_delay // 2)),
         "slice_delay": slice_delay,
         "hit_delay": max(0, params.l2_reply_cycles - REPLY_STATIONS),
         "miss_delay": max(0, params.dram_reply_cycles - REPLY_STATIONS - 1),

@@ -8,6 +8,8 @@ import numpy as np
 from abstim.engine.l2 import sectors_in
 from abstim.engine.queues import append, give_back, take
 from abstim.engine.state import EVICTED, NEVER
+from abstim.engine.switch import WORD_LOG2, first_from, insert, is_empty, remove
+from abstim.engine.warp_slots import ONE, lowest
 from functional.disk.compile import jit, outlined
 
 CORE_CYCLE = 1 << 16
@@ -49,8 +51,11 @@ def end_of_burst(gpu, h):
 
 
 @jit
-def enqueue(rows, bank, place):
-    """A request waits for a bank."""
+def enqueue(shared, h, b, place):
+    """A request waits for bank `b` of a channel."""
+    rows, bank = shared.requests.rows, shared.channels.banks[h * shared.machine.dram_banks + b]
+    if bank.request == 0:
+        insert(shared.channels.waiting[h], b)
     rows[place - 1].next = 0
     if bank.count:
         rows[bank.last - 1].next = place
@@ -83,15 +88,16 @@ def first_ready(rows, bank):
 @jit
 def choose(shared, h):
     """One bank that serves nothing takes up a request."""
-    m, state = shared.machine, shared.channels.state[h]
-    for k in range(m.dram_banks):
-        b = state.first_bank + k if state.first_bank + k < m.dram_banks else state.first_bank + k - m.dram_banks
-        bank = shared.channels.banks[h * m.dram_banks + b]
-        if bank.request == 0 and bank.count:
-            bank.request = first_ready(shared.requests.rows, bank)
-            state.pending -= 1
-            state.first_bank = state.first_bank + 1 if state.first_bank + 1 < m.dram_banks else 0
-            return
+    m, channels, state = shared.machine, shared.channels, shared.channels.state[h]
+    if is_empty(channels.waiting[h]):
+        return
+    b = first_from(channels.waiting[h], state.first_bank)
+    bank = channels.banks[h * m.dram_banks + b]
+    bank.request = first_ready(shared.requests.rows, bank)
+    remove(channels.waiting[h], b)
+    insert(channels.serving[h], b)
+    state.pending -= 1
+    state.first_bank = state.first_bank + 1 if state.first_bank + 1 < m.dram_banks else 0
 
 
 @jit
@@ -140,6 +146,9 @@ def begin_burst(shared, h, b, bank, cycle):
         bank.was_read = cycle + m.burst
         group[1] = cycle + m.read_to_precharge
     bank.request = 0
+    remove(channels.serving[h], b)
+    if bank.count:
+        insert(channels.waiting[h], b)
     request.due = cycle + (m.write_data if written else m.read_data)
     append(rows, channels.returning[h], place)
 
@@ -162,20 +171,24 @@ def open_or_close(shared, h, b, bank, cycle):
 @jit
 def command(shared, h, cycle):
     """A burst if one can begin, and a row command if one can be given and there is a second bus, or no burst began."""
-    m, first = shared.machine, shared.channels.state[h].first_bank
+    m, serving, first = shared.machine, shared.channels.serving[h], np.int64(shared.channels.state[h].first_bank)
     bursts = rows = False
-    for k in range(m.dram_banks):
-        b = first + k if first + k < m.dram_banks else first + k - m.dram_banks
+    b, behind = first, -1  # how far behind `first` the last one was
+    while not is_empty(serving) and not (bursts and rows) and (m.two_commands or not (bursts or rows)):
+        b = first_from(serving, b)
+        distance = b - first if b >= first else b - first + m.dram_banks
+        if distance <= behind:
+            return
+        behind = distance
         bank = shared.channels.banks[h * m.dram_banks + b]
-        if bank.request == 0:
-            continue
         if row_is_open(shared, bank):
-            if not bursts and not (rows and not m.two_commands) and burst_from(shared, h, b, bank) <= cycle:
+            if not bursts and burst_from(shared, h, b, bank) <= cycle:
                 begin_burst(shared, h, b, bank, cycle)
                 bursts = True
-        elif not rows and not (bursts and not m.two_commands) and row_from(shared, h, b, bank) <= cycle:
+        elif not rows and row_from(shared, h, b, bank) <= cycle:
             open_or_close(shared, h, b, bank, cycle)
             rows = True
+        b = b + 1 if b + 1 < m.dram_banks else 0
 
 
 @jit
@@ -206,21 +219,24 @@ def admit(shared, h, time):
         place = np.int64(channels.delayed[h].first)
         if rows[place - 1].due <= time:
             take(rows, channels.delayed[h])
-            enqueue(rows, channels.banks[h * m.dram_banks + rows[place - 1].bank], place)
+            enqueue(shared, h, np.int64(rows[place - 1].bank), place)
             state.pending += 1
 
 
 @jit
 def next_for_banks(shared, h):
     """The next cycle in which a bank may do something."""
-    m, following = shared.machine, NEVER
-    for b in range(m.dram_banks):
-        bank = shared.channels.banks[h * m.dram_banks + b]
-        if bank.request:
+    m, channels, following = shared.machine, shared.channels, NEVER
+    if not is_empty(channels.waiting[h]):
+        return 0
+    for k in range(channels.serving.shape[1]):
+        left = channels.serving[h, k]
+        while left:
+            b = (k << WORD_LOG2) + lowest(left)
+            left &= left - ONE
+            bank = channels.banks[h * m.dram_banks + b]
             ready = burst_from(shared, h, b, bank) if row_is_open(shared, bank) else row_from(shared, h, b, bank)
             following = min(following, ready)
-        elif bank.count:
-            return 0
     return following
 
 

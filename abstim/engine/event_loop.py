@@ -1,18 +1,26 @@
 """A launch on a whole GPU: SMs run ahead until a thread block slot frees, blocks are handed out in time order
-(docs/timing-rules.md, rules 1 and 10)."""
+(docs/timing-rules.md, rules 1 and 10). Within a window SMs run alone, on any number of threads."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from abstim.engine.fetch import fetch, next_fetch, want_fetch
+from abstim.engine.issue import store_window
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
-from abstim.engine.memory_side import exchange
+from abstim.engine.memory_side import exchange, serve_requests
 from abstim.engine.rules import DECODE_CYCLES
 from abstim.engine.schedulers import take_turn
 from abstim.engine.scoreboard import forget
-from abstim.engine.state import L1D, NEVER, TWO_LEVEL, WHEEL, Context, Tags
+from abstim.engine.state import KINDS, L1D, NEVER, OVER, TWO_LEVEL, WHEEL, Context, Tags
+from abstim.engine.team import begin, finished, share_of, takes, wait_for_all, wait_for_round
 from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
 from functional.disk.by_reference import reference
 from functional.disk.compile import jit, outlined, spliced
+from functional.disk.shared_words import store
+
+NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
+SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait
 
 
 @jit
@@ -137,48 +145,158 @@ def start_warp(c, offsets, w, warp):
     block = streams.blocks[sm.event[w]]
     sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
     forget(c, w)
-    sm.flush[w], sm.drained[w], sm.settled[w], sm.not_before[w] = 0, 0, 0, 0
+    sm.drained[w], sm.settled[w], sm.not_before[w] = 0, 0, 0
+    sm.flush &= ~bit(w)
     sm.running |= bit(w)
     sm.fresh |= bit(w)
+    for kind in range(KINDS):
+        sm.of_kind[kind] &= ~bit(w)
+    sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
     want_fetch(sm, w, c.code[sm.pc[w]].pc)
 
 
+@outlined
+def run_sm(gpu, code, streams, n):
+    """SM `n` runs to its horizon."""
+    advance(context_of(gpu, code, streams, n))
+    gpu.free[n] = next_dispatch(gpu.sms[n], gpu.machine)
+
+
 @jit
-def run_round(gpu, code, streams, more):
-    """Every SM runs, in cyclic order from the one after the last that took a block, to the end of the window, or to
-    where it can take a block if there are more. Returns (who can take one first, when, is any of them not done)."""
-    m, launch, sms = gpu.machine, gpu.record.launch, gpu.sms
-    taker, taken, busy = 0, NEVER, False
-    for k in range(m.sm_count):
+def aim(gpu, n, more):
+    """SM `n` may run to the end of the window, or to where it can take a block if there are more; has it to?"""
+    sm, limit = gpu.sms[n], gpu.record.launch.limit
+    sm.more_blocks = more
+    sm.horizon = min(gpu.free[n], limit) if more else limit
+    return sm.live > 0 and sm.clock <= sm.horizon
+
+
+@jit
+def work(gpu, code, streams, team, k, number):
+    """Task `k` of a round, if nobody has taken it."""
+    if takes(team, k, number):
+        if k < gpu.machine.sm_count:
+            run_sm(gpu, code, streams, k)
+        else:
+            serve_requests(gpu)
+        finished(team)
+
+
+@outlined
+def help_out(gpu, code, streams, team, member, members, number):
+    """What a member does in a round: its own share, then from the end what others have not come to."""
+    if member == 0:
+        work(gpu, code, streams, team, gpu.machine.sm_count, number)
+    for j in range(members):
+        other = member + j if member + j < members else member + j - members
+        first, behind = share_of(other, members, gpu.machine.sm_count)
+        for k in range(behind - first):
+            work(gpu, code, streams, team, first + k if j == 0 else behind - 1 - k, number)
+
+
+@jit
+def run_all(gpu, code, streams, team, members, more):
+    """A round: every SM runs as far as it can, the memory side as well. Returns if any SM has something left."""
+    m, number, busy = gpu.machine, team.round[0] + 1, False
+    tasks = 0 if m.perfect else 1
+    if m.perfect:
+        store(team.taken, m.sm_count, number)
+    for n in range(m.sm_count):
+        if aim(gpu, n, more):
+            tasks += 1
+        else:
+            store(team.taken, n, number)
+    begin(team, number)
+    help_out(gpu, code, streams, team, NONE, members, number)
+    wait_for_all(team, tasks)
+    for n in range(m.sm_count):
+        busy |= gpu.sms[n].live > 0
+    return busy
+
+
+@jit
+def first_free(gpu):
+    """The SM that can take a thread block first; of several the next in turn after the last that took one."""
+    m, launch, best = gpu.machine, gpu.record.launch, np.int64(gpu.record.launch.first)
+    for k in range(1, m.sm_count):
         n = launch.first + k if launch.first + k < m.sm_count else launch.first + k - m.sm_count
-        sms[n].more_blocks = more
-        sms[n].horizon = min(next_dispatch(sms[n], m), launch.limit) if more else launch.limit
-        if sms[n].live > 0 and sms[n].clock <= sms[n].horizon:  # most wait: a call costs as much as some cycles
-            advance(context_of(gpu, code, streams, n))
-        busy |= sms[n].live > 0
-        dispatch = next_dispatch(sms[n], m)
-        if dispatch < taken:
-            taker, taken = n, dispatch
-    return taker, taken, busy
+        if gpu.free[n] < gpu.free[best]:
+            best = n
+    return best
 
 
-def run_grid(state, code, streams, offsets, order, drain):
-    """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch."""
-    gpu = reference(state)
+@jit
+def hand_out(gpu, code, streams, offsets, order, position, drain):
+    """Thread blocks from `position` on go to SMs that can take them in this window, which then run on. Returns the
+    position of the next one."""
     m, launch = gpu.machine, gpu.record.launch
+    while position < len(order):
+        n = first_free(gpu)
+        time = np.int64(gpu.free[n])
+        if time > launch.limit:
+            break
+        launch_block(context_of(gpu, code, streams, n), offsets, order[position], time)
+        gpu.free[n] = next_dispatch(gpu.sms[n], m)
+        launch.first, launch.clock = n + 1 if n + 1 < m.sm_count else 0, time
+        position += 1
+        if position < len(order) and aim(gpu, n, True):
+            run_sm(gpu, code, streams, n)
+    return position
+
+
+@jit
+def window_cycles(m, members):
+    """With perfect memory SMs need not wait for each other, but those who share the work do."""
+    if m.perfect:
+        return NEVER if members == 1 else SHARED_WINDOW_CYCLES
+    return m.window_cycles
+
+
+@jit
+def store_windows(gpu):
+    """What SMs counted of the windows they are in."""
+    for n in range(gpu.machine.sm_count):
+        store_window(gpu.record, gpu.sms[n])
+
+
+@jit
+def lead(gpu, code, streams, offsets, order, drain, team, members):
+    """Hand out all of `order`, and run to the end, or to the last dispatch."""
+    m, launch, position, busy = gpu.machine, gpu.record.launch, NONE, True
     if launch.limit == 0:
-        launch.limit = m.window_cycles
+        launch.limit = window_cycles(m, members)
         if not m.perfect:
-            exchange(gpu, 0)
-    position, count, busy = 0, len(order), True
-    while position < count or (drain and busy):
-        taker, taken, busy = run_round(gpu, code, streams, position < count or not drain)
-        if position < count and taken <= launch.limit:
-            launch_block(context_of(gpu, code, streams, taker), offsets, order[position], taken)
-            launch.first = taker + 1 if taker + 1 < m.sm_count else 0
-            launch.clock = taken
-            position += 1
+            exchange(gpu, NONE)
+    while position < len(order) or (drain and busy):
+        more = position < len(order)
+        busy = run_all(gpu, code, streams, team, members, more or not drain)
+        position = hand_out(gpu, code, streams, offsets, order, position, drain)
+        if more and position == len(order):  # nobody need wait for a block any more
             busy = True
-        elif not m.perfect:
+            continue
+        if not m.perfect:
             exchange(gpu, launch.limit)
-            launch.limit += m.window_cycles
+        launch.limit += window_cycles(m, members)
+    if drain and not m.perfect:
+        serve_requests(gpu)
+    store_windows(gpu)
+    store(team.round, 0, OVER)
+
+
+@jit
+def follow(gpu, code, streams, team, member, members):
+    """Help in every round there is."""
+    number = wait_for_round(team, NONE)
+    while number != OVER:
+        help_out(gpu, code, streams, team, member, members, number)
+        number = wait_for_round(team, number)
+
+
+def run_grid(state, code, streams, offsets, order, drain, team, member, members):
+    """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch: one of
+    `members` threads, of which the first, 0, is there until all is done, and others may come late."""
+    gpu = reference(state)
+    if member:
+        follow(gpu, code, streams, team, member, members)
+    else:
+        lead(gpu, code, streams, offsets, order, drain, team, members)

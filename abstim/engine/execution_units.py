@@ -5,7 +5,7 @@ from __future__ import annotations
 from abstim.engine.bookings import book, count, is_taken, taken
 from abstim.engine.load_store import occupancy_of, result_of
 from abstim.engine.memory_pipe import issue_access
-from abstim.engine.operand_collectors import collect, pool_of, port_of, read_operands, write_back
+from abstim.engine.operand_collectors import collect, cycle_of, pool_of, port_of, read_operands, write_back
 from abstim.engine.rules import START_CYCLES
 from abstim.engine.state import MEM, SP
 from functional.disk.compile import jit
@@ -73,10 +73,10 @@ def execute(c, i, w, time):
     operands = read_operands(c, row, w, allocated)
     place = sm.port_position[port]
     step = max(operands, sm.port_start[port, place] * m.register_steps)
-    dispatched = step // m.register_steps
+    dispatched = cycle_of(m, step)
     start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)
     write_back(c, row, w, result)
-    sm.port_alloc[port, place] = allocated // m.register_steps
+    sm.port_alloc[port, place] = cycle_of(m, allocated)
     sm.port_start[port, place] = start
     sm.port_position[port] = place + 1 if place + 1 < m.port_width[kind] else 0
     sm.collector[pool, collector] = step

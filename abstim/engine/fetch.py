@@ -28,7 +28,7 @@ def deliver(c, w, time, ready):
     sm.front_end[w] = ready
     pc = sm.fetch_pc[w]
     sm.buffered[w] = min(m.fetch_width, m.fetch_line - (pc & (m.fetch_line - 1)))
-    if not sm.flush[w]:
+    if not sm.flush & bit(w):
         make_ready(c, w, ready, time)
         return
     sm.ready[w] = ready

@@ -33,6 +33,7 @@ from abstim.engine.state import (
     SLICE,
     SM,
     THREAD_BLOCK,
+    TRAFFIC,
     TRANSACTION,
     TWO_LEVEL,
     WAITER,
@@ -93,6 +94,7 @@ def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles
         register_banks=zeros(sms, m["ring"] * m["register_steps"], _words(m["banks"])),
         shared=_new_shared(zeros, m),
         record=_new_record(int(m["warps_per_block"]), thread_blocks, windows, window_cycles),
+        free=zeros(sms),
     )
 
 
@@ -146,8 +148,14 @@ def _new_shared(zeros: Zeros, m: np.ndarray) -> Shared:
     return Shared(
         m, Requests(zeros(room, dtype=REQUEST), zeros(2)), _new_switch(zeros, sms, slices),
         _new_switch(zeros, slices, sms), l2, _new_slices(zeros, m, slices), _new_channels(zeros, m, channels),
-        zeros(sms, dtype=QUEUE), zeros(2),
+        zeros(sms, _asked(m), dtype=REQUEST), zeros(sms, dtype=QUEUE), zeros(sms, dtype=QUEUE),
+        zeros(sms, dtype=QUEUE), zeros(sms, dtype=TRAFFIC), zeros(2),
     )  # fmt: skip
+
+
+def _asked(m: np.ndarray) -> int:
+    """Most requests of an SM in a window: a flit each, for which it has credit, and with it what leaves L1D."""
+    return 2 * int(m["inject_queue"] + m["switch_queue"])
 
 
 def _new_switch(zeros: Zeros, inputs: int, outputs: int) -> Switch:
@@ -175,9 +183,11 @@ def _new_slices(zeros: Zeros, m: np.ndarray, slices: int) -> Slices:
 
 def _new_channels(zeros: Zeros, m: np.ndarray, channels: int) -> Channels:
     delayed, returning, returned = (zeros(channels, dtype=QUEUE) for _ in range(3))
+    words = -(-int(m["dram_banks"]) // 64)
     found = Channels(
         zeros(channels, dtype=CHANNEL), zeros(channels), delayed, returning, returned,
         zeros(channels * int(m["dram_banks"]), dtype=BANK), zeros(channels, m["bank_groups"], 2),
+        zeros(channels, words, dtype=np.uint64), zeros(channels, words, dtype=np.uint64),
     )  # fmt: skip
     found.wake[:] = NEVER
     found.banks["served_row"] = -1

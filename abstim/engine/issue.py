@@ -11,6 +11,7 @@ from abstim.engine.scoreboard import count_up, make_ready, release_register, wri
 from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit, visit_from
 from functional.disk.compile import jit
+from functional.disk.shared_words import add
 from precharacterize.classify import Kind
 
 BARRIER, EXIT, FENCE = int(Kind.BARRIER), int(Kind.EXIT), int(Kind.FENCE)
@@ -33,9 +34,16 @@ def step(sm, streams, w):
 
 
 @jit
+def want_unit(sm, code, w, last):
+    """The warp's next instruction goes to its kind of unit; the one before went to `last`."""
+    sm.of_kind[last] &= ~bit(w)
+    sm.of_kind[code[sm.pc[w]].unit] |= bit(w)
+
+
+@jit
 def refetch(sm, code, w):
     """The scheduler finds the wrong path in the warp's buffer: flush and ask for the right one."""
-    sm.flush[w] = 0
+    sm.flush &= ~bit(w)
     want_fetch(sm, w, code[sm.pc[w]].pc)
 
 
@@ -50,7 +58,7 @@ def follow(c, w, i, time):
     elif sequential or code[i].kind == EXIT:
         want_fetch(sm, w, code[sm.pc[w]].pc)
     else:
-        sm.flush[w] = 1
+        sm.flush |= bit(w)
         sm.wrong[w] = i + 1 if i + 1 < len(code) else i
         if sm.buffered[w] > 0:
             sm.ready[w] = time + 1
@@ -71,6 +79,14 @@ def write_log(c, row, w, i, time, result, missed):
 
 
 @jit
+def store_window(record, sm):
+    """What an SM counted of a window joins what others did, which may do so at the same time."""
+    if sm.window_issued:
+        add(record.windows, sm.window, sm.window_issued)
+        sm.window_issued = 0
+
+
+@jit
 def note(c, w, i, time, result, missed):
     """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
     sm, record = c.sm, c.record
@@ -79,7 +95,11 @@ def note(c, w, i, time, result, missed):
         sm.fresh &= ~bit(w)
         record.warps[sm.warp[w]].issue_cycle = time
     if windows:
-        record.windows[min(time >> launch.window_log2, windows - 1)] += 1
+        at = min(time >> launch.window_log2, windows - 1)
+        if at != sm.window:
+            store_window(record, sm)
+            sm.window = at
+        sm.window_issued += 1
     if launch.logged < len(record.log):
         write_log(c, record.log[launch.logged], w, i, time, result, missed)
         launch.logged += 1
@@ -111,6 +131,7 @@ def issue(c, w, time):
     if not step(sm, c.streams, w):
         leave(sm, c.machine, w, time)
         return
+    want_unit(sm, c.code, w, row.unit)
     if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1 if result < NEVER else NEVER
     else:

@@ -125,7 +125,7 @@ def load(context, line, sectors, place, time):
     c = context
     sm, k = c.sm, find_line(c, line)
     wanted = sectors if c.machine.l1d_sectored else WHOLE_LINE
-    there, coming = (c.l1d.line[k].valid, c.l1d.line[k].coming) if k >= 0 else (0, 0)
+    there, coming = (np.int64(c.l1d.line[k].valid), np.int64(c.l1d.line[k].coming)) if k >= 0 else (0, 0)
     if not wanted & ~there:
         use(c, k)
         finish(c, place, time, time)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
+from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.queues import append, give_back, new_request, take
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
@@ -28,9 +28,9 @@ def number_of(sectors):
 
 
 @jit
-def first_way(m, number, in_slice):
-    """Where the set begins that a line of slice `number` belongs to."""
-    return (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
+def first_way(m, n, request):
+    """Where the set of a request's line begins in slice `n`."""
+    return (n * m.l2_sets + request.l2_set) * m.l2_ways
 
 
 @jit
@@ -55,7 +55,7 @@ def evict(gpu, n, k, time):
     append(shared.requests.rows, shared.slices.missing[n], place)
     state = shared.slices.state[n]
     state.port_free = max(state.port_free, time * UNITS_A_CYCLE) + sectors_in(line.dirty) * m.l2_sector_units
-    gpu.sms[0].dram_writes += sectors_in(line.dirty)
+    shared.traffic[0].dram_writes += sectors_in(line.dirty)
 
 
 @jit
@@ -72,9 +72,9 @@ def count(gpu, request, missed):
     """An access, for the statistics; one of the other part of L2 has been counted there."""
     if request.slice != request.near:
         return
-    sm = gpu.sms[request.sm]
-    sm.l2_accesses += 1
-    sm.l2_misses += missed
+    traffic = gpu.shared.traffic[request.sm]
+    traffic.l2_accesses += 1
+    traffic.l2_misses += missed
 
 
 @jit
@@ -94,7 +94,7 @@ def reply(gpu, n, place):
         shared.slices.wake[request.near] = min(shared.slices.wake[request.near], shared.slices.wake[n])
         return
     if request.who == NOBODY:
-        gpu.sms[request.sm].in_flight -= 1
+        shared.traffic[request.sm].ended += 1
         give_back(shared.requests, place)
     else:
         append(shared.requests.rows, shared.slices.replying[n], place)
@@ -181,9 +181,8 @@ def miss(gpu, n, place, k, first, time):
     use(l2, k)
     slices.state[n].mshrs_used += 1
     count(gpu, request, True)
-    gpu.sms[request.sm].dram_reads += request.home == n
+    shared.traffic[request.sm].dram_reads += request.home == n
     request.from_dram = 1
-    request.bank, request.row = bank_of(m, request.local), row_of(m, request.local)
     take(shared.requests.rows, slices.asking[n])
     append(shared.requests.rows, slices.missing[n], place)
     return True
@@ -196,7 +195,7 @@ def access(gpu, n, time):
     m, l2 = shared.machine, shared.l2
     place = np.int64(shared.slices.asking[n].first)
     request = shared.requests.rows[place - 1]
-    first = first_way(m, n, request.in_slice)
+    first = first_way(m, n, request)
     k = find(l2.tag, first, m.l2_ways, request.line)
     if request.kind == WRITE or request.kind == EVICTED:
         return write(gpu, n, place, k, first, time)
@@ -214,7 +213,7 @@ def fill(gpu, n, place):
     shared = gpu.shared
     l2, rows, request = shared.l2, shared.requests.rows, shared.requests.rows[place - 1]
     m, filled = shared.machine, shared.slices.filled[n]
-    k = find(l2.tag, first_way(m, n, request.in_slice), m.l2_ways, request.line)
+    k = find(l2.tag, first_way(m, n, request), m.l2_ways, request.line)
     line, j = l2.line[k], number_of(request.sectors)
     line.coming &= ~request.sectors
     line.valid |= request.sectors
@@ -270,7 +269,7 @@ def take_in(gpu, n, time):
     """Requests whose way to the slice is over come into its queue."""
     shared = gpu.shared
     slices, rows, m = shared.slices, shared.requests.rows, shared.machine
-    for _ in range(max(1, UNITS_A_CYCLE // max(1, m.l2_sector_units))):
+    for _ in range(m.l2_turns):
         if slices.delayed[n].count == 0 or rows[slices.delayed[n].first - 1].due > time:
             return
         if slices.asking[n].count >= m.l2_queue:
@@ -291,25 +290,30 @@ def take_in_crossing(gpu, n, time):
 def answer(gpu, n, time):
     """Slice `n` meets the requests at hand: as many as its port has time for."""
     shared = gpu.shared
-    m, slices = shared.machine, shared.slices
-    for _ in range(max(1, UNITS_A_CYCLE // max(1, m.l2_sector_units))):
-        if slices.asking[n].count == 0 or slices.to_dram[n].count >= m.l2_queue:
+    m, slices, state = shared.machine, shared.slices, shared.slices.state[n]
+    for _ in range(m.l2_turns):
+        if slices.asking[n].count == 0 or slices.to_dram[n].count >= m.l2_queue or state.blocked:
             return
-        if slices.replying[n].count >= m.l2_queue or slices.state[n].port_free >= (time + 1) * UNITS_A_CYCLE:
+        if slices.replying[n].count >= m.l2_queue or state.port_free >= (time + 1) * UNITS_A_CYCLE:
             return
         if not access(gpu, n, time):
+            state.blocked = 1
             return
 
 
 @jit
-def next_turn(slices, rows, n, time):
-    """The next cycle in which slice `n` has something to do."""
+def next_turn(slices, m, rows, n, time):
+    """The next cycle in which slice `n` has something to do, if nothing comes back to it before."""
+    asking, state, following = slices.asking[n].count, slices.state[n], NEVER
     if (
-        slices.asking[n].count or slices.replying[n].count or slices.filled[n].count
-        or slices.from_dram[n].count or slices.missing[n].count
+        slices.replying[n].count or slices.filled[n].count or slices.from_dram[n].count or slices.missing[n].count
+        or (asking and asking + SECTORS > m.l2_queue) or (asking and slices.to_dram[n].count >= m.l2_queue)
     ):  # fmt: skip
         return time + 1
-    following = rows[slices.delayed[n].first - 1].due if slices.delayed[n].count else NEVER
+    if asking and not state.blocked:
+        following = state.port_free // UNITS_A_CYCLE
+    if slices.delayed[n].count:
+        following = min(following, rows[slices.delayed[n].first - 1].due)
     if slices.crossing[n].count:
         following = min(following, rows[slices.crossing[n].first - 1].due)
     return max(time + 1, following)
@@ -324,14 +328,18 @@ def advance_slice(gpu, n, time):
         send_reply(gpu, n, time)
     if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
         reply(gpu, n, take(rows, slices.filled[n]))
-    if slices.from_dram[n].count:
+    changed = slices.from_dram[n].count > 0
+    if changed:
         fill(gpu, n, take(rows, slices.from_dram[n]))
+    missing = slices.missing[n].count
     passed = pass_misses(gpu, n, time)
+    if changed or slices.missing[n].count < missing:
+        slices.state[n].blocked = 0
     answer(gpu, n, time)
     take_in(gpu, n, time)
     if slices.crossing[n].count:
         take_in_crossing(gpu, n, time)
     if slices.asking[n].count + SECTORS > m.l2_queue:  # a packet may hold as many
         slices.held[n, (time + 1) & (slices.held.shape[1] - 1)] = time + 1
-    slices.wake[n] = next_turn(slices, rows, n, time)
+    slices.wake[n] = next_turn(slices, m, rows, n, time)
     return passed

@@ -23,9 +23,9 @@ from abstim.engine.load_store import (
     next_transaction,
     transaction_bytes,
 )
-from abstim.engine.operand_collectors import collect, collector_known, read_operands
+from abstim.engine.operand_collectors import collect, collector_known, cycle_of, read_operands
 from abstim.engine.pending_accesses import accesses_left, finish, new_access, reply_result
-from abstim.engine.queues import give_back, take
+from abstim.engine.queues import append, take
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.requests import can_send, send
 from abstim.engine.state import (
@@ -86,7 +86,7 @@ def leave_port(c, row):
     collector, allocated = collect(sm, m, MEM, row.port, row.pool, row.issued)
     row.collector = collector + 1
     row.operands = read_operands(c, c.code[access.instruction], access.warp, allocated)
-    sm.port_alloc[row.port, row.place] = allocated // m.register_steps
+    sm.port_alloc[row.port, row.place] = cycle_of(m, allocated)
     sm.collector[row.pool, collector] = NEVER
     sm.at_port -= 1
 
@@ -110,7 +110,7 @@ def dispatch(c, row):
     access = c.l1d.accesses[row.access - 1]
     unit = m.first_unit[MEM * m.schedulers if m.sub_cores else MEM]
     step = max(row.operands, sm.port_start[row.port, row.place] * m.register_steps)
-    row.start = max(step // m.register_steps + 1, sm.unit_free[unit])
+    row.start = max(cycle_of(m, step) + 1, sm.unit_free[unit])
     sm.port_start[row.port, row.place] = row.start
     sm.collector[row.pool, row.collector - 1] = step
     row.started = 1
@@ -360,7 +360,7 @@ def receive(c, time):
     while inbox.count and rows[inbox.first - 1].due <= time:
         place = take(rows, inbox)
         come_back(c, rows[place - 1], np.int64(rows[place - 1].due))
-        give_back(shared.requests, place)
+        append(rows, shared.received[c.sm.number], place)
         came = True
     if came:
         for b in range(c.machine.l1d_banks):

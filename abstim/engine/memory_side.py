@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.address_map import near_slice_of, slice_of
 from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
 from abstim.engine.l2 import advance_slice
-from abstim.engine.queues import append, new_request, take
+from abstim.engine.queues import append, give_back_all, join, new_request, take
 from abstim.engine.rules import SECTORS
-from abstim.engine.state import NEVER, READ
-from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, remove
+from abstim.engine.state import NEVER
+from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, put, remove
 from abstim.engine.warp_slots import ONE, lowest
 from functional.disk.compile import jit, outlined
 
@@ -21,17 +20,14 @@ def into_slice(shared, place, time):
     """A packet comes out of the switch: a request a sector, which are at the slice after its delay."""
     requests, slices, m = shared.requests, shared.slices, shared.machine
     rows, packet = requests.rows, requests.rows[place - 1]
-    n, sectors = packet.slice, packet.sectors
+    n, sectors = np.int64(packet.slice), np.int64(packet.sectors)
     for j in range(SECTORS):
         if (sectors >> j) & 1:
             rest = sectors >> (j + 1)
             each = new_request(requests) if rest else place
-            request = rows[each - 1]
             if rest:
-                request.line, request.kind, request.sm, request.who = packet.line, packet.kind, packet.sm, packet.who
-                request.place, request.slice, request.local = packet.place, n, packet.local
-                request.in_slice, request.from_dram = packet.in_slice, 0
-                request.home, request.near = packet.home, packet.near
+                rows[each - 1] = packet
+            request = rows[each - 1]
             request.sectors = 1 << j
             request.due = time + m.slice_delay
             append(rows, slices.delayed[n], each)
@@ -71,11 +67,10 @@ def deliver(gpu, time):
             place = take(rows, switch.outputs[n])
             if switch.outputs[n].count == 0:
                 remove(switch.filled, n)
-            inbox, request = shared.inbox[n], rows[place - 1]
-            request.due = time + 1 + (m.miss_delay if request.from_dram else m.hit_delay)
-            if inbox.count:
-                request.due = max(request.due, rows[inbox.last - 1].due + 1)
-            append(rows, inbox, place)
+            traffic, request = shared.traffic[n], rows[place - 1]
+            due = time + 1 + (m.miss_delay if request.from_dram else m.hit_delay)
+            request.due = traffic.last_due = max(due, traffic.last_due + 1)
+            append(rows, shared.arriving[n], place)
 
 
 @outlined
@@ -139,9 +134,11 @@ def advance_slices(gpu, time):
 
 
 @outlined
-def serve_requests(gpu, until):
-    """Slices, channels and the switch back, up to and including cycle `until`."""
+def serve_requests(gpu):
+    """Slices, channels and the switch back, as far ahead as nothing that is still to be asked can reach. May run while
+    the SMs run their next window: what it sends them is due in later ones."""
     shared = gpu.shared
+    until = shared.clock[0] - 1 + shared.machine.slice_delay
     time = max(shared.clock[1], next_work(gpu, shared.clock[1] - 1))
     while time <= until:
         deliver(gpu, time)
@@ -149,26 +146,39 @@ def serve_requests(gpu, until):
         advance_slices(gpu, time)
         advance_switch(shared.back, shared.machine, shared.requests.rows, time)
         time = next_work(gpu, time)
-    shared.clock[1] = until + 1
+    shared.clock[1] = max(shared.clock[1], until + 1)
 
 
 @jit
+def accept_requests(gpu, n):
+    """What SM `n` asked for in the window comes into its queue of the switch."""
+    shared, sm = gpu.shared, gpu.sms[n]
+    for k in range(sm.asked):
+        place = new_request(shared.requests)
+        shared.requests.rows[place - 1] = shared.outbox[n, k]
+        put(shared.there, shared.requests.rows, n, place)
+    sm.asked = 0
+
+
+@jit
+def hand_over(gpu, n, until):
+    """SM `n` gets what is due in windows to come, gives back what it has received, and is told how much it may ask."""
+    shared, sm, m, rows = gpu.shared, gpu.sms[n], gpu.machine, gpu.shared.requests.rows
+    inbox, traffic = shared.inbox[n], shared.traffic[n]
+    give_back_all(shared.requests, shared.received[n])
+    join(rows, inbox, shared.arriving[n])
+    sm.in_flight -= traffic.ended
+    traffic.ended = 0
+    sm.credits = m.inject_queue + m.switch_queue - shared.there.flits[n]
+    if inbox.count and sm.live > 0:
+        sm.clock = min(sm.clock, max(rows[inbox.first - 1].due, until + 1))
+
+
+@outlined
 def exchange(gpu, until):
-    """The SMs have run up to and including cycle `until`: what they asked for is worked on; what they get is said."""
-    shared, m = gpu.shared, gpu.machine
+    """The SMs have run up to and including cycle `until`, and the memory side as far as it could meanwhile."""
+    for n in range(gpu.machine.sm_count):
+        accept_requests(gpu, n)
     collect_requests(gpu, until)
-    serve_requests(gpu, until + m.slice_delay)
-    for n in range(m.sm_count):
-        sm = gpu.sms[n]
-        sm.credits = m.inject_queue + m.switch_queue - shared.there.flits[n]
-        if shared.inbox[n].count and sm.live > 0:
-            sm.clock = min(sm.clock, max(shared.requests.rows[shared.inbox[n].first - 1].due, until + 1))
-
-
-@jit
-def address(m, request):
-    """Where the line of a request lies."""
-    number, _, local, in_slice = slice_of(m, request.line)
-    near = near_slice_of(m, number, request.sm) if m.l2_partitions > 1 and request.kind == READ else number
-    request.home, request.near = number, near
-    request.slice, request.output, request.local, request.in_slice = near, near, np.int64(local), np.int64(in_slice)
+    for n in range(gpu.machine.sm_count):
+        hand_over(gpu, n, until)

@@ -10,6 +10,12 @@ from functional.disk.compile import jit
 
 
 @jit
+def cycle_of(m, step):
+    """The cycle of a step of the register file."""
+    return step if m.register_steps == 1 else step // m.register_steps  # a division costs as much as all the rest
+
+
+@jit
 def port_of(m, kind, w):
     """The port through which warp `w` reaches units of a kind: with sub-cores, its scheduler's own."""
     return kind * m.schedulers + m.scheduler_of[w] if m.sub_cores else kind

@@ -42,7 +42,7 @@ def accesses_left(sm):
 def wake(c, w, time):
     """Something that warp `w` may have waited for has come."""
     sm = c.sm
-    if sm.ready[w] >= NEVER and sm.running & bit(w) and sm.buffered[w] > 0 and not sm.flush[w]:
+    if sm.ready[w] >= NEVER and sm.running & bit(w) and sm.buffered[w] > 0 and not sm.flush & bit(w):
         make_ready(c, w, sm.front_end[w], time)
 
 

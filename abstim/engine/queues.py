@@ -45,3 +45,26 @@ def take(rows, queue):
     queue.first = rows[place - 1].next
     queue.count -= 1
     return place
+
+
+@jit
+def join(rows, queue, other):
+    """All of another queue goes to the end of a queue."""
+    if other.count == 0:
+        return
+    if queue.count:
+        rows[queue.last - 1].next = other.first
+    else:
+        queue.first = other.first
+    queue.last = other.last
+    queue.count += other.count
+    other.count = 0
+
+
+@jit
+def give_back_all(requests, queue):
+    """All requests of a queue are done with."""
+    if queue.count:
+        requests.rows[queue.last - 1].next = requests.unused[0]
+        requests.unused[0] = queue.first
+        queue.count = 0

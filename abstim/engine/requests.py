@@ -1,14 +1,13 @@
-"""What an SM asks of the memory side: a row each, in its queue of the switch (docs/timing-rules.md, rule 11)."""
+"""What an SM asks of the memory side: a row each, which goes to the switch when all SMs are through with the window
+(docs/timing-rules.md, rule 11)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from abstim.engine.address_map import address
 from abstim.engine.l2 import sectors_in
-from abstim.engine.memory_side import address
-from abstim.engine.queues import new_request
 from abstim.engine.state import IN_FLIGHT, READ
-from abstim.engine.switch import put
 from functional.disk.compile import jit, outlined
 from functional.trace import SECTOR_BYTES
 
@@ -32,17 +31,16 @@ def can_send(c, kind, sectors):
 def send(context, line, sectors, kind, who, place, time):
     """Ask for, or write, sectors of a line; the packet goes to the switch at `time` at the earliest. Returns when."""
     c = context
-    sm, m, shared = c.sm, c.machine, c.shared
+    sm, m = c.sm, c.machine
     flits = flits_of(m, kind, sectors)
     sent = max(time, sm.last_sent + 1, sm.link_free + flits - m.inject_queue)
     sm.last_sent, sm.link_free = sent, max(sent, sm.link_free) + flits
     sm.credits -= flits
     sm.in_flight += sectors_in(sectors)
-    k = new_request(shared.requests)
-    request = shared.requests.rows[k - 1]
+    request = c.shared.outbox[sm.number, sm.asked]
+    sm.asked += 1
     request.line, request.sectors, request.kind, request.sm = line, sectors, kind, sm.number
     request.who, request.place, request.flits, request.from_dram = who, place, flits, 0
     request.due = sent + 1
     address(m, request)
-    put(shared.there, shared.requests.rows, sm.number, k)
     return np.int64(sent)

@@ -134,14 +134,18 @@ def issue_from(sm, m, unit, w):
 
 @jit
 def passed_over(sm, m, code, w, time):
-    """May the visited warp not issue? Flushes a wrong path, notes when a busy port will be free."""
-    if sm.flush[w]:
+    """The warps that need not be visited in this turn once `w` is, none if it can issue: it alone, its wrong path
+    flushed, or all that wait for its port, noting when that will be free."""
+    if sm.flush & bit(w):
         sm.visitable &= ~bit(w)
         refetch(sm, code, w)
-        return True
-    free = issue_from(sm, m, code[sm.pc[w]].unit, w)
-    sm.port_wait = min(sm.port_wait, free) if free > time else sm.port_wait
-    return free > time
+        return bit(w)
+    unit = code[sm.pc[w]].unit
+    free = issue_from(sm, m, unit, w)
+    if free <= time:
+        return EMPTY_SET
+    sm.port_wait = min(sm.port_wait, free)
+    return sm.of_kind[unit] & ~sm.flush
 
 
 @jit
@@ -151,7 +155,7 @@ def issues_again(c, w, first, time):
     It must be in the buffer, go to another kind of unit, and wait for nothing.
     """
     sm = c.sm
-    if sm.buffered[w] == 0 or sm.flush[w] or sm.held & bit(w) or not sm.running & bit(w) or sm.not_before[w] > time:
+    if sm.buffered[w] == 0 or (sm.flush | sm.held | ~sm.running) & bit(w) or sm.not_before[w] > time:
         return False
     row = c.code[sm.pc[w]]
     if row.unit == first or issue_from(sm, c.machine, row.unit, w) > time:
@@ -169,8 +173,9 @@ def take_turn(c, s, time):
         slots &= active_set(sm, m, s)
     while slots:
         w = pick(sm, m, s, slots)
-        slots &= ~bit(w)
-        if passed_over(sm, m, code, w, time):
+        passed = passed_over(sm, m, code, w, time)
+        if passed:
+            slots &= ~passed
             continue
         charge(sm, s, time)
         first = code[sm.pc[w]].unit

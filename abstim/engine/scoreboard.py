@@ -138,7 +138,7 @@ def waits_long(c, w, time):
     sm = c.sm
     if sm.buffered[w] == 0 or sm.front_end[w] > time:
         return False
-    row = c.code[sm.wrong[w] if sm.flush[w] else sm.pc[w]]
+    row = c.code[sm.wrong[w] if sm.flush & bit(w) else sm.pc[w]]
     for k in range(row.long_at, row.long_end):
         entry = c.scoreboard[w, c.streams.operands[k]]
         if origin_of(entry) == FROM_GLOBAL or (origin_of(entry) == FROM_PARAM and free_from(entry) > time):

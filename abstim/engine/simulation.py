@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,17 @@ from abstim.engine.design_point import code_of, machine_of, streams_of
 from abstim.engine.initial_state import new_state
 from abstim.engine.inputs import COUNTERS, EngineResult, LaunchInputs
 from abstim.engine.kept_caches import Caches
-from abstim.engine.state import EMPTY, ISSUE
+from abstim.engine.state import EMPTY, ISSUE, OVER, TRAFFIC, Team
 from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
 from functional.disk.machine_code import Native
+from functional.threads import default_threads
+from functional.trace import Trace
 
 WINDOWS, WINDOW_CYCLES = 1 << 14, 64  # of `simulate`: a million cycles; of longer launches no history is kept
+THREAD_WARP_INSTRUCTIONS = 1 << 12  # fewer take as long as to start a thread that runs them
+BEHIND_SMS = frozenset(TRAFFIC.names or ())  # counters that the memory side keeps
+CACHE_LINE_WORDS = 16  # two lines: those side by side are fetched together
 
 _run_grid = Native("abstim.engine.event_loop", "run_grid", "compiling the timing engine for this CPU: some 20 s, once")
 
@@ -30,17 +35,19 @@ class Simulation:
 
     `room`: thread blocks the launch will have at most, if the trace grows on the way (`extend`). `windows` counts of
     issued warp instructions are kept, each over `window_cycles` (a power of two), the last one over all that is left.
+    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result.
     """
 
     def __init__(
         self, inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, *, caches: Caches | None = None, room: int = 0,
-        windows: int = 0, window_cycles: int = 64,
+        windows: int = 0, window_cycles: int = 64, threads: int = 1,
     ) -> None:  # fmt: skip
         trace, table = inputs.trace, inputs.table
         refuse_unsupported(gpu, table, trace.warps_per_block, blocks_per_sm)
         self.inputs, self.gpu = inputs, gpu
         self.room = max(room, len(trace.thread_blocks))
         machine = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table, inputs.shared_bytes)
+        self._members = members_of(trace, gpu, threads)
         self.state = new_state(machine, self.room, windows, window_cycles)
         if caches is not None:
             caches.put(self.state)
@@ -55,10 +62,13 @@ class Simulation:
         code, operands = code_of(self.inputs.table)
         streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands)
         log, launch = np.empty(log_rows, ISSUE), self.state.record.launch
+        if launch["logged"]:  # what is still on its way has its row in the log of an earlier call
+            self.state.l1d.accesses["row"] = 0
         launch["logged"] = 0
-        self.state.l1d.accesses["row"] = 0  # what is still on its way has its row in the log of an earlier call
         state = self.state._replace(record=self.state.record._replace(log=log))
-        _run_grid(state, code, streams, offsets, np.ascontiguousarray(positions, np.int64), drain)
+        members = 1 if log_rows else self._members  # rows of the log stand in the order in which SMs are gone through
+        order = np.ascontiguousarray(positions, np.int64)
+        _run_together(members, len(self.state.sms), state, code, streams, offsets, order, drain)
         return log[: int(launch["logged"])]
 
     @property
@@ -89,7 +99,8 @@ class Simulation:
     @property
     def counters(self) -> dict[str, int]:
         """COUNTERS so far, all SMs together."""
-        return {name: int(self.state.sms[name].sum()) for name in COUNTERS}
+        sms, traffic = self.state.sms, self.state.shared.traffic
+        return {name: int((traffic if name in BEHIND_SMS else sms)[name].sum()) for name in COUNTERS}
 
     @property
     def l2_fill(self) -> float:
@@ -133,6 +144,28 @@ class Simulation:
         return EngineResult(cycles, sm_cycles, slots, resident, self.counters, history)
 
 
+def members_of(trace: Trace, gpu: Gpu, threads: int) -> int:
+    """How many of `threads` a launch is worth."""
+    return max(1, min(threads, gpu.spec.sm_count, int(trace.warp_instructions.sum()) // THREAD_WARP_INSTRUCTIONS))
+
+
+def _run_together(members: int, sms: int, *arguments: Any) -> None:
+    """`run_grid` on several threads, of which this one leads."""
+    team = Team(*(np.zeros(size, np.int64) for size in (CACHE_LINE_WORDS, CACHE_LINE_WORDS, sms + 1)))
+    others = [
+        Thread(target=_run_grid, args=(*arguments, team, member, members), daemon=True) for member in range(1, members)
+    ]
+    try:
+        for other in others:
+            other.start()
+        _run_grid(*arguments, team, 0, members)
+    finally:
+        team.round[0] = OVER  # the leader says so itself, if nothing goes wrong
+        for other in others:
+            if other.ident:
+                other.join()
+
+
 def simulate(
     inputs: LaunchInputs,
     points: Sequence[Gpu],
@@ -140,22 +173,28 @@ def simulate(
     caches: Sequence[Caches] | None = None,
     threads: int | None = None,
 ) -> list[EngineResult]:
-    """Time a launch on every design point, on as many threads as there are CPUs; `blocks_per_sm[k]` is the occupancy of
-    `points[k]`, `caches[k]` what it finds there (see `simulate_point`)."""
+    """Time a launch on every design point, on `threads` threads (default: `default_threads`); `blocks_per_sm[k]` is the
+    occupancy of `points[k]`, `caches[k]` what it finds there (see `simulate_point`)."""
+    count = threads or default_threads()
+    each = max(1, count // max(1, len(points)))
 
     def one(k: int) -> EngineResult:
-        return simulate_point(inputs, points[k], blocks_per_sm[k], caches[k] if caches else None)
+        return simulate_point(inputs, points[k], blocks_per_sm[k], caches[k] if caches else None, each)
 
-    if len(points) == 1 or threads == 1:
+    if len(points) == 1 or count == 1:
         return [one(k) for k in range(len(points))]
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+    with ThreadPoolExecutor(count) as pool:
         return list(pool.map(one, range(len(points))))
 
 
-def simulate_point(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches | None = None) -> EngineResult:
+def simulate_point(
+    inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches | None = None, threads: int = 1
+) -> EngineResult:
     """Cycles of a launch on one design point, which finds `caches` as they were left (None: empty) and leaves them as
-    they are after it. Releases the interpreter lock while it runs."""
-    launch = Simulation(inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES)
+    they are after it. `threads` share its SMs, if it is large. Releases the interpreter lock while it runs."""
+    launch = Simulation(
+        inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads
+    )
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
     if caches is not None:
         launch.leave(caches)

@@ -66,7 +66,7 @@ MACHINE = record(
     "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
     "slice_spread", "l2_partitions",
-    "l2_sets", "l2_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2",
+    "l2_sets", "l2_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2", "l2_turns",
     "dram_banks", "bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_requests",
     "dram_delay", "two_commands", "burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
@@ -106,6 +106,7 @@ SM = record(
     "link_free",  # the SM's link to the switch has passed all it was given,
     "last_sent",  # the latest of it given in this cycle
     "credits",  # flits it may still give it before the next window
+    "asked",  # rows of Shared.outbox that are in use
     "sent_position",  # in L1D.sent
     "in_flight",  # sectors asked for and not there
     "response_free",  # cycle after the latest result of a reply
@@ -129,14 +130,16 @@ SM = record(
     ("wanted", np.uint64),  # buffer empty
     ("missing", np.uint64),  # waiting for an instruction line
     ("fresh", np.uint64),  # nothing issued yet
+    ("flush", np.uint64),  # the instruction buffer holds the wrong path
     ("exiting", np.uint64),  # last instruction issued, not yet noticed as gone
+    ("of_kind", np.uint64, KINDS),  # whose next instruction goes to a kind of unit
     ("wheel", np.uint64, WHEEL),  # by cycle mod WHEEL: `ready` comes then
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
     "last_fetched",
     # counters
     "l1d_accesses", "l1d_misses", "l1t_accesses", "l1t_misses", "const_accesses", "const_misses", "l1i_accesses",
-    "l1i_misses",
-    "l2_accesses", "l2_misses", "dram_reads", "dram_writes", "resident_warp_cycles",
+    "l1i_misses", "resident_warp_cycles",
+    "window", "window_issued",  # the one of Record.windows that it is in, and issues in it that are not there yet
     # warp slots
     ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp
     ("not_before", np.int64, SLOTS),  # no issue earlier: barrier, atomic, fence
@@ -155,8 +158,7 @@ SM = record(
     ("conflict", np.int64, SLOTS),
     ("buffered", np.int64, SLOTS),  # instructions left in the buffer
     ("warp", np.int64, SLOTS),  # position in the trace
-    ("flush", np.int64, SLOTS),  # the instruction buffer holds the wrong path
-    ("wrong", np.int64, SLOTS),  # and begins with this instruction
+    ("wrong", np.int64, SLOTS),  # the wrong path in its buffer begins with this instruction
     # thread block slots
     ("block_running", np.int64, SLOTS),  # warps that have instructions left
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
@@ -197,14 +199,14 @@ class Tags(NamedTuple):
 
 
 L1D_LINE = record(
-    "dirty",  # set of sectors
     ("sector_there", np.int64, SECTORS),  # cycle in which each sector is there; NEVER: not asked for
     # real memory
-    "valid",  # sets of sectors: there,
-    "coming",  # on their way
-    ("joined", np.int64, SECTORS),  # requests that wait for each sector (whole lines: for the first),
-    ("waiting", np.int64, SECTORS),  # the first and last of them in L1D.waiters
-    ("waiting_last", np.int64, SECTORS),
+    ("waiting", np.int32, SECTORS),  # the first and last in L1D.waiters that wait for each sector (whole lines: for
+    ("waiting_last", np.int32, SECTORS),  # the first),
+    ("joined", np.int16, SECTORS),  # and how many do
+    ("valid", np.int8),  # sets of sectors: there,
+    ("coming", np.int8),  # on their way
+    ("dirty", np.int8),
 )
 WAITER = record("access", "next")  # places in arrays are one too high throughout; 0: none
 TRANSACTION = record("due", "line", "sectors", "access", "kind")
@@ -235,10 +237,14 @@ class L1D(NamedTuple):
     issued: np.ndarray  # ISSUED_ACCESS, a ring
 
 
-REQUEST = record(  # from an SM to L2 and back, or from L2 to DRAM
-    "line", "sectors", "kind", "sm", "who", "place", "due", "next", "output", "slice", "local", "in_slice", "flits",
-    "home", "near",  # slices: where the line lies, and whom the SM asked
-    "row", "bank", "from_dram",
+REQUEST = record(  # from an SM to L2 and back, or from L2 to DRAM; as long as a line of the simulating CPU's cache
+    "line", "due",
+    "row",  # where it lies in DRAM,
+    ("bank", np.int16), ("flits", np.int16),
+    ("l2_set", np.int32),  # and in its slice
+    ("home", np.int32), ("near", np.int32),  # slices: where the line lies, and whom the SM asked
+    ("slice", np.int32), ("output", np.int32), ("next", np.int32), ("place", np.int32), ("sm", np.int32),
+    ("sectors", np.int8), ("kind", np.int8), ("who", np.int8), ("from_dram", np.int8),
 )  # fmt: skip
 QUEUE = record("first", "last", "count")  # of REQUESTs
 
@@ -266,12 +272,12 @@ class Switch(NamedTuple):
 
 
 L2_LINE = record(
-    "valid",  # sets of sectors: can be read,
-    "dirty",
-    "coming",  # asked of DRAM
-    ("joined", np.int64, SECTORS),  # reads that wait for each sector
-    ("waiting", np.int64, SECTORS),  # the second and the last of them
-    ("waiting_last", np.int64, SECTORS),
+    ("waiting", np.int32, SECTORS),  # the second and the last of the reads that wait for each sector,
+    ("waiting_last", np.int32, SECTORS),
+    ("joined", np.int16, SECTORS),  # and how many do
+    ("valid", np.int8),  # sets of sectors: can be read,
+    ("dirty", np.int8),
+    ("coming", np.int8),  # asked of DRAM
 )
 
 
@@ -284,7 +290,11 @@ class L2(NamedTuple):
     uses: np.ndarray  # one element: accesses so far, the clock of last_use
 
 
-SLICE = record("port_free", "mshrs_used")  # the first in units of time
+SLICE = record(
+    "port_free",  # in units of time
+    "mshrs_used",
+    "blocked",  # its first request must wait until something leaves the slice or comes back
+)
 
 
 class Slices(NamedTuple):
@@ -323,6 +333,15 @@ class Channels(NamedTuple):
     returned: np.ndarray
     banks: np.ndarray  # BANK, those of a channel side by side
     groups: np.ndarray  # [channel, bank group]: free from, for a burst and for a precharge
+    serving: np.ndarray  # [channel]: sets of banks that serve a request,
+    waiting: np.ndarray  # that do not, and have some
+
+
+TRAFFIC = record(  # of an SM, as the memory side sees it
+    "l2_accesses", "l2_misses", "dram_reads", "dram_writes",
+    "ended",  # requests that nobody waits for, done with and not yet taken off SM.in_flight
+    "last_due",  # of its latest reply
+)  # fmt: skip
 
 
 class Shared(NamedTuple):
@@ -335,7 +354,11 @@ class Shared(NamedTuple):
     l2: L2
     slices: Slices
     channels: Channels
-    inbox: np.ndarray  # QUEUE [sm]: replies
+    outbox: np.ndarray  # REQUEST [sm, row]: what each has asked for in this window
+    inbox: np.ndarray  # QUEUE [sm]: replies,
+    received: np.ndarray  # those that it has taken in this window,
+    arriving: np.ndarray  # and those that come into its inbox with the next
+    traffic: np.ndarray  # TRAFFIC [sm]
     clock: np.ndarray  # [next cycle of the switch to the slices, next cycle of all behind it]
 
 
@@ -394,6 +417,19 @@ class State(NamedTuple):
     register_banks: np.ndarray  # ring [sm, step, word]: those that are taken
     shared: Shared
     record: Record
+    free: np.ndarray  # [sm]: cycle in which it can take a thread block, as far as known
+
+
+OVER = -1  # a round of a Team: no more
+
+
+class Team(NamedTuple):
+    """Threads that run the SMs of one launch (abstim/engine/team.py). A task is an SM by number; behind them is the
+    memory side."""
+
+    round: np.ndarray  # [0]: the one under way; OVER
+    done: np.ndarray  # [0]: tasks of it that are
+    taken: np.ndarray  # [task]: the latest round in which somebody took it
 
 
 class Context(NamedTuple):

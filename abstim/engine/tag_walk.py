@@ -10,10 +10,8 @@ from abstim.engine.event_loop import context_of
 from abstim.engine.l2 import first_way, use
 from abstim.engine.load_store import PARAM_LOAD, occupancy_of, result_of
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
-from abstim.engine.queues import give_back, take
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
-from abstim.engine.switch import remove
 from abstim.engine.tags import find, oldest_idle
 from functional.disk.by_reference import reference
 from functional.disk.compile import jit, outlined
@@ -54,7 +52,7 @@ def touch_l2(c, request):
 def touch_slice(shared, request, n, opens):
     """In one slice; true if it asks the line's home."""
     m, l2 = shared.machine, shared.l2
-    first = first_way(m, n, request.in_slice)
+    first = first_way(m, n, request)
     k = find(l2.tag, first, m.l2_ways, request.line)
     written = request.kind == WRITE or request.kind == EVICTED
     missed = not written and (k < 0 or request.sectors & ~l2.line[k].valid)
@@ -76,16 +74,14 @@ def touch_slice(shared, request, n, opens):
 @jit
 def answer_all(c, time):
     """What the SM has asked for is there."""
-    sm, shared = c.sm, c.shared
-    rows, queue = shared.requests.rows, shared.there.inputs[sm.number]
-    while queue.count:
-        place = take(rows, queue)
-        touch_l2(c, rows[place - 1])
-        if rows[place - 1].who != NOBODY:
-            come_back(c, rows[place - 1], time)
-        give_back(shared.requests, place)
-    remove(shared.there.late, sm.number)
-    shared.there.flits[sm.number] = sm.in_flight = 0
+    sm, shared, k = c.sm, c.shared, 0
+    while k < sm.asked:
+        request = shared.outbox[sm.number, k]
+        touch_l2(c, request)
+        if request.who != NOBODY:
+            come_back(c, request, time)
+        k += 1
+    sm.asked = sm.in_flight = 0
     sm.credits = shared.machine.inject_queue + shared.machine.switch_queue
 
 

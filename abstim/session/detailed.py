@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from abstim.session.flush import Flushed, check_flush
 from abstim.session.limits import atomic_use, limit_of, memory_use
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
+from functional.threads import default_threads
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult
@@ -52,17 +52,20 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 def timed(
     session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent
 ) -> Iterator[tuple[int, Launch, Trace, list[EngineResult]]]:
-    """The engine's own results, in order: launch by number, and one result a GPU. No more launches than there are CPUs
-    are under way at once, and a launch is dropped with its trace once its results are out.
+    """The engine's own results, in order: launch by number, and one result a GPU. No more launches than there are
+    threads are under way at once, and a launch is dropped with its trace once its results are out.
 
     Flushed, launches share no state, and the engine releases the interpreter: one GPU's launches can fill the CPUs.
+    Threads that have no launch and no GPU of their own share the SMs of one.
     """
-    threads = os.cpu_count() or 1
+    threads = default_threads()
     policies = [Flushed(flush) for _ in gpus]
+    in_turn = len(gpus) > 1 or any(policy.in_order for policy in policies)
+    each = max(1, threads // max(1, len(gpus) if in_turn else len(session)))
 
     def one(number: int, trace: Trace, k: int) -> EngineResult:
         caches = policies[k].before(session, number, gpus[k])
-        return session.simulate(number, gpus[k], trace, caches)
+        return session.simulate(number, gpus[k], trace, caches, each)
 
     def row(number: int, launch: Launch, trace: Trace) -> tuple[int, Launch, Trace, list[EngineResult]]:
         return number, launch, trace, in_parallel(lambda k: one(number, trace, k), len(gpus), threads)
@@ -73,7 +76,6 @@ def timed(
                 session.table(number, gpu)  # characterised here, not in several threads
             yield partial(row, number, launch, trace)
 
-    in_turn = len(gpus) > 1 or any(policy.in_order for policy in policies)
     for found in pipelined(jobs(), 1 if in_turn else threads):
         progress(f"time {session.case.name}", found[0], len(session))
         yield found

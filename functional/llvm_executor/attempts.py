@@ -5,7 +5,6 @@ Each yields traces in the order of the blocks. What it cannot finish it abandons
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,6 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from functional.errors import InputError
 from functional.launch import Launch
 from functional.llvm_executor.chunks import Sizes
 from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget, Worker
@@ -27,16 +25,6 @@ from functional.trace import Trace
 
 _WORTH_THREADS = 1 << 26  # thread instructions below which starting threads takes as long as it saves
 T = TypeVar("T", bound="Kept")
-
-
-def default_threads() -> int:
-    """ABSTIM_THREADS, else the CPUs this process may use. Raises InputError if the environment's value is no count."""
-    text = os.environ.get("ABSTIM_THREADS", "")
-    if not text:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"ABSTIM_THREADS = {text!r} is not a number of threads, 1 or more")
-    return int(text)
 
 
 class Conflict(Abandoned):

@@ -12,7 +12,7 @@ from functional.errors import BudgetSpent
 from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
 from functional.llvm_executor.analysis import reads_what_others_write
-from functional.llvm_executor.attempts import Conflict, Job, Pool, default_threads, parallel, serial
+from functional.llvm_executor.attempts import Conflict, Job, Pool, parallel, serial
 from functional.llvm_executor.join import joined
 from functional.llvm_executor.launch_state import Abandoned, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled, load
@@ -24,6 +24,7 @@ from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.run import checked_blocks
 from functional.program import Program
 from functional.terminal import note
+from functional.threads import default_threads
 from functional.trace import Trace, rechunk
 
 # The budget's part that the oracle has for blocks that wait for each other: it is a hundred times slower

@@ -8,16 +8,20 @@ from importlib import metadata
 from time import perf_counter
 from typing import Any
 
+from functional.threads import default_threads
+
 LIBRARIES = ("numpy", "numba", "llvmlite", "jax", "jaxlib")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, CPUs this process may use, Python, abstim and the libraries that decide its speed."""
+    """Processor, CPUs this process may use, threads that it uses, Python, abstim and the libraries that decide its
+    speed."""
     from abstim import __version__
 
     return {
         "processor": processor_name(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "threads": default_threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "abstim": __version__,

@@ -1,0 +1,17 @@
+"""How many threads there are."""
+
+from __future__ import annotations
+
+import os
+
+from functional.errors import InputError
+
+
+def default_threads() -> int:
+    """ABSTIM_THREADS, else the CPUs this process may use. Raises InputError if the environment's value is no count."""
+    text = os.environ.get("ABSTIM_THREADS", "")
+    if not text:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"ABSTIM_THREADS = {text!r} is not a number of threads, 1 or more")
+    return int(text)
