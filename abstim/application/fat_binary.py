@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import zstandard
 
+from abstim.application.elf_file import ElfFile
 from functional.errors import InputError
 
 _MAGIC = 0xBA55ED50
@@ -67,12 +68,7 @@ def best_ptx(found: list[Image]) -> bytes | None:
     return None if chosen is None else chosen.contents.rstrip(b"\0 \n") + b"\n"
 
 
-def kernels_of(machine_code: bytes) -> list[str]:
-    """Names of the kernels of an ELF file: it has a section `.text.NAME` for each."""
-    if machine_code[:5] != b"\x7fELF\x02" or len(machine_code) < 64:
-        return []
-    table, size, count, names = (*struct.unpack_from("<Q", machine_code, 40), *struct.unpack_from("<HHH", machine_code, 58))
-    sections = [struct.unpack_from("<IIQQQQ", machine_code, table + k * size) for k in range(count)]
-    start = sections[names][4]
-    labels = [machine_code[start + s[0] : machine_code.index(b"\0", start + s[0])].decode() for s in sections]
-    return [label.removeprefix(".text.") for label in labels if label.startswith(".text.")]
+def registers_of(machine_code: bytes) -> dict[str, int]:
+    """Kernel -> registers a thread, of an ELF file: it has a section `.text.NAME` for each kernel."""
+    sections = ElfFile(machine_code).sections
+    return {s.name.removeprefix(".text."): s.information >> 24 for s in sections if s.name.startswith(".text.")}

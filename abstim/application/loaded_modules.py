@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from abstim.application.device_memory import DeviceMemory
-from abstim.application.fat_binary import Image, best_ptx, images, kernels_of
+from abstim.application.fat_binary import Image, best_ptx, images, registers_of
 from functional.errors import InputError
 from functional.ir import Kernel, Module, Variable
 from functional.link import link
@@ -36,7 +36,7 @@ class LoadedModule:
         """The parsed PTX. Raises InputError if there is none, or it does not parse."""
         if self._module is None:
             if not self.texts:
-                names = sorted({name for image in self.machine_code for name in kernels_of(image.contents)})
+                names = sorted({name for image in self.machine_code for name in registers_of(image.contents)})
                 held = ", ".join(f"sm_{image.architecture}" for image in self.machine_code)
                 raise InputError(
                     f"the program holds no PTX of {', '.join(names[:3]) or 'a module'}, only machine code for {held}; "

@@ -18,7 +18,7 @@ from abstim.application.device_memory import DeviceMemory
 from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.loaded_modules import LoadedModules
 from abstim.application.program_case import ProgramCase
-from abstim.application.shim_library import RUNTIMES, library_folder
+from abstim.application.runtime_environment import runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.application.timed_launches import LaunchTimer, Selection, Timed
 from abstim.target.executors import chosen_executor
@@ -79,7 +79,6 @@ def run_application(
     program and keeps what is done. Raises InputError for a program that cannot be run.
     """
     path = _found(command[0])
-    folder = library_folder(set(RUNTIMES))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))
         modules, memory = LoadedModules(scratch), DeviceMemory()
@@ -88,7 +87,8 @@ def run_application(
         timer = LaunchTimer(gpus, model, case)
         recorder = LaunchRecorder(chosen_executor(), timer, selection, told, instruction_budget)
         server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)
-        status, interrupted = _serve(server, [str(path), *command[1:]], folder, output)
+        environment = runtime_environment(path, scratch)
+        status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
         launches = timer.stop() if interrupted else timer.finish()
         seconds = 0.0 if interrupted else server.clock.settle() / PICOSECONDS
     busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
@@ -98,14 +98,12 @@ def run_application(
     )
 
 
-def _serve(server: CallServer, command: list[str], libraries: Path, output: int | None) -> tuple[int, bool]:
+def _serve(
+    server: CallServer, command: list[str], environment: dict[str, str], output: int | None
+) -> tuple[int, bool]:
     """The program's exit code, and whether an interrupt ended it."""
     ours, theirs = socket.socketpair()
-    paths = [str(libraries), os.environ.get("LD_LIBRARY_PATH", "")]
-    environment = os.environ | {
-        "LD_LIBRARY_PATH": ":".join(filter(None, paths)),
-        SOCKET: str(theirs.fileno()), MEMORY: str(server.memory.file),
-    }  # fmt: skip
+    environment = os.environ | environment | {SOCKET: str(theirs.fileno()), MEMORY: str(server.memory.file)}
     with ours, theirs:
         files = (theirs.fileno(), server.memory.file)
         process = subprocess.Popen(command, env=environment, pass_fds=files, stdout=output)

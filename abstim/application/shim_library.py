@@ -17,7 +17,7 @@ from functional.errors import InputError
 SOURCES = Path(__file__).parent / "shim"
 # File name of CUDA's runtime -> its major version, which decides how some structures are laid out
 RUNTIMES = {"libcudart.so.11.0": 11, "libcudart.so.12": 12, "libcudart.so.13": 13}
-_OPTIONS = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-pthread")
+_OPTIONS = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-pthread", "-ldl")
 
 
 def compiler() -> tuple[str, ...]:
@@ -29,9 +29,14 @@ def compiler() -> tuple[str, ...]:
     raise InputError("running a program needs a C compiler: install one as `cc`, or `pip install abstim[app]`")
 
 
+def runtime_calls() -> frozenset[str]:
+    """Names of all functions of CUDA's runtime, of every version known here."""
+    return frozenset((SOURCES / "calls.txt").read_text().split())
+
+
 def missing_calls(defined: str) -> str:
     """C source of every call of the runtime that no other source defines: each says that it is missing."""
-    names = (SOURCES / "calls.txt").read_text().split()
+    names = sorted(runtime_calls())
     stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names if f" {name}(" not in defined]
     return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
 
