@@ -74,7 +74,7 @@ def link(module: Module, kernel_name: str) -> Program:
 
 
 def _entry(module: Module, name: str) -> Kernel:
-    entries = [k.name for k in module.kernels.values() if k.is_entry]
+    entries = module.entries
     if name in entries:
         return module.kernels[name]
     near = get_close_matches(name, entries, 1)

@@ -13,7 +13,7 @@ from functional.errors import InputError
 from functional.ir import Kernel, Module, Variable
 from functional.link import link
 from functional.memory import Memory
-from functional.parser import parse_bytes
+from functional.lazy_module import open_bytes
 from functional.program import Program
 
 
@@ -49,7 +49,7 @@ class LoadedModule:
         path = self.folder / f"{hashlib.sha256(text).hexdigest()[:16]}.ptx"
         if not path.exists():
             path.write_bytes(text)
-        return parse_bytes(text, str(path))
+        return open_bytes(text, str(path))
 
     def program(self, kernel: str) -> Program:
         """A kernel, linked. Raises InputError."""
@@ -120,7 +120,7 @@ def merged(modules: list[Module]) -> Module:
     variables: dict[str, Variable] = {}
     kernels: dict[str, Kernel] = {}
     base = 0
-    for module in modules:
+    for module in modules:  # all of it is parsed: where a function lies depends on those before it
         for variable in module.variables:
             if variable.name not in variables or variables[variable.name].external:
                 variables[variable.name] = variable
