@@ -26,8 +26,7 @@ def lower(tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, i
 
     `elsewhere`: functions of the text that may not be in the tree, and how many instructions come before each.
     """
-    functions = {str(item.name) for item in tree.items if isinstance(item, (raw.RawFunction, raw.RawAlias))}
-    source = Source(path, functions | elsewhere.keys())
+    source = Source(path, functions_of(tree) | elsewhere.keys())
     if tree.address_size is not None and tree.address_size != "64":
         raise source.fail(tree.address_size, f"only .address_size 64 is supported, not {tree.address_size}")
     aliases = aliases_of(tree)
@@ -47,12 +46,20 @@ def lower(tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, i
     return Module(path, digest, str(tree.version), str(tree.target), 64, tuple(variables.values()), kernels)
 
 
-def lower_function(tree: raw.RawModule, module: Module, aliases: dict[str, str], places: Mapping[str, int]) -> Kernel:
-    """The one function of a syntax tree, which is part of a module whose variables are known. Raises PtxError."""
+def lower_function(
+    tree: raw.RawModule, module: Module, aliases: dict[str, str], declared: frozenset[str], pc_base: int
+) -> Kernel:
+    """The one function of a syntax tree, of a module whose variables and functions (`declared`) are known. Raises
+    PtxError."""
     function = next(item for item in tree.items if isinstance(item, raw.RawFunction))
-    scope = Scope(Source(module.path, places.keys() | aliases.keys()))
+    scope = Scope(Source(module.path, declared))
     scope.symbols.update({variable.name: Symbol(variable.name) for variable in module.variables})
-    return _FunctionBuilder(function, scope, aliases).build(places[str(function.name)])
+    return _FunctionBuilder(function, scope, aliases).build(pc_base)
+
+
+def functions_of(tree: raw.RawModule) -> frozenset[str]:
+    """Names of the functions, kernels and aliases that it declares."""
+    return frozenset(str(item.name) for item in tree.items if isinstance(item, (raw.RawFunction, raw.RawAlias)))
 
 
 def aliases_of(tree: raw.RawModule) -> dict[str, str]:

@@ -50,6 +50,7 @@ class Outline:
 
     module: Module
     aliases: dict[str, str]
+    declared: frozenset[str]  # functions and kernels, with a body or without
     index: Index
 
 
@@ -93,7 +94,7 @@ class LazyKernels(Mapping[str, Kernel]):
         piece = head + "\n" * lines + text[place.start : place.stop]
 
         def lower(tree: RawModule) -> Kernel:
-            return lower_function(tree, self.module, self.outline.aliases, bases)
+            return lower_function(tree, self.module, self.outline.aliases, self.outline.declared, bases[place.name])
 
         return parse_with(piece, self.module.path, lower)
 
@@ -103,7 +104,7 @@ def _outline(data: bytes, path: str, digest: str) -> Outline | None:
 
 
 def _made_outline(data: bytes, path: str, digest: str) -> Outline | None:
-    from functional._lower import aliases_of, lower
+    from functional._lower import aliases_of, functions_of, lower
 
     text = text_of(data, path)
     found = index(text)
@@ -111,7 +112,8 @@ def _made_outline(data: bytes, path: str, digest: str) -> Outline | None:
         return None
 
     def lowered(tree: RawModule) -> Outline:
-        return Outline(lower(tree, path, digest, _bases(found)), aliases_of(tree), found)
+        bases = _bases(found)
+        return Outline(lower(tree, path, digest, bases), aliases_of(tree), functions_of(tree) | bases.keys(), found)
 
     return parse_with(_without_bodies(text, found), path, lowered)
 

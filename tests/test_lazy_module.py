@@ -37,6 +37,7 @@ def test_a_lazy_module_is_the_module(path):
         '.entry a() { .reg .pred %p; // } comment {\n /* } */ @!%p exit; }\n.func f() ;\n.entry b() { ret; }',
         ".global .u32 x = 5;\n.entry a() { .global .u32 y; mov.u32 %r, 1; }\n.const .b8 s[2] = {1,\n2};\n.entry b() { trap; }",
         ".visible .func (.param .b32 r) g(.param .b32 a)\n{ st.param.b32 [r], 0; ret; }\n.entry b() { { .reg .b32 q; mov.b32 q, 1; } }",
+        ".extern .func (.param .b32 r) out(.param .b64 a);\n.entry a() { .param .b64 p; .param .b32 q; call (q), out, (p); }",
         ".entry a() { L: bra L; }\n.section .debug_str { .b8 1, 2 }\n.entry b() { .loc 1 2 3\n nop; }",
     ],
 )  # fmt: skip

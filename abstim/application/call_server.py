@@ -11,7 +11,7 @@ from abstim.application.device_attributes import compute_capability, described, 
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.loaded_modules import LoadedModule, LoadedModules
 from abstim.application.program_case import ProgramCase
-from abstim.application.protocol import Request, receive, reply
+from abstim.application.protocol import BY_NAME, Request, receive, reply, takes_payload
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
 from functional.errors import ExecutionError, InputError, PtxError
@@ -63,7 +63,7 @@ class CallServer:
     def answer(self, request: Request) -> bytes:
         """The reply to one message (nothing is sent where it has none)."""
         act: Callable[..., bytes | None] = getattr(self, f"_{request.message.name}")
-        payload = {"payload": request.payload} if request.message.payload.partition("reply:")[0] else {}
+        payload = {"payload": request.payload} if takes_payload(request.message) else {}
         try:
             found = act(**request.values, **payload)
         except CudaError as error:
@@ -83,8 +83,6 @@ class CallServer:
         self.problems[what] = self.problems.get(what, 0) + 1
 
     def _reply(self, name: str, *values: int, payload: bytes = b"") -> bytes:
-        from abstim.application.protocol import BY_NAME
-
         return reply(BY_NAME[name], 0, values, payload)
 
     # -- the device

@@ -38,7 +38,7 @@ MESSAGES = (
     _message("hello", "process", "memory_start memory_bytes"),
     _message("device", "", "memory_bytes", "reply: name in 256 bytes, then number and value of every attribute, int32"),
     _message("module", "kind", "module", "a fat binary (kind 0) or PTX (kind 1)"),
-    _message("part", "module part", "", "the part's functions and variables are the module's, too"),
+    _message("part", "module part", ""),  # the part's functions and variables are the module's, too
     _message("function", "module", "function", "its name; reply: offset and bytes of each parameter, uint32"),
     _message("variable", "module", "address bytes", "its name"),
     _message("allocate", "bytes kind", "address"),
@@ -62,6 +62,11 @@ MESSAGES = (
     _message("missing", "", None, "the call that is not there"),
 )  # fmt: skip
 BY_NAME = {message.name: message for message in MESSAGES}
+
+
+def takes_payload(message: Message) -> bool:
+    """Does a request have one?"""
+    return bool(message.payload.partition("reply:")[0])
 
 
 def header() -> str:

@@ -21,7 +21,7 @@ from abstim.application.program_case import ProgramCase
 from abstim.application.runtime_environment import runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.application.timed_launches import LaunchTimer, Selection, Timed
-from abstim.target.executors import chosen_executor
+from functional.default_executor import default_executor
 from functional.errors import InputError
 from functional.ir import Module
 from functional.memory import Memory
@@ -85,7 +85,7 @@ def run_application(
         nothing = Module(str(path), "", "", "", 64, (), {})
         case = ProgramCase(path.name, nothing, Memory(), (), modules=modules)
         timer = LaunchTimer(gpus, model, case)
-        recorder = LaunchRecorder(chosen_executor(), timer, selection, told, instruction_budget)
+        recorder = LaunchRecorder(default_executor(), timer, selection, told, instruction_budget)
         server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)
         environment = runtime_environment(path, scratch)
         status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
@@ -123,7 +123,7 @@ def _serve(
 
 def _found(name: str) -> Path:
     """The file of a program. Raises InputError for one that is not there or cannot be run."""
-    found = shutil.which(name)
+    found = shutil.which(name) or shutil.which(f"./{name}")
     if found is None:
         raise InputError(f"{name}: there is no such program, or it may not be executed")
     return Path(found).resolve()
