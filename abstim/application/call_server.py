@@ -229,7 +229,8 @@ class CallServer:
         try:
             check_shape(program, grid, block, dynamic_shared_bytes)
         except InputError as error:
-            raise CudaError(INVALID_CONFIGURATION, str(error)) from None
+            note(f"abstim: {error}")  # the program's own mistake, as a GPU would find
+            raise CudaError(INVALID_CONFIGURATION) from None
         if static_bytes(program, "shared") + dynamic_shared_bytes > most_shared_bytes(self.clock.gpu):
             raise CudaError(INVALID_VALUE)
         held = self._blocks_per_sm(program, block.total, dynamic_shared_bytes)
