@@ -34,10 +34,14 @@ class Immediate:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The address of a variable, parameter or function, plus a byte offset."""
+    """The address of a variable, parameter or function, plus a byte offset.
+
+    In an initialiser it is the address within the variable's own space, unless it is `generic`.
+    """
 
     name: str
     offset: int = 0
+    generic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

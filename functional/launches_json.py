@@ -17,9 +17,9 @@ from functional.case import Case, Expected
 from functional.errors import InputError
 from functional.ir import Module
 from functional.launch import Argument, Launch, Pointer, Scalar, make_launch
+from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
-from functional.lazy_module import open_module
 from functional.resources import MOST_REGISTERS
 from functional.texture import Texture
 

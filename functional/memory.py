@@ -329,12 +329,15 @@ class Memory:
         for offset, symbol in variable.relocations:
             if symbol.name in without_address:
                 raise InputError(f"'{variable.name}' points to '{symbol.name}', which is not in global memory")
-            address = self._generic_address(symbol)
+            address = self._address(symbol)
             target[offset : offset + 8] = np.array([address], "<i8").view(np.uint8)
 
-    def _generic_address(self, symbol: Symbol) -> int:
+    def _address(self, symbol: Symbol) -> int:
+        """What an initialiser holds of a symbol (PTX ISA, "Initializers"): its address within its space, or a generic
+        one; of global memory both are the same."""
         if symbol.name in self.global_variables:
             return self.global_variables[symbol.name].address + symbol.offset
         if symbol.name in self.const_variables:
-            return CONST_WINDOW + self.const_variables[symbol.name].address + symbol.offset
+            window = CONST_WINDOW if symbol.generic else 0
+            return window + self.const_variables[symbol.name].address + symbol.offset
         return function_address(symbol.name)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from abstim.application import protocol
+from abstim.application import call_messages
 from abstim.application.fat_binary import best_ptx, images
 from abstim.application.run_application import run_application
 from abstim.application.shim_library import RUNTIMES, library_folder
@@ -22,7 +22,9 @@ from abstim.gpu.config import load_gpu
 from functional.errors import InputError
 
 SOURCES = Path(__file__).parent / "data" / "applications"
-pytestmark = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs Linux and a C compiler")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("cc"), reason="needs Linux and a C compiler"
+)
 PERFECT = ("perfect_memory=true",)
 
 
@@ -124,7 +126,9 @@ def fat(*entries):
     for kind, architecture, flags, contents, plain in entries:
         padded = contents + b"\0" * (-len(contents) % 8)
         packed = len(contents) if flags else 0
-        body += struct.pack("<HHIQIIHHIIIQQQ", kind, 257, 64, len(padded), packed, 64, 0, 9, architecture, 0, 0, flags, 0, plain)
+        body += struct.pack(
+            "<HHIQIIHHIIIQQQ", kind, 257, 64, len(padded), packed, 64, 0, 9, architecture, 0, 0, flags, 0, plain
+        )
         body += padded
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
@@ -134,7 +138,9 @@ def test_fat_binaries():
     small = zstandard.ZstdCompressor().compress(text)
     found = list(images(fat((2, 80, 0, b"\x7fELF", 0), (1, 80, 0, b"older\0", 0), (1, 90, 0x8011, small, len(text)))))
     assert [(i.is_ptx, i.architecture) for i in found] == [(False, 80), (True, 80), (True, 90)]
-    assert best_ptx(found) == text.rstrip() + b"\n" and best_ptx(found[:2]) == b"older\n" and best_ptx(found[:1]) is None
+    assert (
+        best_ptx(found) == text.rstrip() + b"\n" and best_ptx(found[:2]) == b"older\n" and best_ptx(found[:1]) is None
+    )
     with pytest.raises(InputError, match="damaged"):
         list(images(fat((1, 80, 0, text, 0))[:-100]))
 
@@ -148,15 +154,15 @@ def test_lz4():
 
 def test_both_sides_of_the_protocol_agree(tmp_path):
     """The C compiler's sizes are those that are sent."""
-    (tmp_path / "protocol.h").write_text(protocol.header())
+    (tmp_path / "protocol.h").write_text(call_messages.header())
     lines = [
         f'printf("{m.name} %zu %zu\\n", sizeof(struct {m.name}_request), '
         f"{f'sizeof(struct {m.name}_reply)' if m.reply is not None else '(size_t)0'});"
-        for m in protocol.MESSAGES
+        for m in call_messages.MESSAGES
     ]
     program = '#include <stdio.h>\n#include "protocol.h"\nint main(void) {' + "\n".join(lines) + "}\n"
     (tmp_path / "sizes.c").write_text(program)
     subprocess.run(["cc", "-w", str(tmp_path / "sizes.c"), "-o", str(tmp_path / "sizes")], check=True)
     said = subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True).stdout
-    sizes = [f"{m.name} {m.request_layout.size} {m.reply_layout.size}" for m in protocol.MESSAGES]
+    sizes = [f"{m.name} {m.request_layout.size} {m.reply_layout.size}" for m in call_messages.MESSAGES]
     assert said.splitlines() == sizes

@@ -60,7 +60,9 @@ def test_only_what_is_asked_for_is_parsed(monkeypatch):
     data = (HEAD + "".join(f".entry k{n}() {{ ret; }}\n" for n in range(50))).encode()
     seen = []
     original = parse_bytes.__globals__["parse_with"]
-    monkeypatch.setattr("functional.lazy_module.parse_with", lambda text, *rest: seen.append(text) or original(text, *rest))
+    monkeypatch.setattr(
+        "functional.lazy_module.parse_with", lambda text, *rest: seen.append(text) or original(text, *rest)
+    )
     link(open_bytes(data, "t"), "k7")
     assert len(seen) == 2 and seen[1].count(".entry") == 1 and "k7" in seen[1]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
+from abstim.application.call_messages import BY_NAME, Request, receive, reply, takes_payload
 from abstim.application.device_attributes import compute_capability, described, most_shared_bytes
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.loaded_modules import LoadedModule, LoadedModules
 from abstim.application.program_case import ProgramCase
-from abstim.application.protocol import BY_NAME, Request, receive, reply, takes_payload
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
 from functional.errors import ExecutionError, InputError, PtxError
@@ -112,7 +112,9 @@ class CallServer:
             program = loaded.program(name)
             loaded.memory(self.memory)
         except InputError as error:
-            raise CudaError(INVALID_PTX if isinstance(error, PtxError) else NOT_FOUND, f"kernel '{name}': {error}") from None
+            raise CudaError(
+                INVALID_PTX if isinstance(error, PtxError) else NOT_FOUND, f"kernel '{name}': {error}"
+            ) from None
         self._functions.append((loaded, program))
         layout = b"".join(struct.pack("<II", p.offset, p.bytes) for p in program.parameters)
         return self._reply("function", len(self._functions), payload=layout)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_SYMBOL = np.dtype([("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")])
+_SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
 _FUNCTION, _NEEDED = 2, 1
 
 

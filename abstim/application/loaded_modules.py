@@ -11,9 +11,9 @@ from abstim.application.device_memory import DeviceMemory
 from abstim.application.fat_binary import Image, best_ptx, images, registers_of
 from functional.errors import InputError
 from functional.ir import Kernel, Module, Variable
+from functional.lazy_module import open_bytes
 from functional.link import link
 from functional.memory import Memory
-from functional.lazy_module import open_bytes
 from functional.program import Program
 
 

@@ -98,9 +98,7 @@ def run_application(
     )
 
 
-def _serve(
-    server: CallServer, command: list[str], environment: dict[str, str], output: int | None
-) -> tuple[int, bool]:
+def _serve(server: CallServer, command: list[str], environment: dict[str, str], output: int | None) -> tuple[int, bool]:
     """The program's exit code, and whether an interrupt ended it."""
     ours, theirs = socket.socketpair()
     environment = os.environ | environment | {SOCKET: str(theirs.fileno()), MEMORY: str(server.memory.file)}

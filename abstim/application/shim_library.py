@@ -10,7 +10,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from abstim.application.protocol import header
+from abstim.application.call_messages import header
 from functional.disk.folder import cache_dir, make_folder, strangers
 from functional.errors import InputError
 
@@ -37,7 +37,9 @@ def runtime_calls() -> frozenset[str]:
 def missing_calls(defined: str) -> str:
     """C source of every call of the runtime that no other source defines: each says that it is missing."""
     names = sorted(runtime_calls())
-    stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names if f" {name}(" not in defined]
+    stubs = [
+        f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names if f" {name}(" not in defined
+    ]
     return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
 
 

@@ -23,9 +23,9 @@ from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Module, Parameter
 from functional.launch import Argument, Pointer, Scalar, make_launch
 from functional.launches_json import DTYPES, SCALARS
+from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
-from functional.lazy_module import open_module
 from functional.program import Program
 
 _RANDOM_SEED = 2024

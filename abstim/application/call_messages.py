@@ -1,6 +1,7 @@
 """What the shim in a program's process and abstim say to each other: one table, from which both sides are made.
 
-A message is a head of two 32-bit numbers (which message, bytes of payload), its fields, each of 64 bits, and the payload.
+A message is a head of two 32-bit numbers (which message, bytes of payload), its fields, each of 64 bits, and the
+payload.
 A reply, to messages that have one, is a head (error of CUDA's, bytes of payload), fields and payload.
 """
 
@@ -16,7 +17,7 @@ HEAD = struct.Struct("<II")
 
 @dataclass(frozen=True)
 class Message:
-    """`request` and `reply`: names of the fields; `reply` is None for what is only told. `payload`: what else it holds."""
+    """`request` and `reply`: names of the fields; None for what is only told. `payload`: what else it holds."""
 
     name: str
     request: tuple[str, ...]
@@ -71,7 +72,7 @@ def takes_payload(message: Message) -> bool:
 
 def header() -> str:
     """The table as a C header."""
-    lines = ["// Made by abstim/application/protocol.py", "#pragma once", "#include <stdint.h>"]
+    lines = ["// Made by abstim/application/call_messages.py", "#pragma once", "#include <stdint.h>"]
     for number, message in enumerate(MESSAGES):
         lines += ["", f"enum {{ MESSAGE_{message.name.upper()} = {number} }};  // {message.payload}".rstrip("/ ")]
         lines += [_struct(f"{message.name}_request", message.request)]
