@@ -16,7 +16,7 @@ from abstim.target.execution import execute_in_turn
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from abstim.session.result import RunResult
+    from abstim.session.result import LaunchResult, RunResult
     from abstim.target.resolve import Target
     from functional.executor import Executor
 
@@ -38,6 +38,16 @@ class Model(Protocol):
         ...
 
     @staticmethod
+    def known_error_of(gpu: Gpu) -> str:
+        """What has been measured of the model's error on a GPU; "": nothing."""
+        ...
+
+    @staticmethod
+    def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> Sequence[LaunchResult]:
+        """One launch on every GPU, from empty caches."""
+        ...
+
+    @staticmethod
     def time(session: Session, gpus: Sequence[Gpu], flush: str, progress: Progress) -> list[RunResult]:
         """Every launch on every GPU."""
         ...
@@ -48,6 +58,13 @@ def model_named(name: str) -> Model:
     if name not in MODELS:
         raise InputError(f"no model {name!r}{nearest(name, MODELS)}; there are {', '.join(MODELS)}")
     return cast(Model, import_module(MODELS[name]))
+
+
+def known_error_of(model: str, gpu: Gpu) -> str:
+    """What has been measured of a model's error on a GPU, for people."""
+    from abstim.session.result import NOTHING_KNOWN
+
+    return model_named(model).known_error_of(gpu) or NOTHING_KNOWN
 
 
 def run(

@@ -10,7 +10,7 @@ from abstim.occupancy_vector.cache_walk import NEVER_LATE
 from abstim.occupancy_vector.compiled_lanes import run_compiled
 from abstim.occupancy_vector.design_points import machine_of_lanes
 from abstim.occupancy_vector.item_records import ITEM
-from abstim.occupancy_vector.items import cut, packed, terms_of, warps_of, words_of
+from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of, words_of
 from abstim.occupancy_vector.lane_records import ACCESS_WORD, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import deal, run
 from abstim.session.session import open_session
@@ -70,8 +70,8 @@ def random_launch(rng, warps):
     offsets = np.append(0, np.cumsum([len(own) for own in memory]))[:-1]
     whole = [np.concatenate(x).astype(np.int32) for x in (lates, levels)]
     return Streams(
-        items, terms_of(items), np.array(starts, np.int64), np.concatenate(memory), offsets.astype(np.int64),
-        np.array(places, np.int32), *whole, rng.permutation(blocks).astype(np.int32),
+        items, lane_items_of(items), terms_of(items), np.array(starts, np.int64), np.concatenate(memory),
+        offsets.astype(np.int64), np.array(places, np.int32), *whole, rng.permutation(blocks).astype(np.int32),
     )  # fmt: skip
 
 
@@ -136,6 +136,12 @@ def test_lanes_of_one_signature_and_machine_are_run_once(monkeypatch):
     assert counts == [2 * len(part.first)]
     np.testing.assert_array_equal(first.end, again.end)
     assert (other.end > first.end).any()
+
+
+def test_many_parts_may_be_wholly_equal():
+    part = random_lanes(np.random.default_rng(23), load_gpu("gtx480"))
+    for found in run([part] * 9, threads=2):
+        np.testing.assert_array_equal(found.end, run([part])[0].end)
 
 
 def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():

@@ -232,7 +232,17 @@ def test_a_hundred_ways_and_long_names_fit_on_a_page(capsys) -> None:
                   for n in range(100))  # fmt: skip
     estimate = Estimate(method="x", total=1e11, low=9e10, high=2e11, basis="model", detailed_fraction=0.1, parts=parts)
     seconds = {"execute": 1.0, "time": 2.0, "analyse": 3.0}
-    _print_sample(SampleResult(target=kernel, gpu="gtx480", method="photon", estimate=estimate, seconds=seconds))
+    _print_sample(
+        SampleResult(
+            target=kernel,
+            gpu="gtx480",
+            method="photon",
+            model="detailed",
+            known_error="",
+            estimate=estimate,
+            seconds=seconds,
+        )
+    )
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
     assert text.count("kernel (as") == MOST_WAYS and "88 other ways" in text and "88,000,003,828" in text
@@ -257,3 +267,29 @@ def test_what_was_executed_elsewhere_is_sampled_too(command, tmp_path) -> None:
         assert sample(str(folder), REAL, method).estimate.relative_error(whole) < 0.05, method
     found = compare(str(folder), REAL, ["photon", "pks"])
     assert found.true_cycles == whole and [row.error < 0.05 for row in found.rows()] == [True] * 3
+
+
+@pytest.mark.parametrize("model", ["occupancy", "analytic"])
+def test_other_models_time_what_a_method_chooses(model):
+    whole = abstim.run("gaussian_elimination", "gtx480", model=model)
+    full = sample("gaussian_elimination", "gtx480", "full", model=model)
+    assert full.estimate.total == whole.totals["cycles"] and full.model == model
+    assert full.known_error == whole.known_error
+    chosen = sample("gaussian_elimination", "gtx480", model=model)
+    assert chosen.method == "stem" and chosen.estimate.detailed_fraction < 0.5
+    assert chosen.estimate.total == pytest.approx(full.estimate.total, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "photon"}, "looks into launches"),
+        ({"method": "tbpoint"}, "looks into launches"),
+        ({"method": "pks", "inside": "pkp"}, "looks into launches"),
+        ({"method": "ideal-random"}, "looks into launches"),
+        ({"method": "stem", "warm_up": "all", "gpu": REAL}, "empty caches"),
+    ],
+)
+def test_other_models_refuse_what_they_cannot_do(options, message):
+    with pytest.raises(InputError, match=message):
+        sample("gaussian_elimination", model="occupancy", **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -61,6 +61,11 @@ def predict_points(summary: Summary, points: Point) -> Prediction:
     return Prediction(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
+def known_error_of(gpu: Gpu) -> str:
+    """What has been measured of this model's error on a GPU."""
+    return KNOWN_ERROR
+
+
 KNOWN_ERROR = (
     "by the formula some 5 to 8 % against the detailed model on GTX 480 (docs/analytic.md); else nothing is known"
 )
@@ -78,22 +83,42 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     summarizing, predicting = 0.0, 0.0
     found: list[list[LaunchResult]] = [[] for _ in gpus]
     points = [points_of([gpu]) for gpu in gpus]
-    for number, launch, trace in session.each():
+    for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
-        read = {_reading(gpu): gpu for gpu in gpus}
-        by_reading = {reading: _summary(session, number, trace, gpu) for reading, gpu in read.items()}
+        by_reading = _by_reading(session, number, trace, gpus)
         summarized = perf_counter()
-        for k, gpu in enumerate(gpus):
-            summary = by_reading[_reading(gpu)]
-            prediction = Prediction(*(column[0] for column in predict_points(summary, points[k])))
-            found[k].append(_launch(session, number, launch, trace, gpu, summary, prediction))
+        for k, row in enumerate(_rows(session, number, trace, gpus, points, by_reading)):
+            found[k].append(row)
         summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
     return [
         run_result(session, gpu, rows, predicting, model="analytic", known_error=KNOWN_ERROR, summarize=summarizing)
         for gpu, rows in zip(gpus, found, strict=True)
     ]
+
+
+def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
+    """One launch on every GPU."""
+    trace = session.traces.trace(number)
+    points = [points_of([gpu]) for gpu in gpus]
+    return list(_rows(session, number, trace, gpus, points, _by_reading(session, number, trace, gpus)))
+
+
+def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]) -> dict[tuple, Summary]:
+    read = {_reading(gpu): gpu for gpu in gpus}
+    return {reading: _summary(session, number, trace, gpu) for reading, gpu in read.items()}
+
+
+def _rows(
+    session: Session, number: int, trace: Trace, gpus: Sequence[Gpu], points: Sequence[Point],
+    by_reading: dict[tuple, Summary],
+) -> Iterator[AnalyticLaunch]:  # fmt: skip
+    launch = session.launch(number)
+    for gpu, point in zip(gpus, points, strict=True):
+        summary = by_reading[_reading(gpu)]
+        prediction = Prediction(*(column[0] for column in predict_points(summary, point)))
+        yield _launch(session, number, launch, trace, gpu, summary, prediction)
 
 
 def _reading(gpu: Gpu) -> tuple:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import GpuName, Json, Model, Overrides
 
 if TYPE_CHECKING:
     from abstim.study.sample import Comparison, SampleResult
@@ -33,6 +33,7 @@ def sample(
             "with --compare repeatable. Default: photon (of programs with many launches stem), or all of them.",
         ),
     ] = None,
+    model: Model = "detailed",
     inside: Annotated[
         str,
         typer.Option(
@@ -104,6 +105,8 @@ def sample(
 
     `abstim sample resnet18 --method stem --inside pkp --set perfect_memory=false`
 
+    `abstim sample resnet50 --model occupancy --gpu qv100`
+
     `abstim sample hotspot --compare --plot methods.svg`
 
     `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
@@ -112,7 +115,8 @@ def sample(
     from abstim.study.sample.files import known_from, write_selection
 
     names = method or []
-    _check(names, compare, plot is not None, bool(profile or light_profile), bool(inside) and select_only)
+    _check(names, compare, plot is not None, bool(profile or light_profile),
+           select_only and (bool(inside) or model != "detailed"))  # fmt: skip
     known = known_from(profile, light_profile)
     with progress(quiet=as_json) as report:
         if select_only:
@@ -120,12 +124,14 @@ def sample(
             _say_written(written, as_json)
             return
         if compare:
-            everything = _compare(target, gpu, overrides, names, inside, warm_up, partial_functional, plot, report)
+            everything = _compare(
+                target, gpu, overrides, names, model, inside, warm_up, partial_functional, plot, report
+            )
         else:
             from abstim.study.sample import sample as run
 
-            one = run(target, gpu, (names or [""])[0], overrides or (), inside=inside, warm_up=warm_up, known=known,
-                      partial=partial_functional, progress=report)  # fmt: skip
+            one = run(target, gpu, (names or [""])[0], overrides or (), model=model, inside=inside, warm_up=warm_up,
+                      known=known, partial=partial_functional, progress=report)  # fmt: skip
     if as_json:
         print_json(everything.to_json() if compare else one.to_json())
     elif compare:
@@ -134,27 +140,27 @@ def sample(
         _print_sample(one)
 
 
-def _check(names: list[str], compare: bool, plot: bool, profiles: bool, inside_nothing: bool) -> None:
+def _check(names: list[str], compare: bool, plot: bool, profiles: bool, of_nothing: bool) -> None:
     from functional.errors import InputError
 
     wrong = {
         "several methods need --compare": len(names) > 1 and not compare,
         "--plot needs --compare": plot and not compare,
         "--compare makes its own profile; leave out --profile and --light-profile": compare and profiles,
-        "--select-only simulates nothing; leave out --inside": inside_nothing,
+        "--select-only simulates nothing; leave out --inside and --model": of_nothing,
     }
     for message, is_so in wrong.items():
         if is_so:
             raise InputError(message)
 
 
-def _compare(target, gpu, overrides, names, inside, warm_up, partial, plot, report) -> Comparison:
+def _compare(target, gpu, overrides, names, model, inside, warm_up, partial, plot, report) -> Comparison:
     from abstim.study.sample import compare
     from abstim.study.sample.plot import check, draw
 
     if plot is not None:
         check(plot)
-    options = {"inside": inside, "warm_up": warm_up, "partial": partial}
+    options = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial}
     found = compare(target, gpu, names, overrides or (), progress=report, **options)
     if plot is not None:
         draw(found, plot)
@@ -173,6 +179,8 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 
 def _print_sample(result: SampleResult) -> None:
+    from textwrap import fill
+
     from abstim.show.parts import by_way
     from abstim.show.tables import duration, print_table, quantity
 
@@ -191,6 +199,7 @@ def _print_sample(result: SampleResult) -> None:
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
     print_table(f"{result.target} on {result.gpu}, {result.method}", ("", ""), rows, left=2)
+    print(fill(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}", 80))
     ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
     found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
     print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)

@@ -13,7 +13,7 @@ from jaxtyping import Int32
 
 from abstim.analytic.kept_programs import kept_programs
 from abstim.occupancy_vector.items import words_of
-from abstim.occupancy_vector.lane_records import LIMIT_TICKS, NUMBERS, TICKS, Lanes, Layout, Outcome
+from abstim.occupancy_vector.lane_records import LIMIT_TICKS, NUMBERS, TICKS, Lanes, Layout, Outcome, outcome_of
 from abstim.occupancy_vector.lane_state import Machine, State, Words, new_state
 from abstim.occupancy_vector.scheduler_step import refill, step
 from functional.errors import InputError
@@ -24,13 +24,13 @@ MOST_ITEMS = (1 << 31) - 1  # positions are 32 bits wide
 
 def run_arrays(parts: Sequence[Lanes]) -> list[Outcome]:
     """Run every lane of every part, those of one layout together. Raises InputError for what arrays cannot hold."""
-    found: list[Outcome] = [Outcome(np.zeros(0, np.int64), np.zeros(0, np.int64))] * len(parts)
+    found: list[Outcome] = [outcome_of(np.zeros(0, np.int64), np.zeros(0, np.int64))] * len(parts)
     for layout in dict.fromkeys(part.layout for part in parts):
         numbers = [k for k, part in enumerate(parts) if part.layout == layout]
-        end, issued = _run_layout(layout, [parts[k] for k in numbers])
+        end, issued, _ = _run_layout(layout, [parts[k] for k in numbers])
         stops = np.cumsum([len(parts[k].first) for k in numbers])[:-1]
         for k, *own in zip(numbers, np.split(end, stops), np.split(issued, stops), strict=True):
-            found[k] = Outcome(*own)
+            found[k] = outcome_of(*own)
     return found
 
 
@@ -50,7 +50,7 @@ def _run_layout(layout: Layout, parts: Sequence[Lanes]) -> Outcome:
             f"the arrays of the occupancy model count up to {LIMIT_TICKS // TICKS:,} cycles a launch, and this one "
             "takes longer; use --model detailed"
         )
-    return Outcome(np.asarray(state.end)[:count].astype(np.int64), np.asarray(state.issued)[:count].astype(np.int64))
+    return outcome_of(np.asarray(state.end)[:count].astype(np.int64), np.asarray(state.issued)[:count].astype(np.int64))
 
 
 @partial(jax.jit, static_argnames=("layout",))

@@ -26,8 +26,11 @@ from abstim.occupancy_vector.lane_records import (
     Lanes,
     Layout,
     Outcome,
+    outcome_of,
 )
 from functional.disk.machine_code import Native
+
+VECTOR = 8  # slots that the processor looks at together
 
 run_lanes = Native("abstim.occupancy_vector.lane_kernel", "run_lanes", "abstim: compiling the occupancy-vector engine")
 
@@ -39,7 +42,7 @@ def run_compiled(parts: Sequence[Lanes], threads: int | None = None) -> list[Out
     """
     count = threads or os.cpu_count() or 1
     stopped = np.zeros(1, np.int64)
-    found = [Outcome(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
+    found = [outcome_of(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
 
     def task(own: tuple[int, slice]) -> None:
         k, share = own
@@ -63,7 +66,7 @@ def _on_threads(task: Callable[[Any], None], tasks: Sequence[Any], threads: int 
 
 def _shares(lanes: int, parts: int, threads: int) -> Iterator[slice]:
     """Lanes of a part that one call runs: all of them, but where there are too few parts for all threads."""
-    size = lanes if parts >= 2 * threads else max(1, -(-lanes // (4 * threads)))
+    size = max(1, lanes if parts >= 2 * threads else -(-lanes // (4 * threads)))
     for first in range(0, lanes, size):
         yield slice(first, min(lanes, first + size))
 
@@ -81,15 +84,21 @@ def _run_on(
 def _shape(part: Lanes) -> np.ndarray:
     layout, shape = part.layout, np.zeros(1, SHAPE)
     shape[0] = (
-        layout.schedulers, layout.rows, layout.warps, part.residents, layout.sub_cores, layout.priority,
-        layout.perfect_memory,
+        layout.schedulers, _rows(layout, part.residents), layout.warps, part.residents, layout.sub_cores,
+        layout.priority, layout.perfect_memory,
     )  # fmt: skip
     return shape
 
 
+def _rows(layout: Layout, residents: int) -> int:
+    """Slots of a scheduler, those beyond the warps there can be included: the processor looks at so many at once."""
+    warps = -(-residents * layout.warps // layout.schedulers)
+    return -(-warps // VECTOR) * VECTOR
+
+
 def new_lane(layout: Layout, residents: int) -> Lane:
     """The arrays of a lane's state, all zero."""
-    slots, groups = layout.schedulers * layout.rows, layout.groups
+    slots, groups = layout.schedulers * _rows(layout, residents), layout.groups
 
     def times(count: int) -> np.ndarray:
         return np.zeros(count, np.int64)
@@ -116,6 +125,7 @@ def new_lane(layout: Layout, residents: int) -> Lane:
         unit_bounds=np.zeros(2 + SPECIALS, np.int64),
         pool_bounds=np.zeros(1 << POOL_COUNT, np.int64),
         picked=np.zeros((layout.schedulers, 2), np.int64),
+        stale=np.zeros(layout.schedulers, np.int64),
     )
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
 from abstim.occupancy_vector.item_records import DOUBLE, POOLS, SFU, TENSOR
-from abstim.occupancy_vector.items import Items, Warps, cut, cut_for_walk, terms_of, touching, units_of
+from abstim.occupancy_vector.items import Items, Warps, cut, cut_for_walk, lane_items_of, terms_of, touching, units_of
 from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import block_slots, deal
 from functional.trace import SECTOR_BYTES, Trace
@@ -27,10 +27,11 @@ class Prepared(NamedTuple):
     """A launch as a GPU's pipeline and fetch see it: the same for all GPUs that agree in `reading`."""
 
     items: Items
+    lane_items: np.ndarray
     terms: np.ndarray
     specials: tuple[bool, ...]  # which of SFU, DOUBLE, TENSOR it uses
     pools: tuple[bool, ...]
-    digests: list[bytes]  # of each path's items
+    digest: bytes  # of all items
 
 
 def reading(gpu: Gpu) -> tuple:
@@ -51,12 +52,12 @@ def prepare(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Prepar
 
 def prepared_of(items: Items) -> Prepared:
     """A launch's items with what lanes need beside them."""
-    rows, terms = items.rows, terms_of(items.rows)
+    rows = items.rows
     units = set(np.unique(rows["unit"]).tolist())
     pools = tuple(bool(rows[name].any()) for name in POOLS)
-    own = zip(items.offsets[:-1].tolist(), items.offsets[1:].tolist(), strict=True)
-    digests = [blake2b(rows[first:stop].tobytes(), digest_size=16).digest() for first, stop in own]
-    return Prepared(items, terms, tuple(unit in units for unit in (SFU, DOUBLE, TENSOR)), pools, digests)
+    digest = blake2b(rows.tobytes() + items.offsets.tobytes(), digest_size=16).digest()
+    specials = tuple(unit in units for unit in (SFU, DOUBLE, TENSOR))
+    return Prepared(items, lane_items_of(rows), terms_of(rows), specials, pools, digest)
 
 
 # Of Spec, what the cache walk does not look at, beside what decides `reading`
@@ -82,7 +83,9 @@ class Walked(NamedTuple):
     late: Late
     dealt: list[np.ndarray]
     found: Found | None  # None: perfect memory
-    kinds: list[bytes]  # of each thread block, without its items: equal ones do the same
+    first: np.ndarray  # of each SM: where its thread blocks begin and end among those of all SMs
+    stop: np.ndarray
+    kinds: list[bytes]  # of each SM: what its thread blocks are, without their items; equal ones do the same
 
 
 def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int) -> Walked:
@@ -95,7 +98,14 @@ def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: i
         found = walk_caches(table, trace, warps, items, gpu, residents, shared_bytes, dealt)
         late = found.late
     words = access_words(warps, found.answers if found else None)
-    return Walked(words, late, dealt, found, _kinds(words, late, warps, trace.warps_per_block, bool(found)))
+    blocks, ends = (
+        _kinds(words, late, warps, trace.warps_per_block, bool(found)),
+        np.cumsum([len(own) for own in dealt]),
+    )
+    return Walked(
+        words, late, dealt, found, np.append(0, ends[:-1]).astype(np.int32), ends.astype(np.int32),
+        [blake2b(b"".join(blocks[b] for b in own), digest_size=16).digest() for own in dealt],
+    )  # fmt: skip
 
 
 def _kinds(words: np.ndarray, late: Late, warps: Warps, warps_per_block: int, real: bool) -> list[bytes]:
@@ -168,9 +178,9 @@ def numbers_of(gpu: Gpu, found: Found | None, lanes: int) -> Float64[np.ndarray,
 
 def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: int, gpu: Gpu, residents: int) -> Lanes:
     """The SMs of a design point that have work."""
-    ends = np.cumsum([len(blocks) for blocks in walked.dealt]).astype(np.int32)
     streams = Streams(
         items=prepared.items.rows,
+        lane_items=prepared.lane_items,
         terms=prepared.terms,
         starts=prepared.items.offsets[warps.paths],
         accesses=walked.accesses,
@@ -180,10 +190,7 @@ def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: 
         late_answers=walked.late.answers,
         dealt=np.concatenate(walked.dealt).astype(np.int32),
     )
-    code = b"".join(prepared.digests)
-    signatures = [blake2b(b"".join([code, *(walked.kinds[b] for b in own)]), digest_size=16).digest()
-                  for own in walked.dealt]  # fmt: skip
     return Lanes(
         layout_of(prepared, warps_per_block, gpu, residents), machine_of_lanes(gpu, walked.found, len(walked.dealt)),
-        residents, streams, np.append(0, ends[:-1]).astype(np.int32), ends, signatures,
+        residents, streams, walked.first, walked.stop, [prepared.digest + kinds for kinds in walked.kinds],
     )  # fmt: skip

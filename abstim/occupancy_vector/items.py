@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from abstim.occupancy_vector.item_records import (
     Touched,
     Wait,
 )
-from abstim.occupancy_vector.lane_records import LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
+from abstim.occupancy_vector.lane_records import LANE_ITEM, LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
 from functional.disk.machine_code import Native
 from functional.errors import InputError
 from functional.trace import Trace
@@ -141,10 +142,26 @@ def cut_with(code: Code, shape: Shape, trace: Trace, warps: Warps, table: Latenc
     return Items(np.concatenate(rows), np.concatenate(offsets))
 
 
-def terms_of(rows: np.ndarray) -> Int64[np.ndarray, " item_term"]:
-    """TERMS of each item, in ticks."""
-    units = [TICKS // WORK_A_CYCLE if name in POOLS else TICKS for name in TERMS]
-    return np.stack([rows[name].astype(np.int64) * unit for name, unit in zip(TERMS, units, strict=True)], -1).ravel()
+def terms_of(rows: np.ndarray) -> Int32[np.ndarray, " item_term"]:
+    """TERMS of each item, in ticks. Raises InputError for a time beyond 2^25 cycles."""
+    found = np.empty((len(rows), len(TERMS)), np.int32)
+    for k, name in enumerate(TERMS):
+        found[:, k] = _checked(name, rows[name], 25)
+        found[:, k] *= TICKS // WORK_A_CYCLE if name in POOLS else TICKS
+    return found.ravel()
+
+
+def lane_items_of(rows: np.ndarray) -> np.ndarray:
+    """LANE_ITEM of each item. Raises InputError for an item that does not fit."""
+    found = np.zeros(len(rows), LANE_ITEM)
+    for name in LANE_ITEM.names or ():
+        if name == "pools":
+            found[name] = sum((rows[pool] > 0) << k for k, pool in enumerate(POOLS))
+        elif name in TERMS:
+            found[name] = rows[name] > 0
+        else:
+            found[name] = _checked(name, rows[name], 8 * LANE_ITEM[name].itemsize - (name == "begins"))
+    return found
 
 
 def cut_for_walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Items:
@@ -188,15 +205,18 @@ def _code(table: LatencyTable, trace: Trace, rows: np.ndarray) -> Code:
     return Code(rows, table.waits, table.writes, table.block_start, table.block_stop, trace.blocks, trace.block_offsets)
 
 
+# Of each of UNITS: the special unit, or POOLED; which of POOLS, or -1
+_SPECIALS = np.array([SPECIAL.get(name, POOLED) for name in UNITS])
+_POOLS = np.array([POOLS.index(name) if name in POOLS else -1 for name in UNITS])
+
+
 def _rows(table: LatencyTable) -> np.ndarray:
     """The latency table as CODE, without work for pools."""
     rows = np.zeros(len(table.unit), CODE)
-    names = np.array(UNITS)[table.unit]
     rows["kind"], rows["pc"], rows["bytes"] = table.kind, table.pcs, table.access_bytes
     rows["initiation"], rows["result"] = table.initiation_cycles, table.result_cycles
     rows["writes"] = (table.writes >= 0).any(1)
-    rows["unit"] = [SPECIAL.get(name, POOLED) for name in names]
-    rows["pool"] = [POOLS.index(name) if name in POOLS else -1 for name in names]
+    rows["unit"], rows["pool"] = _SPECIALS[table.unit], _POOLS[table.unit]
     return rows
 
 
@@ -256,8 +276,16 @@ def _crowding(table: LatencyTable, executed: np.ndarray, units: int, result_bus:
     if not executed.any():
         return 1.0
     alone = float((executed * table.initiation_cycles).sum() / executed.sum()) / units
-    crowded = cycles_an_instruction(table.latency_cycles, table.initiation_cycles, executed, units, result_bus)
-    return max(1.0, crowded / alone)
+    words = (np.ascontiguousarray(own, np.int64).tobytes()
+             for own in (table.latency_cycles, table.initiation_cycles, executed))  # fmt: skip
+    return max(1.0, _chain_cycles(*words, units, result_bus) / alone)
+
+
+@lru_cache(1 << 10)
+def _chain_cycles(latencies: bytes, initiations: bytes, executed: bytes, units: int, result_bus: int) -> float:
+    """`cycles_an_instruction`, once for all design points that it is the same for."""
+    own = [np.frombuffer(words, np.int64) for words in (latencies, initiations, executed)]
+    return cycles_an_instruction(own[0], own[1], own[2], units, result_bus)
 
 
 def words_of(rows: np.ndarray) -> Int32[np.ndarray, "item word"]:

@@ -62,6 +62,37 @@ CHECK_STEPS = 1 << 12  # between two looks at whether the caller has had enough
 
 
 @jit
+def choose(lane, shape, s):
+    """Lane.picked: the tick and row of the scheduler's next issue, if units are free; FAR_OFF: it has none."""
+    begin = 0 if shape.priority else lane.last[s] + 1
+    clock, first, best = at(get(lane.clock, s)), s * shape.rows, FAR_OFF << ORDER_BITS
+    for r in range(shape.rows):
+        ahead = r - begin + (shape.rows if r < begin else 0)
+        best = min(best, (max(lane.due[np.uint64(first + r)], clock) << ORDER_BITS) + ahead)
+    keep(lane, shape, s, begin, best)
+
+
+@jit
+def choose_bounded(lane, shape, m, s):
+    """The same, where units are not free."""
+    find_bounds(lane, shape, m, s)
+    begin = 0 if shape.priority else lane.last[s] + 1
+    clock, first, best = at(get(lane.clock, s)), s * shape.rows, FAR_OFF << ORDER_BITS
+    for r in range(shape.rows):
+        slot, ahead = np.uint64(first + r), r - begin + (shape.rows if r < begin else 0)
+        bound = max(lane.unit_bounds[lane.units[slot]], lane.pool_bounds[lane.pools[slot]])
+        best = min(best, (max(lane.due[slot], max(bound, clock)) << ORDER_BITS) + ahead)
+    keep(lane, shape, s, begin, best)
+
+
+@jit
+def keep(lane, shape, s, begin, best):
+    """Lane.picked, from a tick above how many rows after `begin`: one number, so that no branch has to be guessed."""
+    row = (best & ((1 << ORDER_BITS) - 1)) + begin
+    lane.picked[s, 0], lane.picked[s, 1] = best >> ORDER_BITS, row if row < shape.rows else row - shape.rows
+
+
+@jit
 def find_bounds(lane, shape, m, s):
     """The earliest issues that units allow a scheduler: Lane.unit_bounds by special unit, Lane.pool_bounds by pools."""
     g = s if shape.sub_cores else 0
@@ -77,27 +108,21 @@ def find_bounds(lane, shape, m, s):
 
 @jit
 def pick(lane, shape, m, s):
-    """Lane.picked: the tick and row of the scheduler's next issue; FAR_OFF: it has none. Returns the tick."""
-    find_bounds(lane, shape, m, s)
-    clock, first = at(get(lane.clock, s)), s * shape.rows
-    begin = 0 if shape.priority else lane.last[s] + 1
-    best = soonest(lane, first, begin, shape.rows, clock, -begin, FAR_OFF << ORDER_BITS)
-    if begin:
-        best = soonest(lane, first, 0, begin, clock, shape.rows - begin, best)
-    time, row = best >> ORDER_BITS, (best & ((1 << ORDER_BITS) - 1)) + begin
-    lane.picked[s, 0], lane.picked[s, 1] = time, row if row < shape.rows else row - shape.rows
-    return time
+    """The tick of the scheduler's next issue; Lane.picked is its row, Lane.begins the tick as a time.
 
-
-@jit
-def soonest(lane, first, begin, stop, clock, ahead, best):
-    """The least of `best` and what rows `begin` .. `stop` - 1 have: the tick they can issue at, `clock` or later, above
-    their place in the order, `ahead` places on. One number, so that no branch has to be guessed."""
-    for r in range(begin, stop):
-        slot = np.uint64(first + r)  # without a sign, Numba does not look whether it counts from the end
-        time = max(lane.due[slot], max(lane.unit_bounds[lane.units[slot]], lane.pool_bounds[lane.pools[slot]]))
-        best = min(best, (max(time, clock) << ORDER_BITS) + r + ahead)
-    return best
+    What was picked holds until something wakes or the scheduler issues: units are only ever free later.
+    """
+    if lane.stale[s]:
+        choose(lane, shape, s)
+        lane.stale[s] = 0
+    if lane.picked[s, 0] == FAR_OFF:
+        return FAR_OFF
+    begin = begin_of(lane, shape, m, s, s * shape.rows + lane.picked[s, 1])
+    if at(begin) > lane.picked[s, 0]:
+        choose_bounded(lane, shape, m, s)
+        begin = begin_of(lane, shape, m, s, s * shape.rows + lane.picked[s, 1])
+    put(lane.begins, s, begin)
+    return lane.picked[s, 0]
 
 
 @jit
@@ -109,15 +134,15 @@ def wake(lane, slot, time):
 
 @jit
 def begin_of(lane, shape, m, s, slot):
-    """When a scheduler issues what it has picked: the tick of `pick`, as a time."""
-    g, unit = s if shape.sub_cores else 0, np.int64(lane.units[slot])
+    """When a scheduler can issue what a slot has next."""
+    g, unit, pools = s if shape.sub_cores else 0, np.int64(lane.units[slot]), lane.pools[slot]
     time = later(get(lane.clock, s), get(lane.ready, slot))
     if unit == MEMORY:
         time = later(time, get(lane.memory_starts, QUEUE - 1))
     elif unit:
         time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - get(m, SPECIAL_SLACK))
     for n in range(POOL_COUNT):
-        if lane.pools[slot] & (1 << n):
+        if pools & (1 << n):
             time = later(time, get(lane.pool_free, POOL_COUNT * g + n) - at(get(m, POOL_SLACK)) - TO_UNIT)
     return time
 
@@ -191,7 +216,7 @@ def use_memory(lane, streams, shape, m, warp, arrive, latency):
     here = begin + latency + (held - TICKS)
     if shape.perfect:
         return here
-    return beyond_l1d(lane, m, streams.items[warp.item].access, word, here)
+    return beyond_l1d(lane, m, streams.lane_items[np.uint64(warp.item)].access, word, here)
 
 
 @jit
@@ -261,14 +286,14 @@ def wait(lane, streams, slot, warp, item, terms, start, delay, ready):
 @jit
 def load_item(lane, streams, slot, warp):
     """The slot learns what its next item needs."""
-    item = streams.items[warp.item]
-    lane.units[slot], lane.pools[slot] = item.unit, (SP if item.sp else 0) | (INT if item.int else 0)
+    item = streams.lane_items[np.uint64(warp.item)]
+    lane.units[slot], lane.pools[slot] = item.unit, item.pools
 
 
 @jit
 def is_late(streams, warp):
     """Is the instruction line of a slot's next item late? Then it is not again."""
-    late = streams.late_begins[warp.late] <= streams.items[warp.item].begins
+    late = streams.late_begins[warp.late] <= streams.lane_items[np.uint64(warp.item)].begins
     warp.late += late
     return late
 
@@ -277,7 +302,7 @@ def is_late(streams, warp):
 def issue(lane, streams, shape, m, s, slot, progress):
     """A scheduler issues the next item of a slot's warp."""
     warp, start = lane.warps[slot], get(lane.begins, s)
-    item, terms, g = streams.items[warp.item], warp.item * len(TERMS), s if shape.sub_cores else 0
+    item, terms, g = streams.lane_items[np.uint64(warp.item)], warp.item * len(TERMS), s if shape.sub_cores else 0
     arrive, result = start + (item.unit_offset * TICKS + TO_UNIT), start - start
     if item.unit == MEMORY:
         result = use_memory(lane, streams, shape, m, warp, arrive, get(streams.terms, terms + LATENCY))
@@ -341,6 +366,7 @@ def open_barrier(lane, shape, b, time):
         if lane.warps[slot].state == WAITING:
             lane.warps[slot].state = RUNNING
             wake(lane, slot, later(get(lane.ready, slot), time))
+            lane.stale[w % shape.schedulers] = 1
 
 
 @jit
@@ -357,6 +383,7 @@ def enter(lane, streams, shape, m, b, k, number, time):
     if not shape.perfect and is_late(streams, warp):
         ready = ready + code_delay(m, streams.late_answers[warp.late - 1])
     wake(lane, slot, ready)
+    lane.stale[w % shape.schedulers] = 1
     put(lane.floor, slot, zero)
     put(lane.drain, slot, zero)
     for n in range(LOADS):
@@ -388,15 +415,10 @@ def step(lane, streams, shape, m, progress):
     """Schedulers that are due in the same cycle issue an item each; blocks that are done leave, and others come."""
     now = FAR_OFF
     for s in range(shape.schedulers):
-        lane.picked[s, 0] = FAR_OFF
-        if at(get(lane.clock, s)) < now + TICKS:
-            now = min(now, pick(lane, shape, m, s))
+        now = min(now, pick(lane, shape, m, s))
     for s in range(shape.schedulers):
         if lane.picked[s, 0] < now + TICKS:
-            put(lane.begins, s, begin_of(lane, shape, m, s, s * shape.rows + lane.picked[s, 1]))
-    for s in range(shape.schedulers):
-        if lane.picked[s, 0] < now + TICKS:
-            lane.last[s] = lane.picked[s, 1]
+            lane.last[s], lane.stale[s] = lane.picked[s, 1], 1
             issue(lane, streams, shape, m, s, s * shape.rows + lane.picked[s, 1], progress)
     if progress.freed:
         refill(lane, streams, shape, m, progress)
@@ -408,6 +430,7 @@ def clear(lane):
     before = get(lane.servers, DISPATCHED) - TICKS
     for w in range(len(lane.warps)):
         lane.warps[w].state, lane.due[w], lane.units[w], lane.pools[w] = GONE, FAR_OFF, 0, 0
+    lane.stale[:] = 1
     lane.unit_bounds[0] = lane.pool_bounds[0] = 0  # of what needs none
     for b in range(len(lane.blocks)):
         lane.blocks[b].running, lane.blocks[b].waiting = 0, 0

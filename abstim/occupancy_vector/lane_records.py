@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64, UInt64
+from jaxtyping import Bool, Int32, Int64, UInt64
 
 TICKS = 64  # a cycle
 NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp
@@ -66,11 +66,26 @@ TERMS = ("next", "after_next", "drain", "latency", "occupies", "sp", "int")
 NEXT, AFTER_NEXT, TO_DRAIN, LATENCY, OCCUPIES, SP_WORK, INT_WORK = range(len(TERMS))
 
 
+# What the compiled lanes read of an ITEM, beside its TERMS: half a cache line. `pools`: bits, sp and int; the others as
+# there, of `next`, `after_next` and `drain` only whether there is one
+LANE_ITEM = np.dtype(
+    [
+        ("begins", "i4"), ("wait_far", "u2"), ("wait_near", "u2"),
+        *((name, "u1") for name in (
+            "cycles", "front", "unit", "pools", "unit_offset", "fetches", "access", "far", "near", "next", "after_next",
+            "drain", "barrier", "exit",
+        )),
+    ],
+    align=True,
+)  # fmt: skip
+
+
 class Streams(NamedTuple):
     """What the lanes of a design point read."""
 
     items: np.ndarray  # ITEM, those of a path one after the other
-    terms: Int64[np.ndarray, " item_term"]  # TERMS of each
+    lane_items: np.ndarray  # LANE_ITEM, the same
+    terms: Int32[np.ndarray, " item_term"]  # TERMS of each
     starts: Int64[np.ndarray, " warp"]  # first item
     accesses: Int32[np.ndarray, " access"]  # ACCESS_WORD, those of a warp one after the other
     access_starts: Int64[np.ndarray, " warp"]
@@ -112,10 +127,11 @@ class Lane(NamedTuple):
     special_free: Int64[np.ndarray, " group_special"]
     pool_free: Int64[np.ndarray, " group_pool"]
     servers: Int64[np.ndarray, " server"]
-    begins: Int64[np.ndarray, " scheduler"]  # of the issues of this step
+    begins: Int64[np.ndarray, " scheduler"]  # of those issues
     unit_bounds: Int64[np.ndarray, " unit"]  # scratch
     pool_bounds: Int64[np.ndarray, " pools"]  # scratch
-    picked: Int64[np.ndarray, "scheduler time_and_row"]  # scratch
+    picked: Int64[np.ndarray, "scheduler time_and_row"]  # the next issue of each
+    stale: Int64[np.ndarray, " scheduler"]  # 1: that is to be picked anew
 
 
 # A slot's warp: its next item, access and late line; far and near results so far
@@ -135,3 +151,9 @@ class Outcome(NamedTuple):
 
     end: Int64[np.ndarray, " lane"]
     issued: Int64[np.ndarray, " lane"]
+    stepped: Bool[np.ndarray, " lane"]  # False: an equal lane's outcome
+
+
+def outcome_of(end: Int64[np.ndarray, " lane"], issued: Int64[np.ndarray, " lane"]) -> Outcome:
+    """Of lanes that were all run."""
+    return Outcome(end, issued, np.ones(len(end), bool))

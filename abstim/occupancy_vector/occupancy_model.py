@@ -51,9 +51,11 @@ def known_error_of(gpu: Gpu) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccupancyLaunch(LaunchResult):
     """As of the detailed engine, without issue slots. `bounds_cycles`: what each of BOUNDS alone is busy, on the mean
-    SM; `limit` is one of them, or LATENCY, of which the launch is all."""
+    SM; `limit` is one of them, or LATENCY, of which the launch is all. `stepped_fraction`: of its work, what was not
+    taken from SMs that do the same."""
 
     bounds_cycles: dict[str, float]
+    stepped_fraction: float
 
 
 def refuse(gpus: Sequence[Gpu], flush: str) -> None:
@@ -105,14 +107,23 @@ class TimedLaunch:
         lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, gpu, residents)
         return DesignPoint(gpu, residents, walked, lanes)
 
-    def cycles(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[int]:
-        """Cycles of the launch on design points of its own, launch latency included. Deterministic; those of a point do
-        not depend on the others."""
-        ends = run([point.lanes for point in points], threads)
+    def times(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[Timed]:
+        """The launch on design points of its own. Deterministic; cycles of a point do not depend on the others."""
         return [
-            int(cycles_of(outcome.end).max()) + int(point.gpu.params.launch_latency_cycles)
-            for outcome, point in zip(ends, points, strict=True)
+            Timed(
+                int(cycles_of(found.end).max()) + int(point.gpu.params.launch_latency_cycles),
+                float(found.issued[found.stepped].sum() / found.issued.sum()),
+            )
+            for found, point in zip(run([point.lanes for point in points], threads), points, strict=True)
         ]
+
+
+class Timed(NamedTuple):
+    """`cycles`: launch latency included; `stepped`: share of its items that were issued for it, and not for an equal
+    lane."""
+
+    cycles: int
+    stepped: float
 
 
 class DesignPoint(NamedTuple):
@@ -137,11 +148,11 @@ def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[Occupa
     """One launch on every GPU."""
     timed = TimedLaunch(session, number)
     points = [timed.design_point(gpu) for gpu in gpus]
-    return [_result(timed, point, cycles) for point, cycles in zip(points, timed.cycles(points), strict=True)]
+    return [_result(timed, point, found) for point, found in zip(points, timed.times(points), strict=True)]
 
 
-def _result(timed: TimedLaunch, point: DesignPoint, cycles: int) -> OccupancyLaunch:
-    gpu, trace, found = point.gpu, timed.trace, point.walked.found
+def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaunch:
+    gpu, trace, found, cycles = point.gpu, timed.trace, point.walked.found, own.cycles
     resident = point.residents * trace.warps_per_block
     sectors = int(found.answers["sectors"].sum()) if found else 0
     read = int(found.answers["dram_sectors"].sum()) if found else 0
@@ -160,6 +171,7 @@ def _result(timed: TimedLaunch, point: DesignPoint, cycles: int) -> OccupancyLau
         windows={},
         limit=limit,
         bounds_cycles=bounds,
+        stepped_fraction=own.stepped,
     )
 
 

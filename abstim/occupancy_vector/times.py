@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
@@ -75,10 +76,19 @@ def _tick(builder, time):
     return builder.extract_element(time, ir.Constant(ir.IntType(32), 0))
 
 
+def _floor(builder, number):
+    return builder.call(builder.module.declare_intrinsic("llvm.floor", [ir.DoubleType()]), [number])
+
+
+def _nearest(builder, tick):
+    """The whole tick: what little is beyond it, where differences are taken, decides nothing."""
+    return _floor(builder, builder.fadd(tick, ir.Constant(ir.DoubleType(), 0.5)))
+
+
 @intrinsic
 def _at(typing, time):
     def code(context, builder, signature, arguments):
-        return builder.fptosi(_tick(builder, arguments[0]), ir.IntType(64))
+        return builder.fptosi(_nearest(builder, _tick(builder, arguments[0])), ir.IntType(64))
 
     return numba.types.int64(dual), code
 
@@ -150,9 +160,12 @@ def _scaled(typing, a, b):
 @intrinsic
 def _shared(typing, a, b):
     def code(context, builder, signature, arguments):
-        whole = builder.fmul(arguments[0], _everywhere(builder, builder.sitofp(arguments[1], ir.DoubleType())))
-        found = builder.fmul(whole, ir.Constant(_VECTOR, [1 / PARTS] * DUAL_WIDTH))
-        tick = builder.sitofp(builder.fptosi(_tick(builder, found), ir.IntType(64)), ir.DoubleType())
+        share = builder.fmul(
+            builder.sitofp(arguments[1], ir.DoubleType()), ir.Constant(ir.DoubleType(), 1 / PARTS)
+        )  # fmt: skip
+        found = builder.fmul(arguments[0], _everywhere(builder, share))
+        whole = builder.fmul(_nearest(builder, _tick(builder, arguments[0])), share)
+        tick = builder.fadd(_floor(builder, whole), builder.fsub(_tick(builder, found), whole))
         return builder.insert_element(found, tick, ir.Constant(ir.IntType(32), 0))
 
     return dual(dual, numba.types.int64), code
@@ -191,7 +204,7 @@ def _later_of(a, b):
 
 @overload(_get, inline="always")
 def _get_of(times, k):
-    return (lambda times, k: _load(times, k)) if _are_duals(times) else (lambda times, k: times[k])
+    return (lambda times, k: _load(times, k)) if _are_duals(times) else (lambda times, k: times[np.uint64(k)])
 
 
 @overload(_put, inline="always")
@@ -200,7 +213,7 @@ def _put_of(times, k, time):
         return lambda times, k, time: _store(times, k, time)
 
     def plain(times, k, time):
-        times[k] = time
+        times[np.uint64(k)] = time  # without a sign, Numba does not look whether it counts from the end
 
     return plain
 

@@ -29,6 +29,19 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     check_flush(flush)
 
 
+def known_error_of(gpu: Gpu) -> str:
+    """What has been measured of this model's error on a GPU."""
+    return gpu.known_error
+
+
+def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[LaunchResult]:
+    """One launch on every GPU, from empty caches."""
+    launch, trace = session.launch(number), session.traces.trace(number)
+    return [
+        launch_result(session, number, launch, trace, gpu, session.simulate(number, gpu, trace)) for gpu in gpus
+    ]  # fmt: skip
+
+
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:
     """Time every launch on every GPU. Raises InputError for a thread block that an SM cannot hold."""
     started, before = perf_counter(), session.prepared_seconds

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SLOT_REASONS = ("issued", "no_ready_warp", "unit_busy", "barrier", "memory", "empty")
 
 
+NOTHING_KNOWN = "nothing is known of it: no time of this GPU was compared"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchResult:
     """One kernel launch on one GPU."""
@@ -91,7 +94,7 @@ def run_result(
         wall_seconds=session.wall_seconds | others | {"time": seconds},
         outputs=list(session.traces.outputs) or None,
         printf=session.traces.printed,
-        known_error=known or "nothing is known of it: no time of this GPU was compared",
+        known_error=known or NOTHING_KNOWN,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )

@@ -62,7 +62,7 @@ def by_occupancy(session: Session, gpus: Sequence[Gpu], base: Gpu, progress: Pro
         found = np.zeros(len(gpus))
         for number in range(len(session)):
             timed = TimedLaunch(session, number)
-            found += timed.cycles([timed.design_point(gpu) for gpu in gpus])
+            found += [own.cycles for own in timed.times([timed.design_point(gpu) for gpu in gpus])]
         return found
 
     return predict

@@ -106,10 +106,21 @@ def time_by(model: str) -> Callable[[Session, Sequence[Gpu]], Rate]:
     if model == DETAILED:
         return _time
     chosen = model_named(model)
-    return lambda session, gpus: replace(
-        _rate(session, lambda: chosen.time(session, gpus, "all", silent), len(gpus))[0],
-        stepped_thread_instructions=0, stepped_warp_instructions=0,
-    )  # fmt: skip
+
+    def measured(session: Session, gpus: Sequence[Gpu]) -> Rate:
+        rate, results = _rate(session, lambda: chosen.time(session, gpus, "all", silent), len(gpus))
+        threads, warps = (
+            sum(_stepped_fraction(row) * getattr(row, kind) for result in results for row in result.launches)
+            for kind in ("thread_instructions", "warp_instructions")
+        )
+        return replace(rate, stepped_thread_instructions=round(threads), stepped_warp_instructions=round(warps))
+
+    return measured
+
+
+def _stepped_fraction(row: Any) -> float:
+    """Of a launch's instructions, those that were walked: none by a formula."""
+    return getattr(row, "stepped_fraction", 0.0)
 
 
 MEASURE = {"parse": _parse, "characterize": _characterize, "execute": _execute, "time": _time}

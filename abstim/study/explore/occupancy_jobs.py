@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -67,17 +68,24 @@ def run_occupancy(planner: Any, jobs: Sequence[Job]) -> Iterator[Results]:
     """Results of all jobs, a chunk of the points of a launch at a time, one thread a CPU."""
     workers = os.cpu_count() or 1
 
+    own = local()  # a launch is for one thread at a time; chunks of the same one follow each other
+
     def one(chunk: list[Job]) -> Results:
         from abstim.occupancy_vector.occupancy_model import TimedLaunch
 
-        timed = TimedLaunch(planner.sessions[chunk[0].target], chunk[0].launch)
+        session, number = planner.sessions[chunk[0].target], chunk[0].launch
+        if getattr(own, "of", None) != (session, number):
+            own.of, own.timed = (session, number), TimedLaunch(session, number)
+        timed = own.timed
         points = [timed.design_point(job.gpu) for job in chunk]
-        return [(job.key, found) for job, found in zip(chunk, timed.cycles(points, 1), strict=True)]
+        return [(job.key, found.cycles) for job, found in zip(chunk, timed.times(points, 1), strict=True)]
 
     groups: dict[tuple[int, int], list[Job]] = {}
     for job in jobs:
         groups.setdefault((job.target, job.launch), []).append(job)
-    chunks = [own[k : k + CHUNK_POINTS] for own in groups.values() for k in range(0, len(own), CHUNK_POINTS)]
+    chunks = [
+        jobs_of[k : k + CHUNK_POINTS] for jobs_of in groups.values() for k in range(0, len(jobs_of), CHUNK_POINTS)
+    ]
     with ThreadPoolExecutor(workers) as pool:
         try:
             yield from as_completed({pool.submit(one, chunk) for chunk in chunks})

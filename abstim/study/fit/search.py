@@ -15,6 +15,8 @@ from abstim.study.fit.data import Observations
 STEPS = (0.16, 0.08, 0.04, 0.03, 0.02, 0.01)  # of the pattern search, in logarithms
 OUTLIER = 0.02  # error in log cycles
 EVALUATIONS = 12  # of the replay, at most
+REACH = 8  # grid steps to either side that are tried in the end: which request DRAM serves first turns with a single
+# cycle, so cycles jitter, and the next step may look worse where the sixth is right
 
 Bounds = tuple[Float64[np.ndarray, " name"], Float64[np.ndarray, " name"]]
 
@@ -101,7 +103,7 @@ def polish(
     what: str,
 ) -> np.ndarray:
     """Pattern search on the engine: along each free parameter, and along `directions` of logarithms, up and down by
-    ever smaller steps, and at last by single grid steps of one or two parameters, while that helps."""
+    ever smaller steps, and at last by a few grid steps of one parameter and single ones of two, while that helps."""
     best = problem.losses([point])[0]
     moving, still = np.concatenate([np.eye(len(point))[free], directions * free]), np.zeros(len(point))
     for place, step in enumerate(STEPS):
@@ -110,6 +112,7 @@ def polish(
             point, best = _line(problem, point, best, step * direction, still)
             point, best = _line(problem, point, best, -step * direction, still)
     problem.progress(what, len(STEPS), len(STEPS) + 1)
+    point, best = _scan(problem, point, best, free)
     for delta in _grid_steps(problem, free):
         point, best = _line(problem, point, best, still, delta)
     return point
@@ -125,6 +128,20 @@ def _line(
         if loss >= best:
             break
         point, best = candidate, loss
+    return point, best
+
+
+def _scan(problem: Problem, point: np.ndarray, best: float, free: np.ndarray) -> tuple[np.ndarray, float]:
+    """The best of the nearest REACH grid points to either side, one free parameter after the other."""
+    for k in np.flatnonzero(free):
+        if best == 0:
+            break
+        steps = np.zeros((2 * REACH + 1, len(point)))
+        steps[:, k] = np.arange(-REACH, REACH + 1) * (1.0 if problem.whole[k] else 1 / UNITS_A_CYCLE)
+        around = [problem.on_grid(point + step) for step in steps]
+        losses = problem.losses(around)
+        if min(losses) < best:
+            point, best = around[int(np.argmin(losses))], min(losses)
     return point, best
 
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from abstim.engine.inputs import COUNTERS
 from abstim.gpu.config import Gpu
+from abstim.models import DETAILED
 from abstim.session.flush import EMPTY, KEPT
-from abstim.study.sample.sampled_program import Measured
+from abstim.study.sample.measured import Measured
 from abstim.target.trace_cache import execution_key
 from functional.case import Case
 from functional.disk.kept import Kept, key
@@ -25,11 +26,13 @@ _COLUMNS = ("cycles", "instructions", "execute_seconds", "time_seconds")
 
 
 class MeasuredStore:
-    """Of one case on one GPU with this version of the engine. `caches`: how they were warmed up before each launch."""
+    """Of one case on one GPU with this version of the engine. `caches`: how they were warmed up before each launch.
+    Nothing is kept of other models (`model`), which are fast."""
 
-    def __init__(self, case: Case, gpu: Gpu, caches: str = EMPTY) -> None:
+    def __init__(self, case: Case, gpu: Gpu, caches: str = EMPTY, model: str = DETAILED) -> None:
         self.name = key(MODULES, execution_key(case, ""), gpu.spec, gpu.params, gpu.pipeline, caches)
-        self.kept, self.alone = 0, caches != KEPT  # a launch that another one's caches decide is none to go on from
+        # a launch that another one's caches decide is none to go on from
+        self.kept, self.alone = 0, caches != KEPT and model == DETAILED
 
     @property
     def path(self) -> Path:

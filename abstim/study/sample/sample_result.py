@@ -23,6 +23,8 @@ class SampleResult:
     target: str
     gpu: str
     method: str
+    model: str  # one of abstim.models.MODELS
+    known_error: str  # what has been measured of its error on the GPU; the interval is of sampling alone
     estimate: Estimate
     seconds: dict[str, float]
     stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
@@ -47,6 +49,8 @@ class SampleResult:
             "target": self.target,
             "gpu": self.gpu,
             "method": self.method,
+            "model": self.model,
+            "known_error": self.known_error,
             "estimate": asdict(self.estimate),
             "seconds": self.seconds,
             "memory": self.memory,

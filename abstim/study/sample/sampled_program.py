@@ -3,54 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, MutableMapping, Sequence
 from functools import partial as bound
 from threading import Lock
-from time import perf_counter
 
-import numpy as np
-
-from abstim.engine.kept_caches import Caches
-from abstim.engine.warming import warm
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.flush import EMPTY, Flushed
+from abstim.session.flush import Flushed
 from abstim.session.session import Session
 from abstim.session.warm_up import WarmUp
+from abstim.study.sample.measured import Measured
 from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import EngineSimulator
 from abstim.study.sample.warp_profiles import EngineFunctional
+from abstim.study.sample.whole_launches import ByEngine, WholeLaunches
 from functional.case import Case
 from functional.trace import Trace
 from sampling.photon import Analysis
-from sampling.statistics import t_quantile
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A launch simulated in full: the engine's counters, and the seconds that executing and timing it took."""
-
-    cycles: int
-    instructions: float  # of warps
-    execute_seconds: float
-    time_seconds: float
-    counters: Mapping[str, int]
 
 
 class SampledProgram:
     """A session on one GPU whose traces are `OnDemand` (which see for `traces`, `partial`, `keep`).
 
-    `warm_up`: what a launch finds in the caches. `seconds` adds up wall-clock time by stage, of all threads.
+    `warm_up`: what a launch finds in the caches. `whole`: what times whole launches. `seconds` adds up wall-clock time
+    by stage, of all threads.
     """
 
     def __init__(
         self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
-        warm_up: WarmUp | None = None, instruction_budget: int | None = None, progress: Progress = silent,
+        warm_up: WarmUp | None = None, whole: WholeLaunches | None = None, instruction_budget: int | None = None,
+        progress: Progress = silent,
     ) -> None:  # fmt: skip
         self.launches = OnDemand(case, traces, partial, keep, instruction_budget)
         self.session, self.case, self.gpu, self.progress = Session(case, self.launches), case, gpu, progress
         self.warm_up: WarmUp = warm_up or Flushed()
+        self.whole = whole or ByEngine()
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
         self.asked: set[int] = set()  # which of them this one asked for
         self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs
@@ -106,27 +93,10 @@ class SampledProgram:
         return self.measured[number]
 
     def _measure(self, number: int) -> Measured:
-        trace, blocks = self.launches.trace(number), self.launches.thread_blocks(number)
-        self.session.table(number, self.gpu)  # characterising is not timing
-        started = perf_counter()
-        before = self.warm_up.before(self.session, number, self.gpu)
-        simulation = self.session.simulation(number, self.gpu, trace, before)
-        simulation.run(blocks.at(np.arange(blocks.launch.thread_blocks)), drain=True)
-        self.warm_up.after(simulation)
-        took = perf_counter() - started
-        self.spent("time", took)
-        result, instructions = simulation.result(), float(trace.warp_instructions.sum())
-        return Measured(result.cycles, instructions, blocks.seconds, took, result.counters)
+        found = self.whole.measure(self, number)
+        self.spent("time", found.time_seconds)
+        return found
 
     def prepare(self) -> None:
-        """Compile or load the engine, characterise, import SciPy, so that no method's time holds them."""
-        none = np.zeros(0, np.int64)
-        offsets = np.zeros(1, np.int64)
-        empty = Trace(
-            none, 1, none.astype(np.uint16), none.astype(np.uint32), none.astype(np.uint32), none.astype(np.uint8),
-            offsets, offsets, offsets, none, none,
-        )  # fmt: skip
-        self.session.simulation(0, self.gpu, empty).run(none, drain=True)
-        if self.warm_up.name != EMPTY:
-            warm(self.session.inputs(0, self.gpu, empty), self.gpu, 1, Caches())
-        t_quantile(10.0)
+        """Compile or load the model, characterise, import SciPy, so that no method's time holds them."""
+        self.whole.prepare(self)

@@ -9,16 +9,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import Gpu, gpu_of
+from abstim.models import DETAILED, known_error_of, model_named
 from abstim.progress import Progress, silent
 from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
 from abstim.session.warm_up import WarmUp, warm_up_named
-from abstim.study.sample.inside import inside_named
+from abstim.study.sample.inside import INSIDE, inside_named
 from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult
 from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
 from abstim.target import trace_cache
 from abstim.target.execution import execute, kept_execution
 from abstim.target.resolve import open_target
@@ -41,6 +43,7 @@ def sample(
     method: str = "",
     overrides: Sequence[str] = (),
     *,
+    model: str = DETAILED,
     inside: str = "",
     warm_up: str = "",
     known: Known | None = None,
@@ -50,26 +53,47 @@ def sample(
 ) -> SampleResult:
     """A target's cycles by one method of `METHODS` (default: photon; of targets with many launches, stem).
 
-    `inside`: how each launch that the method chooses is simulated, a name of `INSIDE`. Launches simulated in full are
-    kept on disk: an interrupted sample goes on where it was. `warm_up`: what each finds in the caches
-    (`warm_up_named`; nothing by default). `known`: a profile made elsewhere. `partial`: what is
-    skipped is not executed either, though later launches might read it (`SampledProgram`). Raises InputError for
-    anything a user got wrong.
+    `model`: what times the launches that are chosen; all but the detailed one time them whole, so methods and `inside`
+    that look into launches are refused, and STEM is the default. `inside`: how each launch that the method chooses is
+    simulated, a name of `INSIDE`. Launches simulated in full are kept on disk: an interrupted sample goes on where it
+    was. `warm_up`: what each finds in the caches (`warm_up_named`; nothing by default). `known`: a profile made
+    elsewhere. `partial`: what is skipped is not executed either, though later launches might read it
+    (`SampledProgram`). Raises InputError for anything a user got wrong.
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
-    chosen = _chosen(method or (MANY_LAUNCHES if isinstance(case, StreamedCase) else "photon"), inside)
+    chosen = _chosen(method or _default_method(case, model), inside)
     if chosen.online and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
     before = _warm_up(warm_up, chosen, point)
     _check_ideal(chosen, case, before)
-    program = opened(case, point, chosen.online, partial, instruction_budget, progress, before)
+    _check_model(model, chosen, point, before)
+    whole = whole_launches(model)
+    program = opened(case, point, chosen.online, partial, instruction_budget, progress, before, whole)
     program.prepare()
-    store = MeasuredStore(case, point, before.name)
+    store = MeasuredStore(case, point, before.name, model)
     program.measured, program.analyses = store.load(), AnalysisStore(case)
     try:
         return run_method(chosen, program, known)
     finally:  # after an interrupt too
         store.save(program.measured)
+
+
+def _default_method(case: Case, model: str) -> str:
+    return MANY_LAUNCHES if isinstance(case, StreamedCase) or model != DETAILED else "photon"
+
+
+def _check_model(model: str, method: Method, gpu: Gpu, warm_up: WarmUp) -> None:
+    """Raises InputError for what only the detailed model can do."""
+    if model == DETAILED:
+        return
+    model_named(model).refuse([gpu], "all")
+    if warm_up.name != EMPTY:
+        raise InputError(f"the {model} model starts each launch with empty caches; leave out --warm-up")
+    if method.ideal or method.inside is not INSIDE["full"] or (method.own and method.online):
+        raise InputError(
+            f"{method.name} looks into launches, which the {model} model times whole; --method {MANY_LAUNCHES} or pks, "
+            "or --model detailed"
+        )
 
 
 def _chosen(method: str, inside: str) -> Method:
@@ -99,11 +123,12 @@ def _check_ideal(method: Method, case: Case, warm_up: WarmUp) -> None:
 
 def opened(
     case: Case, gpu: Gpu, online: bool, partial: bool = False, instruction_budget: int | None = None,
-    progress: Progress = silent, warm_up: WarmUp | None = None,
+    progress: Progress = silent, warm_up: WarmUp | None = None, whole: WholeLaunches | None = None,
 ) -> SampledProgram:  # fmt: skip
     """A case as a method wants it: with all of its traces, if a profile needs them and not each launch can be executed
     alone. Raises InputError for a thread block that an SM cannot hold."""
-    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "warm_up": warm_up}
+    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "warm_up": warm_up,
+                               "whole": whole}  # fmt: skip
     partial_options = options | {"partial": partial}
     if isinstance(case, StreamedCase):
         return SampledProgram(case, gpu, **partial_options)
@@ -145,6 +170,8 @@ def run_method(
         target=program.case.name,
         gpu=program.gpu.name,
         method=method.name,
+        model=program.whole.model,
+        known_error=known_error_of(program.whole.model, program.gpu),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate.functional_fraction)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
@@ -182,6 +209,7 @@ def compare(
     methods: Sequence[str] = (),
     overrides: Sequence[str] = (),
     *,
+    model: str = DETAILED,
     inside: str = "",
     warm_up: str = "",
     partial: bool = False,
@@ -193,11 +221,15 @@ def compare(
     point, case = gpu_of(gpu, overrides), open_target(target)
     not_ideal = isinstance(case, StreamedCase) or warm_up_named(warm_up).name != EMPTY
     default = [n for n, method in METHODS.items() if not ((inside and method.own) or (not_ideal and method.ideal))]
+    if model != DETAILED:
+        default = [n for n in default if METHODS[n].inside is INSIDE["full"] and not METHODS[n].own]
     chosen = [_chosen(name, inside) for name in methods or default]
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
     before = [_warm_up(warm_up, method, point) for method in chosen]
     for method, start in zip(chosen, before, strict=True):
         _check_ideal(method, case, start)
+        _check_model(model, method, point, start)
+    options["whole"] = whole_launches(model)
     kept = Flushed("none") if warm_up_named(warm_up).name != EMPTY else None
     whole = SampledProgram(
         case, point, traces=_recorded(case, progress), keep=not isinstance(case, StreamedCase), warm_up=kept, **options
