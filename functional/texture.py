@@ -65,11 +65,8 @@ class Texture:
             raise InputError(f"{where}: address mode '{self.address}' needs normalized coordinates")
         if self.linear and self.type[0] != "f" and not self.as_float:
             raise InputError(f"{where}: linear filtering of .{self.type} needs as_float")
-        if (
-            self.row_bytes < self.size[0] * self.texel_bytes
-            or self.row_bytes % self.texel_bytes
-            or self.offset_bytes < 0
-        ):
+        overlap = self.row_bytes < self.size[0] * self.texel_bytes
+        if overlap or self.row_bytes % self.texel_bytes or self.offset_bytes < 0:
             raise InputError(f"{where}: rows of a texture begin whole texels apart, and do not overlap")
         rows = prod(self.size[1:])
         needed = self.offset_bytes + (rows - 1) * self.row_bytes + self.size[0] * self.texel_bytes

@@ -22,9 +22,8 @@ from abstim.gpu.config import load_gpu
 from functional.errors import InputError
 
 SOURCES = Path(__file__).parent / "data" / "applications"
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not shutil.which("cc"), reason="needs Linux and a C compiler"
-)
+CAN = sys.platform == "linux" and shutil.which("cc") is not None
+pytestmark = pytest.mark.skipif(not CAN, reason="needs Linux and a C compiler")
 PERFECT = ("perfect_memory=true",)
 
 
@@ -126,9 +125,8 @@ def fat(*entries):
     for kind, architecture, flags, contents, plain in entries:
         padded = contents + b"\0" * (-len(contents) % 8)
         packed = len(contents) if flags else 0
-        body += struct.pack(
-            "<HHIQIIHHIIIQQQ", kind, 257, 64, len(padded), packed, 64, 0, 9, architecture, 0, 0, flags, 0, plain
-        )
+        fields = (kind, 257, 64, len(padded), packed, 64, 0, 9, architecture, 0, 0, flags, 0, plain)
+        body += struct.pack("<HHIQIIHHIIIQQQ", *fields)
         body += padded
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 

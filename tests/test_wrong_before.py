@@ -21,9 +21,7 @@ def results(text, executor, count):
     module = parse(HEAD + text)
     memory = Memory(module.variables)
     memory.allocate("out", 8 * count)
-    (executor(threads=1) if executor is LlvmExecutor else executor()).run(
-        make_launch(link(module, "k"), 1, 1, [Pointer("out")], memory), memory
-    )
+    executor().run(make_launch(link(module, "k"), 1, 1, [Pointer("out")], memory), memory)
     return memory.read("out", np.uint64).tolist(), memory
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
+_SYMBOL = np.dtype("<u4, u1, u1, <u2, <u8, <u8")
+_SYMBOL.names = ("name", "info", "other", "section", "value", "size")
 _FUNCTION, _NEEDED = 2, 1
 
 

@@ -20,7 +20,7 @@ from abstim.application.loaded_modules import LoadedModules
 from abstim.application.program_case import ProgramCase
 from abstim.application.runtime_environment import runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
-from abstim.application.timed_launches import LaunchTimer, Selection, Timed
+from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed
 from functional.default_executor import default_executor
 from functional.errors import InputError
 from functional.ir import Module
@@ -67,7 +67,7 @@ def run_application(
     gpus: Sequence[Gpu],
     *,
     model: str = "detailed",
-    selection: Selection = Selection(),
+    selection: Selection = EVERYTHING,
     instruction_budget: int | None = None,
     told: Callable[[Timed], None] = lambda timed: None,
     output: int | None = None,

@@ -36,10 +36,8 @@ def runtime_calls() -> frozenset[str]:
 
 def missing_calls(defined: str) -> str:
     """C source of every call of the runtime that no other source defines: each says that it is missing."""
-    names = sorted(runtime_calls())
-    stubs = [
-        f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names if f" {name}(" not in defined
-    ]
+    names = [name for name in sorted(runtime_calls()) if f" {name}(" not in defined]
+    stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names]
     return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
 
 

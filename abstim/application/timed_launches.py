@@ -37,6 +37,9 @@ class Selection:
         return self.kernel in kernel and self.first <= number and (self.after is None or number < self.after)
 
 
+EVERYTHING = Selection()
+
+
 @dataclass(frozen=True)
 class Timed:
     """A launch on every GPU, in their order."""

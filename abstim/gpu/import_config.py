@@ -78,7 +78,7 @@ def _apply(options: Options) -> tuple[dict[str, Setting], tuple[Unused, ...]]:
 
 def _defaults(options: Options) -> dict[str, Setting]:
     """Values of options that are not there, where GPGPU-Sim's default decides them and not the base."""
-    found = {}
+    found: dict[str, Setting] = {}
     for name, value in DEFAULTS.items():
         if name not in options:
             values = RULES[name](Option(name, value, "default"), options)
