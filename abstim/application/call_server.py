@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
+
 from abstim.application.call_messages import BY_NAME, Request, receive, reply, takes_payload
 from abstim.application.device_attributes import compute_capability, described, most_shared_bytes
 from abstim.application.device_memory import DeviceMemory
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 # Numbers of CUDA's errors
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_SYMBOL, INVALID_FUNCTION = 1, 2, 9, 13, 98
 INVALID_IMAGE, INVALID_PTX, NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_FAILURE = 200, 218, 500, 700, 701, 719
-TRAPPED, MISALIGNED, COOPERATIVE_TOO_LARGE, NOT_SUPPORTED = 710, 716, 720, 801
-_USUAL_SHARED_BYTES = 48 << 10
+ASSERTED, MISALIGNED, COOPERATIVE_TOO_LARGE, NOT_SUPPORTED = 710, 716, 720, 801
+_WORKSPACE_BYTES = 8
 _KINDS = {0: "s", 1: "u", 2: "f"}
 _MODES = ("wrap", "clamp", "mirror", "border")
 
@@ -50,6 +52,7 @@ class CallServer:
     case: ProgramCase
     recorder: LaunchRecorder
     problems: dict[str, int] = field(default_factory=dict)  # -> how often
+    _workspace: int = 0
     _functions: list[tuple[LoadedModule, Program]] = field(default_factory=list)
 
     def serve(self, requests: BinaryIO, replies: BinaryIO) -> None:
@@ -215,16 +218,27 @@ class CallServer:
         loaded, program = self._program(function)
         grid, block = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
         self._check(program, grid, block, shared_bytes, bool(cooperative))
+        workspace = self._grid_workspace() if cooperative else 0
         memory = loaded.memory(self.memory)
-        launch = Launch(program, grid, block, payload, shared_bytes)
+        launch = Launch(program, grid, block, payload, shared_bytes, grid_workspace=workspace)
         try:
             seconds = self.recorder.launch(launch, memory)
         except PtxError as error:
             raise CudaError(NOT_SUPPORTED, f"kernel '{program.name}' is not executed: {error}") from None
         except ExecutionError as error:
-            raise CudaError(_fault(str(error)), str(error), lasting=True) from None
+            note(f"abstim: {error}")
+            raise CudaError(_fault(str(error)), lasting=True) from None
         self.clock.kernel(stream, seconds)
         return self._reply("launch", 0, payload=memory.printed.text().encode())
+
+    def _grid_workspace(self) -> int:
+        """Where the blocks of a cooperative launch count who has come: two words, the first of them its size."""
+        if not self._workspace:
+            self._workspace = self.memory.allocate(_WORKSPACE_BYTES)
+        region = self.memory.region_at(self._workspace)
+        assert region is not None
+        self.memory.memory.bytes_of(region)[:] = np.array([_WORKSPACE_BYTES, 0], np.uint32).view(np.uint8)
+        return self._workspace
 
     def _check(self, program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cooperative: bool) -> None:
         """What a GPU would refuse. Raises CudaError."""
@@ -244,6 +258,8 @@ class CallServer:
 
 def _fault(message: str) -> int:
     """CUDA's number for what a kernel did."""
+    if "assertion" in message:
+        return ASSERTED
     if "misaligned" in message:
         return MISALIGNED
     if "out of bounds" in message:

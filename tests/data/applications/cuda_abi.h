@@ -82,8 +82,19 @@ static const char *const ptx =
     " tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}, [%rd1, {%f1, %f2}];\n"
     " mad.lo.u32 %r3, %r2, 5, %r1; mul.wide.u32 %rd3, %r3, 4; add.u64 %rd2, %rd2, %rd3;\n"
     " st.global.f32 [%rd2], %f3; ret; }\n"
+    // as cooperative groups wait for the whole grid: each block adds 1, the last one enough to turn the highest bit
+    ".visible .entry together(.param .u64 p, .param .u32 blocks) { .reg .pred %p<3>; .reg .b32 %r<12>; .reg .b64 %rd<6>;\n"
+    " mov.u32 %r1, %envreg1; mov.u32 %r2, %envreg2; cvt.u64.u32 %rd1, %r1; cvt.u64.u32 %rd2, %r2;\n"
+    " shl.b64 %rd1, %rd1, 32; or.b64 %rd1, %rd1, %rd2; ld.param.u64 %rd3, [p]; ld.param.u32 %r3, [blocks];\n"
+    " red.global.add.u32 [%rd3], 1; mov.u32 %r4, %ctaid.x; setp.eq.u32 %p1, %r4, 0; mov.u32 %r5, 1;\n"
+    " sub.u32 %r6, 0x80000001, %r3; selp.b32 %r5, %r6, %r5, %p1;\n"
+    " atom.global.add.u32 %r7, [%rd1+4], %r5;\n"
+    "W: ld.volatile.global.u32 %r8, [%rd1+4]; xor.b32 %r9, %r8, %r7; and.b32 %r9, %r9, 0x80000000;\n"
+    " setp.eq.u32 %p2, %r9, 0; @%p2 bra W;\n"
+    " ld.volatile.global.u32 %r10, [%rd3]; mul.wide.u32 %rd4, %r4, 4; add.u64 %rd5, %rd3, %rd4;\n"
+    " st.global.u32 [%rd5+4], %r10; ret; }\n"
     ".visible .entry count() { .reg .b32 %r<2>; red.global.add.u32 [shared_count], 1; ret; }\n";
-static char add, beyond, look, count, offset, launches;  // host addresses stand for what is on the device
+static char add, beyond, look, count, together, offset, launches;  // host addresses stand for what is on the device
 static unsigned *shared_count;
 
 __attribute__((constructor)) static void registered(void) {
@@ -92,6 +103,7 @@ __attribute__((constructor)) static void registered(void) {
     __cudaRegisterFunction(handle, &beyond, "beyond", "beyond", -1, 0, 0, 0, 0, 0);
     __cudaRegisterFunction(handle, &look, "look", "look", -1, 0, 0, 0, 0, 0);
     __cudaRegisterFunction(handle, &count, "count", "count", -1, 0, 0, 0, 0, 0);
+    __cudaRegisterFunction(handle, &together, "together", "together", -1, 0, 0, 0, 0, 0);
     __cudaRegisterVar(handle, &offset, "offset", "offset", 0, 4, 1, 0);
     __cudaRegisterVar(handle, &launches, "launches", "launches", 0, 4, 0, 0);
     __cudaRegisterManagedVar(handle, (void **)&shared_count, "shared_count", "shared_count", 0, 4, 0, 0);

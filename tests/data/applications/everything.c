@@ -95,6 +95,17 @@ int main(int count_of_arguments, char **arguments_given) {
     OK(cudaDeviceSynchronize());
     for (int i = 0; i < 15; i++) HOLDS(out[i] == (float)i * 2);
 
+    // blocks that wait for each other, twice
+    unsigned *met, blocks = 40;
+    OK(cudaMallocManaged((void **)&met, 4 * (blocks + 1), 1));
+    for (int turn = 0; turn < 2; turn++) {
+        OK(cudaMemset(met, 0, 4 * (blocks + 1)));
+        void *values[] = {&met, &blocks};
+        OK(cudaLaunchCooperativeKernel(&together, (Dim3){blocks, 1, 1}, (Dim3){1, 1, 1}, values, 0, 0));
+        OK(cudaDeviceSynchronize());
+        for (unsigned i = 0; i <= blocks; i++) HOLDS(met[i] == blocks);
+    }
+
     // the device
     char properties[1024];
     OK(cudaGetDeviceProperties(properties, 0));
