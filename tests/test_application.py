@@ -165,3 +165,14 @@ def test_both_sides_of_the_protocol_agree(tmp_path):
     said = subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True).stdout
     sizes = [f"{m.name} {m.request_layout.size} {m.reply_layout.size}" for m in call_messages.MESSAGES]
     assert said.splitlines() == sizes
+
+
+def test_what_is_recorded_can_be_timed_again(build, tmp_path, capfd):
+    import abstim
+
+    program, gpu = build("everything"), load_gpu("rtx3070", PERFECT)
+    result = run(program, record=tmp_path / "traces")
+    again = abstim.run(str(tmp_path / "traces" / "module-1"), gpu)
+    assert [launch.cycles for launch in again.launches] == [timed.results[0].cycles for timed in result.launches]
+    with pytest.raises(InputError, match="is there already"):
+        run(program, record=tmp_path / "traces")

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from abstim.application.launch_stores import LaunchStores
 from abstim.application.timed_launches import LaunchTimer, Selection, Timed
 from abstim.target.execution import default_budget
 
@@ -24,6 +25,7 @@ class LaunchRecorder:
     timer: LaunchTimer
     selection: Selection
     told: Callable[[Timed], None]
+    stores: LaunchStores | None = None
     instruction_budget: int | None = None
     count: int = 0  # launches so far
     left_out: int = 0  # of these, not timed
@@ -35,6 +37,8 @@ class LaunchRecorder:
         number, self.count = self.count, self.count + 1
         trace = self.executor.run(launch, memory, instruction_budget=budget)
         if self.selection.holds(number, launch.program.name):
+            if self.stores is not None:
+                self.stores.add(launch, self.timer.case.registers(launch), trace)
             return self.timer.time(number, launch, trace, self.told)
         self.left_out += 1
         nothing: Future[float] = Future()

@@ -88,6 +88,10 @@ class LoadedModules:
             raise InputError("the program names a module that it did not load")
         return self._modules[number - 1]
 
+    def of_digest(self, digest: str) -> LoadedModule:
+        """The module, of those that were used, whose kernels' programs have this digest."""
+        return next(m for m in self._modules if any(program.digest == digest for program in m.programs.values()))
+
     @property
     def architecture(self) -> int:
         """The newest that the program has PTX for (80: 8.0); 80 if it has none."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.launch_recorder import LaunchRecorder
+from abstim.application.launch_stores import LaunchStores
 from abstim.application.loaded_modules import LoadedModules
 from abstim.application.program_case import ProgramCase
 from abstim.application.runtime_environment import runtime_environment
@@ -69,14 +70,16 @@ def run_application(
     model: str = "detailed",
     selection: Selection = EVERYTHING,
     instruction_budget: int | None = None,
+    record: Path | None = None,
     told: Callable[[Timed], None] = lambda timed: None,
     output: int | None = None,
 ) -> ApplicationResult:
     """Run a program whose CUDA runtime is a shared library, and time its launches on GPUs.
 
     The first GPU is the one that the program sees: its properties, and the times of its events. `told` hears of each
-    launch when it is timed; `output`: an open file that takes the program's standard output. An interrupt ends the
-    program and keeps what is done. Raises InputError for a program that cannot be run.
+    launch when it is timed; `record`: a folder for the traces of launches that are timed; `output`: an open file that
+    takes the program's standard output. An interrupt ends the program and keeps what is done. Raises InputError for a
+    program that cannot be run.
     """
     path = _found(command[0])
     with ExitStack() as stack:
@@ -85,11 +88,14 @@ def run_application(
         nothing = Module(str(path), "", "", "", 64, (), {})
         case = ProgramCase(path.name, nothing, Memory(), (), modules=modules)
         timer = LaunchTimer(gpus, model, case)
-        recorder = LaunchRecorder(default_executor(), timer, selection, told, instruction_budget)
+        stores = None if record is None else LaunchStores(record, modules)
+        recorder = LaunchRecorder(default_executor(), timer, selection, told, stores, instruction_budget)
         server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)
         environment = runtime_environment(path, scratch)
         status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
         launches = timer.stop() if interrupted else timer.finish()
+        if stores is not None:
+            stores.finish(path.name)
         seconds = 0.0 if interrupted else server.clock.settle() / PICOSECONDS
     busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
     names = tuple(gpu.name for gpu in gpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,21 +15,25 @@ if TYPE_CHECKING:
 
 
 def app(
-    command: Annotated[
-        list[str], typer.Argument(metavar="PROGRAM [ARGUMENTS]", help="The program, built with `-cudart shared`.")
-    ],
+    command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGUMENTS]", help="The program, with PTX in it.")],
     gpu: GpuNames = ["rtx3070"],  # noqa: B006  typer copies it
     overrides: Overrides = None,
     only: Annotated[str, typer.Option(metavar="KERNEL", help="Time kernels with this in their name alone.")] = "",
     launches: Annotated[str, typer.Option(metavar="10:20", help="Time launches 10 to 19 alone, numbered from 0.")] = "",
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Also keep the traces of these launches, for `abstim run` and `abstim sample`."
+        ),
+    ] = None,
     instruction_budget: InstructionBudget = None,
     model: Model = "detailed",
     as_json: Json = False,
 ) -> None:
     """Run a CUDA program without a GPU: its kernels are executed and timed, its own output is its own.
 
-    The program's CUDA runtime must be a shared library (`nvcc -cudart shared`), and PTX must be in it. Its events read
-    simulated times. Options for abstim stand before the program's name.
+    It holds PTX (as nvcc makes it by default) and uses CUDA's runtime, shared or static. Its events read simulated
+    times. Options for abstim stand before the program's name.
 
     Examples:
 
@@ -37,6 +42,8 @@ def app(
     `abstim app --gpu rtx3070 --gpu a100 ./reduce --n=100000`
 
     `abstim app --only gemm --launches 10:20 ./train 3`
+
+    `abstim app --record traces ./train 3`, then `abstim sample traces/module-1`
     """
     import sys
 
@@ -51,7 +58,7 @@ def app(
     sys.stdout.flush()
     result = run_application(
         command, gpus, model=model, selection=Selection(only, first, after), instruction_budget=instruction_budget,
-        output=output,
+        record=record, output=output,
     )  # fmt: skip
     if as_json:
         print_json(result.to_json())
