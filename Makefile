@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: run test fast fuzz docs clean
 
 run: $(STAMP)
-	$(BIN)/abstim run hotspot --gpu gtx480_1sched --gpu gtx480
+	$(BIN)/abstim run hotspot --gpu gtx480 --gpu rtx3070
 
 test: $(STAMP)
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from abstim.gpu import config
 from abstim.gpu.config import Gpu, gpu_of, nearest
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
@@ -38,11 +39,6 @@ class Model(Protocol):
         ...
 
     @staticmethod
-    def known_error_of(gpu: Gpu) -> str:
-        """What has been measured of the model's error on a GPU; "": nothing."""
-        ...
-
-    @staticmethod
     def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> Sequence[LaunchResult]:
         """One launch on every GPU, from empty caches."""
         ...
@@ -64,7 +60,7 @@ def known_error_of(model: str, gpu: Gpu) -> str:
     """What has been measured of a model's error on a GPU, for people."""
     from abstim.session.result import NOTHING_KNOWN
 
-    return model_named(model).known_error_of(gpu) or NOTHING_KNOWN
+    return (gpu.known_error if model == DETAILED else config.known_error_of(gpu, model)) or NOTHING_KNOWN
 
 
 def run(

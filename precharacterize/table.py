@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Int8, Int32
 
 WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
-# Machine code: a result is forwarded to the next instruction, `latency` cycles after its own issue; four of these have
+# Machine code: a result is forwarded to the next instruction, `latency` cycles after its own issue; two of these have
 # gone by when it starts on its unit
-FORWARDED_CYCLES = -4
+FORWARDED_CYCLES = -2
 SCOREBOARDS = 6  # of a warp
 
 

@@ -64,7 +64,7 @@ def _helpers() -> object:
 
 
 def _tables() -> object:
-    return characterize(_case().launches[0].program, load_gpu("gtx480").pipeline).encode()
+    return characterize(_case().launches[0].program, load_gpu("gtx480_perfect").pipeline).encode()
 
 
 def _traces() -> object:
@@ -73,7 +73,7 @@ def _traces() -> object:
 
 
 def _sampled() -> object:
-    store = MeasuredStore(_case(), load_gpu("gtx480"))
+    store = MeasuredStore(_case(), load_gpu("gtx480_perfect"))
     found = store.load()
     if not found:
         found = {3: Measured(100.0, 7.0, 0.5, 0.25, dict.fromkeys(COUNTERS, 5.0))}

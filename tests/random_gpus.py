@@ -53,7 +53,7 @@ def loaded(name: str) -> Gpu:
 @st.composite
 def gpus(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
     """A small variation of the GTX 480: counts, policy, ports, caches and latencies (rules 1 to 10)."""
-    gpu = loaded("gtx480")
+    gpu = loaded("gtx480_perfect")
     widths = {f"{port}_port_width": draw(st.integers(1, 3)) for port in ("sp", "sfu", "mem")}
     collectors = {
         f"{port}_collectors": widths[f"{port}_port_width"] + draw(st.integers(0, 4)) for port in ("sp", "sfu", "mem")

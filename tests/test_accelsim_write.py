@@ -86,7 +86,7 @@ def test_round_trip(written, name):
 def test_timing_survives(written, name):
     case, traces = executed(name)
     back = written(name)
-    gpus = [load_gpu("gtx480"), load_gpu("gtx480", ["schedulers_per_sm=1"])]
+    gpus = [load_gpu("gtx480_perfect"), load_gpu("gtx480", ["schedulers_per_sm=1"])]
     own = time(Session(case, Execution(traces)), gpus)
     other = time(Session(back, Execution(back.traces)), gpus)
     for a, b in zip(own, other, strict=True):

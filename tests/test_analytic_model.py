@@ -14,12 +14,12 @@ from abstim.session.session import open_session
 from abstim.study.ranking import pooled, rank_random
 from functional.errors import InputError
 
-REAL = load_gpu("gtx480", ["perfect_memory=false"])
+REAL = load_gpu("gtx480")
 
 
 @pytest.fixture(scope="module")
 def hotspot():
-    return summaries(open_session("hotspot"), load_gpu("gtx480"))[0]
+    return summaries(open_session("hotspot"), load_gpu("gtx480_perfect"))[0]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_near_the_engine(name, memory):
 
 def test_a_lone_warp_takes_the_engines_time():
     """Of the chase's launches those that are one warp's dependent loads, but for a short start."""
-    large = load_gpu("gtx480", ["l1d_sets=1024"])  # without conflicts, which the model takes for random
+    large = load_gpu("gtx480_perfect", ["l1d_sets=1024"])  # without conflicts, which the model takes for random
     engine, analytic = run("micro_pointer_chase", large), run_many("micro_pointer_chase", [large], model="analytic")[0]
     for exact, estimated in zip(engine.launches[:6], analytic.launches[:6], strict=True):
         assert estimated.cycles == pytest.approx(exact.cycles, rel=0.005)
@@ -57,7 +57,7 @@ def test_a_lone_warp_takes_the_engines_time():
 
 def test_the_first_blocks_of_a_long_launch_stand_for_all(hotspot, monkeypatch):
     monkeypatch.setattr("abstim.analytic.summary.MOST_INSTRUCTIONS", 40_000)
-    part = summaries(open_session("hotspot"), load_gpu("gtx480"))[0]
+    part = summaries(open_session("hotspot"), load_gpu("gtx480_perfect"))[0]
     assert part.work.lines != hotspot.work.lines
     assert part.work.lines == pytest.approx(hotspot.work.lines, rel=0.1)
     points = points_of([REAL] * 32)
@@ -66,8 +66,8 @@ def test_the_first_blocks_of_a_long_launch_stand_for_all(hotspot, monkeypatch):
 
 
 def test_bound_of_a_kernel_that_has_one():
-    assert run_many("micro_sfu", [load_gpu("gtx480")], model="analytic")[0].launches[-1].limit == "SFU"
-    narrow = load_gpu("gtx480", ["perfect_memory=false", "dram_channels=1", "dram_sector_cycles=6"])
+    assert run_many("micro_sfu", [load_gpu("gtx480_perfect")], model="analytic")[0].launches[-1].limit == "SFU"
+    narrow = load_gpu("gtx480", ["dram_channels=1", "dram_sector_cycles=6"])
     assert run_many("micro_stream_copy", [narrow], model="analytic")[0].launches[-1].limit == "DRAM"
 
 
@@ -94,7 +94,7 @@ def test_every_slope_is_finite(slopes):
 
 
 def test_larger_caches_miss_less(hotspot):
-    sizes = [load_gpu("gtx480", ["perfect_memory=false", f"l2_sets={2 ** (k // 4)}"]) for k in range(32)]
+    sizes = [load_gpu("gtx480", [f"l2_sets={2 ** (k // 4)}"]) for k in range(32)]
     sectors = predict_points(hotspot, points_of(sizes)).dram_sectors
     assert (np.diff(sectors) <= 1e-3).all() and sectors[-1] < sectors[0]
 
@@ -108,7 +108,7 @@ def test_a_point_does_not_depend_on_those_beside_it(hotspot):
 
 
 def test_summaries_are_the_same_each_time(hotspot):
-    again = summaries(open_session("hotspot"), load_gpu("gtx480"))[0]
+    again = summaries(open_session("hotspot"), load_gpu("gtx480_perfect"))[0]
     pairs = zip(jax.tree.leaves(hotspot), jax.tree.leaves(again), strict=True)
     assert all((np.asarray(a) == np.asarray(b)).all() for a, b in pairs)
 

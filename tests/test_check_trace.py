@@ -75,4 +75,4 @@ def test_no_way_to_a_kept_execution_goes_past_the_check(monkeypatch, capsys):
     monkeypatch.setattr("abstim.target.trace_cache.load", lambda key: forged)
     monkeypatch.setattr("abstim.target.trace_cache.save", lambda key, execution: None)
     assert not execute(case).from_cache and "executing again" in capsys.readouterr().err
-    assert not opened(case, load_gpu("gtx480"), online=True).launches.given
+    assert not opened(case, load_gpu("gtx480_perfect"), online=True).launches.given

@@ -180,6 +180,20 @@ def test_run_prints_a_table_and_a_comparison(capsys, ptx):
     assert json.loads(out)["kind"] == "runs"
 
 
+def test_the_memory_model_stands_everywhere_and_mixed_ones_are_marked(capsys, ptx):
+    _, alone, _ = run_ptx(capsys, ptx)
+    _, perfect, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480_perfect")
+    _, mixed, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480")
+    assert "(memory: L2 and DRAM)" in alone
+    assert perfect.count(" perfect ") >= 2 and "L2 and DRAM" not in perfect and "Not alike" not in perfect
+    assert "Not alike: with perfect memory" in mixed and "L2 and DRAM" in mixed
+    assert all("Error on gtx480" in out for out in (perfect, mixed))
+    found = json.loads(run_ptx(capsys, ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480", "--json")[1])
+    assert found["mixed_memory_models"] and [r["memory_model"] for r in found["runs"]] == ["perfect", "L2 and DRAM"]
+    rows = [line for line in call(capsys, "gpus")[1].splitlines() if line.strip().startswith("gtx480")]
+    assert [line.split()[-1] for line in rows] == ["DRAM", "perfect", "perfect"]
+
+
 def test_second_run_is_from_the_cache_and_a_damaged_one_is_made_again(capsys, ptx, tmp_path):
     first = json.loads(run_ptx(capsys, ptx, "--json")[1])
     (trace,) = (tmp_path / "cache" / "traces").iterdir()

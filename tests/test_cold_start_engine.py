@@ -19,7 +19,7 @@ from functional.errors import InputError
 from functional.memory import GLOBAL_BASE
 from functional.trace import LINE_BYTES
 
-GPU = load_gpu("gtx480", ["perfect_memory=false"])
+GPU = load_gpu("gtx480")
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def test_the_first_launch_needs_no_warm_up(study):
 
 
 def test_perfect_memory_is_refused(study):
-    with pytest.raises(InputError, match="perfect_memory=false"):
-        cold_start(study.session, load_gpu("gtx480"))
+    with pytest.raises(InputError, match="perfect memory"):
+        cold_start(study.session, load_gpu("gtx480_perfect"))
 
 
 def test_command_prints_what_it_measures():

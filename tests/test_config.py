@@ -19,7 +19,7 @@ def write(tmp_path, text, name="mine.toml"):
 
 
 def test_gtx480_is_the_references():
-    gpu = load_gpu("gtx480")
+    gpu = load_gpu("gtx480_perfect")
     assert (gpu.spec.sm_count, gpu.spec.schedulers_per_sm, gpu.spec.scheduler) == (15, 2, "gto")
     assert gpu.pipeline.operation("int_div") == Operation(145, 8, "sfu")
     assert gpu.pipeline.operation("fp64_div") == Operation(330, 130, "sfu")
@@ -36,7 +36,7 @@ def test_every_value_has_a_source(name):
 
 
 def test_delta_changes_one_value_and_no_pipeline():
-    base, delta = load_gpu("gtx480"), load_gpu("gtx480_1sched")
+    base, delta = load_gpu("gtx480_perfect"), load_gpu("gtx480_1sched")
     assert replace(base.spec, schedulers_per_sm=1) == delta.spec
     assert base.pipeline == delta.pipeline and base.pipeline.key == delta.pipeline.key
 
@@ -50,12 +50,19 @@ def test_override_is_typed_and_names_its_source():
 
 
 def test_equal_values_are_one_compiled_engine():
-    one, other = load_gpu("gtx480_1sched"), load_gpu("gtx480", ["schedulers_per_sm=1"])
+    one, other = load_gpu("gtx480_1sched"), load_gpu("gtx480", ["schedulers_per_sm=1", "perfect_memory=true"])
     assert one == other and hash(one) == hash(other)
 
 
+def test_memory_is_real_but_in_the_papers_settings():
+    perfect = {name for name in gpu_names() if load_gpu(name).spec.perfect_memory}
+    assert perfect == {"gtx480_perfect", "gtx480_1sched"}
+    assert load_gpu("gtx480").memory_model == "L2 and DRAM" and load_gpu("gtx480_1sched").memory_model == "perfect"
+    assert replace(load_gpu("gtx480").spec, perfect_memory=True) == load_gpu("gtx480_perfect").spec
+
+
 def test_only_pipeline_settings_change_its_key():
-    base = load_gpu("gtx480").pipeline.key
+    base = load_gpu("gtx480_perfect").pipeline.key
     for override in ("sm_count=30", "scheduler=lrr", "max_blocks_per_sm=4", "l1d_sets=64", "l1_miss_extra_cycles=9"):
         assert load_gpu("gtx480", [override]).pipeline.key == base
     for override in ("latency_cycles.int_add=5", "initiation_cycles.sfu=4", "unit.int_div=sp", "register_banks=8"):

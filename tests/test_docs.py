@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from abstim.cli import main
+from abstim.gpu.config import gpu_names
 from abstim.target.workloads.resnet import resnet_network
 
 ROOT = Path(__file__).parent.parent
@@ -128,6 +129,11 @@ def test_fences_are_known_and_links_lead_somewhere(path):
         other = (path.parent / page).read_text() if page else text
         headings = re.findall(r"^#+ (.*)$", other, re.M)
         assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, target
+
+
+def test_the_readme_counts_the_gpus():
+    (count,) = re.findall(r"(\d+) GPUs that come along", (ROOT / "README.md").read_text())
+    assert int(count) == len(gpu_names())
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -22,7 +22,7 @@ from abstim.study.explore.sensitivity import by_regression
 from abstim.study.explore.sweep import sweep_of
 from functional.errors import InputError
 
-GPU = load_gpu("gtx480")
+GPU = load_gpu("gtx480_perfect")
 PROPERTY = settings(max_examples=100, deadline=None, derandomize=True)
 
 

@@ -31,7 +31,7 @@ def planner() -> Planner:
 
 @cache
 def base(name: str):
-    return load_gpu("gtx480", BASES[name])
+    return load_gpu("gtx480_perfect", BASES[name])
 
 
 def jobs(gpu) -> list:
@@ -153,12 +153,13 @@ def test_launches_that_do_the_same_are_one_job():
 def test_fetches_a_cycle_are_what_makes_a_job_of_its_own():
     """A store once gave one engine's cycles of 1 fetch for another's of 4."""
     names = [f"fetches_per_cycle={count}" for count in (1, 4)]
-    found = [jobs(load_gpu("gtx480", ["sm_count=2", name])) for name in names]
+    found = [jobs(load_gpu("gtx480_perfect", ["sm_count=2", name])) for name in names]
     for one, four in zip(*found, strict=True):
         assert one.key != four.key
 
 
 def test_the_model_is_part_of_every_key(monkeypatch):
-    before = [job.key for job in jobs(load_gpu("gtx480"))]
+    before = [job.key for job in jobs(load_gpu("gtx480_perfect"))]
     monkeypatch.setattr("abstim.study.explore.jobs.engine_digest", lambda: "another model")
-    assert not {job.key for job in Planner([open_session("nn_euclid")]).jobs(0, load_gpu("gtx480"))} & set(before)
+    after = Planner([open_session("nn_euclid")]).jobs(0, load_gpu("gtx480_perfect"))
+    assert not {job.key for job in after} & set(before)

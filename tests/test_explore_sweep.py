@@ -26,7 +26,7 @@ from abstim.study.explore.kept_cycles import Store, store_path
 from functional.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-GPU = load_gpu("gtx480")
+GPU = load_gpu("gtx480_perfect")
 COMMAND = [sys.executable, "-c", "from abstim.cli import main; main()", "explore"]
 
 
@@ -46,7 +46,7 @@ def test_the_table_has_what_run_says(own_store):
     table = found.table()
     for k in range(4):
         overrides = [f"sm_count={table['sm_count'][k]}", f"scheduler={table['scheduler'][k]}"]
-        expected = {name: abstim.run(name, "gtx480", overrides).totals for name in ("nn_euclid", "relu")}
+        expected = {name: abstim.run(name, GPU.name, overrides).totals for name in ("nn_euclid", "relu")}
         for name, totals in expected.items():
             assert table[f"cycles_{name}"][k] == totals["cycles"]
             assert table[f"seconds_{name}"][k] == pytest.approx(totals["seconds"], rel=1e-12)
@@ -56,7 +56,7 @@ def test_the_table_has_what_run_says(own_store):
 
 @pytest.mark.parametrize("vary, reason", [("unit.int_add=sp,int", "needs int units"), ("l2_ways=8,4096", "memory")])
 def test_what_the_engine_cannot_time_is_a_row_with_its_reason(own_store, vary, reason):
-    gpu = load_gpu("gtx480", ["perfect_memory=false", "l2_sets=65536", "dram_channels=4"])
+    gpu = load_gpu("gtx480", ["l2_sets=65536", "dram_channels=4"])
     found = explore(["nn_euclid"], sweep_of(gpu, [vary]))
     assert found.timed.tolist() == [True, False] and reason in found.reasons[1]
 
@@ -311,13 +311,26 @@ def test_the_command_prints_points_front_and_what_matters(own_store, capsys):
     from abstim.cli import main
 
     with pytest.raises(SystemExit) as ended:
-        main(["explore", "nn_euclid", "--vary", "sm_count=4,8", "--vary", "l2_kib=384,768", "--set", "sp_units=1"])
+        main(
+            [
+                "explore",
+                "nn_euclid",
+                "--vary",
+                "sm_count=4,8",
+                "--vary",
+                "l2_kib=384,768",
+                "--set",
+                "sp_units=1",
+                "--gpu",
+                GPU.name,
+            ]
+        )
     out = capsys.readouterr().out
     assert ended.value.code == 0
     assert (
         "2 of 2 points ordered by seconds (of equal ones the first)" in out
         and "No effect: l2_kib" in out
-        and "perfect_memory=false" in out
+        and "this GPU has perfect memory" in out
     )
     assert max(map(len, out.splitlines())) <= 100
     with pytest.raises(SystemExit):
@@ -344,7 +357,7 @@ def test_a_sweep_by_the_occupancy_model_has_what_run_says(own_store):
     table = found.table()
     for k in range(4):
         overrides = [f"{key}={table[key][k]}" for key in ("sm_count", "latency_cycles.int_add")]
-        assert table["cycles"][k] == abstim.run("nn_euclid", "gtx480", overrides, model="occupancy").totals["cycles"]
+        assert table["cycles"][k] == abstim.run("nn_euclid", GPU.name, overrides, model="occupancy").totals["cycles"]
     assert swept("sm_count=4,15", "latency_cycles.int_add=4,9", model="occupancy").work.known == 4
     assert swept("sm_count=4,15", model="detailed").work.known == 0
 

@@ -59,7 +59,7 @@ def test_two_perturbed_latencies_come_back_exactly():
 @pytest.mark.parametrize("seed", [1])  # 2 and 3 were tried by hand: docs/results.md
 def test_five_latencies_come_back_from_ten_kernels(seed):
     """Perturbed by factors of 1/2 to 2; each must come back within 2 %."""
-    gpu, rng = load_gpu("gtx480"), np.random.default_rng(seed)
+    gpu, rng = load_gpu("gtx480_perfect"), np.random.default_rng(seed)
     start = np.array([gpu.settings[name].value for name in FIVE])
     truth = dict(zip(FIVE, np.round(start * 2 ** rng.uniform(-1, 1, len(FIVE))).tolist(), strict=True))
     found = fit(synthetic(TEN, truth, most_launches=4), FIVE)
@@ -167,7 +167,7 @@ def test_written_gpu_can_be_loaded_and_says_where_its_values_are_from(fitted):
         assert setting.value == parameter["value"]
         assert setting.source.startswith("fit from")
     assert gpu.labels["fit"].startswith("abstim fit --reference cycles.csv --split 0.67 --seed 1")
-    assert gpu.settings["sm_count"] == load_gpu("gtx480").settings["sm_count"]
+    assert gpu.settings["sm_count"] == load_gpu("gtx480_perfect").settings["sm_count"]
 
 
 @pytest.mark.parametrize(

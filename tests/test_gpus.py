@@ -66,7 +66,7 @@ def test_a_second_issue_a_turn_goes_to_another_unit():
 def test_l1d_gives_way_to_shared_memory():
     gpu = load_gpu("rtx3070")
     assert [l1d_ways(gpu, kib * 1024) for kib in (0, 1, 8, 9, 33, 100)] == [256, 240, 240, 224, 128, 56]
-    assert l1d_ways(load_gpu("gtx480"), 48 * 1024) == 4
+    assert l1d_ways(load_gpu("gtx480_perfect"), 48 * 1024) == 4
 
 
 @pytest.mark.parametrize("write", ["local_back", "evict", "through", "back"])

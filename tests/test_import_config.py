@@ -24,7 +24,7 @@ def written(folder, text):
 
 
 def test_gtx480_is_the_gtx480():
-    ours, imported = load_gpu("gtx480"), import_config([DATA / "gtx480.config"])
+    ours, imported = load_gpu("gtx480_perfect"), import_config([DATA / "gtx480.config"])
     wrong = {
         k: (s.value, ours.settings[k].value) for k, s in imported.settings.items() if s.value != ours.settings[k].value
     }
@@ -184,10 +184,10 @@ def test_json_has_values_sources_and_what_was_not_used(capsys):
 
 def test_memory_is_real_unless_the_configuration_says_perfect(tmp_path):
     """The base has perfect memory; GPGPU-Sim's default is real memory."""
-    assert load_gpu("gtx480").spec.perfect_memory
+    assert load_gpu("gtx480_perfect").spec.perfect_memory
     text = "-gpgpu_n_clusters 4\n-gpgpu_clock_domains 700:700:700:924\n"
     for line, perfect in (("", False), ("-gpgpu_perfect_mem 0\n", False), ("-gpgpu_perfect_mem 1\n", True)):
-        setting = import_config([written(tmp_path, text + line)]).settings["perfect_memory"]
+        setting = import_config([written(tmp_path, text + line)], "gtx480_perfect").settings["perfect_memory"]
         assert setting.value is perfect
         assert ("default" in setting.source) == (line == "")
 

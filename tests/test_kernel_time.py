@@ -39,9 +39,9 @@ def at(own: RecordedKernel, **values: float) -> np.ndarray:
     ("target", "gpu", "overrides"),
     [
         ("nn_euclid", "gtx480", REAL),
-        ("nn_euclid", "gtx480", ()),
+        ("nn_euclid", "gtx480_perfect", ()),
         ("reduction", "gtx480", (*REAL, "scheduler=lrr")),
-        ("reduction", "gtx480", ("scheduler=two_level", "schedulers_per_sm=1")),
+        ("reduction", "gtx480_perfect", ("scheduler=two_level", "schedulers_per_sm=1")),
         ("micro_global_stride", "gtx480", REAL),
         ("relu", "rtx3070", ()),
     ],
@@ -59,7 +59,7 @@ def test_the_engines_cycles_at_whole_parameters(target, gpu, overrides):
 
 def off_the_grid(seed: int) -> np.ndarray:
     """A point in the cell of the GTX 480's values where no two chains of events take the same time."""
-    rng, base = np.random.default_rng(seed), values_of(load_gpu("gtx480"))
+    rng, base = np.random.default_rng(seed), values_of(load_gpu("gtx480_perfect"))
     whole = np.array([is_whole(name) for name in PARAMETERS])
     return base + np.where(whole, rng.uniform(0.05, 0.4, len(base)), rng.uniform(-0.4, 0.4, len(base)) / 64)
 

@@ -21,7 +21,7 @@ from functional import suite
 from functional.errors import InputError
 from sampling import Stem
 
-GPU = load_gpu("gtx480", ["perfect_memory=false"])
+GPU = load_gpu("gtx480")
 
 
 def few_of_the_stream():

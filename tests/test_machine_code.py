@@ -184,7 +184,7 @@ def test_timed_code_as_a_file() -> None:
 
 
 def test_a_gpu_of_the_reference_is_timed_as_ptx() -> None:
-    session, gtx480 = open_session("nn_euclid"), load_gpu("gtx480")
+    session, gtx480 = open_session("nn_euclid"), load_gpu("gtx480_perfect")
     assert session.timed_code(0, gtx480) is None
     inputs = session.inputs(0, gtx480)
     assert inputs.trace is session.traces.trace(0) and inputs.table is session.table(0, gtx480)

@@ -12,7 +12,7 @@ from abstim.gpu.occupancy import occupancy
 from functional.errors import InputError
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
-GTX480 = load_gpu("gtx480").spec
+GTX480 = load_gpu("gtx480_perfect").spec
 
 
 def dim3(text: str) -> tuple[int, int, int]:

@@ -14,8 +14,8 @@ from abstim.occupancy_vector.lane_records import TICKS
 from functional.errors import InputError
 
 KERNELS = (
-    ("gtx480", "bitonic_sort"), ("qv100", "relu"), ("titanx", "transpose"), ("rtx3070", "nn_euclid"),
-    ("rtx2060", "fir"), ("gtx480_c", "backprop_adjust_weights"),
+    ("gtx480_perfect", "bitonic_sort"), ("qv100", "relu"), ("titanx", "transpose"), ("rtx3070", "nn_euclid"),
+    ("rtx2060", "fir"), ("gtx480", "backprop_adjust_weights"),
 )  # fmt: skip
 SHAKE, STEP = 1e-4, 1e-6  # ticks
 TOLERANCE = 1e-3  # the bar; ends are 10^5 ticks, and doubles hold 10^-11 of them
@@ -24,8 +24,7 @@ TOLERANCE = 1e-3  # the issue's bar; ends are 10^5 ticks, and doubles hold 10^-1
 @pytest.fixture(scope="module", params=KERNELS, ids=lambda own: "-".join(own))
 def kernel(request):
     gpu, target = request.param
-    base = load_gpu("gtx480", ["perfect_memory=false"]) if gpu == "gtx480_c" else load_gpu(gpu)
-    return OccupancyKernel(target, PARAMETERS, base, [0])
+    return OccupancyKernel(target, PARAMETERS, load_gpu(gpu), [0])
 
 
 def shaken(lanes):
@@ -85,13 +84,13 @@ def test_slopes_foretell_what_a_longer_latency_costs():
 
 def test_kernel_time_is_a_function_that_jax_transforms():
     def cycles(latency, which):
-        return abstim.kernel_time({"latency_cycles.int_add": latency}, "bitonic_sort", "gtx480", model=which)
+        return abstim.kernel_time({"latency_cycles.int_add": latency}, "bitonic_sort", "gtx480_perfect", model=which)
 
     slope = jax.grad(cycles)(4.0, "occupancy")
     assert slope > 0
     assert jax.jit(jax.jacfwd(lambda x: cycles(x, "occupancy")))(4.0) == pytest.approx(float(slope))
     many = jax.vmap(lambda x: cycles(x, "occupancy"))(np.array([4.0, 6.0]))
-    assert many[1] > many[0] == abstim.run("bitonic_sort", "gtx480", model="occupancy").totals["cycles"]
+    assert many[1] > many[0] == abstim.run("bitonic_sort", "gtx480_perfect", model="occupancy").totals["cycles"]
 
 
 def test_a_model_without_derivatives_is_refused():

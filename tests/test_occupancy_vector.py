@@ -123,7 +123,7 @@ def test_threads_change_nothing():
 
 
 def test_lanes_of_one_signature_and_machine_are_run_once(monkeypatch):
-    part = random_lanes(np.random.default_rng(22), load_gpu("gtx480"))
+    part = random_lanes(np.random.default_rng(22), load_gpu("gtx480_perfect"))
     counts = []
 
     def counted(parts, threads):
@@ -159,7 +159,7 @@ def test_a_block_goes_to_the_slot_expected_to_be_free_first():
 
 def test_items_hold_every_instruction_once():
     session = open_session("bitonic_sort", [])
-    gpu = load_gpu("gtx480")
+    gpu = load_gpu("gtx480_perfect")
     trace, table = session.traces.trace(0), session.table(0, gpu)
     warps = warps_of(table, trace, gpu)
     items = cut(table, trace, warps, gpu)
@@ -190,5 +190,7 @@ def test_other_flushes_are_refused():
 def test_near_the_detailed_engine(name):
     """10 %: of these two, bitonic_sort is 7 % off (docs/results.md has means by GPU)."""
     session = open_session(name, [])
-    detailed, occupancy = (abstim.run(session, "gtx480", model=m).totals["cycles"] for m in ("detailed", "occupancy"))
+    detailed, occupancy = (
+        abstim.run(session, "gtx480_perfect", model=m).totals["cycles"] for m in ("detailed", "occupancy")
+    )
     assert occupancy == pytest.approx(detailed, rel=0.1)

@@ -13,7 +13,7 @@ from functional.parser import parse
 from precharacterize import characterize
 from precharacterize.classify import Kind, kind_of, latency_class
 
-PIPELINE = load_gpu("gtx480").pipeline
+PIPELINE = load_gpu("gtx480_perfect").pipeline
 HEAD = """.version 9.0
 .target sm_80
 .address_size 64

@@ -52,7 +52,7 @@ def test_dependent_loads_take_the_references_time_at_every_footprint(scheduler: 
 
 
 def test_real_memory_is_never_faster_than_perfect_memory_for_a_streaming_kernel() -> None:
-    perfect = abstim.run("nn_euclid", "gtx480")
+    perfect = abstim.run("nn_euclid", "gtx480_perfect")
     assert run("nn_euclid").totals["cycles"] > perfect.totals["cycles"]
 
 

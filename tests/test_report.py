@@ -74,7 +74,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     from abstim.gpu.config import load_gpu
 
-    gpus = [load_gpu("gtx480", ["perfect_memory=false"]), load_gpu("gtx480_1sched")]
+    gpus = [load_gpu("gtx480"), load_gpu("gtx480_1sched")]
     runs = [result.to_json() for result in run_many("nn_euclid", gpus)]
     validation = Validation([Comparison("x", "g", v, 1, p, 100) for v, p in (("A", 110), ("B", 95))], ["z: why"])
     sweep(60).to_parquet(folder / "sweep.parquet")

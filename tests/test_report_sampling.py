@@ -24,7 +24,7 @@ from abstim.study.cold_start import cold_start
 from abstim.study.sample import compare, sample
 from functional.errors import InputError
 
-REAL = load_gpu("gtx480", ["perfect_memory=false"])
+REAL = load_gpu("gtx480")
 METHODS = ["photon", "stem", "sieve", "first"]
 
 

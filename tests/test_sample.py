@@ -21,7 +21,7 @@ from functional.errors import InputError
 from functional.suite import ptx_path
 from sampling import Estimate, Part, Profile
 
-REAL = load_gpu("gtx480", ["perfect_memory=false"])
+REAL = load_gpu("gtx480")
 
 
 def streaming(blocks: int):
@@ -201,7 +201,7 @@ def test_an_analysis_made_for_one_gpu_serves_another(monkeypatch, tmp_path) -> N
     assert again.total == first.total and again.functional_fraction <= first.functional_fraction
     (folder,) = (tmp_path / "analyses").iterdir()
     file = (folder / "0").stat().st_ino
-    wider = load_gpu("gtx480", ["perfect_memory=false", "sm_count=30"])
+    wider = load_gpu("gtx480", ["sm_count=30"])
     assert sample(case, wider, "photon").estimate.total < first.total
     assert (folder / "0").stat().st_ino == file  # it is not written again
     (folder / "0").write_bytes(b"damaged")

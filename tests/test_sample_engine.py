@@ -20,7 +20,7 @@ from abstim.study.sample.warp_profiles import EngineFunctional
 from abstim.target.resolve import open_target
 from functional.default_executor import default_executor
 
-REAL = load_gpu("gtx480", ["perfect_memory=false"])
+REAL = load_gpu("gtx480")
 PERFECT = load_gpu("gtx480", [])
 
 

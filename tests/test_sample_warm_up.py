@@ -16,7 +16,7 @@ from abstim.study.sample.sampler import opened
 from abstim.target.resolve import open_target
 from functional.errors import InputError
 
-GPU = load_gpu("gtx480", ["perfect_memory=false"])
+GPU = load_gpu("gtx480")
 
 
 def cycles_of(target, warm_up, launches=None):
@@ -66,7 +66,11 @@ def test_names():
 
 @pytest.mark.parametrize(
     ("gpu", "method", "message"),
-    [("gtx480", "random", "perfect memory"), (GPU, "random", "--method full"), (GPU, "photon", "--method full")],
+    [
+        ("gtx480_perfect", "random", "perfect memory"),
+        (GPU, "random", "--method full"),
+        (GPU, "photon", "--method full"),
+    ],
 )
 def test_what_does_not_go_together_is_refused(gpu, method, message):
     with pytest.raises(InputError, match=message):

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from abstim.cli import main
-from abstim.gpu.config import gpu_names, load_gpu
+from abstim.gpu.config import gpu_names, known_error_of, load_gpu
 from abstim.models import run
 from abstim.study.silicon import COLUMNS, MeasuredTime, TimedKernel, compare_times, read_measured_times, summarise
 from functional.errors import InputError
@@ -66,7 +66,7 @@ def test_a_missing_column_is_named(tmp_path) -> None:
 @pytest.mark.parametrize("name", gpu_names())
 def test_every_answer_says_what_is_known_of_its_error(name) -> None:
     gpu, altered = load_gpu(name), load_gpu(name, ["sm_count=3"])
-    assert "hardware" in gpu.known_error or name in ("fermi_tbpoint", "h200", "mi100", "r9nano")
+    assert "hardware" in gpu.known_error or name in ("fermi_tbpoint", "mi100", "r9nano")
     assert not altered.known_error or altered.known_error.startswith("with values changed, nothing")
 
 
@@ -74,3 +74,10 @@ def test_a_result_without_any_check_says_so() -> None:
     assert "nothing is known" in run("nn_euclid", gpu="fermi_tbpoint").known_error
     altered = run("nn_euclid", "gtx480", ["sm_count=3"])
     assert altered.known_error.count("with values changed") == 1
+
+
+@pytest.mark.parametrize("model", ["occupancy", "analytic"])
+@pytest.mark.parametrize("name", ["v100", "rtx3080", "h200"])
+def test_other_models_say_that_hardware_was_not_compared(model, name) -> None:
+    assert "no time of a kernel was compared" in known_error_of(load_gpu(name), model)
+    assert "% mean" in known_error_of(load_gpu("gtx480"), model)

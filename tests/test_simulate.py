@@ -87,7 +87,7 @@ def test_characterised_and_executed_once_for_every_macro_architecture(launch, mo
 
 def test_overrides_need_a_name(launch):
     with pytest.raises(InputError, match="overrides need a GPU by name"):
-        abstim.run(launch, abstim.load_gpu("gtx480"), ["sm_count=3"])
+        abstim.run(launch, abstim.load_gpu("gtx480_perfect"), ["sm_count=3"])
 
 
 def test_public_names_load_on_demand():

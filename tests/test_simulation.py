@@ -44,7 +44,7 @@ def test_steps_of_any_size_give_the_same_cycles(kind, chunk):
 @pytest.mark.parametrize("threads", [2, 7])
 def test_any_number_of_threads_gives_the_same_cycles(threads):
     inputs, _, _ = inputs_of("nn_euclid", "real")
-    gpus = [load_gpu("gtx480", ["perfect_memory=false", f"sm_count={n}"]) for n in range(8, 16)]
+    gpus = [load_gpu("gtx480", [f"sm_count={n}"]) for n in range(8, 16)]
     blocks = [open_session("nn_euclid").blocks_per_sm(0, gpu) for gpu in gpus]
     alone = [simulate_point(inputs, gpu, n) for gpu, n in zip(gpus, blocks, strict=True)]
     for one, result in zip(alone, simulate(inputs, gpus, blocks, threads=threads), strict=True):

@@ -17,7 +17,7 @@ from abstim.target.resolve import open_target
 from functional.errors import InputError
 from sampling import Profile
 
-REAL, PERFECT = load_gpu("gtx480", ["perfect_memory=false"]), load_gpu("gtx480")
+REAL, PERFECT = load_gpu("gtx480"), load_gpu("gtx480_perfect")
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)

@@ -81,7 +81,7 @@ def test_plot_is_written_or_refused(tmp_path):
 
 
 def test_design_points_are_different_and_begin_with_the_gpu():
-    gpu = load_gpu("gtx480")
+    gpu = load_gpu("gtx480_perfect")
     for count in (1, 64, 1024):
         points = design_points(gpu, count)
         assert points[0] == gpu and len(set(points)) == len(points) == count

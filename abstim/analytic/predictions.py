@@ -13,7 +13,7 @@ from abstim.analytic.kept_programs import kept_programs
 from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, summarize
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, known_error_of
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
@@ -61,16 +61,6 @@ def predict_points(summary: Summary, points: Point) -> Prediction:
     return Prediction(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def known_error_of(gpu: Gpu) -> str:
-    """What has been measured of this model's error on a GPU."""
-    return KNOWN_ERROR
-
-
-KNOWN_ERROR = (
-    "by the formula some 5 to 8 % against the detailed model on GTX 480 (docs/analytic.md); else nothing is known"
-)
-
-
 def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     """Raises InputError for what this model cannot do."""
     if flush != "all":
@@ -93,7 +83,15 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
         summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
     return [
-        run_result(session, gpu, rows, predicting, model="analytic", known_error=KNOWN_ERROR, summarize=summarizing)
+        run_result(
+            session,
+            gpu,
+            rows,
+            predicting,
+            model="analytic",
+            known_error=known_error_of(gpu, "analytic"),
+            summarize=summarizing,
+        )
         for gpu, rows in zip(gpus, found, strict=True)
     ]
 

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from abstim.cli.advise import advise
 from abstim.cli.application import app as application
 from abstim.cli.bench import bench
+from abstim.cli.calibrate import calibrate
 from abstim.cli.characterize import characterize
 from abstim.cli.cold_start import coldstart
 from abstim.cli.explore import explore
@@ -30,7 +32,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    run, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize, validate, bench,
+    run, advise, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize, validate, calibrate, bench,
     import_config, export_trace,
 )  # fmt: skip
 for command in COMMANDS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.bench_sample import bench_sample
-from abstim.cli.options import GpuName, Json, Model, Overrides
+from abstim.cli.options import GpuName, Json, Model, Overrides, refuse_options
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def bench(
 
     `abstim bench --rounds 5 --compare before.json`
 
-    `abstim bench --stage sample --set perfect_memory=false`
+    `abstim bench --stage sample`
     """
+    refuse_options("beside names of benchmarks", group=group and names)
     if "sample" in (stage or ()):
         _only(stage=len(stage or ()) > 1, model=model != "detailed", points=points > 1, rounds=rounds > 1,
               reference=reference, variant=variant, compare=compare)  # fmt: skip
         return bench_sample(names or (), group or (), method or (), gpu, overrides or (), as_json)
-    if method:
-        raise InputError("--method needs --stage sample")
+    refuse_options("without --stage sample and --reference", method=method, variant=variant and not reference)
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json, progress
     from abstim.study import bench as library
@@ -117,7 +117,7 @@ def _only(**others: object) -> None:
 
 
 def _print_rates(found: BenchResult) -> None:
-    from abstim.show.tables import duration, print_table, quantity
+    from abstim.show.tables import duration, on_gpu, print_table, quantity
     from abstim.study.bench import FIGURES
 
     rows = [
@@ -135,7 +135,9 @@ def _print_rates(found: BenchResult) -> None:
     rows += [
         ("geometric mean", s, "", "", "", *(quantity(found.geomean(s, f)) for f in FIGURES)) for s in found.stages()
     ]
-    title = f"{found.gpu}, {found.points} design point{'s' if found.points > 1 else ''}, {found.machine['cpus']} CPUs"
+    title = (
+        f"{on_gpu(found)}, {found.points} design point{'s' if found.points > 1 else ''}, {found.machine['cpus']} CPUs"
+    )
     columns = ("benchmark", "stage", "first", "median", "processor", "thread", "warp", "stepped thr.", "stepped warp")
     print_table(f"{title}; MIPS, represented and stepped", columns, rows, left=2)
 

@@ -36,7 +36,7 @@ def bench_sample(
 
 
 def _print_rows(found: SampleBench) -> None:
-    from abstim.show.tables import duration, print_table
+    from abstim.show.tables import duration, on_gpu, print_table
 
     rows = [
         (
@@ -52,7 +52,7 @@ def _print_rows(found: SampleBench) -> None:
         for each, row in found.rows()
     ]
     columns = ("target", "method", "cycles", "error", "inside", "detailed", "took", "faster")
-    title = f"Beside the full simulation on {found.gpu} (inside: are its cycles in the 95 % interval?)"
+    title = f"Beside the full simulation on {on_gpu(found)}; inside: are its cycles in the 95 % interval?"
     print_table(title, columns, rows, left=2)
 
 

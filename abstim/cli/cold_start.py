@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import (
+    Arguments,
+    Block,
+    DynamicShared,
+    GpuName,
+    Grid,
+    Json,
+    Kernel,
+    Overrides,
+    launched,
+)
 
 if TYPE_CHECKING:
     from abstim.study.cold_start import ColdStart
@@ -16,12 +26,16 @@ def coldstart(
     target: Annotated[str, typer.Argument(help="A suite benchmark, a workload, or a launches.json.")],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
     as_json: Json = False,
 ) -> None:
     """Say what it costs to simulate each launch of a target from empty caches, and what each way to warm up gives back.
 
-    Accuracy is that of a launch's IPC against the launch with the caches as all before it left them. The GPU gets L2
-    and DRAM (`perfect_memory=false`) unless `--set` says otherwise.
+    Accuracy is that of a launch's IPC against the launch with the caches as all before it left them.
 
     Examples:
 
@@ -34,9 +48,10 @@ def coldstart(
     from abstim.show.tables import print_json, progress
     from abstim.study.cold_start import cold_start
 
-    point = load_gpu(gpu, ["perfect_memory=false", *(overrides or ())])
+    point = load_gpu(gpu, overrides or ())
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     with progress(quiet=as_json) as report:
-        found = cold_start(open_session(target, [point], progress=report), point, report)
+        found = cold_start(open_session(opened, [point], progress=report), point, report)
     if as_json:
         print_json(found.to_json())
     else:
@@ -44,7 +59,7 @@ def coldstart(
 
 
 def _print(found: ColdStart) -> None:
-    from abstim.show.tables import print_table
+    from abstim.show.tables import on_gpu, print_table
 
     rows = [
         (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
@@ -52,7 +67,11 @@ def _print(found: ColdStart) -> None:
         for policy in found.policies
     ]  # fmt: skip
     columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
-    print_table(f"{found.target} on {found.gpu}: accuracy of IPC, {len(found.instructions)} launches", columns, rows)
+    print_table(
+        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {len(found.instructions)} launches",
+        columns,
+        rows,
+    )
     classes = ", ".join(f"{least:.0%}: {share:.1%}" for least, share in found.affected.items())
     print(f"Instructions whose IPC flushing changes by {classes}")
     print(f"Lines that the next launch touches too: {_mean(found.forward_reuse)}, ", end="")

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Model, Overrides
+from abstim.cli.options import (
+    Arguments,
+    Block,
+    DynamicShared,
+    GpuName,
+    Grid,
+    Json,
+    Kernel,
+    Model,
+    Overrides,
+    launched,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +47,11 @@ def explore(
     ],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
     define: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,20 +117,26 @@ def explore(
     from abstim.study.explore import explore as run
     from abstim.study.explore import sweep_of
     from abstim.study.explore.exploration import check_format
+    from functional.errors import InputError
 
+    refuse_options("with --strategy grid", points=strategy == "grid" and points, seed=strategy == "grid" and seed)
     if output is not None:
         check_format(output)
     how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model}
     base = load_gpu(gpu, overrides or ())
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
+    opened = [launched(target, kernel, grid, block, arg, dynamic_shared) for target in targets]
     with progress(quiet=as_json) as report:
-        found = run(targets, sweep, progress=report)
+        found = run(opened, sweep, progress=report)
     if output is not None:
         found.save(output)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print(found, top, output)
+    print_json(found.to_json()) if as_json else _print(found, top, output)
+    if not found.timed.any():
+        raise InputError(f"none of {len(found.reasons)} points could be timed" + _first(found.reasons))
+
+
+def _first(reasons: Sequence[str]) -> str:
+    return next((f"; the first: {reason}" for reason in reasons if reason), "")
 
 
 def _print(found: Exploration, top: int, output: Path | None) -> None:
@@ -123,7 +146,7 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
         _print_points(found, top)
         _print_sensitivity(found)
     failed = [reason for reason in found.reasons if reason]
-    for reason in dict.fromkeys(failed[:1]):
+    for reason in failed[:1] if found.timed.any() else ():
         note(f"abstim: {len(failed)} of {len(found.reasons)} points could not be timed; the first: {reason}")
     _print_work(found)
     if output is not None:
@@ -132,7 +155,7 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
 
 def _print_points(found: Exploration, top: int) -> None:
     """The front if there are several objectives, else the best points."""
-    from abstim.show.tables import print_table
+    from abstim.show.tables import on_gpu, print_table
 
     best = found.best()
     several = len(found.objectives) > 1
@@ -140,7 +163,8 @@ def _print_points(found: Exploration, top: int) -> None:
     texts = ", ".join(objective.text for objective in found.objectives)
     columns = _shown_columns(found)
     cells = list(zip(*([values[k] for k in rows] for values in columns.values()), strict=True))
-    print_table("Pareto front" if several else "Best points", list(columns), cells, left=0)
+    kind = "Pareto front" if several else "Best points"
+    print_table(f"{kind} of {on_gpu(found)}", list(columns), cells, left=0)
     print(
         f"{len(rows):,} of {len(best):,} points " + ("on the front" if several else "ordered") + f" by {texts}", end=""
     )
@@ -169,6 +193,7 @@ def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
 
 
 def _print_sensitivity(found: Exploration) -> None:
+    from abstim.gpu.spec import PERFECT
     from abstim.show.tables import print_table, quantity
 
     rows = [
@@ -182,16 +207,11 @@ def _print_sensitivity(found: Exploration) -> None:
     if flat:
         print(f"No effect: {', '.join(flat)}", end="")
         beyond = any(key.startswith(("l2_", "dram_")) for key in flat)
-        print("; L2 and DRAM need --set perfect_memory=false" if beyond and _is_perfect(found) else "")
+        print("; this GPU has perfect memory, without L2 and DRAM" if beyond and found.memory_model == PERFECT else "")
 
 
 def _percent(elasticity: float | None) -> str:
     return "-" if elasticity is None else f"{round(elasticity, 2) + 0.0:+.2f} %"  # no minus before a zero
-
-
-def _is_perfect(found: Exploration) -> bool:
-    gpu = found.points.space.gpu
-    return gpu.spec.perfect_memory and "perfect_memory" not in found.points.columns
 
 
 def _print_work(found: Exploration) -> None:

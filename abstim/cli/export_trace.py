@@ -7,13 +7,26 @@ from typing import Annotated
 
 import typer
 
-from abstim.cli.options import Json
+from abstim.cli.options import (
+    Arguments,
+    Block,
+    DynamicShared,
+    Grid,
+    Json,
+    Kernel,
+    launched,
+)
 
 
 def export_trace(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A suite benchmark or a launches.json.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="A directory without a trace.")],
     xz: Annotated[bool, typer.Option("--xz", help="Compress the kernels: `.traceg.xz`.")] = False,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
     as_json: Json = False,
 ) -> None:
     """Execute a target and write an Accel-Sim trace directory: kernelslist.g, and a .traceg file a launch.
@@ -25,7 +38,7 @@ def export_trace(
     from abstim.target.trace_directory import sass_opcode
     from functional.accelsim import write
 
-    case = open_target(target)
+    case = open_target(launched(target, kernel, grid, block, arg, dynamic_shared))
     with progress(quiet=as_json) as report:
         files = write(case, output, sass_opcode, compress=xz, progress=report)
     total = sum(file.stat().st_size for file in files)

@@ -32,17 +32,31 @@ def gpus(
 
 def _as_json(gpu) -> dict:
     values = {key: {"value": s.value, "source": s.source} for key, s in gpu.settings.items()}
-    return {"title": gpu.title, "known_error": gpu.known_error, "sources": gpu.labels, "values": values}
+    return {
+        "title": gpu.title,
+        "memory_model": gpu.memory_model,
+        "known_error": gpu.known_error,
+        "sources": gpu.labels,
+        "values": values,
+    }
 
 
 def _print_list(gpus) -> None:
     from abstim.show.tables import print_table
 
     rows = [
-        (g.name, g.title, g.spec.sm_count, g.spec.schedulers_per_sm, g.spec.scheduler, g.spec.core_clock_hz / 1e6)
+        (
+            g.name,
+            g.title,
+            g.spec.sm_count,
+            g.spec.schedulers_per_sm,
+            g.spec.scheduler,
+            g.spec.core_clock_hz / 1e6,
+            g.memory_model,
+        )
         for g in gpus
     ]
-    print_table("", ("GPU", "what", "SMs", "schedulers", "policy", "MHz"), rows, left=2)
+    print_table("", ("GPU", "what", "SMs", "schedulers", "policy", "MHz", "memory"), rows, left=2)
 
 
 def _print_one(gpu) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from functional.case import Case
 
 GpuNames = Annotated[
     list[str],
@@ -19,7 +23,7 @@ Overrides = Annotated[
         "--set", metavar="KEY=VALUE", help="Change a value of the GPU (keys: `abstim gpus gtx480`); repeatable."
     ),
 ]
-_PTX = "A .ptx target"
+_PTX = "A .ptx or .cu target"
 Kernel = Annotated[str, typer.Option(help="Entry to launch, if there are several.", rich_help_panel=_PTX)]
 Grid = Annotated[str, typer.Option(help="Thread blocks: `64`, `64x64`, `8x8x8`.", rich_help_panel=_PTX)]
 Block = Annotated[str, typer.Option(help="Threads a block, likewise.", rich_help_panel=_PTX)]
@@ -51,3 +55,27 @@ Model = Annotated[
         help="Every stage of the GPU (detailed), what warps wait for (occupancy), or a formula (analytic).",
     ),
 ]
+
+
+def launched(
+    target: str, kernel: str, grid: str, block: str, arguments: list[str] | None, dynamic_shared_bytes: int
+) -> Callable[[], Case]:
+    """A target with the launch that the options say, opened when it is asked for (`resolve`)."""
+
+    def opened() -> Case:
+        from abstim.target.resolve import resolve
+
+        return resolve(
+            target, kernel=kernel, grid=grid, block=block, arguments=arguments or (),
+            dynamic_shared_bytes=dynamic_shared_bytes,
+        )  # fmt: skip
+
+    return opened
+
+
+def refuse_options(why: str, **given: object) -> None:
+    """Raises InputError for options that were given and would have no effect; a default is falsy."""
+    from functional.errors import InputError
+
+    if named := [f"--{name.replace('_', '-')}" for name, value in given.items() if value]:
+        raise InputError(f"{', '.join(named)}: no effect {why}")

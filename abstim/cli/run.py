@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,14 +18,17 @@ from abstim.cli.options import (
     Kernel,
     Model,
     Overrides,
+    launched,
+    refuse_options,
 )
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
+    from abstim.progress import Progress
+    from abstim.session.hot_spots import HotSpot
     from abstim.session.result import RunResult
     from abstim.session.session import Session
-
-MOST_ROWS = 250  # launches of a target that are printed one by one
+    from abstim.study.baseline import Baseline
 
 
 def run(
@@ -34,7 +36,7 @@ def run(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx file, a folder of `abstim trace`, "
+            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx or .cu file, a folder of `abstim trace`, "
             "or an Accel-Sim trace directory.",
         ),
     ],
@@ -62,6 +64,26 @@ def run(
         ),
     ] = False,
     model: Model = "detailed",
+    limits: Annotated[
+        bool,
+        typer.Option(
+            "--limits",
+            help="Find what limits it by making each resource twice as fast, one at a time: some twenty timings more. "
+            "Without it the limit is an estimate.",
+        ),
+    ] = False,
+    hot: Annotated[
+        bool,
+        typer.Option(
+            "--hot",
+            help="Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line: stalls, "
+            "misses, sectors a request, bank conflicts.",
+        ),
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="JSON", help="Also compare with what `abstim run --json` printed earlier."),
+    ] = None,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -79,42 +101,67 @@ def run(
 
     `abstim run hotspot --gpu gtx480 --set schedulers_per_sm=1`
 
-    `abstim run hotspot --gpu gtx480_1sched --gpu gtx480`
+    `abstim run hotspot --gpu gtx480 --gpu rtx3070`
+
+    `abstim run hotspot --limits`
+
+    `abstim run hotspot --hot`
 
     `abstim run hotspot --timeline hotspot-timeline.json`
 
-    `abstim run hotspot --model analytic --set perfect_memory=false`
+    `abstim run hotspot --model analytic`
 
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
-    from functools import partial
-
     from abstim.cli.prechecks import prechecked
     from abstim.gpu.config import load_gpu
-    from abstim.models import open_for, run_many
-    from abstim.show.tables import print_json, print_printf, progress
+    from abstim.models import open_for
+    from abstim.session.hot_spots import hot_spots
+    from abstim.show.tables import print_json, progress
+    from abstim.study.baseline import compare, read_baseline
     from abstim.target.executors import chosen_executor
-    from abstim.target.resolve import resolve
 
+    _refuse_what_has_no_effect(gpu, model, limits, hot, timeline)
+    refuse_options("with several GPUs", against=against and len(gpu) > 1)
+    old = read_baseline(against) if against else None
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
-    opened = partial(
-        resolve, target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
-    )
-    case = prechecked(opened, check, strict)
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     with progress(quiet=as_json) as report:
         session = open_for(
-            model, case, gpus, executor=chosen_executor(strict=True) if strict else None,
+            model, prechecked(opened, check, strict), gpus, executor=chosen_executor(strict=True) if strict else None,
             instruction_budget=instruction_budget, flush=flush, progress=report,
         )  # fmt: skip
-        results = run_many(session, gpus, model=model, flush=flush, progress=report)
-    if as_json:
-        print_json(results[0].to_json() if len(results) == 1 else _runs(results))
-    else:
-        print_printf(results[0].printf)
-        _print_run(results[0]) if len(results) == 1 else _print_comparison(results)
+        results = _results(session, gpus, model, limits, flush, report)
+        spots = hot_spots(session, gpus[0], flush, report) if hot else []
+    beside = compare(old, results[0]) if old else None
+    print_json(_as_json(results, spots, beside)) if as_json else _print(results, spots, beside)
     if timeline is not None:
         _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)
+
+
+def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: bool, timeline: Path | None) -> None:
+    from functional.errors import InputError
+
+    of_one_gpu = {"--hot": hot, "--timeline": timeline is not None}
+    for option, given in ({"--limits": limits} | of_one_gpu).items():
+        if given and model != "detailed":
+            raise InputError(f"{option} is of the detailed model; leave out --model {model}")
+    for option, given in of_one_gpu.items():
+        if given and len(gpus) > 1:
+            raise InputError(f"{option} is of one GPU, and {len(gpus)} were given; choose one")
+
+
+def _results(
+    session: Session, gpus: list[Gpu], model: str, limits: bool, flush: str, report: Progress
+) -> list[RunResult]:
+    from abstim.models import run_many
+
+    if not limits:
+        return run_many(session, gpus, model=model, flush=flush, progress=report)
+    from abstim.study.counterfactual import counterfactual
+
+    return counterfactual(session, gpus, flush, report)
 
 
 def _write_timeline(path: Path, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:
@@ -129,144 +176,31 @@ def _write_timeline(path: Path, session: Session, gpu: Gpu, flush: str, quiet: b
         note(said)
 
 
-def _runs(results: list[RunResult]) -> dict[str, Any]:
-    return {"kind": "runs", "runs": [result.to_json() for result in results]}
+def _print(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None) -> None:
+    from abstim.cli.hot_tables import print_hot
+    from abstim.cli.run_tables import print_baseline, print_results
+
+    print_results(results)
+    if beside:
+        print_baseline(beside)
+    if spots:
+        print_hot(spots)
 
 
-def _print_run(result: RunResult) -> None:
-    from abstim.show.tables import duration, quantity
-
-    total, first = result.totals, result.launches[0]
-    if len(result.launches) > MOST_ROWS:
-        _print_kernels(result)
-    else:
-        _print_launches(result)
-    if first.issue_slots:
-        _print_slots(result)
-        if len(result.launches) <= MOST_ROWS:
-            _print_memory(result)
-    else:
-        _print_bounds(result)
-    print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
-    print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
-    print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
-    if first.timed_code != "PTX":
-        made, matched = first.machine_code_share, first.matched_access_share
-        print(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
-    print(fill(f"Error on this GPU: {result.known_error}", 80))
-    print("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
-
-
-def _print_kernels(result: RunResult) -> None:
-    """A row a kernel, where there are too many launches to read."""
-    from abstim.show.tables import duration, print_table
-
-    groups: dict[str, list] = {}
-    for launch in result.launches:
-        groups.setdefault(launch.kernel, []).append(launch)
-    rows = []
-    for kernel, launches in groups.items():
-        cycles, seconds = sum(x.cycles for x in launches), sum(x.seconds for x in launches)
-        ipc = sum(x.thread_instructions for x in launches) / cycles
-        rows.append((kernel, len(launches), cycles, duration(seconds), ipc))
-    title = f"{result.target} on {result.gpu}, {len(result.launches):,} launches (--json has each)"
-    print_table(title, ("kernel", "launches", "cycles", "time", "IPC"), rows)
-
-
-def _print_launches(result: RunResult) -> None:
-    from abstim.show.tables import duration, print_table
-
-    rows = [
-        (
-            _name(launch),
-            "x".join(map(str, launch.grid)),
-            "x".join(map(str, launch.block)),
-            launch.cycles,
-            duration(launch.seconds),
-            launch.ipc,
-            f"{launch.occupancy:.0%}",
-            f"{launch.blocks_per_sm} ({launch.occupancy_limiter})",
-        )
-        for launch in result.launches
-    ]
-    columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
-    print_table(f"{result.target} on {result.gpu}", columns, rows, left=1)
-
-
-def _name(launch) -> str:
-    return f"{launch.launch} {launch.kernel}" + (f" ({launch.label})" if launch.label else "")
-
-
-def _print_slots(result: RunResult) -> None:
-    from abstim.session.result import SLOT_REASONS
-    from abstim.show.tables import print_table
-
-    slots = {reason: sum(launch.issue_slots[reason] for launch in result.launches) for reason in SLOT_REASONS}
-    total = max(1, sum(slots.values()))
-    names = [reason.replace("_", " ") for reason in SLOT_REASONS]
-    print_table("Issue slots", names, [[f"{count / total:.1%}" for count in slots.values()]], left=0)
-
-
-def _rate(launch, cache: str) -> str:
-    found = launch.memory.get(f"{cache}_hit_rate")
-    return "-" if found is None else f"{found:.1%}"
-
-
-def _print_memory(result: RunResult) -> None:
-    from abstim.show.tables import print_table
-
-    rows = [
-        (
-            launch.launch,
-            *(_rate(launch, cache) for cache in ("l1d", "const", "l1i", "l2")),
-            f"{launch.memory['l2_bytes'] / 1024:,.0f} KiB",
-            f"{(launch.memory['dram_read_bytes'] + launch.memory['dram_write_bytes']) / 1024:,.0f} KiB",
-            f"{launch.memory['dram_use']:.0%}",
-            launch.limit,
-        )
-        for launch in result.launches
-    ]
-    columns = ("launch", "L1D hits", "const", "L1I", "L2 hits", "to L2", "to DRAM", "DRAM use", "limited by")
-    print_table("Memory", columns, rows, left=1)
-
-
-def _print_bounds(result: RunResult) -> None:
-    """Of the analytic model: what limits each launch, hit rates, traffic."""
-    from abstim.show.tables import print_table
-
-    columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", "DRAM bytes")
-    print_table("Limits", columns, [_bound_row(launch) for launch in result.launches], left=2)
-
-
-def _bound_row(launch):
-    second = sorted(launch.bounds_cycles.values())[-2] / max(1.0, launch.bounds_cycles[launch.limit])
-    rates = [_rate(launch, cache) for cache in ("l1d", "l2")]
-    return (_name(launch), launch.limit, f"{second:.0%}", *rates, launch.memory["dram_read_bytes"])
-
-
-def _print_comparison(results: list[RunResult]) -> None:
-    """One row a GPU, the first one the yardstick."""
-    from abstim.show.tables import duration, print_table
-
-    first = results[0].totals["cycles"]
-    rows = [
-        (
-            r.gpu,
-            int(r.totals["cycles"]),
-            duration(r.totals["seconds"]),
-            r.totals["ipc"],
-            f"{first / r.totals['cycles']:.2f}x",
-        )
-        for r in results
-    ]
-    launches = len(results[0].launches)
-    title = f"{results[0].target} ({launches} launch{'es' if launches > 1 else ''})"
-    print_table(title, ("GPU", "cycles", "time", "IPC", f"speed against {results[0].gpu}"), rows)
+def _as_json(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None) -> dict[str, Any]:
+    if len(results) == 1:
+        hot = {"hot": [spot.to_json() for spot in spots]} if spots else {}
+        return results[0].to_json() | hot | ({"against": beside.to_json()} if beside else {})
+    mixed = len({result.memory_model for result in results}) > 1
+    return {"kind": "runs", "mixed_memory_models": mixed, "runs": [result.to_json() for result in results]}
 
 
 def _report_outputs(result: RunResult, check: bool) -> None:
+    from functional.errors import InputError
     from functional.terminal import note
 
+    if check and not result.outputs:
+        raise InputError(f"--check: nothing of {result.target} was checked; it has no expected outputs")
     wrong = [output for output in result.outputs or () if output.mismatches]
     for output in wrong:
         note(f"abstim: output {output.message}")

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Model, Overrides
+from abstim.cli.options import (
+    Arguments,
+    Block,
+    DynamicShared,
+    GpuName,
+    Grid,
+    Json,
+    Kernel,
+    Model,
+    Overrides,
+    launched,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from abstim.study.sample import Comparison, SampleResult
@@ -24,6 +37,11 @@ def sample(
     ],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,11 +117,11 @@ def sample(
 
     Examples:
 
-    `abstim sample spmv_csr --set perfect_memory=false`
+    `abstim sample spmv_csr`
 
     `abstim sample gaussian_elimination --method pks`
 
-    `abstim sample resnet18 --method stem --inside pkp --set perfect_memory=false`
+    `abstim sample resnet18 --method stem --inside pkp`
 
     `abstim sample resnet50 --model occupancy --gpu qv100`
 
@@ -115,53 +133,57 @@ def sample(
     from abstim.study.sample.files import known_from, write_selection
 
     names = method or []
-    _check(names, compare, plot is not None, bool(profile or light_profile),
-           select_only and (bool(inside) or model != "detailed"))  # fmt: skip
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
+    _check(names, compare, plot is not None, bool(profile or light_profile))
+    if select_only:
+        unused = {"inside": inside, "compare": compare, "warm_up": warm_up, "partial_functional": partial_functional,
+                  "model": model != "detailed"}  # fmt: skip
+        shape = {"kernel": kernel, "grid": grid, "block": block, "arg": arg, "dynamic_shared": dynamic_shared}
+        refuse_options("with --select-only", **unused, **shape)
+    else:
+        refuse_options("without --select-only", output=output)
     known = known_from(profile, light_profile)
+    options: dict[str, Any] = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial_functional}
     with progress(quiet=as_json) as report:
         if select_only:
             written = write_selection(target, gpu, overrides or (), (names or ["pks"])[0], known, output, report)
-            _say_written(written, as_json)
-            return
+            return _say_written(written, as_json)
+        options["progress"] = report
         if compare:
-            everything = _compare(
-                target, gpu, overrides, names, model, inside, warm_up, partial_functional, plot, report
-            )
+            show: Callable[[Any], None] = _print_comparison
+            found = _compare(opened, gpu, overrides, names, plot, options)
         else:
-            from abstim.study.sample import sample as run
-
-            one = run(target, gpu, (names or [""])[0], overrides or (), model=model, inside=inside, warm_up=warm_up,
-                      known=known, partial=partial_functional, progress=report)  # fmt: skip
-    if as_json:
-        print_json(everything.to_json() if compare else one.to_json())
-    elif compare:
-        _print_comparison(everything)
-    else:
-        _print_sample(one)
+            show = _print_sample
+            found = _sample(opened, gpu, overrides, names, known, options)
+    print_json(found.to_json()) if as_json else show(found)
 
 
-def _check(names: list[str], compare: bool, plot: bool, profiles: bool, of_nothing: bool) -> None:
+def _sample(target, gpu, overrides, names, known, options) -> Any:
+    from abstim.study.sample import sample
+
+    return sample(target, gpu, (names or [""])[0], overrides or (), known=known, **options)
+
+
+def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
     from functional.errors import InputError
 
     wrong = {
         "several methods need --compare": len(names) > 1 and not compare,
         "--plot needs --compare": plot and not compare,
         "--compare makes its own profile; leave out --profile and --light-profile": compare and profiles,
-        "--select-only simulates nothing; leave out --inside and --model": of_nothing,
     }
     for message, is_so in wrong.items():
         if is_so:
             raise InputError(message)
 
 
-def _compare(target, gpu, overrides, names, model, inside, warm_up, partial, plot, report) -> Comparison:
+def _compare(target, gpu, overrides, names, plot, options) -> Any:
     from abstim.study.sample import compare
     from abstim.study.sample.plot import check, draw
 
     if plot is not None:
         check(plot)
-    options = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial}
-    found = compare(target, gpu, names, overrides or (), progress=report, **options)
+    found = compare(target, gpu, names, overrides or (), **options)
     if plot is not None:
         draw(found, plot)
     return found
@@ -182,7 +204,7 @@ def _print_sample(result: SampleResult) -> None:
     from textwrap import fill
 
     from abstim.show.parts import by_way
-    from abstim.show.tables import duration, print_table, quantity
+    from abstim.show.tables import duration, on_gpu, print_table, quantity
 
     estimate = result.estimate
     half = f"+-{estimate.relative_half_width:.2%}"
@@ -198,7 +220,7 @@ def _print_sample(result: SampleResult) -> None:
         rows += [("projected hit rates", ", ".join(known) or "none"), ("DRAM use", f"{result.memory['dram_use']:.0%}")]
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
-    print_table(f"{result.target} on {result.gpu}, {result.method}", ("", ""), rows, left=2)
+    print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
     print(fill(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}", 80))
     ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
     found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
@@ -213,7 +235,7 @@ _BASIS = {
 
 
 def _print_comparison(found: Comparison) -> None:
-    from abstim.show.tables import duration, print_table
+    from abstim.show.tables import duration, on_gpu, print_table
 
     rows = [
         (
@@ -230,4 +252,4 @@ def _print_comparison(found: Comparison) -> None:
         for row in found.rows()
     ]
     columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", "faster", "timing")
-    print_table(f"{found.full.target} on {found.full.gpu}, {len(found.cycles)} launches", columns, rows)
+    print_table(f"{found.full.target} on {on_gpu(found.full)}, {len(found.cycles)} launches", columns, rows)

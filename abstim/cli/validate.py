@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from abstim.cli.options import Json, Model
+from abstim.cli.options import Json, Model, refuse_options
 
 
 def validate(
@@ -21,6 +21,9 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Also draw predicted against measured cycles (.svg, .png, .pdf)."),
     ] = None,
+    measured_by: Annotated[
+        str, typer.Option(metavar="NAME", help="What measured them, as the plot names it: a simulator, a GPU.")
+    ] = "reference",
     flush: Annotated[
         str,
         typer.Option(metavar="all|none", help="Which rows of the table: caches invalidated before launches, or kept."),
@@ -59,19 +62,23 @@ def validate(
 
     `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
     """
+    from abstim.study import validate as library
+    from functional.errors import InputError
+
+    alone = {"reference": reference, "variant": variant, "group": group, "plot": plot, "flush": flush != "all"}
     if points:
+        refuse_options("with --points", silicon=silicon, **alone)
         _rank(benchmark or [], points, "analytic" if model == "detailed" else model, as_json)
         return
     if silicon is not None:
+        refuse_options("with --silicon", benchmark=benchmark, model=model != "detailed", **alone)
         _silicon(silicon, programs, as_json)
         return
     from abstim.show.tables import print_json, progress
-    from abstim.study import validate as library
-    from functional.errors import InputError
-    from functional.terminal import note
 
+    refuse_options("without --silicon", programs=programs != Path())
     if reference is None:
-        raise InputError("validate needs --reference CSV, or --points COUNT with --benchmark")
+        raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
     if flush not in library.TABLE_FLUSHES:
         raise InputError(f"--flush {flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
     table = library.read_reference(reference, flush)
@@ -79,14 +86,15 @@ def validate(
     with progress(quiet=as_json) as report:
         found = library.validate(chosen, report, model, flush)
     found.skipped[:0] = skipped
-    if plot is not None:
-        library.plot(found, plot)
-    if as_json:
-        print_json(found.to_json())
-        return
-    for line in found.skipped:
-        note(f"skipped: {line}")
-    _print(found)
+    if plot is not None and found.comparisons:
+        library.plot(found, plot, measured_by)
+    print_json(found.to_json()) if as_json else _print(found)
+    if not found.comparisons:
+        raise InputError(f"{reference}: nothing was compared, {len(found.skipped)} skipped" + _why(found.skipped))
+
+
+def _why(skipped: list[str]) -> str:
+    return f"; the first: {skipped[0]}" if skipped else ": the table has no row of this --flush"
 
 
 def _silicon(table: Path, programs: Path, as_json: bool) -> None:
@@ -146,7 +154,12 @@ def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None
 
 def _print(found) -> None:
     from abstim.show.tables import print_table
+    from functional.terminal import note
 
+    for line in found.skipped:
+        note(f"skipped: {line}")
+    if not found.comparisons:
+        return
     rows = [
         (c.benchmark, c.group, c.variant, c.launches, c.measured_cycles, c.predicted_cycles, f"{c.error:+.2%}")
         for c in found.comparisons
@@ -156,6 +169,7 @@ def _print(found) -> None:
     summaries = [
         (
             s.variant,
+            s.memory_model,
             s.group,
             s.worst,
             s.benchmarks,
@@ -164,8 +178,8 @@ def _print(found) -> None:
         )
         for s in found.summaries()
     ]
-    heads = ("variant", "group", "worst", "benchmarks", "mean", "median", "max", "correlation")
-    print_table("Absolute errors", heads, summaries, left=3)
+    heads = ("variant", "memory", "group", "worst", "benchmarks", "mean", "median", "max", "correlation")
+    print_table("Absolute errors", heads, summaries, left=4)
     _print_relative(found)
 
 

@@ -27,8 +27,23 @@ def scrambled(block):
 
 
 @jit
+def spread_slice_of(m, line):
+    """The same where each run of as many blocks as there are slices goes round all of them, from one that looks
+    random."""
+    count, low = m.channels * m.slices_per_channel, line & ((1 << m.slice_log2) - 1)
+    block = line >> m.slice_log2
+    rest = block // count
+    number = (block + scrambled(rest)) % count
+    channel, in_slice = number // m.slices_per_channel, (rest << m.slice_log2) | low
+    local = ((rest * m.slices_per_channel + number % m.slices_per_channel) << m.slice_log2) | low
+    return number, channel, local, in_slice
+
+
+@jit
 def slice_of(m, line):
     """(slice, channel, line number in the channel, line number in the slice) of a line."""
+    if m.slice_spread:
+        return spread_slice_of(m, line)
     block = line >> m.interleave_log2
     channel, rest = block % m.channels, block // m.channels
     local = (rest << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
@@ -52,13 +67,29 @@ def l2_set_of(m, in_slice):
 
 
 @jit
+def row_of(m, local):
+    """The DRAM row of a line by its number in the channel."""
+    return local >> m.row_log2
+
+
+@jit
 def bank_of(m, local):
     """The DRAM bank, of its channel's, of a line by its number in the channel."""
     bank = ((local >> m.bank_log2) << 1) | ((local >> m.slice_log2) & 1)
+    if m.slice_spread:
+        bank += scrambled(row_of(m, local))
     return bank % m.dram_banks
 
 
 @jit
-def row_of(m, local):
-    """The DRAM row of a line by its number in the channel."""
-    return local >> m.row_log2
+def partition_of_slice(m, number):
+    """The part of L2 that a slice belongs to."""
+    return number * m.l2_partitions // (m.channels * m.slices_per_channel)
+
+
+@jit
+def near_slice_of(m, number, sm):
+    """The slice of an SM's own part of L2 that stands for slice `number`."""
+    count = m.channels * m.slices_per_channel
+    own = sm * m.l2_partitions // m.sm_count
+    return (number + (own - partition_of_slice(m, number)) * (count // m.l2_partitions)) % count

@@ -63,7 +63,7 @@ def notice(c, w, time):
     sm.block_live[block] -= 1
     if sm.block_live[block] == 0:
         c.record.blocks[sm.block_position[block]].retire_cycle = time
-        free_slot(sm, block, time)
+        free_slot(sm, block, time + c.machine.block_launch)
     if sm.live == 0:
         sm.idle_reason[:] = EMPTY
 

@@ -77,7 +77,8 @@ def machine_of(
         "sector_coalescing": spec.coalescing == "sector",
         "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
         "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
-        "atomic_cycles": params.atomic_latency_cycles,
+        "atomic_cycles": params.atomic_latency_cycles, "block_launch": params.block_launch_cycles,
+        "posted_stores": spec.posted_stores and not spec.perfect_memory,
         "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": table.register_count,
         "ring": ring_cycles(gpu, table),
     }  # fmt: skip
@@ -137,6 +138,8 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
         "inject_queue": spec.inject_queue_flits, "switch_queue": spec.crossbar_queue_flits,
         "switch_repeats": spec.crossbar_repeats, "slice_random": spec.l2_slice_index == "random",
+        "slice_spread": spec.l2_slice_index == "spread", "l2_partitions": spec.l2_partitions,
+        "l2_partition": max(1, params.l2_partition_cycles), "dram_requests": spec.dram_requests or NEVER,
         "channels": spec.dram_channels, "slices_per_channel": spec.l2_slices_per_channel,
         "interleave_log2": _log2(spec.channel_interleave_bytes // LINE_BYTES),
         "slice_log2": _log2(spec.slice_interleave_bytes // LINE_BYTES),

@@ -184,6 +184,8 @@ def accept(gpu, h, time):
     shared = gpu.shared
     m, channels, slices, rows = shared.machine, shared.channels, shared.slices, shared.requests.rows
     state = channels.state[h]
+    if channels.delayed[h].count + state.pending >= m.dram_requests:
+        return
     for k in range(m.slices_per_channel):
         part = (state.turn + 1 + k) % m.slices_per_channel
         n = h * m.slices_per_channel + part

@@ -161,9 +161,12 @@ def _new_switch(zeros: Zeros, inputs: int, outputs: int) -> Switch:
 
 def _new_slices(zeros: Zeros, m: np.ndarray, slices: int) -> Slices:
     ring = 1 << int(2 * m["slice_delay"] + 64).bit_length()
-    delayed, asking, missing, to_dram, from_dram, filled, replying = (zeros(slices, dtype=QUEUE) for _ in range(7))
+    delayed, asking, crossing, missing, to_dram, from_dram, filled, replying = (
+        zeros(slices, dtype=QUEUE) for _ in range(8)
+    )
     found = Slices(
-        zeros(slices, dtype=SLICE), zeros(slices), delayed, asking, missing, to_dram, from_dram, filled, replying,
+        zeros(slices, dtype=SLICE), zeros(slices), delayed, asking, crossing, missing, to_dram, from_dram, filled,
+        replying,
         zeros(slices, ring),
     )  # fmt: skip
     found.wake[:] = NEVER

@@ -114,6 +114,8 @@ def issue(c, w, time):
     if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1 if result < NEVER else NEVER
     else:
+        if kind == FENCE and c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
+            settle(sm, w, time + c.machine.slice_delay + c.machine.hit_delay)
         sm.not_before[w] = sm.drained[w] if kind == FENCE else (time + row.stall if row.stall > 1 else 0)
         if kind == FENCE and sm.outstanding[w]:
             sm.fenced |= bit(w)

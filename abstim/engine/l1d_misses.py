@@ -142,9 +142,14 @@ def load(context, line, sectors, place, time):
 
 @jit
 def store_below(c, line, sectors, place, time):
-    """A store goes on to L2, which acknowledges each sector."""
+    """A store goes on to L2, which acknowledges each sector; nobody waits for that of a posted one."""
     sectors = segment(sectors)
     access = c.l1d.accesses[place - 1]
+    if c.machine.posted_stores:
+        access.l2_accesses += sectors_in(sectors)
+        send_miss(c, line, sectors, WRITE, NOBODY, 0, time)
+        finish(c, place, time, time)
+        return
     access.waiting += sectors_in(sectors) - 1
     access.l2_accesses += sectors_in(sectors)
     send_miss(c, line, sectors, WRITE, TO_ACCESS, place, time)

@@ -69,7 +69,9 @@ def place_line(gpu, n, request, k, time):
 
 @jit
 def count(gpu, request, missed):
-    """An access, for the statistics."""
+    """An access, for the statistics; one of the other part of L2 has been counted there."""
+    if request.slice != request.near:
+        return
     sm = gpu.sms[request.sm]
     sm.l2_accesses += 1
     sm.l2_misses += missed
@@ -83,9 +85,14 @@ def occupy(m, state, units, time):
 
 @jit
 def reply(gpu, n, place):
-    """A request is answered; what nobody waits for ends here."""
+    """A request is answered; what nobody waits for ends here. What the other part of L2 asked for goes there."""
     shared = gpu.shared
     request = shared.requests.rows[place - 1]
+    if n != request.near:
+        request.slice = request.near
+        append(shared.requests.rows, shared.slices.from_dram[request.near], place)
+        shared.slices.wake[request.near] = min(shared.slices.wake[request.near], shared.slices.wake[n])
+        return
     if request.who == NOBODY:
         gpu.sms[request.sm].in_flight -= 1
         give_back(shared.requests, place)
@@ -174,7 +181,7 @@ def miss(gpu, n, place, k, first, time):
     use(l2, k)
     slices.state[n].mshrs_used += 1
     count(gpu, request, True)
-    gpu.sms[request.sm].dram_reads += 1
+    gpu.sms[request.sm].dram_reads += request.home == n
     request.from_dram = 1
     request.bank, request.row = bank_of(m, request.local), row_of(m, request.local)
     take(shared.requests.rows, slices.asking[n])
@@ -235,10 +242,24 @@ def send_reply(gpu, n, time):
 
 
 @jit
-def pass_misses(gpu, n):
-    """A miss goes on to the queue in front of DRAM. Returns if one did."""
+def cross(shared, place, time):
+    """A miss of a line that lies in the other part of L2 goes there."""
+    rows, slices = shared.requests.rows, shared.slices
+    request = rows[place - 1]
+    request.slice, request.due = request.home, time + shared.machine.l2_partition
+    append(rows, slices.crossing[request.home], place)
+    slices.wake[request.home] = min(slices.wake[request.home], request.due)
+
+
+@jit
+def pass_misses(gpu, n, time):
+    """A miss goes on to the queue in front of DRAM, or to the other part of L2. Returns if one did the former."""
     shared = gpu.shared
     if shared.slices.missing[n].count == 0 or shared.slices.to_dram[n].count >= shared.machine.l2_queue:
+        return False
+    first = shared.requests.rows[shared.slices.missing[n].first - 1]
+    if first.kind != EVICTED and first.home != n:
+        cross(shared, take(shared.requests.rows, shared.slices.missing[n]), time)
         return False
     append(shared.requests.rows, shared.slices.to_dram[n], take(shared.requests.rows, shared.slices.missing[n]))
     return True
@@ -255,6 +276,15 @@ def take_in(gpu, n, time):
         if slices.asking[n].count >= m.l2_queue:
             return
         append(rows, slices.asking[n], take(rows, slices.delayed[n]))
+
+
+@jit
+def take_in_crossing(gpu, n, time):
+    """One request of the other part of L2, whose way is over, comes into the slice's queue."""
+    shared = gpu.shared
+    slices, rows = shared.slices, shared.requests.rows
+    if rows[slices.crossing[n].first - 1].due <= time and slices.asking[n].count < shared.machine.l2_queue:
+        append(rows, slices.asking[n], take(rows, slices.crossing[n]))
 
 
 @jit
@@ -279,7 +309,10 @@ def next_turn(slices, rows, n, time):
         or slices.from_dram[n].count or slices.missing[n].count
     ):  # fmt: skip
         return time + 1
-    return max(time + 1, rows[slices.delayed[n].first - 1].due) if slices.delayed[n].count else NEVER
+    following = rows[slices.delayed[n].first - 1].due if slices.delayed[n].count else NEVER
+    if slices.crossing[n].count:
+        following = min(following, rows[slices.crossing[n].first - 1].due)
+    return max(time + 1, following)
 
 
 @outlined
@@ -293,9 +326,11 @@ def advance_slice(gpu, n, time):
         reply(gpu, n, take(rows, slices.filled[n]))
     if slices.from_dram[n].count:
         fill(gpu, n, take(rows, slices.from_dram[n]))
-    passed = pass_misses(gpu, n)
+    passed = pass_misses(gpu, n, time)
     answer(gpu, n, time)
     take_in(gpu, n, time)
+    if slices.crossing[n].count:
+        take_in_crossing(gpu, n, time)
     if slices.asking[n].count + SECTORS > m.l2_queue:  # a packet may hold as many
         slices.held[n, (time + 1) & (slices.held.shape[1] - 1)] = time + 1
     slices.wake[n] = next_turn(slices, rows, n, time)

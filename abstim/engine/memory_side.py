@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.address_map import slice_of
+from abstim.engine.address_map import near_slice_of, slice_of
 from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
 from abstim.engine.l2 import advance_slice
 from abstim.engine.queues import append, new_request, take
 from abstim.engine.rules import SECTORS
-from abstim.engine.state import NEVER
+from abstim.engine.state import NEVER, READ
 from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, remove
 from abstim.engine.warp_slots import ONE, lowest
 from functional.disk.compile import jit, outlined
@@ -31,6 +31,7 @@ def into_slice(shared, place, time):
                 request.line, request.kind, request.sm, request.who = packet.line, packet.kind, packet.sm, packet.who
                 request.place, request.slice, request.local = packet.place, n, packet.local
                 request.in_slice, request.from_dram = packet.in_slice, 0
+                request.home, request.near = packet.home, packet.near
             request.sectors = 1 << j
             request.due = time + m.slice_delay
             append(rows, slices.delayed[n], each)
@@ -168,4 +169,6 @@ def exchange(gpu, until):
 def address(m, request):
     """Where the line of a request lies."""
     number, _, local, in_slice = slice_of(m, request.line)
-    request.slice, request.output, request.local, request.in_slice = number, number, np.int64(local), np.int64(in_slice)
+    near = near_slice_of(m, number, request.sm) if m.l2_partitions > 1 and request.kind == READ else number
+    request.home, request.near = number, near
+    request.slice, request.output, request.local, request.in_slice = near, near, np.int64(local), np.int64(in_slice)

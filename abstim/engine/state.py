@@ -56,15 +56,19 @@ MACHINE = record(
     "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
     "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypassed",
     "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
-    "sector_coalescing", "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
+    "sector_coalescing", "block_launch", "posted_stores",
+    "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
     "l1i_miss_cycles",
     "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
     "packet_bytes", "inject_queue", "switch_queue", "switch_repeats",
     "window_cycles", "slice_delay", "hit_delay", "miss_delay",  # pure delays: before a slice, and of replies to an SM
+    "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
+    "slice_spread", "l2_partitions",
     "l2_sets", "l2_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2",
-    "dram_banks", "bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_delay", "two_commands", "burst_sectors",
+    "dram_banks", "bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_requests",
+    "dram_delay", "two_commands", "burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
     "burst", "group_burst", "row_to_row", "row_active", "row_cycle", "precharge", "row_to_read", "row_to_write",
     "read_data", "write_data", "read_to_write", "write_to_read", "write_to_precharge", "read_to_precharge",
@@ -233,6 +237,7 @@ class L1D(NamedTuple):
 
 REQUEST = record(  # from an SM to L2 and back, or from L2 to DRAM
     "line", "sectors", "kind", "sm", "who", "place", "due", "next", "output", "slice", "local", "in_slice", "flits",
+    "home", "near",  # slices: where the line lies, and whom the SM asked
     "row", "bank", "from_dram",
 )  # fmt: skip
 QUEUE = record("first", "last", "count")  # of REQUESTs
@@ -289,6 +294,7 @@ class Slices(NamedTuple):
     wake: np.ndarray  # cycle in which each has something to do
     delayed: np.ndarray
     asking: np.ndarray
+    crossing: np.ndarray  # from the other part of L2
     missing: np.ndarray
     to_dram: np.ndarray
     from_dram: np.ndarray

@@ -44,13 +44,21 @@ def open_row(shared, line):
 
 @jit
 def touch_l2(c, request):
-    """Sectors are read or written in L2 without time, and DRAM's rows are opened for what is not there."""
-    shared = c.shared
-    m, l2, n = shared.machine, shared.l2, request.slice
+    """Sectors are read or written in L2 without time, and DRAM's rows are opened for what is not there. What an SM's
+    own part of L2 lacks is looked up in the other."""
+    if touch_slice(c.shared, request, request.near, request.near == request.home):
+        touch_slice(c.shared, request, request.home, True)
+
+
+@jit
+def touch_slice(shared, request, n, opens):
+    """In one slice; true if it asks the line's home."""
+    m, l2 = shared.machine, shared.l2
     first = first_way(m, n, request.in_slice)
     k = find(l2.tag, first, m.l2_ways, request.line)
     written = request.kind == WRITE or request.kind == EVICTED
-    if not written and (k < 0 or request.sectors & ~l2.line[k].valid):
+    missed = not written and (k < 0 or request.sectors & ~l2.line[k].valid)
+    if missed and opens:
         open_row(shared, request.line)
     if k < 0:
         k = oldest_idle(l2, first, m.l2_ways)
@@ -62,6 +70,7 @@ def touch_l2(c, request):
     if written or request.kind == ATOMIC:
         l2.line[k].dirty |= request.sectors
     use(l2, k)
+    return missed and not opens
 
 
 @jit

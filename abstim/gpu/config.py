@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from abstim.gpu.known_error import known_error
 from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, WallTime, check, check_together
 from functional.errors import InputError
 from precharacterize.parameters import Operation, PipelineParameters
@@ -56,6 +57,11 @@ class Gpu:
         """As given to `load_gpu`, with its overrides."""
         return self.spec.name
 
+    @property
+    def memory_model(self) -> str:
+        """What lies behind the first-level caches, as tables say it."""
+        return self.spec.memory_model
+
 
 def config_dir() -> Path:
     """Where the GPUs that come with abstim are described."""
@@ -87,11 +93,18 @@ def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
     path = _path_of(name)
     title, settings, labels = _load_file(path, ())
     known = str(read_toml(path).get("known_error", ""))
+    if path.parent == config_dir():
+        known = known_error(path.stem, timed_code=settings["timed_code"].value)
     for override in overrides:
         key, value = _parse_override(override)
         settings[key] = Setting(value, f"--set {override}")
     label = " ".join([Path(name).stem, *overrides])
     return replace(_build(label, title, settings, labels), known_error=_altered(known) if overrides else known)
+
+
+def known_error_of(gpu: Gpu, model: str) -> str:
+    """What is known of the error of a model other than the detailed one, of which the description says it."""
+    return known_error(gpu.name, model, gpu.spec.timed_code)
 
 
 def refuse_machine_code(gpu: Gpu, what: str) -> None:

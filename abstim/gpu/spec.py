@@ -74,6 +74,7 @@ HARDWARE_CLASSES = ("convert", "convert_fp64", "control")
 ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
 ALUS = ("sp", "sfu", "int", "dp", "tensor")
+PERFECT, REAL = "perfect", "L2 and DRAM"  # memory models
 UNIT = Domain(str, "one of " + ", ".join(ALUS), lambda v: v in ALUS)
 
 
@@ -145,6 +146,7 @@ class Spec:
     l1d_write_allocate: bool = _flag()
     l1d_allocate: str = _choice("miss", "fill")
     l1d_replacement: str = _choice("lru", "fifo")
+    posted_stores: bool = _flag()  # with real memory nothing but a fence waits for a store that has left the SM
     unified_l1d_bytes: int = _whole(0, 1 << 24)
     shared_options_kib: str = _sizes()
     l1t_sets: int = _power_of_two(4096)
@@ -169,7 +171,8 @@ class Spec:
     l2_miss_queue: int = _whole(1, 4096)
     l2_queue: int = _whole(4, 4096)
     l2_index: str = _choice("linear", "ipoly")
-    l2_slice_index: str = _choice("linear", "ipoly", "random")
+    l2_slice_index: str = _choice("linear", "ipoly", "random", "spread")
+    l2_partitions: int = _whole(1, 2)
     slice_interleave_bytes: int = _power_of_two(1 << 20, low=128)
     channel_interleave_bytes: int = _power_of_two(1 << 20, low=128)
     dram_channels: int = _whole(1, 1024)
@@ -177,6 +180,7 @@ class Spec:
     dram_row_bytes: int = _power_of_two(1 << 20, low=1024)
     dram_bank_groups: int = _power_of_two(64)
     dram_queue: int = _whole(1, 4096)
+    dram_requests: int = _whole(0, 1 << 16)  # a channel holds; 0: any number
     dram_two_commands: bool = _flag()
     # in cycles of DRAM's own clock: of the length that makes a sector take dram_sector_cycles core cycles
     dram_burst_bytes: int = _power_of_two(128, low=32)
@@ -193,6 +197,11 @@ class Spec:
 
     coalescing: str = _choice("fermi", "sector")
 
+    @property
+    def memory_model(self) -> str:
+        """What lies behind the first-level caches, as tables say it."""
+        return PERFECT if self.perfect_memory else REAL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
@@ -206,12 +215,14 @@ class Params:
     l1i_miss_extra_cycles: int = _whole(0, 4096)
     l2_request_cycles: int = _whole(1, 4096)
     l2_reply_cycles: int = _whole(0, 4096)
+    l2_partition_cycles: int = _whole(0, 4096)
     l2_sector_cycles: float = _number(0, 64)
     l2_atomic_cycles: float = _number(0, 64)
     dram_latency_cycles: int = _whole(1, 4096)
     dram_reply_cycles: int = _whole(0, 4096)
     dram_activate_cycles: float = _number(0, 4096)
     dram_sector_cycles: float = _number(0, 64)
+    block_launch_cycles: int = _whole(0, 4096)
     launch_latency_cycles: int = _whole(0, 1_000_000)
 
 
@@ -266,6 +277,8 @@ def _check_hashes(spec: Spec, where: str) -> None:
     if spec.l2_index == "ipoly" and (spec.l2_sets & (spec.l2_sets - 1) or spec.l2_sets > 4096):
         raise InputError(f"{where}: l2_index = ipoly needs l2_sets to be a power of two up to 4096")
     slices = spec.dram_channels * spec.l2_slices_per_channel
+    if slices % spec.l2_partitions:
+        raise InputError(f"{where}: l2_partitions = {spec.l2_partitions} share out {slices} slices evenly")
     if spec.l2_slice_index == "ipoly" and slices > 4096:
         raise InputError(f"{where}: l2_slice_index = ipoly knows up to 4096 slices, not {slices}; use linear")
 

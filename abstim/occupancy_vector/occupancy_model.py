@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from abstim.engine.unsupported import refuse_unsupported
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, known_error_of
 from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
@@ -33,19 +33,6 @@ OCCUPIES_BITS = ACCESS_WORD[0][1]
 MOST_KEPT = 64  # walks, and cuts, of a launch
 Made = TypeVar("Made")
 BUSY = 0.6  # of the launch: from here on a resource is named as what limits it
-
-
-# Mean error of cycles against GPGPU-Sim 4.2, 35 to 37 kernels, by a GPU's name (docs/results.md)
-KNOWN_ERRORS = {
-    "gtx480": "1.4 to 5.1 %", "gtx480_1sched": "1.4 to 4.6 %", "rtx3070": "6.4 %", "qv100": "6.6 %", "rtx2060": "6.0 %",
-    "titanx": "9.1 %",
-}  # fmt: skip
-
-
-def known_error_of(gpu: Gpu) -> str:
-    """What has been measured of this model's error on a GPU."""
-    found = KNOWN_ERRORS.get(gpu.name)
-    return f"by occupancy vector {found} mean against GPGPU-Sim 4.2; hardware: not compared" if found else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +64,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
             found[k].append(row)
         seconds += perf_counter() - started - (session.prepared_seconds - before)
     return [
-        run_result(session, gpu, rows, seconds, model="occupancy", known_error=known_error_of(gpu))
+        run_result(session, gpu, rows, seconds, model="occupancy", known_error=known_error_of(gpu, "occupancy"))
         for gpu, rows in zip(gpus, found, strict=True)
     ]
 

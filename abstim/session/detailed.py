@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session.flush import Flushed, check_flush
-from abstim.session.limits import limit_of, memory_use
+from abstim.session.limits import atomic_use, limit_of, memory_use
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
 
@@ -27,11 +27,6 @@ MOST_LAUNCHES_BY_SM = 4096  # whose issue slots are kept by SM: those of 100,000
 def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     """Raises InputError for what this model cannot do. What it has no unit for is refused launch by launch."""
     check_flush(flush)
-
-
-def known_error_of(gpu: Gpu) -> str:
-    """What has been measured of this model's error on a GPU."""
-    return gpu.known_error
 
 
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[LaunchResult]:
@@ -113,6 +108,7 @@ def launch_result(
     active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
     slots = dict(zip(SLOT_REASONS, result.issue_slots.sum(0).tolist(), strict=True))
     memory = memory_use(result.counters, cycles, spec, gpu.params)
+    memory["atomic_use"] = atomic_use(session.inputs(number, gpu, trace), gpu, cycles)
     return LaunchResult(
         **launch_facts(session, number, launch, trace, gpu, cycles),
         occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from abstim.engine import LaunchInputs
+from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Params, Spec
-from functional.trace import SECTOR_BYTES
+from abstim.session.memory_accesses import atomic_transactions
+from functional.trace import LINE_BYTES, SECTOR_BYTES
 
 BUSY = 0.6  # of its capacity: from here on a shared resource, not a latency, is named as the limit
 # An idle scheduler cycle's reason (abstim.session.result.SLOT_REASONS) as a limit
@@ -32,6 +37,7 @@ def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params:
         if counters[f"{cache}_accesses"]
     }
     return found | {
+        "launch_latency_share": params.launch_latency_cycles / cycles,
         "l2_bytes": counters["l2_accesses"] * SECTOR_BYTES,
         "dram_read_bytes": counters["dram_reads"] * SECTOR_BYTES,
         "dram_write_bytes": counters["dram_writes"] * SECTOR_BYTES,
@@ -42,10 +48,22 @@ def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params:
     }
 
 
+def atomic_use(inputs: LaunchInputs, gpu: Gpu, cycles: float) -> float:
+    """Share of a launch in which the L2 slice with the most atomics serves them, one after the other; 0 without any."""
+    lines, counts = atomic_transactions(inputs)
+    if not len(lines) or gpu.spec.perfect_memory:
+        return 0.0
+    place = lines // max(1, gpu.spec.slice_interleave_bytes // LINE_BYTES)
+    most = np.bincount(np.unique(place, return_inverse=True)[1], counts).max()
+    return float(most) * max(1.0, gpu.params.l2_atomic_cycles) / cycles
+
+
 def limit_of(issue_slots: Mapping[str, int], memory: Mapping[str, float]) -> str:
-    """The busiest shared resource if one is busy; otherwise what most idle scheduler cycles waited for."""
+    """An estimate: the busiest shared resource if one is busy; otherwise what most idle scheduler cycles waited for."""
     total = max(1, sum(issue_slots.values()))
     busy = {
+        "launch latency": memory["launch_latency_share"],
+        "atomics": memory["atomic_use"],
         "DRAM bandwidth": memory["dram_use"],
         "L2 bandwidth": memory["l2_use"],
         "instruction issue": issue_slots["issued"] / total,

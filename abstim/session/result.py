@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,33 @@ if TYPE_CHECKING:
     from functional.trace import Trace
 
 # Why a scheduler did, or did not, issue in a cycle; the order of `EngineResult.issue_slots`.
+NOTHING_ALONE = "no resource alone"  # what limits a launch that no resource twice as fast makes faster
+LEAST_GAIN = 0.02  # of a launch's cycles: what brings less is not named as its limit
+ESTIMATE, COUNTERFACTUAL = "estimate", "counterfactual"  # how a limit was found
 SLOT_REASONS = ("issued", "no_ready_warp", "unit_busy", "barrier", "memory", "empty")
 
 
 NOTHING_KNOWN = "nothing is known of it: no time of this GPU was compared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A resource twice as fast, all else as it is: `cycles` then, and the share of them saved."""
+
+    resource: str
+    cycles: int
+    gain: float
+
+
+def ranked(cycles: Mapping[str, int], now: int) -> list[Limit]:
+    """What each resource twice as fast would make of `now` cycles, the greatest gain first."""
+    found = [Limit(resource=name, cycles=count, gain=1 - count / now) for name, count in cycles.items()]
+    return sorted(found, key=lambda limit: limit.cycles)
+
+
+def limit_named(limits: Sequence[Limit]) -> str:
+    """What limits, of ranked ones: the resource that brings most, if that is enough to speak of."""
+    return limits[0].resource if limits and limits[0].gain >= LEAST_GAIN else NOTHING_ALONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +70,9 @@ class LaunchResult:
     caches: dict[str, int]
     memory: dict[str, float]  # hit rates, traffic, use of capacity: abstim.session.limits.memory_use
     windows: dict[str, Any]  # issue over time: abstim.engine.simulation.Launch.history
-    limit: str  # what kept it from being faster: abstim.session.limits.limit_of
+    limit: str  # what kept it from being faster, as `limit_basis` found it
+    limit_basis: str = ESTIMATE  # abstim.session.limits.limit_of; COUNTERFACTUAL: abstim.study.counterfactual
+    limits: list[Limit] = field(default_factory=list)  # of a counterfactual: every resource, the greatest gain first
     timed_instructions: int = 0  # warp instructions of what was timed; 0: those of the PTX
     timed_code: str = "PTX"  # what was timed: the PTX, PTX with loads hoisted, machine code, and what made that
     machine_code_share: float = 0.0  # of the instructions timed
@@ -63,6 +89,7 @@ class RunResult:
     wall_seconds: dict[str, float]
     outputs: list[OutputCheck] | None = None  # None: not checked, or nothing to check against
     printf: str = ""  # what the kernels wrote with it
+    memory_model: str = ""  # what lies behind the first-level caches
     known_error: str = "nothing is known of it"  # what has been measured of the model's error of times on this GPU
     model: str = "detailed"  # that timed it
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
@@ -74,9 +101,34 @@ class RunResult:
         totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
         object.__setattr__(self, "totals", totals)
 
+    @property
+    def limits(self) -> list[Limit]:
+        """Of all launches together, the greatest gain first; empty unless counterfactuals were asked for."""
+        cycles: dict[str, int] = {}
+        for launch in self.launches:
+            for limit in launch.limits:
+                cycles[limit.resource] = cycles.get(limit.resource, 0) + limit.cycles
+        return ranked(cycles, int(self.totals["cycles"]))
+
+    @property
+    def limit(self) -> str:
+        """What limits it: of counterfactuals, or what is estimated of the launches with the most cycles."""
+        if self.limits:
+            return limit_named(self.limits)
+        cycles: dict[str, int] = {}
+        for launch in self.launches:
+            cycles[launch.limit] = cycles.get(launch.limit, 0) + launch.cycles
+        return max(cycles, key=cycles.__getitem__)
+
+    @property
+    def limit_basis(self) -> str:
+        """How `limit` was found."""
+        return COUNTERFACTUAL if self.limits else ESTIMATE
+
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        return {"kind": "run"} | asdict(self)
+        limits = {"limit": self.limit, "limit_basis": self.limit_basis, "limits": [asdict(x) for x in self.limits]}
+        return {"kind": "run"} | asdict(self) | limits
 
 
 def run_result(
@@ -94,6 +146,7 @@ def run_result(
         wall_seconds=session.wall_seconds | others | {"time": seconds},
         outputs=list(session.traces.outputs) or None,
         printf=session.traces.printed,
+        memory_model=gpu.memory_model,
         known_error=known or NOTHING_KNOWN,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),

@@ -18,32 +18,54 @@ WIDTH = 100  # columns; also when the output is no terminal
 
 
 def console(stderr: bool = False) -> Console:
-    """At most `WIDTH` columns, less if the terminal is narrower."""
+    """At most `WIDTH` columns, less if the terminal, or COLUMNS where there is none, is narrower."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
-    return Console(file=stream, width=min(WIDTH, columns or WIDTH), highlight=False)
+    return Console(file=stream, width=min(WIDTH, _columns(stream) or WIDTH), highlight=False)
+
+
+def _columns(stream: Any) -> int:
+    if stream.isatty():
+        return os.get_terminal_size(stream.fileno()).columns
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdecimal() and len(text) < 6 else 0
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
-    """A table; the first `left` columns hold text, the others numbers (right-aligned)."""
+    """A table; the first `left` columns hold text, the others numbers (right-aligned), which are never cut: where they
+    do not fit they go into a second table."""
+    from abstim.show.columns import fitted
+
+    out = console()
+    cells = [[plain(cell) if isinstance(cell, str) else quantity(cell) for cell in row] for row in rows]
+    for number, (heads, part) in enumerate(fitted(columns, cells, left, out.width)):
+        _print_part(out, "" if number else title, heads, part, left)
+
+
+def _print_part(out: Console, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(
-        title=escape(plain(title)) or None,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number < left else "right", no_wrap=number >= left)
+    from abstim.show.columns import needed
+
+    if title:
+        out.print(f"[bold]{escape(plain(title))}[/bold]")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    widths = [max(map(len, "\n".join(column).split("\n"))) for column in zip(heads, *rows, strict=True)]
+    fits = needed(widths) <= out.width
+    for number, name in enumerate(heads):
+        justify: Any = "left" if number < left else "right"
+        table.add_column(name, justify=justify, no_wrap=fits or number >= left, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(plain(cell)) if isinstance(cell, str) else quantity(cell) for cell in row))
-    console().print(table)
+        table.add_row(*map(escape, row))
+    out.print(table)
+
+
+def on_gpu(result: Any) -> str:
+    """A result's GPU, and what its memory model is: cycles of one are not those of the other."""
+    return f"{result.gpu} (memory: {result.memory_model})"
 
 
 def print_json(value: Any) -> None:

@@ -61,6 +61,7 @@ class ColdStart:
 
     target: str
     gpu: str
+    memory_model: str
     instructions: Float64[np.ndarray, " launch"]  # warp instructions
     kept_cycles: Int64[np.ndarray, " launch"]
     flushed_cycles: Int64[np.ndarray, " launch"]
@@ -85,6 +86,7 @@ class ColdStart:
             "kind": "coldstart",
             "target": self.target,
             "gpu": self.gpu,
+            "memory_model": self.memory_model,
             "instructions": self.instructions.tolist(),
             "kept_cycles": self.kept_cycles.tolist(),
             "flushed_cycles": self.flushed_cycles.tolist(),
@@ -107,7 +109,7 @@ class ColdStart:
 def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdStart:
     """Measure. Raises InputError for perfect memory, which has no caches to keep but those of the SMs."""
     if gpu.spec.perfect_memory:
-        raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; --set perfect_memory=false")
+        raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; take a GPU with L2 and DRAM")
     study = Study(session, gpu)
     kept = np.array([row[0].cycles for row in engine_results(session, [gpu], flush="none", progress=progress)])
     flushed = engine_results(session, [gpu], progress=progress)
@@ -129,6 +131,7 @@ def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdS
     return ColdStart(
         target=session.case.name,
         gpu=gpu.name,
+        memory_model=gpu.memory_model,
         instructions=study.instructions,
         kept_cycles=kept,
         flushed_cycles=cycles,

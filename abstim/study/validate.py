@@ -45,6 +45,7 @@ class Comparison:
     measured_cycles: int
     predicted_misses: dict[str, int] = field(default_factory=dict)  # by counter
     measured_misses: dict[str, int] = field(default_factory=dict)
+    memory_model: str = ""  # of the variant's GPU
 
     @property
     def error(self) -> float:
@@ -64,6 +65,7 @@ class Summary:
     max_error: float
     worst: str
     correlation: float | None
+    memory_model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def _summary(variant: str, group: str, comparisons: Sequence[Comparison]) -> Sum
     spread = len(comparisons) > 1 and bool((logs.std(0) > 0).all())
     correlation = float(np.corrcoef(logs.T)[0, 1]) if spread else None
     mean, median, largest = float(errors.mean()), float(np.median(errors)), float(errors.max())
-    return Summary(variant, group, len(comparisons), mean, median, largest, worst, correlation)
+    memory = comparisons[0].memory_model
+    return Summary(variant, group, len(comparisons), mean, median, largest, worst, correlation, memory)
 
 
 def read_reference(path: Path, flush: str = "all") -> list[Measured]:
@@ -231,11 +234,12 @@ def _compare(entry: Measured, result: Any) -> Comparison:
         measured,
         missed,
         {name: entry.misses[name] for name in counted},
+        result.memory_model,
     )
 
 
-def plot(validation: Validation, path: Path) -> None:
-    """Predicted against measured cycles, one point a benchmark and variant; the format is the file's suffix."""
+def plot(validation: Validation, path: Path, measured_by: str = "reference") -> None:
+    """Predicted cycles against those of `measured_by`, a point a benchmark and variant; the file's suffix says how."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -251,7 +255,7 @@ def plot(validation: Validation, path: Path) -> None:
     cycles = [v for c in validation.comparisons for v in (c.measured_cycles, c.predicted_cycles)]
     ends = [min(cycles, default=1) / 1.5, max(cycles, default=10) * 1.5]
     axes.plot(ends, ends, color="black", linewidth=0.8, zorder=0)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured cycles", ylabel="predicted cycles")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=f"cycles, {measured_by}", ylabel="cycles, abstim")
     axes.legend()
     axes.set_aspect("equal")
     try:

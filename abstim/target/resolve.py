@@ -11,10 +11,13 @@ from abstim.gpu.config import nearest
 from functional.errors import InputError
 
 if TYPE_CHECKING:
+    from abstim.target.loading import LoadedModule
     from functional.case import Case
     from functional.program import Program
 
     Target = str | Case | Callable[[], Case]
+
+SOURCES = (".ptx", ".cu")  # of kernels, which say nothing of how they are launched
 
 
 def open_target(target: Target) -> Case:
@@ -25,10 +28,8 @@ def open_target(target: Target) -> Case:
         from functional.launches_json import load_case
 
         return load_case(target)
-    if target.endswith(".ptx"):
-        raise InputError(
-            f"{target}: a .ptx file needs a kernel, a grid, a block and arguments; see `abstim run --help`"
-        )
+    if target.endswith(SOURCES):
+        raise InputError(f"{target}: a kernel's source needs a grid, a block and arguments; see `abstim run --help`")
     from abstim.target import workloads
     from functional import suite
     from functional.trace_store import open_store
@@ -68,16 +69,16 @@ def _is_trace(target: str) -> bool:
 def resolve(
     target: str, *, kernel: str, grid: str, block: str, arguments: Sequence[str], dynamic_shared_bytes: int = 0
 ) -> Case:
-    """A target as the command line gives it: the launch options belong to a .ptx file and to nothing else."""
+    """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else."""
     shape = {"--grid": grid, "--block": block}
-    if target.endswith(".ptx"):
+    if target.endswith(SOURCES):
         if missing := [option for option, value in shape.items() if not value]:
-            raise InputError(f"{target}: a .ptx target also needs {' and '.join(missing)}")
+            raise InputError(f"{target}: a {Path(target).suffix} target also needs {' and '.join(missing)}")
         extents = {option: _extents(option, text) for option, text in shape.items()}
         return ptx_case(target, kernel, extents["--grid"], extents["--block"], arguments, dynamic_shared_bytes)
     options = {"--kernel": kernel, **shape, "--arg": arguments, "--dynamic-shared": dynamic_shared_bytes}
     if used := [option for option, value in options.items() if value]:
-        raise InputError(f"{', '.join(used)}: only for a .ptx target; {target} has its own launches")
+        raise InputError(f"{', '.join(used)}: only for a .ptx or .cu target; {target} has its own launches")
     return open_target(target)
 
 
@@ -89,28 +90,35 @@ def ptx_case(
     arguments: Sequence[str],
     dynamic_shared_bytes: int = 0,
 ) -> Case:
-    """One launch of an entry of a PTX file (`kernel` may be "" if it has only one).
+    """One launch of an entry of a PTX file or a CUDA source (`kernel` may be "" if it has only one).
 
     `arguments` are texts, see `loading.parse_argument`. A resources.json beside the file gives the registers a thread.
     """
-    from abstim.target.loading import load
     from functional.launches_json import read_resources
 
-    loaded = load(path).kernel(kernel or None)
+    loaded = _loaded(path).kernel(kernel or None)
     case = loaded.launch(grid, block, loaded.parse_arguments(arguments), dynamic_shared_bytes)
     case.resources = read_resources(Path(path).with_name("resources.json"))
     return case
 
 
 def programs_of(target: str) -> list[Program]:
-    """Every kernel a target launches, or every entry of a .ptx file."""
-    if target.endswith(".ptx"):
-        from abstim.target.loading import load
-
-        module = load(target)
+    """Every kernel a target launches, or every entry of a .ptx or .cu file."""
+    if target.endswith(SOURCES):
+        module = _loaded(target)
         return [module.kernel(name).program for name in module.kernels]
     launches = open_target(target).launches
     return list({launch.program.name: launch.program for launch in launches}.values())
+
+
+def _loaded(path: str) -> LoadedModule:
+    from abstim.target.loading import load
+
+    if path.endswith(".ptx"):
+        return load(path)
+    from abstim.target.compile_cuda import ptx_of
+
+    return load(str(ptx_of(path)))
 
 
 def _extents(option: str, text: str) -> list[int]:

@@ -13,7 +13,11 @@ from precharacterize.machine_code.dominators import Dominators
 from precharacterize.machine_code.instruction import MachineInstruction
 from precharacterize.machine_code.timing_classes import ends_block, falls_through, kind_of
 
-_SIMPLE = frozenset({"fma", "setp", "and", "or", "xor", "shl", "shr"})  # one machine instruction for one of PTX, mostly
+# PTX instructions that the assembler neither leaves out nor makes one with others, mostly; some become several
+_SIMPLE = frozenset(
+    {"fma", "setp", "and", "or", "xor", "shl", "shr", "mad", "min", "max", "shfl", "mma", "popc"}
+    | {"ex2", "lg2", "sin", "cos", "rcp", "rsqrt", "sqrt", "tanh"}
+)
 _FLOAT = frozenset({"add", "sub", "mul"})
 ENOUGH = 3  # different instructions to tell how often a loop was unrolled
 _BRANCHES = frozenset({"bra", "brx", "ret", "exit", "call"})
@@ -33,6 +37,14 @@ class MachineBlock:
     def held(self) -> Counter[int]:
         """How often each PTX instruction occurs in it."""
         return Counter(i for i in self.ptx if i >= 0)
+
+    @cached_property
+    def copies(self) -> Counter[int]:
+        """How many times the work of each PTX instruction is in it. A function of the XU takes it once, however many
+        instructions there are around."""
+        made = zip(self.code, self.ptx, strict=True)
+        functions = Counter(i for instruction, i in made if i >= 0 and instruction.name == "MUFU")
+        return Counter({**self.held, **functions})
 
     @cached_property
     def accessed(self) -> Counter[int]:
@@ -122,7 +134,7 @@ def _is_single(i: int, program: Program, kinds: Sequence[int]) -> bool:
     instruction = program.instructions[i]
     if kinds[i] > Kind.PARAM_LOAD or instruction.opcode in _SIMPLE:
         return "64" not in instruction.type or kinds[i] > Kind.PARAM_LOAD or instruction.type == "f64"
-    return instruction.opcode in _FLOAT and instruction.type.startswith("f")
+    return instruction.opcode in (*_FLOAT, "cvt") and instruction.type.startswith("f")
 
 
 def _rounds(block: MachineBlock, program: Program, kinds: Sequence[int]) -> int:
@@ -132,7 +144,7 @@ def _rounds(block: MachineBlock, program: Program, kinds: Sequence[int]) -> int:
     if any(kinds[i] > Kind.PARAM_LOAD for i in own):
         memory = sorted(block.accessed[i] for i in own if block.accessed[i])
         return memory[len(memory) // 2] if memory else 1
-    counts = [block.held[i] for i in own if block.held[i] and _is_single(i, program, kinds)]
+    counts = [block.copies[i] for i in own if i in block.copies and _is_single(i, program, kinds)]
     return min(counts) if len(counts) >= ENOUGH else 1
 
 

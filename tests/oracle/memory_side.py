@@ -23,6 +23,7 @@ class Request:
     flits: int = 1
     ready: int = 0
     from_dram: bool = False
+    near: int = 0  # the slice that was asked
     bursts: int = 0
 
 
@@ -57,8 +58,25 @@ class Map:
         rest, channel = divmod(block, self.spec.dram_channels)
         return channel, rest * lines + inside
 
+    def _spread(self, line: int) -> tuple[int, int, int]:
+        """(slice, line number in the channel, line number in the slice) where each run of blocks goes round them."""
+        lines = self.spec.slice_interleave_bytes // 128
+        block, inside = divmod(line, lines)
+        rest = block // self.slices
+        number = (block + spread(rest)) % self.slices
+        part = self.spec.l2_slices_per_channel
+        return number, (rest * part + number % part) * lines + inside, rest * lines + inside
+
+    def near(self, line: int, sm: int) -> int:
+        """The slice that an SM asks for a line: of its own part of L2."""
+        home, spec = self.slice_of(line), self.spec
+        size = self.slices // spec.l2_partitions
+        return sm * spec.l2_partitions // spec.sm_count * size + home % size
+
     def slice_of(self, line: int) -> int:
         spec = self.spec
+        if spec.l2_slice_index == "spread":
+            return self._spread(line)[0]
         channel, local = self._local(line)
         number = channel * spec.l2_slices_per_channel
         number += local // (spec.slice_interleave_bytes // 128) % spec.l2_slices_per_channel
@@ -75,16 +93,20 @@ class Map:
         _, local = self._local(line)
         part = spec.slice_interleave_bytes // 128
         inside = local // part // spec.l2_slices_per_channel * part + local % part
+        if spec.l2_slice_index == "spread":
+            inside = self._spread(line)[2]
         index, degree = inside % spec.l2_sets, (spec.l2_sets - 1).bit_length()
         return folded(inside >> degree << degree, degree) ^ index if spec.l2_index == "ipoly" else index
 
     def bank_and_row(self, line: int) -> tuple[int, int]:
         spec = self.spec
         _, local = self._local(line)
-        lowest = local // (spec.slice_interleave_bytes // 128) % 2
-        return (
-            local * 128 * 8 // spec.dram_row_bytes * 2 + lowest
-        ) % spec.dram_banks, local * 128 // spec.dram_row_bytes
+        turned = spec.l2_slice_index == "spread"
+        if turned:
+            local = self._spread(line)[1]
+        lowest, row = local // (spec.slice_interleave_bytes // 128) % 2, local * 128 // spec.dram_row_bytes
+        bank = local * 128 * 8 // spec.dram_row_bytes * 2 + lowest
+        return (bank + (spread(row) if turned else 0)) % spec.dram_banks, row
 
 
 class Switch:
@@ -142,7 +164,9 @@ class Slice:
         self.gpu, self.spec, self.where, self.number, self.back = gpu, gpu.spec, where, number, back
         self.sector = round(gpu.params.l2_sector_cycles * 64)
         self.atomic = round(gpu.params.l2_atomic_cycles * 64)
+        self.others: list[Slice] = []
         self.delayed: deque[Request] = deque()
+        self.crossing: deque[Request] = deque()  # from the other part of L2
         self.asking: deque[Request] = deque()
         self.missing: deque[Request] = deque()
         self.to_dram: deque[Request] = deque()
@@ -160,11 +184,17 @@ class Slice:
             first.flits = 1
             self.back.inputs[self.number].append((first, first.sm, time))
         if self.filled and len(self.replies) < spec.l2_queue:
-            self.replies.append(self.filled.popleft())
+            self._reply(self.filled.popleft())
         if self.from_dram:
             self._fill(self.from_dram.popleft())
         if self.missing and len(self.to_dram) < spec.l2_queue:
-            self.to_dram.append(self.missing.popleft())
+            first = self.missing.popleft()
+            home = self.number if first.number < 0 else self.where.slice_of(first.line)
+            if home == self.number:
+                self.to_dram.append(first)
+            else:
+                first.ready = time + max(1, self.gpu.params.l2_partition_cycles)
+                self.others[home].crossing.append(first)
         often = max(1, 64 // max(1, self.sector))
         for _ in range(often):
             if not self._answer(time):
@@ -172,7 +202,16 @@ class Slice:
         for _ in range(often):
             if self.delayed and self.delayed[0].ready <= time and len(self.asking) < spec.l2_queue:
                 self.asking.append(self.delayed.popleft())
+        if self.crossing and self.crossing[0].ready <= time and len(self.asking) < spec.l2_queue:
+            self.asking.append(self.crossing.popleft())
         self.full = len(self.asking) > spec.l2_queue - 4
+
+    def _reply(self, request: Request) -> None:
+        """To the SM, or to the part of L2 that asked."""
+        if request.near == self.number:
+            self.replies.append(request)
+        else:
+            self.others[request.near].from_dram.append(request)
 
     def _fill(self, request: Request) -> None:
         sector = request.sectors[0]
@@ -238,7 +277,7 @@ class Slice:
                 return False
         line.valid.add(sector)
         line.dirty.add(sector)
-        self.replies.append(request)
+        self._reply(request)
         return True
 
     def _read(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
@@ -246,7 +285,7 @@ class Slice:
             self._occupy(self.atomic if request.kind == ATOMIC else self.sector, time)
             if request.kind == ATOMIC:
                 line.dirty.add(sector)
-            self.replies.append(request)
+            self._reply(request)
             return True
         if line is not None and sector in line.waiting:
             if len(line.waiting[sector]) >= self.spec.l2_mshr_merges:
@@ -384,6 +423,8 @@ class Channel:
         return True
 
     def _accept(self, time: int) -> None:
+        if self.spec.dram_requests and len(self.delayed) + self.pending >= self.spec.dram_requests:
+            return
         for k in range(len(self.slices)):
             part = (self.last + 1 + k) % len(self.slices)
             if self.slices[part].to_dram:
@@ -403,6 +444,8 @@ class MemorySide:
         self.there = Switch(gpu, spec.sm_count, self.where.slices)
         self.back = Switch(gpu, self.where.slices, spec.sm_count)
         self.slices = [Slice(gpu, self.where, n, self.back) for n in range(self.where.slices)]
+        for each in self.slices:
+            each.others = self.slices
         part = spec.l2_slices_per_channel
         self.channels = [
             Channel(gpu, self.where, self.slices[h * part : (h + 1) * part]) for h in range(spec.dram_channels)
@@ -416,8 +459,9 @@ class MemorySide:
         """A request sent at `time`; returns its number."""
         number = len(self.replies)
         self.replies[number] = []
-        packet = Request(number, sm, line, sectors, kind, flits)
-        self.there.inputs[sm].append((packet, self.where.slice_of(line), time + 1))
+        near = self.where.near(line, sm) if kind == READ else self.where.slice_of(line)
+        packet = Request(number, sm, line, sectors, kind, flits, near=near)
+        self.there.inputs[sm].append((packet, near, time + 1))
         return number
 
     def cycle(self) -> None:
@@ -447,4 +491,5 @@ class MemorySide:
     def _arrive(self, target: Slice, packet: Request, time: int) -> None:
         ready = time + max(1, self.gpu.params.l2_request_cycles - 3)
         for sector in sorted(packet.sectors):
-            target.delayed.append(Request(packet.number, packet.sm, packet.line, (sector,), packet.kind, ready=ready))
+            each = Request(packet.number, packet.sm, packet.line, (sector,), packet.kind, ready=ready, near=packet.near)
+            target.delayed.append(each)

@@ -299,7 +299,7 @@ class Sm:
         self.last_exit = time
         self.resident_warp_cycles += time - block.start
         if not any(self.warps.get(w.slot) is w for w in block.warps):
-            self.slot_free[block.slot] = time
+            self.slot_free[block.slot] = time + self.gpu.params.block_launch_cycles
             del self.blocks[block.slot]
 
     def _block_of(self, warp: Warp) -> Block:

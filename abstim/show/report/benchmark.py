@@ -14,7 +14,8 @@ Bench = dict[str, Any]  # `BenchResult.to_json`
 def bench_section(data: Bench) -> Section:
     """One result of `abstim bench`."""
     machine = data["machine"]
-    facts = [("Processor", f"{machine['processor']}, {machine['cpus']} CPUs"), ("abstim", machine["abstim"])]
+    facts = [("Memory", data.get("memory_model", "not said"))]
+    facts += [("Processor", f"{machine['processor']}, {machine['cpus']} CPUs"), ("abstim", machine["abstim"])]
     facts += [
         (f"{stage}, geometric mean", f"{quantity(m['thread_mips'])} thread MIPS")
         for stage, m in data["geomean"].items()

@@ -58,6 +58,30 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class SourceRow:
+    """A line of a listing: its number, its share of the time (0 to 1), what it waited for, and its text."""
+
+    line: int
+    share: float
+    why: str
+    text: str
+
+    @property
+    def bar_percent(self) -> str:
+        """Width of its bar."""
+        return f"{100 * self.share:.1f}"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A source with a bar a line."""
+
+    title: str
+    summary: str
+    rows: Sequence[SourceRow]
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the page: one result on one GPU, one sweep of one target."""
 
@@ -65,6 +89,7 @@ class Section:
     facts: Sequence[tuple[str, str]] = ()
     charts: Sequence[Chart] = ()
     notes: Sequence[str] = ()
+    listings: Sequence[Listing] = ()
     parts: Sequence[Section] = field(default_factory=tuple)
 
 

@@ -17,7 +17,9 @@ from abstim.show.report.chart import (
     stacked_bars,
     unique,
 )
+from abstim.show.report.hot_source import hot_listings
 from abstim.show.report.roofline import roofline_chart
+from abstim.show.report.twice_as_fast import limits_chart
 from abstim.show.tables import duration, quantity
 
 SHOWN_LAUNCHES = 200  # a chart shows the longest ones; the totals hold all
@@ -31,6 +33,8 @@ def run_section(run: Run) -> Section:
     total = run["totals"]
     facts = [
         ("Time", duration(total["seconds"])),
+        ("Memory", run.get("memory_model", "not said")),
+        ("Limited by", _limit(run)),
         ("Cycles", quantity(int(total["cycles"]))),
         ("Launches", quantity(len(run["launches"]))),
         ("Thread instructions", quantity(int(total["thread_instructions"]))),
@@ -39,11 +43,24 @@ def run_section(run: Run) -> Section:
     ]
     longest = sorted(_shown(run), key=lambda launch: -launch["cycles"])
     roofline = roofline_chart(run.get("gpu_values", {}), longest)
-    charts = [_time_chart(run), _windows_chart(run), _balance_chart(run), _cache_chart(run), roofline]
+    charts = [
+        _time_chart(run),
+        limits_chart(run.get("limits", ())),
+        _windows_chart(run),
+        _balance_chart(run),
+        _cache_chart(run),
+        roofline,
+    ]
     notes = []
     if len(run["launches"]) > SHOWN_LAUNCHES:
         notes.append(f"Charts by launch show the {SHOWN_LAUNCHES} longest of {len(run['launches'])} launches.")
-    return Section(f"{run['target']} on {run['gpu']}", facts, [c for c in charts if c is not None], notes)
+    title, drawn = f"{run['target']} on {run['gpu']}", [c for c in charts if c is not None]
+    return Section(title, facts, drawn, notes, hot_listings(run.get("hot", ())))
+
+
+def _limit(run: Run) -> str:
+    """Old results name none."""
+    return f"{run['limit']} ({run['limit_basis']})" if run.get("limit") else "not said"
 
 
 def comparison_section(runs: Sequence[Run]) -> Section:
@@ -55,17 +72,22 @@ def comparison_section(runs: Sequence[Run]) -> Section:
     rows = [
         (
             name,
+            run.get("memory_model", "not said"),
             int(run["totals"]["cycles"]),
             duration(run["totals"]["seconds"]),
             f"{first / run['totals']['cycles']:.2f}x",
+            _limit(run),
         )
         for name, run in zip(names, runs, strict=True)
     ]
     best = min(runs, key=lambda run: run["totals"]["seconds"])
     summary = f"The fastest of {len(runs)} is {best['gpu']} with {duration(best['totals']['seconds'])}."
-    table = Table(("GPU", "cycles", "time", f"speed against {names[0]}"), rows)
+    table = Table(("GPU", "memory", "cycles", "time", f"speed against {names[0]}", "limited by"), rows)
     chart = Chart("Cycles by GPU, and where the issue slots went", summary, plot, table)
-    return Section(f"{runs[0]['target']} on {len(runs)} GPUs", charts=[chart], parts=[run_section(run) for run in runs])
+    mixed = len({run.get("memory_model") for run in runs}) > 1
+    notes = ["Not alike: with perfect memory nothing behind the first-level caches takes time."] if mixed else []
+    title = f"{runs[0]['target']} on {len(runs)} GPUs"
+    return Section(title, charts=[chart], notes=notes, parts=[run_section(run) for run in runs])
 
 
 def _mean_occupancy(run: Run) -> float:

@@ -23,6 +23,7 @@ def sample_bench_section(data: Bench) -> Section:
     facts = [
         ("Processor", f"{machine['processor']}, {machine['cpus']} CPUs"),
         ("abstim", machine["abstim"]),
+        ("Memory", data.get("memory_model", "not said")),
         ("Targets", quantity(len(targets))),
         ("Methods", quantity(len(data["methods"]))),
     ]

@@ -26,6 +26,7 @@ def comparison_of_methods_section(data: Comparison) -> Section:
     rows = data["rows"][1:]  # the first is the full simulation
     facts = [
         ("Cycles", quantity(data["true_cycles"])),
+        ("Memory", data.get("memory_model", "not said")),
         ("Launches", quantity(len(data["cycles"]))),
         ("Full simulation", duration(data["rows"][0]["seconds"])),
         ("Intervals that hold the true cycles", f"{sum(row['covered'] for row in rows)} of {len(rows)}"),

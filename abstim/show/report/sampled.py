@@ -22,6 +22,7 @@ def sampling_section(data: Sample) -> Section:
     fractions = {key: f"{estimate[f'{key}_fraction']:.1%}" for key in ("detailed", "functional")}
     facts = [
         ("Method", data["method"]),
+        ("Memory", data.get("memory_model", "not said")),
         ("Cycles", f"{estimate['total']:,.0f}"),
         (
             f"{estimate['confidence']:.0%} interval ({estimate['basis']})",

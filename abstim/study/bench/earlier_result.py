@@ -63,7 +63,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What besides abstim changed between two results: a comparison then says less."""
     settings = [("machine", key) for key in new["machine"] if key != "abstim"]
     pairs = [(key, old["machine"].get(key), new["machine"][key]) for _, key in settings]
-    pairs += [(key, old[key], new[key]) for key in ("gpu", "points")]
+    pairs += [(key, old[key], new[key]) for key in ("gpu", "memory_model", "points")]
     return [f"{key} was {before}, is {after}" for key, before, after in pairs if before != after]
 
 

@@ -111,6 +111,7 @@ class BenchResult:
     yardstick_seconds: list[float] = field(default_factory=list)  # of each round: `machine.yardstick_seconds`
     machine: dict[str, Any] = field(default_factory=describe_machine)
     model: str = "detailed"  # of the stage `time`
+    memory_model: str = ""  # of the GPU
 
     def stages(self) -> list[str]:
         """Those that were measured, in order."""
@@ -126,6 +127,7 @@ class BenchResult:
             "kind": "bench",
             "machine": self.machine,
             "gpu": self.gpu,
+            "memory_model": self.memory_model,
             "points": self.points,
             "model": self.model,
             "yardstick_seconds": self.yardstick_seconds,

@@ -46,7 +46,10 @@ def bench(
     if not 1 <= rounds <= MOST_ROUNDS:
         raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
     gpu = gpu or load_gpu("gtx480")
-    gpus, found = design_points(gpu, points), BenchResult(gpu.name, points, {}, model=model)
+    gpus, found = (
+        design_points(gpu, points),
+        BenchResult(gpu.name, points, {}, model=model, memory_model=gpu.memory_model),
+    )
     sessions: dict[str, Session] = {}
     for number in range(rounds):
         yardsticks = []

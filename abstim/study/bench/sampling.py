@@ -47,6 +47,7 @@ class SampleBench:
     `failed` ones, each with what was wrong."""
 
     gpu: str
+    memory_model: str = ""
     comparisons: list[Comparison] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
@@ -74,6 +75,7 @@ class SampleBench:
             "kind": "bench-sample",
             "machine": self.machine,
             "gpu": self.gpu,
+            "memory_model": self.memory_model,
             "interrupted": self.interrupted,
             "failed": self.failed,
             "rows": [
@@ -139,4 +141,6 @@ def bench_samples(
                 failed[target] = str(error)
     except KeyboardInterrupt:
         interrupted = True
-    return SampleBench(gpu=point.name, comparisons=found, failed=failed, interrupted=interrupted)
+    return SampleBench(
+        gpu=point.name, memory_model=point.memory_model, comparisons=found, failed=failed, interrupted=interrupted
+    )

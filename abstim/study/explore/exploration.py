@@ -60,6 +60,11 @@ class Exploration:
         """Points on which every target ran."""
         return np.asarray((self.cycles > 0).all(1))
 
+    @property
+    def memory_model(self) -> str:
+        """Of the GPU, unless it varies."""
+        return "varied" if "perfect_memory" in self.points.columns else self.points.space.gpu.memory_model
+
     def objective_values(self) -> Float[np.ndarray, "timed objective"]:
         """Every objective at every timed point."""
         points = self.points.where(self.timed)
@@ -122,6 +127,7 @@ class Exploration:
         return {
             "kind": "explore",
             "gpu": self.gpu,
+            "memory_model": self.memory_model,
             "targets": list(self.targets),
             "objectives": [objective.text for objective in self.objectives],
             "candidates": self.candidates,

@@ -27,6 +27,7 @@ class SampleResult:
     known_error: str  # what has been measured of its error on the GPU; the interval is of sampling alone
     estimate: Estimate
     seconds: dict[str, float]
+    memory_model: str = ""
     stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     true_cycles: float | None = None
@@ -48,6 +49,7 @@ class SampleResult:
             "kind": "sample",
             "target": self.target,
             "gpu": self.gpu,
+            "memory_model": self.memory_model,
             "method": self.method,
             "model": self.model,
             "known_error": self.known_error,
@@ -112,6 +114,7 @@ class Comparison:
             "kind": "sample-comparison",
             "target": self.full.target,
             "gpu": self.full.gpu,
+            "memory_model": self.full.memory_model,
             "true_cycles": self.true_cycles,
             "cycles": self.cycles,
             "rows": [asdict(row) for row in self.rows()],

@@ -105,7 +105,7 @@ def _warm_up(name: str, method: Method, gpu: Gpu) -> WarmUp:
     """Raises InputError for a warm-up that the method or the GPU leaves nothing to do."""
     found = warm_up_named(name)
     if found.name != EMPTY and gpu.spec.perfect_memory:
-        raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; --set perfect_memory=false")
+        raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; take a GPU with L2 and DRAM")
     if found.name == KEPT and method.name != "full":
         raise InputError(
             "a perfect warm-up is a full simulation: --method full; others take a number of launches, or all"
@@ -169,6 +169,7 @@ def run_method(
     return SampleResult(
         target=program.case.name,
         gpu=program.gpu.name,
+        memory_model=program.gpu.memory_model,
         method=method.name,
         model=program.whole.model,
         known_error=known_error_of(program.whole.model, program.gpu),

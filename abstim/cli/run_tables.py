@@ -1,0 +1,204 @@
+"""What `abstim run` prints of results: tables of launches, of limits, of GPUs side by side."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from abstim.session.result import RunResult
+    from abstim.study.baseline import Baseline
+
+UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"
+MOST_LIMITS = 8  # resources that are printed
+MOST_ROWS = 250  # launches of a target that are printed one by one
+
+
+def print_results(results: list[RunResult]) -> None:
+    """One result in full, several side by side; before it what the kernels wrote with `printf`."""
+    from abstim.show.tables import print_printf
+
+    print_printf(results[0].printf)
+    if len(results) == 1:
+        _print_run(results[0])
+    else:
+        _print_comparison(results)
+
+
+def _where(result: RunResult) -> str:
+    from abstim.show.tables import on_gpu
+
+    return f"{result.target} on {on_gpu(result)}"
+
+
+def _print_run(result: RunResult) -> None:
+    from abstim.show.tables import duration, quantity
+
+    total, first = result.totals, result.launches[0]
+    if len(result.launches) > MOST_ROWS:
+        _print_kernels(result)
+    else:
+        _print_launches(result)
+    if first.issue_slots:
+        _print_slots(result)
+        if len(result.launches) <= MOST_ROWS:
+            _print_memory(result)
+        _print_limits(result)
+    else:
+        _print_bounds(result)
+    print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
+    print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
+    print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
+    if first.timed_code != "PTX":
+        made, matched = first.machine_code_share, first.matched_access_share
+        print(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
+    print(fill(f"Error on this GPU: {result.known_error}", 80))
+    print("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
+
+
+def _print_kernels(result: RunResult) -> None:
+    """A row a kernel, where there are too many launches to read."""
+    from abstim.show.tables import duration, print_table
+
+    groups: dict[str, list] = {}
+    for launch in result.launches:
+        groups.setdefault(launch.kernel, []).append(launch)
+    rows = []
+    for kernel, launches in groups.items():
+        cycles, seconds = sum(x.cycles for x in launches), sum(x.seconds for x in launches)
+        ipc = sum(x.thread_instructions for x in launches) / cycles
+        rows.append((kernel, len(launches), cycles, duration(seconds), ipc))
+    title = f"{_where(result)}, {len(result.launches):,} launches (--json has each)"
+    print_table(title, ("kernel", "launches", "cycles", "time", "IPC"), rows)
+
+
+def _print_launches(result: RunResult) -> None:
+    from abstim.show.tables import duration, print_table
+
+    rows = [
+        (
+            _name(launch),
+            "x".join(map(str, launch.grid)),
+            "x".join(map(str, launch.block)),
+            launch.cycles,
+            duration(launch.seconds),
+            launch.ipc,
+            f"{launch.occupancy:.0%}",
+            f"{launch.blocks_per_sm} ({launch.occupancy_limiter})",
+        )
+        for launch in result.launches
+    ]
+    columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
+    print_table(_where(result), columns, rows, left=1)
+
+
+def _name(launch) -> str:
+    return f"{launch.launch} {launch.kernel}" + (f" ({launch.label})" if launch.label else "")
+
+
+def _print_slots(result: RunResult) -> None:
+    from abstim.session.result import SLOT_REASONS
+    from abstim.show.tables import print_table
+
+    slots = {reason: sum(launch.issue_slots[reason] for launch in result.launches) for reason in SLOT_REASONS}
+    total = max(1, sum(slots.values()))
+    names = [reason.replace("_", " ") for reason in SLOT_REASONS]
+    print_table("Issue slots", names, [[f"{count / total:.1%}" for count in slots.values()]], left=0)
+
+
+def _rate(launch, cache: str) -> str:
+    found = launch.memory.get(f"{cache}_hit_rate")
+    return "-" if found is None else f"{found:.1%}"
+
+
+def _print_memory(result: RunResult) -> None:
+    from abstim.show.tables import print_table
+
+    rows = [
+        (
+            launch.launch,
+            *(_rate(launch, cache) for cache in ("l1d", "const", "l1i", "l2")),
+            f"{launch.memory['l2_bytes'] / 1024:,.0f} KiB",
+            f"{(launch.memory['dram_read_bytes'] + launch.memory['dram_write_bytes']) / 1024:,.0f} KiB",
+            f"{launch.memory['dram_use']:.0%}",
+            launch.limit,
+        )
+        for launch in result.launches
+    ]
+    limited = "limited by" if result.limits else "limited by (est.)"
+    columns = ("launch", "L1D hits", "const", "L1I", "L2 hits", "to L2", "to DRAM", "DRAM use", limited)
+    print_table("Memory", columns, rows, left=1)
+
+
+def _print_limits(result: RunResult) -> None:
+    """What would be gained by more of each thing; how to find out if nobody asked."""
+    from abstim.show.tables import print_table
+
+    if not result.limits:
+        print(f"Limited by: {result.limit} (an estimate; --limits tries every resource)")
+        return
+    rows = [(x.resource, x.cycles, f"{x.gain:+.1%}") for x in result.limits[:MOST_LIMITS] if x.gain]
+    print_table("Each resource twice as fast, alone", ("resource", "cycles", "saved"), rows)
+    rest = len(result.limits) - len(rows)
+    print(f"Limited by: {result.limit}; of {rest} resources more each saves less" + (", or nothing" if rest else ""))
+
+
+def _print_bounds(result: RunResult) -> None:
+    """Of the analytic model: what limits each launch, hit rates, traffic."""
+    from abstim.show.tables import print_table
+
+    columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", "DRAM bytes")
+    print_table("Limits", columns, [_bound_row(launch) for launch in result.launches], left=2)
+
+
+def _bound_row(launch):
+    second = sorted(launch.bounds_cycles.values())[-2] / max(1.0, launch.bounds_cycles[launch.limit])
+    rates = [_rate(launch, cache) for cache in ("l1d", "l2")]
+    return (_name(launch), launch.limit, f"{second:.0%}", *rates, launch.memory["dram_read_bytes"])
+
+
+def _print_comparison(results: list[RunResult]) -> None:
+    """One row a GPU, the first one the yardstick."""
+    from abstim.show.tables import duration, print_table
+
+    first = results[0].totals["cycles"]
+    rows = [
+        (
+            r.gpu,
+            r.memory_model,
+            int(r.totals["cycles"]),
+            duration(r.totals["seconds"]),
+            r.totals["ipc"],
+            f"{first / r.totals['cycles']:.2f}x",
+            r.limit + (f" ({r.limits[0].gain:.0%})" if r.limits else ""),
+        )
+        for r in results
+    ]
+    limited = "limited by (saved by twice it)" if results[0].limits else "limited by (est.)"
+    launches = len(results[0].launches)
+    title = f"{results[0].target} ({launches} launch{'es' if launches > 1 else ''})"
+    columns = ("GPU", "memory", "cycles", "time", "IPC", f"against {results[0].gpu}", limited)
+    print_table(title, columns, rows, left=2)
+    _print_errors(results)
+
+
+def print_baseline(found: Baseline) -> None:
+    """Beside an earlier result, and what else changed."""
+    from abstim.show.tables import print_table
+
+    rows = [
+        (row.launch, row.cycles_before, row.cycles_after, f"{row.speed_up:.2f}x", row.limit_before, row.limit_after)
+        for row in [*found.rows[:-1][:MOST_ROWS], found.rows[-1]]
+    ]
+    columns = ("launch", "cycles before", "now", "speed-up", "limited by, before", "now")
+    print_table("Beside the earlier result", columns, rows)
+    for line in found.changed:
+        print(f"Not the same: {line}")
+
+
+def _print_errors(results: list[RunResult]) -> None:
+    """What the comparison does not say: that memory is not alike, and how far each GPU's times are to be trusted."""
+    if len({r.memory_model for r in results}) > 1:
+        print(fill(f"Not alike: {UNLIKE_MEMORY}", 80))
+    for r in results:
+        print(fill(f"Error on {r.gpu}: {r.known_error}", 80, subsequent_indent="  "))

@@ -1,0 +1,51 @@
+"""What each instruction waited for before it issued, from a launch's log."""
+
+from __future__ import annotations
+
+from functional.disk.machine_code import compiled
+from precharacterize.classify import Kind
+
+# Columns of `stalls`, cycles between a warp's issues: for a load, for an arithmetic result, at a barrier, and the rest:
+# for its turn, its unit, its port, its fetch
+STALLS = ("memory", "arithmetic", "barrier", "turn_or_unit")
+MEMORY, ARITHMETIC, AT_BARRIER, TURN = range(len(STALLS))
+BARRIER, FENCE, FIRST_MEMORY = int(Kind.BARRIER), int(Kind.FENCE), int(Kind.PARAM_LOAD)
+ATOMICS = (int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC))
+
+
+@compiled
+def attribute(warp, cycle, instruction, result, kind, waits, writes, ready, of_memory, found):
+    """Fill `found` [instruction, STALLS]. Of the log, by warp and then time: `warp`, `cycle`, `instruction`, `result`
+    cycle; of the program `kind`, `waits`, `writes` [instruction, register]; scratch `ready`, `of_memory` [register]."""
+    last, before, previous = -1, 0, 0
+    for k in range(len(warp)):
+        i = instruction[k]
+        if warp[k] != last:
+            last = warp[k]
+            ready[:] = 0
+            of_memory[:] = 0
+        elif cycle[k] > before + 1:
+            left, memory, arithmetic = cycle[k] - before - 1, 0, 0
+            if kind[previous] == BARRIER:
+                found[i, AT_BARRIER] += left
+                left = 0
+            elif kind[previous] == FENCE or kind[previous] == ATOMICS[0] or kind[previous] == ATOMICS[1]:
+                found[i, MEMORY] += left
+                left = 0
+            for j in range(waits.shape[1]):
+                r = waits[i, j]
+                if r >= 0 and of_memory[r]:
+                    memory = max(memory, ready[r] - before - 1)
+                elif r >= 0:
+                    arithmetic = max(arithmetic, ready[r] - before - 1)
+            memory = min(memory, left)
+            arithmetic = min(max(arithmetic - memory, 0), left - memory)
+            found[i, MEMORY] += memory
+            found[i, ARITHMETIC] += arithmetic
+            found[i, TURN] += left - memory - arithmetic
+        for j in range(writes.shape[1]):
+            r = writes[i, j]
+            if r >= 0:
+                ready[r] = result[k]
+                of_memory[r] = kind[i] >= FIRST_MEMORY
+        before, previous = cycle[k], i

@@ -1,0 +1,205 @@
+"""Where in the source time goes: issues, stalls by reason, misses, sectors and bank passes of each instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from abstim.engine.stalls import STALLS, attribute
+from abstim.gpu.config import Gpu
+from abstim.progress import Progress, silent
+from abstim.session.flush import Flushed
+from abstim.session.issue_logs import MOST_ISSUES
+from abstim.session.memory_accesses import accesses_of
+from abstim.session.session import Session
+from functional.errors import InputError
+from functional.line_record import sectors_of
+from functional.source_lines import SourceLine, source_lines
+
+if TYPE_CHECKING:
+    from abstim.engine import LaunchInputs
+    from functional.program import Program
+
+COUNTS = ("issues", "l1d_misses", "l2_sectors", "dram_sectors", "requests", "sectors", "shared_requests", "bank_passes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotSpot:
+    """One instruction of a kernel, over all its launches; sums over warps.
+
+    `stalls`: cycles that warps waited before it, by STALLS. `requests` are executions that touched memory, `sectors`
+    those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. Misses, L2 and DRAM
+    sectors are what its accesses caused.
+    """
+
+    kernel: str
+    line: int  # of the PTX
+    text: str
+    source: SourceLine | None
+    stalls: dict[str, int]
+    issues: int
+    l1d_misses: int
+    l2_sectors: int
+    dram_sectors: int
+    requests: int
+    sectors: int
+    shared_requests: int
+    bank_passes: int
+
+    @property
+    def cycles(self) -> int:
+        """Of warps: its issues and what they waited."""
+        return self.issues + sum(self.stalls.values())
+
+    @property
+    def worst(self) -> str:
+        """What its warps waited for most; "" if they did not."""
+        name = max(self.stalls, key=self.stalls.__getitem__)
+        return name.replace("_", " ") if self.stalls[name] else ""
+
+    @property
+    def sectors_per_request(self) -> float | None:
+        """4 are 32 lanes of 4 B side by side; None if it asks for none."""
+        return self.sectors / self.requests if self.requests else None
+
+    @property
+    def passes_per_request(self) -> float | None:
+        """1: no bank conflict; None if it uses no shared memory."""
+        return self.bank_passes / self.shared_requests if self.shared_requests else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As what `json.dumps` takes."""
+        derived = {name: getattr(self, name) for name in ("cycles", "sectors_per_request", "passes_per_request")}
+        return asdict(self) | derived | {"source": self.source._asdict() if self.source else None}
+
+
+@dataclass
+class _Kernel:
+    """Sums of a kernel, an element an instruction."""
+
+    program: Program
+    size: int
+    stalls: Int64[np.ndarray, "instr reason"] = field(init=False)
+    counts: dict[str, Int64[np.ndarray, " instr"]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stalls = np.zeros((self.size, len(STALLS)), np.int64)
+        self.counts = {name: np.zeros(self.size, np.int64) for name in COUNTS}
+
+    def add(self, name: str, instruction: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Count executions, or what each of them weighs."""
+        self.counts[name] += np.bincount(instruction, weights, self.size).astype(np.int64)
+
+
+def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> list[HotSpot]:
+    """Of every kernel of a target, in the order of the text. Raises InputError for a GPU that is not timed from PTX
+    instructions, and for a launch too long to log."""
+    if gpu.spec.timed_code != "ptx":
+        raise InputError(f"{gpu.name} is timed from machine code, which --hot cannot show; choose another GPU")
+    kernels: dict[str, _Kernel] = {}
+    policy = Flushed(flush)
+    for number, launch, trace in session.each():
+        progress(f"hot spots of {session.case.name}", number, len(session))
+        if (count := int(trace.warp_instructions.sum())) > MOST_ISSUES:
+            raise InputError(f"launch {number} issues {count:,} instructions; --hot takes {MOST_ISSUES:,} at most")
+        run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
+        log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
+        policy.after(run)
+        program = launch.program
+        kernel = kernels.setdefault(program.name, _Kernel(program, len(program.instructions)))
+        _add_log(kernel, log, run.inputs)
+        _add_accesses(kernel, run.inputs)
+    return [spot for kernel in kernels.values() for spot in _spots(kernel)]
+
+
+def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs) -> None:
+    log = log[np.lexsort((log["cycle"], log["warp"]))]
+    names = ("warp", "cycle", "instruction", "result_cycle")
+    warp, cycle, instruction, result = (np.ascontiguousarray(log[name], np.int64) for name in names)
+    table = inputs.table
+    program = (np.ascontiguousarray(a, np.int64) for a in (table.kind, table.waits, table.writes))
+    ready, of_memory = (np.zeros(table.register_count + 1, np.int64) for _ in range(2))
+    attribute(warp, cycle, instruction, result, *program, ready, of_memory, kernel.stalls)
+    kernel.add("issues", instruction)
+    for name, column in (("l1d_misses", "l1d_misses"), ("l2_sectors", "l2_accesses"), ("dram_sectors", "dram_reads")):
+        kernel.add(name, instruction, log[column])
+
+
+def _add_accesses(kernel: _Kernel, inputs: LaunchInputs) -> None:
+    records, found = inputs.trace.records, accesses_of(inputs)
+    bits = np.array([bin(k).count("1") for k in range(16)])[sectors_of(records)]
+    sectors = np.add.reduceat(bits, found.first) if len(found.first) else np.zeros(0, np.int64)
+    touched = sectors > 0
+    kernel.add("requests", found.instruction[touched])
+    kernel.add("sectors", found.instruction, sectors)
+    passes = inputs.trace.conflicts
+    kernel.add("shared_requests", found.shared[passes > 0])
+    kernel.add("bank_passes", found.shared, passes)
+
+
+def _spots(kernel: _Kernel) -> Iterator[HotSpot]:
+    text = _text_of(kernel.program)
+    lines, sources = text.splitlines(), source_lines(text)
+    for i, instruction in enumerate(kernel.program.instructions):
+        at = instruction.line
+        yield HotSpot(
+            kernel=kernel.program.name, line=at, source=sources.get(at),
+            text=lines[at - 1].strip() if 0 < at <= len(lines) else instruction.name,
+            stalls={name: int(kernel.stalls[i, k]) for k, name in enumerate(STALLS)},
+            **{name: int(values[i]) for name, values in kernel.counts.items()},
+        )  # fmt: skip
+
+
+def _text_of(program: Program) -> str:
+    """The PTX, if it is still where it was read, and as it was."""
+    from hashlib import sha256
+
+    try:
+        data = Path(program.path).read_bytes()
+    except OSError:
+        return ""
+    return data.decode("utf-8", "replace") if sha256(data).hexdigest() == program.digest else ""
+
+
+@lru_cache(maxsize=64)
+def source_text(file: str) -> tuple[str, ...]:
+    """The lines of a source; none if it is not there."""
+    try:
+        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotLine:
+    """A line of the source and all that was made of it."""
+
+    file: str
+    line: int
+    text: str
+    spots: tuple[HotSpot, ...]
+
+    @property
+    def cycles(self) -> int:
+        """Of warps: issues and stalls."""
+        return sum(spot.cycles for spot in self.spots)
+
+
+def by_source_line(spots: Sequence[HotSpot]) -> list[HotLine]:
+    """By CUDA line where the PTX says it; else none. In the order of file and line."""
+    groups: dict[SourceLine, list[HotSpot]] = {}
+    for spot in spots:
+        if spot.source is not None:
+            groups.setdefault(spot.source, []).append(spot)
+    return [HotLine(file=at.file, line=at.line, text=_line_of(at), spots=tuple(groups[at])) for at in sorted(groups)]
+
+
+def _line_of(at: SourceLine) -> str:
+    text = source_text(at.file)
+    return text[at.line - 1] if at.line <= len(text) else ""

@@ -1,0 +1,154 @@
+"""Which instruction made each memory access of a trace, and the trace as it would be with fewer of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Bool, Int64, UInt32
+
+from functional.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
+from functional.trace import LOCAL_WINDOW_LINE
+from precharacterize.classify import Kind
+
+if TYPE_CHECKING:
+    from abstim.engine import LaunchInputs
+    from functional.trace import Trace
+    from precharacterize import LatencyTable
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """Executed memory instructions, in the order of the trace.
+
+    `instruction` and `first`, the first record, of those with line records; `shared` the instruction of those with bank
+    passes (`Trace.conflicts`).
+    """
+
+    instruction: Int64[np.ndarray, " access"]
+    first: Int64[np.ndarray, " access"]
+    shared: Int64[np.ndarray, " shared_access"]
+
+    def of_records(self, count: int) -> Int64[np.ndarray, " record"]:
+        """The access of each of `count` records."""
+        return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=count))
+
+
+def accesses_of(inputs: LaunchInputs) -> Accesses:
+    """Of all thread blocks of a launch, as the engine reads them."""
+    trace, kind = inputs.trace, inputs.table.kind
+    is_shared = (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC)
+    starts = np.ones(len(trace.records), bool)
+    starts[1:] = trace.records[:-1] & MORE == 0
+    instruction = _executed(trace, inputs.table, (kind >= Kind.PARAM_LOAD) & ~is_shared)
+    return Accesses(instruction, np.flatnonzero(starts), _executed(trace, inputs.table, is_shared))
+
+
+def _executed(trace: Trace, table: LatencyTable, chosen: Bool[np.ndarray, " instr"]) -> Int64[np.ndarray, " execution"]:
+    """The chosen instructions as they were executed, warp by warp."""
+    before = np.concatenate([[0], np.cumsum(chosen)])  # chosen ones before each instruction
+    first, count = before[table.block_start], before[table.block_stop] - before[table.block_start]
+    events = count[trace.blocks]
+    place = np.arange(int(events.sum())) - np.repeat(np.cumsum(events) - events, events)
+    return np.flatnonzero(chosen)[np.repeat(first[trace.blocks], events) + place]
+
+
+def atomic_transactions(inputs: LaunchInputs) -> tuple[Int64[np.ndarray, " line"], Int64[np.ndarray, " line"]]:
+    """(line numbers, records of atomics on each), of atomics on global memory."""
+    atomics = inputs.table.kind == Kind.GLOBAL_ATOMIC
+    if not atomics.any():
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    found = accesses_of(inputs)
+    owner = found.of_records(len(inputs.trace.records))
+    records = inputs.trace.records[atomics[found.instruction][owner]]
+    return np.unique(line_of(records[sectors_of(records) > 0]).astype(np.int64), return_counts=True)
+
+
+def halved_conflicts(inputs: LaunchInputs) -> LaunchInputs:
+    """Half of the passes that shared memory's banks take for an access, one at least."""
+    trace = inputs.trace
+    return replace(inputs, trace=replace(trace, conflicts=(trace.conflicts + np.uint8(1)) // np.uint8(2)))
+
+
+def without_conflicts(inputs: LaunchInputs) -> LaunchInputs:
+    """One pass of shared memory's banks for every access."""
+    return replace(inputs, trace=replace(inputs.trace, conflicts=np.minimum(inputs.trace.conflicts, np.uint8(1))))
+
+
+def coalesced(inputs: LaunchInputs) -> LaunchInputs:
+    """Loads and stores of global memory that touch no more sectors than 32 lanes side by side: as many as an element
+    has bytes (a vector: all of them). Those that touch more keep their first lines."""
+    trace, table, found = inputs.trace, inputs.table, accesses_of(inputs)
+    data = (table.kind == Kind.GLOBAL_LOAD) | (table.kind == Kind.GLOBAL_STORE)
+    if not data.any():
+        return inputs
+    owner = found.of_records(len(trace.records))
+    size = _bits_of_sectors(trace.records)
+    touched = np.bincount(owner, size, len(found.first))
+    enough = np.maximum(4, _bytes_a_lane(table)[found.instruction])
+    is_global = is_data(line_of(trace.records[found.first])) & (line_of(trace.records[found.first]) < LOCAL_WINDOW_LINE)
+    wide = data[found.instruction] & (touched > enough) & is_global
+    place = np.arange(len(trace.records)) - found.first[owner]
+    keep = ~wide[owner] | (place < enough[owner] // 4)
+    whole = wide[owner] & keep
+    records = np.where(whole, trace.records | np.uint32(ALL_SECTORS << SECTOR_SHIFT), trace.records)
+    return replace(inputs, trace=_kept(trace, records, owner, keep))
+
+
+def _bytes_a_lane(table: LatencyTable) -> Int64[np.ndarray, " instr"]:
+    """Of an element times the registers that a load writes, or a store reads besides its address."""
+    loaded, read = (table.writes >= 0).sum(1), (table.waits >= 0).sum(1) - 1
+    registers = np.where(table.kind == Kind.GLOBAL_STORE, read, loaded)
+    return np.asarray(table.access_bytes.astype(np.int64) * np.clip(registers, 1, 4))
+
+
+def _bits_of_sectors(records: UInt32[np.ndarray, " record"]) -> Int64[np.ndarray, " record"]:
+    return np.array([bits.bit_count() for bits in range(ALL_SECTORS + 1)])[sectors_of(records)]
+
+
+def _kept(
+    trace: Trace,
+    records: UInt32[np.ndarray, " record"],
+    owner: Int64[np.ndarray, " record"],
+    keep: Bool[np.ndarray, " record"],
+) -> Trace:
+    """A trace with some of its records, one at least of each access."""
+    kept = owner[keep]
+    more = np.append(kept[1:] == kept[:-1], False)
+    offsets = np.concatenate([[0], np.cumsum(keep)])[trace.record_offsets]
+    return replace(trace, records=records[keep] & ~np.uint32(MORE) | more, record_offsets=offsets)
+
+
+def halved_atomics(inputs: LaunchInputs) -> LaunchInputs:
+    """Half of the transactions of the atomics on global memory: as if those were served twice as fast.
+
+    Of an atomic of several records every other one stays, of one record half the sectors; and of atomics on one sector
+    every other one.
+    """
+    atomics = inputs.table.kind == Kind.GLOBAL_ATOMIC
+    if not atomics.any():
+        return inputs
+    trace, found = inputs.trace, accesses_of(inputs)
+    owner = found.of_records(len(trace.records))
+    mine = atomics[found.instruction]
+    count = np.diff(found.first, append=len(trace.records))
+    place = np.arange(len(trace.records)) - found.first[owner]
+    several = (mine & (count > 1))[owner]
+    keep = ~several | ((place + owner) % 2 == 0)  # now the even ones, now the odd: no line is spared more than others
+    records = trace.records.copy()
+    single = found.first[mine & (count == 1)]
+    records[single] = _half_of_the_sectors(records[single])
+    return replace(inputs, trace=_kept(trace, records, owner, keep))
+
+
+def _half_of_the_sectors(records: UInt32[np.ndarray, " record"]) -> UInt32[np.ndarray, " record"]:
+    sectors = sectors_of(records)
+    lowest = sectors & (~sectors + np.uint32(1))
+    left = sectors & ~lowest
+    next_one = left & (~left + np.uint32(1))
+    fewer = np.where(left & ~next_one != 0, lowest | next_one, np.where(left != 0, lowest, sectors))
+    found = records & ~np.uint32(ALL_SECTORS << SECTOR_SHIFT) | fewer << SECTOR_SHIFT
+    alone = np.flatnonzero((sectors != 0) & (left == 0))[::2]
+    found[alone] = 0  # as where no lane is active
+    return found

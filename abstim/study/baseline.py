@@ -1,0 +1,90 @@
+"""A result beside an earlier one of the same target: what `abstim run --against` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from abstim.session.result import RunResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A launch, or all of them; `speed_up` is before / after, in time."""
+
+    launch: str
+    cycles_before: int
+    cycles_after: int
+    speed_up: float
+    limit_before: str
+    limit_after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """Launches side by side, the totals last; `changed`: what else is not as it was, key by key."""
+
+    rows: list[Row]
+    changed: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        return asdict(self)
+
+
+def read_baseline(path: Path) -> dict[str, Any]:
+    """What `abstim run --json` printed. Raises InputError for anything else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    if not isinstance(found, dict) or found.get("kind") != "run" or not _is_whole(found):
+        raise InputError(f"{path}: not a result of `abstim run --json` with one GPU")
+    return found
+
+
+def _is_whole(found: Mapping[str, Any]) -> bool:
+    launches, totals = found.get("launches"), found.get("totals")
+    keys = {"kernel", "cycles", "seconds", "limit"}
+    return (
+        isinstance(totals, dict) and {"cycles", "seconds"} <= totals.keys() and isinstance(launches, list)
+        and all(isinstance(launch, dict) and keys <= launch.keys() for launch in launches)
+    )  # fmt: skip
+
+
+def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
+    """Launch by launch, where both have the same kernels in the same order; else the totals alone."""
+    now = new.to_json()
+    before, after = old["launches"], now["launches"]
+    alike = [launch["kernel"] for launch in before] == [launch["kernel"] for launch in after]
+    rows = (
+        [_row(f"{k} {a['kernel']}", b, a) for k, (b, a) in enumerate(zip(before, after, strict=True))] if alike else []
+    )
+    rows.append(_row("all", old["totals"] | {"limit": old.get("limit", "-")}, now["totals"] | {"limit": now["limit"]}))
+    changed = [] if alike else ["launches: other kernels, or another number of them"]
+    return Baseline(rows=rows, changed=changed + _changed(old, now))
+
+
+def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Row:
+    return Row(
+        launch=name, cycles_before=int(before["cycles"]), cycles_after=int(after["cycles"]),
+        speed_up=before["seconds"] / after["seconds"], limit_before=before["limit"], limit_after=after["limit"],
+    )  # fmt: skip
+
+
+def _changed(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Settings that explain a difference: the target, the model, every value of the GPU."""
+    pairs: Sequence[tuple[str, Any, Any]] = [
+        (key, old.get(key), now[key]) for key in ("target", "gpu", "model", "memory_model")
+    ]
+    values = old.get("gpu_values") or {}
+    pairs = [*pairs, *((key, values.get(key), value) for key, value in now["gpu_values"].items() if key != "name")]
+    return [f"{key}: {before} before, {after} now" for key, before, after in pairs if before != after]

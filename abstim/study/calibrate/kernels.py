@@ -1,0 +1,293 @@
+"""The micro-benchmarks' kernels as PTX text. Each repeats what it measures `rounds` times, so that the time of one more
+round is the difference of two launches, whatever a launch costs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+HEADER = ".version 7.0\n.target sm_{target}\n.address_size 64\n"
+CHAIN = 8  # dependent loads, or atomics, a round
+CHAINS, LENGTH = 4, 16  # independent chains of an arithmetic round, and operations in each
+LOADS = 8  # independent loads of shared memory a round
+CHUNK_LOADS = 2  # of global memory: 1,024 threads read 16 KiB
+
+# Registers of each type as the templates below name them
+_REGISTERS = """.reg .pred %p<4>;
+.reg .b32 %r<32>;
+.reg .b64 %rd<32>;
+.reg .f32 %f<32>;
+.reg .f64 %d<32>;
+.reg .b16 %h<16>;"""
+_GLOBAL_THREAD = """mov.u32 %r1, %ctaid.x;
+mov.u32 %r2, %ntid.x;
+mov.u32 %r3, %tid.x;
+mad.lo.s32 %r4, %r1, %r2, %r3;"""
+
+
+def _entry(name: str, pointers: int, numbers: int, body: str, before: str = "") -> str:
+    """A kernel with `pointers` buffers (%rd0, ...) and `numbers` 32-bit values (%r20, ...)."""
+    names = [(f"p{k}", "u64") for k in range(pointers)] + [(f"n{k}", "u32") for k in range(numbers)]
+    parameters = ", ".join(f".param .{kind} {each}" for each, kind in names)
+    loads = [f"ld.param.u64 %rd{k}, [p{k}];\ncvta.to.global.u64 %rd{k}, %rd{k};" for k in range(pointers)]
+    loads += [f"ld.param.u32 %r{20 + k}, [n{k}];" for k in range(numbers)]
+    lines = "\n".join([_REGISTERS, before, *loads, body])
+    return f".visible .entry {name}({parameters})\n{{\n{lines}\nret;\n}}\n"
+
+
+def _rounds(body: str) -> str:
+    """`body`, as often as %r20 says."""
+    again = "add.s32 %r20, %r20, -1;\nsetp.gt.s32 %p0, %r20, 0;\n@%p0 bra AGAIN;"
+    return f"AGAIN:\n{body}\n{again}"
+
+
+def empty() -> str:
+    """Nothing at all: what a launch costs."""
+    return _entry("empty", 0, 0, "")
+
+
+def link_chain() -> str:
+    """Makes offsets of addresses: adds the buffer's own to the first word of each of its lines of 128 bytes."""
+    body = f"""{_GLOBAL_THREAD}
+mul.wide.u32 %rd5, %r4, 128;
+add.s64 %rd5, %rd0, %rd5;
+ld.global.u64 %rd6, [%rd5];
+add.s64 %rd6, %rd6, %rd0;
+st.global.u64 [%rd5], %rd6;"""
+    return _entry("link_chain", 1, 0, body)
+
+
+def chase_global() -> str:
+    """Each load's address is what the load before it found; the buffer's first word is the first address."""
+    step = "ld.global.u64 %rd5, [%rd5];"
+    body = "mov.u64 %rd5, %rd0;\n" + _rounds("\n".join([step] * CHAIN)) + "\nst.global.u64 [%rd1], %rd5;"
+    return _entry("chase_global", 2, 1, body)
+
+
+def _chase_in(space: str, declaration: str, step: str, name: str) -> str:
+    begin = f"mov.u64 %rd7, {name};\ncvt.u32.u64 %r8, %rd7;\nmov.u32 %r5, 0;"
+    fill = f"st.shared.u32 [{name}], %r5;\nbar.sync 0;" if space == "shared" else ""
+    body = "\n".join([begin, fill, _rounds("\n".join([step] * CHAIN)), "st.global.u32 [%rd1], %r5;"])
+    before = declaration if space == "shared" else ""
+    return ("" if before else declaration) + _entry(f"chase_{space}", 2, 1, body, before)
+
+
+def chase_shared() -> str:
+    """As `chase_global`, of a word of shared memory that holds 0."""
+    return _chase_in("shared", ".shared .align 4 .b32 word[32];",
+                     "add.s32 %r6, %r8, %r5;\nld.shared.u32 %r5, [%r6];", "word")  # fmt: skip
+
+
+def chase_constant() -> str:
+    """As `chase_global`, of a word of constant memory that holds 0."""
+    step = "cvt.u64.u32 %rd8, %r5;\nadd.s64 %rd9, %rd7, %rd8;\nld.const.u32 %r5, [%rd9];"
+    return _chase_in("constant", ".const .align 4 .b32 table[32];\n", step, "table")
+
+
+# What each stream does with one element of 8 bytes: written and read buffers, and code from %rd0 to %rd3
+STREAMS = {
+    "init": (1, "st.global.f64 [%rd0], 0d3FF3AE147AE147AE;"),
+    "read": (1, "ld.global.f64 %d1, [%rd1];\nsetp.eq.f64 %p1, %d1, 0d405EC00000000000;\n"
+                "@%p1 st.global.f64 [%rd0], %d1;"),
+    "scale": (2, "ld.global.f64 %d1, [%rd1];\nmul.f64 %d2, %d1, 0d3FF3333333333333;\nst.global.f64 [%rd0], %d2;"),
+    "triad": (4, "ld.global.f64 %d1, [%rd1];\nld.global.f64 %d2, [%rd2];\nld.global.f64 %d3, [%rd3];\n"
+                 "fma.rn.f64 %d4, %d1, %d2, %d3;\nst.global.f64 [%rd0], %d4;"),
+}  # fmt: skip
+
+
+def stream(name: str) -> str:
+    """One element a thread: A = c, (B), A = c B, A = B C + D. Thread 0 of the launch has element %r20."""
+    place = "add.s32 %r4, %r4, %r20;\nmul.wide.s32 %rd9, %r4, 8;\n"
+    place += "\n".join(f"add.s64 %rd{k}, %rd{k}, %rd9;" for k in range(4))
+    return _entry(name, 4, 1, "\n".join([_GLOBAL_THREAD, place, STREAMS[name][1]]))
+
+
+def read_chunks() -> str:
+    """A thread block reads chunk (its number modulo %r22) of %r21 bytes, 8 bytes a thread at a time, %r20 times."""
+    loads = "\n".join(f"ld.global.b64 %rd{10 + k}, [%rd6];\nadd.s64 %rd6, %rd6, %rd7;" for k in range(CHUNK_LOADS))
+    sums = "\n".join(f"xor.b64 %rd20, %rd20, %rd{10 + k};" for k in range(CHUNK_LOADS))
+    body = f"""{_GLOBAL_THREAD}
+rem.u32 %r5, %r1, %r22;
+mul.wide.u32 %rd4, %r5, %r21;
+add.s64 %rd4, %rd0, %rd4;
+mul.wide.u32 %rd5, %r3, 8;
+add.s64 %rd5, %rd4, %rd5;
+mul.wide.u32 %rd7, %r2, 8;
+cvt.u64.u32 %rd8, %r21;
+add.s64 %rd8, %rd8, %rd4;
+mov.u64 %rd20, 0;
+AGAIN:
+mov.u64 %rd6, %rd5;
+CHUNK:
+{loads}
+{sums}
+setp.lt.u64 %p1, %rd6, %rd8;
+@%p1 bra CHUNK;
+add.s32 %r20, %r20, -1;
+setp.gt.s32 %p0, %r20, 0;
+@%p0 bra AGAIN;
+setp.eq.s64 %p2, %rd20, 12345;
+@%p2 st.global.b64 [%rd1], %rd20;"""
+    return _entry("read_chunks", 2, 3, body)
+
+
+def read_shared() -> str:
+    """Each thread reads 8 bytes of shared memory, without bank conflicts, LOADS a round."""
+    loads = "\n".join(f"ld.shared.b64 %rd{10 + k}, [%r8+{64 * k}];" for k in range(LOADS))
+    sums = "\n".join(f"xor.b64 %rd20, %rd20, %rd{10 + k};" for k in range(LOADS))
+    # the address changes from round to round, or the loads would be made once
+    body = f"""mov.u32 %r3, %tid.x;
+and.b32 %r3, %r3, 31;
+mov.u64 %rd7, tile;
+cvt.u32.u64 %r7, %rd7;
+mul.lo.s32 %r9, %r3, 8;
+mov.u32 %r10, 0;
+mov.u64 %rd20, 0;
+AGAIN:
+and.b32 %r11, %r10, 1024;
+add.s32 %r8, %r7, %r9;
+add.s32 %r8, %r8, %r11;
+{loads}
+{sums}
+add.s32 %r10, %r10, 256;
+add.s32 %r20, %r20, -1;
+setp.gt.s32 %p0, %r20, 0;
+@%p0 bra AGAIN;
+setp.eq.s64 %p2, %rd20, 12345;
+@%p2 st.global.b64 [%rd1], %rd20;"""
+    return _entry("read_shared", 2, 1, body, ".shared .align 8 .b8 tile[4096];")
+
+
+# One operation on chain k: {a} its register, {b} one that no chain changes. Types: registers that hold them
+OPERATIONS = {
+    "fp32_fma": ("f", "fma.rn.f32 {a}, {a}, {b}, {b};"),
+    "fp32_add": ("f", "add.rn.f32 {a}, {a}, {b};"),
+    "fp64_fma": ("d", "fma.rn.f64 {a}, {a}, {b}, {b};"),
+    "fp64_add": ("d", "add.rn.f64 {a}, {a}, {b};"),
+    "int_multiply_add": ("r", "mad.lo.s32 {a}, {a}, {b}, {b};"),
+    "int_min_max": ("r", "min.s32 {a}, {a}, {b};\nmax.s32 {a}, {a}, {c};"),
+    "sfu_ex2": ("f", "ex2.approx.ftz.f32 {a}, {a};"),
+    "sfu_rsqrt": ("f", "rsqrt.approx.ftz.f32 {a}, {a};"),
+    "shuffle": ("r", "shfl.sync.down.b32 {a}, {a}, 1, 31, -1;"),
+    "convert_fp32_int32": ("f", "cvt.rzi.s32.f32 %r19, {a};\ncvt.rn.f32.s32 {a}, %r19;"),
+    "convert_fp64_fp32": ("d", "cvt.rn.f32.f64 %f19, {a};\ncvt.f64.f32 {a}, %f19;"),
+    "tensor_fp16_16x8x16": ("f", ""),
+}  # fmt: skip
+# Instructions an operation is, and results of each a thread
+PER_OPERATION = {"int_min_max": 2, "convert_fp32_int32": 2, "convert_fp64_fp32": 2}
+TENSOR = "tensor_fp16_16x8x16"
+# Each lane has operands of its own: what all have alike is made once a warp
+_LANE = """mov.u32 %r3, %tid.x;
+and.b32 %r3, %r3, 31;
+mul.wide.u32 %rd5, %r3, 8;
+add.s64 %rd0, %rd0, %rd5;"""
+_LOAD = {"f": ("f32", "f"), "d": ("f64", "d"), "r": ("u32", "r")}
+
+
+def arithmetic(name: str, chains: int) -> str:
+    """`chains` independent chains of LENGTH operations a round; their operands come from memory."""
+    if name == TENSOR:
+        return _tensor(chains)
+    letter, code = OPERATIONS[name]
+    kind, register = _LOAD[letter]
+    size = 8 if kind == "f64" else 4
+    constants = [f"ld.global.{kind} %{register}{10 + j}, [%rd0+{size * j}];" for j in range(2)]
+    starts = [f"ld.global.{kind} %{register}{12 + k}, [%rd0+{size * (2 + k)}];" for k in range(chains)]
+    steps = [
+        code.format(a=f"%{register}{12 + k}", b=f"%{register}10", c=f"%{register}11").replace("19", str(16 + k))
+        for _ in range(LENGTH)
+        for k in range(chains)
+    ]
+    ends = [f"st.global.{kind} [%rd1+{size * k}], %{register}{12 + k};" for k in range(chains)]
+    body = "\n".join([_LANE, *constants, *starts, _rounds("\n".join(steps)), *ends])
+    return _entry(name, 2, 1, body)
+
+
+def _tensor(chains: int) -> str:
+    """Products of matrices of 16 x 16 and 16 x 8, fp16, into fp32: registers %f0 to %f3 are chain 0's, and so on."""
+    operands = [f"ld.global.u32 %r{k}, [%rd0+{4 * k}];" for k in range(6)]
+    starts = [f"ld.global.f32 %f{k}, [%rd0+{4 * k}];" for k in range(4 * chains)]
+    steps = []
+    for _ in range(LENGTH):
+        for k in range(chains):
+            own = ", ".join(f"%f{4 * k + j}" for j in range(4))
+            steps.append("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                         f"{{{own}}}, {{%r0, %r1, %r2, %r3}}, {{%r4, %r5}}, {{{own}}};")  # fmt: skip
+    ends = [f"st.global.f32 [%rd1+{4 * k}], %f{k};" for k in range(4 * chains)]
+    return _entry(TENSOR, 2, 1, "\n".join([_LANE, *operands, *starts, _rounds("\n".join(steps)), *ends]))
+
+
+# space, whether the old value is used, operation
+ATOMICS = {
+    "shared_add_u32": ("shared", False, "add.u32"),
+    "shared_add_u32_returned": ("shared", True, "add.u32"),
+    "shared_add_f32": ("shared", False, "add.f32"),
+    "global_add_u32": ("global", False, "add.u32"),
+    "global_add_u32_returned": ("global", True, "add.u32"),
+    "global_add_f32": ("global", False, "add.f32"),
+    "global_add_f64": ("global", False, "add.f64"),
+    "global_cas_u32": ("global", True, "cas.b32"),
+}
+ADDRESSES = {"one_address": 0, "one_a_lane": 1}  # of a warp's lanes; the stride in elements
+
+
+def atomic(name: str) -> str:
+    """CHAIN atomics a round, of every thread, at lane x %r21 bytes from the buffer's begin (every warp the same)."""
+    space, returned, operation = ATOMICS[name]
+    kind = operation.rpartition(".")[2]
+    letter = {"u32": "r", "b32": "r", "f32": "f", "f64": "d"}[kind]
+    address = "%r8" if space == "shared" else "%rd6"
+    value = f"%{letter}10" + (f", %{letter}11" if operation.startswith("cas") else "")
+    if returned:
+        step = f"atom.{space}.{operation} %{letter}10, [{address}], {value};"
+    else:
+        step = f"red.{space}.{operation} [{address}], {value};"
+    load = {"r": "u32", "f": "f32", "d": "f64"}[letter]
+    zero = "st.shared.u32 [%r8], %r3;\nbar.sync 0;" if space == "shared" else ""
+    body = f"""mov.u32 %r3, %tid.x;
+and.b32 %r4, %r3, 31;
+mul.lo.s32 %r4, %r4, %r21;
+mov.u64 %rd7, cell;
+cvt.u32.u64 %r8, %rd7;
+add.s32 %r8, %r8, %r4;
+cvt.u64.u32 %rd5, %r4;
+add.s64 %rd6, %rd0, %rd5;
+{zero}
+ld.global.{load} %{letter}10, [%rd1+64];
+ld.global.{load} %{letter}11, [%rd1+72];
+{_rounds(chr(10).join([step] * CHAIN))}
+st.global.{load} [%rd1], %{letter}10;"""
+    return _entry(f"atomic_{name}", 2, 2, body, ".shared .align 8 .b8 cell[256];")
+
+
+def ticks() -> str:
+    """How many ticks of its SM's clock a loop of %r20 rounds takes."""
+    step = "fma.rn.f32 %f1, %f1, %f1, %f1;"
+    body = "\n".join([
+        "mov.f32 %f1, 0f3F800000;", "mov.u64 %rd5, %clock64;", _rounds("\n".join([step] * LENGTH)),
+        "mov.u64 %rd6, %clock64;", "sub.s64 %rd6, %rd6, %rd5;", "setp.eq.f32 %p1, %f1, 0f3F000000;",
+        "@%p1 mov.u64 %rd6, 0;", "st.global.u64 [%rd0], %rd6;",
+    ])  # fmt: skip
+    return _entry("ticks", 1, 1, body)
+
+
+@cache
+def module(target: int) -> str:
+    """All kernels that GPUs of an architecture (70: sm_70) can run, as one PTX file."""
+    found = [
+        HEADER.format(target=min(target, 80)),
+        empty(),
+        link_chain(),
+        chase_global(),
+        chase_shared(),
+        chase_constant(),
+    ]
+    found += [stream(name) for name in STREAMS]
+    found += [read_chunks(), read_shared()]
+    for name in operations(target):
+        found += [arithmetic(name, CHAINS), arithmetic(name, 1).replace(f"entry {name}(", f"entry {name}_latency(")]
+    return "\n".join([*found, *map(atomic, ATOMICS)])
+
+
+def operations(target: int) -> list[str]:
+    """Names of what an architecture has units for."""
+    return [name for name in OPERATIONS if name != TENSOR or target >= 80]

@@ -1,0 +1,220 @@
+"""The micro-benchmarks: what is launched for each, and what its time says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from abstim.study.calibrate.device import Experiment, Facts, KernelCall
+from abstim.study.calibrate.kernels import (
+    ADDRESSES,
+    ATOMICS,
+    CHAIN,
+    CHAINS,
+    LENGTH,
+    LOADS,
+    PER_OPERATION,
+    STREAMS,
+    operations,
+)  # fmt: skip
+
+KIB, MIB = 1 << 10, 1 << 20
+LINE, ELEMENT = 128, 8
+GROUPS = ("latency", "stream", "bandwidth", "throughput", "operation_latency", "atomics", "launch")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One number: from the seconds that the longer of two experiments takes beyond the shorter (or all it takes).
+
+    `at`: footprint in KiB, or threads an SM; 0 where there is no such axis. `experiment`: of a number of rounds.
+    `value`: of the seconds of one more round.
+    """
+
+    group: str
+    quantity: str
+    at: int
+    unit: str
+    experiment: Callable[[int], Experiment]
+    rounds: tuple[int, int]  # 0: the shorter one is not needed
+    value: Callable[[float], float]
+
+
+def measurements(facts: Facts, effort: int = 1) -> Iterator[Measurement]:
+    """All of them, for a GPU. `effort`: how often what could be done once is repeated."""
+    yield from _latencies(facts, effort)
+    yield from _streams(facts, effort)
+    yield from _bandwidths(facts, effort)
+    yield from _throughputs(facts, effort)
+    yield from _atomics(facts, effort)
+    yield Measurement("launch", "empty_kernel", 0, "ns", _empty, (0, 1), lambda s: 1e9 * s)
+
+
+def _empty(rounds: int) -> Experiment:
+    return Experiment(KernelCall("empty", 1, 32))
+
+
+# Latency: dependent loads -------------------------------------------------------------------------------------------
+
+FOOTPRINTS_KIB = (16, 64, 1024, 4096, 12288, 32768, 46080, 262144)
+
+
+def _latencies(facts: Facts, effort: int) -> Iterator[Measurement]:
+    def cycles(seconds: float) -> float:
+        return seconds * facts.core_clock_hz / CHAIN
+
+    for kib in FOOTPRINTS_KIB:
+        rounds = (8 * effort, 72 * effort)
+        yield Measurement("latency", "global", kib, "cycles", partial(_chase, kib * KIB, facts), rounds, cycles)
+    for space in ("shared", "constant"):
+        yield Measurement("latency", space, 0, "cycles", partial(_chase_word, space), (8 * effort, 72 * effort), cycles)
+
+
+def _chase(footprint: int, facts: Facts, rounds: int) -> Experiment:
+    """From line to line in random order, after one way through all of them, or as many as push the first out."""
+    lines = footprint // LINE
+    before = min(lines, 2 * facts.l2_bytes // LINE) // CHAIN
+    chase = partial(KernelCall, "chase_global", 1, 1, ("chain", "out"))
+    calls = (KernelCall("link_chain", lines // 128, 128, ("chain",)), chase((before,)))
+    return Experiment(chase((rounds,)), calls, {"chain": _random_cycle(footprint), "out": 64})
+
+
+def _random_cycle(footprint: int) -> np.ndarray:
+    """At the begin of each line the offset of the next, in one cycle through all of them: int64 [footprint / 8]."""
+    order = np.random.default_rng(0).permutation(footprint // LINE)
+    chain = np.zeros(footprint // 8, np.int64)
+    chain[order * (LINE // 8)] = np.roll(order, -1) * LINE
+    return chain
+
+
+def _chase_word(space: str, rounds: int) -> Experiment:
+    return Experiment(KernelCall(f"chase_{space}", 1, 1, ("out", "out"), (rounds,)), buffers={"out": 64})
+
+
+# DRAM: streams against occupancy ------------------------------------------------------------------------------------
+
+SHAPES = ((32, 1), (64, 1), (64, 2), (128, 2), (256, 2), (384, 2), (512, 2), (768, 2), (1024, 2))  # threads, blocks
+
+
+def _streams(facts: Facts, effort: int) -> Iterator[Measurement]:
+    for name, (moved, _) in STREAMS.items():
+        for threads, blocks in SHAPES:
+            if threads * blocks > facts.threads_per_sm:
+                continue
+            wave = threads * blocks * facts.sm_count
+            waves = effort * max(1, (1 << 20) // wave)
+            yield Measurement(
+                "stream", name, threads * blocks, "GB/s", partial(_stream, name, threads, blocks, facts, 3 * waves),
+                (waves, 3 * waves), partial(_gigabytes, moved * ELEMENT * wave),
+            )  # fmt: skip
+
+
+def _stream(name: str, threads: int, blocks: int, facts: Facts, most: int, waves: int) -> Experiment:
+    """`waves` x all thread blocks that are resident at once; L2 is full of what the same kernel left before."""
+    pointers = ("a", "b", "c", "d")
+    shared = facts.shared_bytes_per_sm * 3 // (4 * blocks) // 128 * 128  # so many blocks an SM, no more
+    filling = max(1, facts.l2_bytes // (STREAMS[name][0] * ELEMENT * 1024))
+    before = (KernelCall(name, filling, 1024, pointers, (0,)),)
+    timed = KernelCall(name, facts.sm_count * blocks * waves, threads, pointers, (filling * 1024,), shared)
+    elements = filling * 1024 + facts.sm_count * blocks * most * threads
+    return Experiment(timed, before, dict.fromkeys(pointers, ELEMENT * elements))
+
+
+def _gigabytes(moved: int, seconds: float) -> float:
+    return moved / seconds / 1e9 if seconds > 0 else float("inf")
+
+
+# L1, L2 and shared memory: bandwidth against footprint --------------------------------------------------------------
+
+SAME_KIB = (16, 64, 512)  # that every SM reads
+CHUNK_KIB, TOTALS_KIB = 128, (6144, 12288, 28160)  # that one thread block reads, and all of them together
+
+
+def _bandwidths(facts: Facts, effort: int) -> Iterator[Measurement]:
+    for kib in SAME_KIB:
+        rounds = effort * max(1, 128 // kib)
+        yield Measurement(
+            "bandwidth", "same_buffer", kib, "GB/s", partial(_read_same, kib * KIB, facts), (rounds, 2 * rounds),
+            partial(_gigabytes, kib * KIB * facts.sm_count),
+        )  # fmt: skip
+    for kib in TOTALS_KIB:
+        if kib * KIB <= facts.l2_bytes:
+            moved = 2 * facts.sm_count * CHUNK_KIB * KIB
+            yield Measurement(
+                "bandwidth", "chunks", kib, "GB/s", partial(_read_chunks, kib // CHUNK_KIB, facts),
+                (effort, 2 * effort), partial(_gigabytes, moved),
+            )  # fmt: skip
+    # 8 bytes a lane: LOADS of 256 bytes a warp and round
+    shared = partial(_gigabytes, LOADS * 1024 * ELEMENT * facts.sm_count)
+    yield Measurement(
+        "bandwidth", "shared", 0, "GB/s", partial(_read_shared, facts), (16 * effort, 80 * effort), shared
+    )
+
+
+def _read_same(footprint: int, facts: Facts, rounds: int) -> Experiment:
+    read = partial(KernelCall, "read_chunks", facts.sm_count, 1024, ("chain", "out"))
+    return Experiment(read((rounds, footprint, 1)), (read((1, footprint, 1)),), {"chain": footprint, "out": 64})
+
+
+def _read_chunks(chunks: int, facts: Facts, rounds: int) -> Experiment:
+    """Each thread block reads its chunk once; `rounds` x as many blocks as are resident."""
+    chunk = CHUNK_KIB * KIB
+    fill = KernelCall("read_chunks", chunks, 1024, ("chain", "out"), (1, chunk, chunks))
+    read = KernelCall("read_chunks", 2 * facts.sm_count * rounds, 1024, ("chain", "out"), (1, chunk, chunks))
+    return Experiment(read, (fill,), {"chain": chunk * chunks, "out": 64})
+
+
+def _read_shared(facts: Facts, rounds: int) -> Experiment:
+    return Experiment(KernelCall("read_shared", facts.sm_count, 1024, ("out", "out"), (rounds,)), buffers={"out": 64})
+
+
+# Arithmetic ---------------------------------------------------------------------------------------------------------
+
+
+def _throughputs(facts: Facts, effort: int) -> Iterator[Measurement]:
+    rounds, warps = (4 * effort, 20 * effort), 32
+    for name in operations(facts.target):
+        made = CHAINS * LENGTH * PER_OPERATION.get(name, 1)
+
+        def rate(seconds: float, made: int = made) -> float:
+            return made * warps * 32 / (seconds * facts.core_clock_hz)
+
+        def cycles(seconds: float, made: int = made) -> float:
+            return seconds * facts.core_clock_hz * CHAINS / made
+
+        many, one = partial(_arithmetic, name, 32 * warps), partial(_arithmetic, f"{name}_latency", 32)
+        yield Measurement("throughput", name, 0, "per cycle and SM", many, rounds, rate)
+        yield Measurement("operation_latency", name, 0, "cycles", one, rounds, cycles)
+
+
+def _arithmetic(kernel: str, threads: int, rounds: int) -> Experiment:
+    ones = np.ones(64, np.float64)
+    return Experiment(KernelCall(kernel, 1, threads, ("in", "out"), (rounds,)), buffers={"in": ones, "out": 512})
+
+
+# Atomics ------------------------------------------------------------------------------------------------------------
+
+
+def _atomics(facts: Facts, effort: int) -> Iterator[Measurement]:
+    """Of one SM in shared memory, of all of them in global memory: updates (of a lane) a cycle."""
+    for name, (space, _, operation) in ATOMICS.items():
+        for addresses, stride in ADDRESSES.items():
+            blocks = 1 if space == "shared" else facts.sm_count
+            made = CHAIN * blocks * 256
+
+            def rate(seconds: float, made: int = made) -> float:
+                return made / (seconds * facts.core_clock_hz)
+
+            width = 8 if operation.endswith("64") else 4
+            yield Measurement(
+                "atomics", f"{name}_{addresses}", 0, "per cycle", partial(_atomic, name, blocks, stride * width),
+                (effort, 3 * effort), rate,
+            )  # fmt: skip
+
+
+def _atomic(name: str, blocks: int, stride: int, rounds: int) -> Experiment:
+    call = KernelCall(f"atomic_{name}", blocks, 256, ("cells", "out"), (rounds, stride))
+    return Experiment(call, buffers={"cells": 512, "out": 128})

@@ -1,0 +1,186 @@
+"""What limits a launch, by the model itself: each resource made twice as fast, alone, and the launch timed again.
+
+counterfactual(open_session("hotspot"), [load_gpu("gtx480")])[0].limits  # the most rewarding first
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from abstim.gpu.config import Gpu, changed, domains
+from abstim.progress import Progress, in_parallel, silent
+from abstim.session.detailed import launch_result
+from abstim.session.flush import Flushed, check_flush
+from abstim.session.memory_accesses import halved_atomics, halved_conflicts
+from abstim.session.result import COUNTERFACTUAL, RunResult, limit_named, ranked, run_result
+from abstim.session.session import Session
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from abstim.engine import EngineResult, LaunchInputs
+    from functional.launch import Launch
+    from functional.trace import Trace
+
+Values = Mapping[str, Any]
+UNITS = ("units", "port_width", "collectors")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """What is made twice as fast: keys whose values double, keys whose values halve; `instead`: keys that
+    double where the first of `double` may not; `inputs`: what it changes of a launch."""
+
+    name: str
+    double: tuple[str, ...] = ()
+    halve: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
+    inputs: Callable[[LaunchInputs], LaunchInputs] | None = None
+
+
+def _unit(name: str, *units: str) -> Resource:
+    """Units, the ports in front of them, and the operand collectors of those that have their own."""
+    keys = (f"{unit}_{key}" for unit in units for key in UNITS)
+    return Resource(name, double=tuple(key for key in keys if key in domains()))
+
+
+RESOURCES = (
+    Resource("instruction issue", ("schedulers_per_sm", "fetches_per_cycle"), instead=("issues_per_turn",)),
+    Resource("instruction cache", ("l1i_ways", "l1i_mshrs"), ("l1i_miss_extra_cycles",)),
+    _unit("ALUs", "sp", "int"),
+    _unit("SFUs", "sfu"),
+    _unit("FP64 units", "dp"),
+    _unit("tensor units", "tensor"),
+    Resource("register file", ("register_banks", "register_file_ports", "shared_collectors", "result_bus_width")),
+    Resource("instruction latency", halve=tuple(key for key in domains() if key.startswith("latency_cycles."))),
+    Resource("load/store unit", ("mem_port_width", "mem_collectors", "l1d_banks")),
+    Resource("shared memory latency", halve=("shared_latency_cycles",)),
+    Resource("bank conflicts", inputs=halved_conflicts),
+    Resource("L1D size", ("l1d_ways",)),
+    Resource("L1D misses on their way", ("l1d_mshrs", "l1d_mshr_merges", "l1d_miss_queue")),
+    Resource("crossbar", ("flit_bytes",)),
+    Resource("L2 bandwidth", halve=("l2_sector_cycles",)),
+    Resource("L2 size", ("l2_ways",)),
+    Resource("DRAM bandwidth", ("dram_bytes_per_second",), ("dram_sector_cycles",)),
+    Resource(
+        "memory latency",
+        halve=("l1d_latency_cycles", "l1_miss_extra_cycles", "const_latency_cycles", "l2_request_cycles",
+               "l2_reply_cycles", "dram_latency_cycles", "dram_latency_ns", "dram_reply_cycles", "dram_activate_cycles",
+               "dram_activate_ns"),
+    ),
+    Resource("atomics", halve=("l2_atomic_cycles", "atomic_latency_cycles"), inputs=halved_atomics),
+    Resource("launch latency", halve=("launch_latency_cycles", "launch_latency_ns")),
+    Resource(
+        "occupancy",
+        ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "shared_bytes_per_sm"),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A GPU with one resource twice as fast."""
+
+    resource: Resource
+    gpu: Gpu
+
+    def inputs(self, session: Session, number: int, trace: Trace) -> LaunchInputs:
+        """Of a launch, as this GPU sees it."""
+        found = session.inputs(number, self.gpu, trace)
+        return self.resource.inputs(found) if self.resource.inputs else found
+
+
+def variants(gpu: Gpu, resources: Sequence[Resource] = RESOURCES) -> list[Variant]:
+    """One a resource that can be made faster on this GPU: not one the engine has no more of, nor one it has none of."""
+    found = []
+    for resource in resources:
+        values = _values(gpu, resource)
+        if values or resource.inputs:
+            try:
+                found.append(Variant(resource, changed(gpu, values, f"{gpu.name}, twice {resource.name}")))
+            except InputError:  # it makes no GPU together with the other values
+                continue
+    return found
+
+
+def _values(gpu: Gpu, resource: Resource) -> dict[str, Any]:
+    values = _scaled(gpu, resource.double, _doubled)
+    if resource.instead and resource.double[0] not in values:
+        values |= _scaled(gpu, resource.instead, _doubled)
+    return values | _scaled(gpu, resource.halve, _halved)
+
+
+def _scaled(gpu: Gpu, keys: Sequence[str], scale: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Values that change; those of 0 say that there is no such thing."""
+    old = {key: gpu.settings[key].value for key in keys}
+    new = {key: scale(key, value) for key, value in old.items() if value}
+    return {key: value for key, value in new.items() if value != old[key]}
+
+
+def _doubled(key: str, value: Any) -> Any:
+    """Twice, or as much as the engine knows of it."""
+    domain = domains()[key]
+    if domain.type is float:
+        return 2 * value
+    return next((more for more in range(2 * value, value, -1) if domain.accepts(more)), value)
+
+
+def _halved(key: str, value: Any) -> Any:
+    half = value // 2 if domains()[key].type is int else value / 2
+    return half if domains()[key].accepts(half) else value
+
+
+def counterfactual(
+    session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent
+) -> list[RunResult]:
+    """Every launch on every GPU by the detailed model, with `limits`: exact, and some twenty times the work.
+
+    Raises InputError as the detailed model does.
+    """
+    check_flush(flush)
+    return [_on(session, gpu, flush, progress) for gpu in gpus]
+
+
+def _on(session: Session, gpu: Gpu, flush: str, progress: Progress) -> RunResult:
+    started, before, found = perf_counter(), session.prepared_seconds, []
+    for number, launch, trace, base, cycles in timed_with(session, gpu, RESOURCES, flush, progress):
+        row, limits = launch_result(session, number, launch, trace, gpu, base), ranked(cycles, base.cycles)
+        found.append(replace(row, limit=limit_named(limits), limits=limits, limit_basis=COUNTERFACTUAL))
+    return run_result(session, gpu, found, perf_counter() - started - (session.prepared_seconds - before))
+
+
+def timed_with(
+    session: Session, gpu: Gpu, resources: Sequence[Resource], flush: str, progress: Progress
+) -> Iterator[tuple[int, Launch, Trace, EngineResult, dict[str, int]]]:
+    """Every launch in order: its number, the launch, its trace, the engine's result as things are, and its cycles with
+    each of the resources twice as fast, by name."""
+    tried = [Variant(Resource("nothing"), gpu), *variants(gpu, resources)]
+    for number, launch, trace, results in _timed(session, tried, flush, progress):
+        cycles = {v.resource.name: r.cycles for v, r in zip(tried[1:], results[1:], strict=True)}
+        yield number, launch, trace, results[0], cycles
+
+
+def _timed(session: Session, tried: Sequence[Variant], flush: str, progress: Progress) -> Iterator[tuple]:
+    """Launch by number, and the engine's result on each variant."""
+    from abstim.engine import simulate_point
+
+    policies = [Flushed(flush) for _ in tried]
+    prepared: list[LaunchInputs] = []
+
+    def one(number: int, k: int) -> EngineResult:
+        gpu = tried[k].gpu
+        caches = policies[k].before(session, number, gpu)
+        return simulate_point(prepared[k], gpu, session.blocks_per_sm(number, gpu), caches)
+
+    for number, launch, trace in session.each():
+        prepared = [variant.inputs(session, number, trace) for variant in tried]  # characterised in this thread
+
+        def told(k: int, total: int, number: int = number) -> None:
+            progress(f"limits of {session.case.name}", number * total + k, len(session) * total)
+
+        results = in_parallel(partial(one, number), len(tried), os.cpu_count() or 1, told)
+        yield number, launch, trace, results
