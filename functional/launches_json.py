@@ -18,9 +18,9 @@ from functional.case import Case, Expected
 from functional.errors import InputError
 from functional.ir import Module
 from functional.launch import Argument, Launch, Pointer, Scalar, make_launch
+from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
-from functional.parser import parse
 from functional.resources import MOST_REGISTERS
 from functional.texture import Texture
 
@@ -75,7 +75,7 @@ def load_case(path: str | Path) -> Case:
     if not entry.launches:
         raise InputError(f"{path}: 'launches' is empty")
     folder = path.parent
-    module = parse(_beside(path, entry.ptx, "ptx"))
+    module = open_module(_beside(path, entry.ptx, "ptx"))
     memory = Memory(module.variables)
     expected: dict[str, Expected] = {}
     for name, buffer in entry.buffers.items():

@@ -23,9 +23,9 @@ from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Module, Parameter
 from functional.launch import Argument, Pointer, Scalar, make_launch
 from functional.launches_json import DTYPES, SCALARS
+from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
-from functional.parser import parse
 from functional.program import Program
 
 _RANDOM_SEED = 2024
@@ -33,7 +33,7 @@ _RANDOM_SEED = 2024
 
 def load(path: str | Path) -> LoadedModule:
     """A PTX file. Raises PtxError if it does not parse, InputError if it cannot be read."""
-    return LoadedModule(parse(Path(path)))
+    return LoadedModule(open_module(path))
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LoadedModule:
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels, in file order."""
-        return tuple(k.name for k in self.module.kernels.values() if k.is_entry)
+        return self.module.entries
 
     def kernel(self, name: str | None = None) -> LoadedKernel:
         """A kernel by name; without one, the only kernel of the file. Raises InputError."""
