@@ -14,6 +14,9 @@ __version__ = "0.1.0"
 _HOME = {
     "run": "abstim.models",
     "run_many": "abstim.models",
+    "counterfactual": "abstim.study.counterfactual",
+    "advise": "abstim.study.advice",
+    "open_session": "abstim.session.session",
     "load": "abstim.target.loading",
     "kernel_time": "abstim.gradient.kernel_time",
     "load_gpu": "abstim.gpu.config",
@@ -22,7 +25,14 @@ _HOME = {
     "LaunchResult": "abstim.session.result",
     "InputError": "functional.errors",
 }
-__all__ = ["Gpu", "InputError", "LaunchResult", "RunResult", "kernel_time", "load", "load_gpu", "run", "run_many"]
+__all__ = [
+    "Gpu", "InputError", "LaunchResult", "RunResult", "advise", "counterfactual", "kernel_time", "load", "load_gpu",
+    "open_session", "run", "run_many",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])
 
 
 def __getattr__(name: str) -> Any:

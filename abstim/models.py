@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from abstim.gpu import config
-from abstim.gpu.config import Gpu, gpu_of, nearest
+from abstim.gpu.config import Gpu, Overrides, gpu_of, nearest
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.target.execution import execute_in_turn
@@ -66,7 +66,7 @@ def known_error_of(model: str, gpu: Gpu) -> str:
 def run(
     target: Target | Session,
     gpu: str | Gpu = "gtx480",
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     model: str = DETAILED,
     executor: Executor | None = None,
@@ -76,7 +76,8 @@ def run(
 ) -> RunResult:
     """Every launch of a target on one GPU.
 
-    `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session.
+    `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session;
+    `overrides`: `["sm_count=30"]` or `{"sm_count": 30}`; `progress(what, done, total)` is told how far it is.
     `model`: one of MODELS; `flush`: caches invalidated before each launch (all, l1, l1d, none). Raises InputError for
     anything a user got wrong; then there is no result.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from lark import Token
@@ -42,7 +43,8 @@ class Constants:
             case RawGeneric(prefix=Token(type="NAME") as prefix, value=inner):
                 if prefix != "generic":
                     raise self.fail(prefix, f"expected 'generic(symbol)', found '{prefix}('")
-                return self.value(inner, depth + 1)
+                found = self.value(inner, depth + 1)
+                return replace(found, generic=True) if isinstance(found, Symbol) else found
             case RawExpression(items=items):
                 return self._fold(items, depth)
         raise self.fail(node, "expected a constant")
@@ -78,9 +80,9 @@ class Constants:
 
     def _binary(self, operator: Token, a: Any, b: Any) -> int | float | Symbol:
         if isinstance(a, Symbol) and isinstance(b, int) and operator in ("+", "-"):
-            return Symbol(a.name, a.offset + (b if operator == "+" else -b))
+            return replace(a, offset=a.offset + (b if operator == "+" else -b))
         if isinstance(b, Symbol) and isinstance(a, int) and operator == "+":
-            return Symbol(b.name, b.offset + a)
+            return replace(b, offset=b.offset + a)
         if not (isinstance(a, int) and isinstance(b, int)):
             raise self.fail(operator, f"'{operator}' needs integer constants")
         if operator in ("/", "%"):

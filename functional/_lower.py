@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from lark import Token
@@ -12,20 +14,22 @@ from functional import _syntax as raw
 from functional._constants import MAX_NESTING
 from functional._declare import declare_parameters, declare_registers, declare_variables, is_static
 from functional._scope import Scope, Source
-from functional.ir import Instruction, Kernel, Module, Operand, Register, Variable
+from functional.ir import Instruction, Kernel, Module, Operand, Register, Symbol, Variable
 
 # A modifier that names a state space as seen by one thread block or one function: the same space
 _SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
 _NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 
 
-def lower(tree: raw.RawModule, path: str, digest: str) -> Module:
-    """The module of a syntax tree. Raises PtxError for undeclared or repeated names and bad constants."""
-    functions = {str(item.name) for item in tree.items if isinstance(item, (raw.RawFunction, raw.RawAlias))}
-    source = Source(path, functions)
+def lower(tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, int] = MappingProxyType({})) -> Module:
+    """The module of a syntax tree. Raises PtxError for undeclared or repeated names and bad constants.
+
+    `elsewhere`: functions of the text that may not be in the tree, and how many instructions come before each.
+    """
+    source = Source(path, functions_of(tree) | elsewhere.keys())
     if tree.address_size is not None and tree.address_size != "64":
         raise source.fail(tree.address_size, f"only .address_size 64 is supported, not {tree.address_size}")
-    aliases = {str(item.name): str(item.target) for item in tree.items if isinstance(item, raw.RawAlias)}
+    aliases = aliases_of(tree)
     scope, variables, kernels, pc_base = Scope(source), dict[str, Variable](), dict[str, Kernel](), 0
     for item in tree.items:
         if isinstance(item, raw.RawVariable):
@@ -34,11 +38,33 @@ def lower(tree: raw.RawModule, path: str, digest: str) -> Module:
             if str(item.name) in kernels:
                 raise source.fail(item.name, f"'{item.name}' is defined twice")
             builder = _FunctionBuilder(item, scope, aliases)
+            pc_base = elsewhere.get(str(item.name), pc_base)
             kernel = builder.build(pc_base)
             kernels[kernel.name] = kernel
             variables |= {variable.name: variable for variable in builder.statics}
             pc_base += len(kernel.instructions)
     return Module(path, digest, str(tree.version), str(tree.target), 64, tuple(variables.values()), kernels)
+
+
+def lower_function(
+    tree: raw.RawModule, module: Module, aliases: dict[str, str], declared: frozenset[str], pc_base: int
+) -> Kernel:
+    """The one function of a syntax tree, of a module whose variables and functions (`declared`) are known. Raises
+    PtxError."""
+    function = next(item for item in tree.items if isinstance(item, raw.RawFunction))
+    scope = Scope(Source(module.path, declared))
+    scope.symbols.update({variable.name: Symbol(variable.name) for variable in module.variables})
+    return _FunctionBuilder(function, scope, aliases).build(pc_base)
+
+
+def functions_of(tree: raw.RawModule) -> frozenset[str]:
+    """Names of the functions, kernels and aliases that it declares."""
+    return frozenset(str(item.name) for item in tree.items if isinstance(item, (raw.RawFunction, raw.RawAlias)))
+
+
+def aliases_of(tree: raw.RawModule) -> dict[str, str]:
+    """Name -> function that it stands for."""
+    return {str(item.name): str(item.target) for item in tree.items if isinstance(item, raw.RawAlias)}
 
 
 def _declare(item: raw.RawVariable, scope: Scope, variables: dict[str, Variable]) -> None:

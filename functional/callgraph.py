@@ -16,26 +16,25 @@ def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:
 
     Raises PtxError for a call to a function without a body.
     """
-    taken = sorted(_taken(module))
     edges: dict[str, list[str]] = {}
     waiting = [entry]
     while waiting:
         caller = waiting.pop()
         if caller.name in edges:
             continue
-        callees = [name for call in _calls(caller) for name in _targets(module, caller, call, taken)]
+        callees = [name for call in _calls(caller) for name in _targets(module, caller, call)]
         edges[caller.name] = list(dict.fromkeys(callees))
         waiting += [module.kernels[name] for name in callees]
-    return [k for k in module.kernels.values() if k.name in edges and k is not entry], _has_cycle(edges)
+    return [module.kernels[name] for name in module.kernels if name in edges and name != entry.name], _has_cycle(edges)
 
 
 def _calls(function: Kernel) -> Iterable[Instruction]:
     return (i for i in function.instructions if i.opcode == "call" and i.callee not in BUILTINS)
 
 
-def _targets(module: Module, caller: Kernel, call: Instruction, taken: list[str]) -> list[str]:
+def _targets(module: Module, caller: Kernel, call: Instruction) -> list[str]:
     if call.callee is None:
-        return taken
+        return sorted(_taken(module))
     if call.callee not in module.kernels:
         raise PtxError(module.path, call.line, f"'{caller.name}' calls '{call.callee}', which has no body in this file")
     return [call.callee]

@@ -6,6 +6,7 @@ which is also how the timing reference counts program counters (8 bytes each, GP
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -33,10 +34,14 @@ class Immediate:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The address of a variable, parameter or function, plus a byte offset."""
+    """The address of a variable, parameter or function, plus a byte offset.
+
+    In an initialiser it is the address within the variable's own space, unless it is `generic`.
+    """
 
     name: str
     offset: int = 0
+    generic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,13 @@ class Module:
     target: str
     address_size: int
     variables: tuple[Variable, ...]
-    kernels: dict[str, Kernel]  # entries and functions, in file order
+    kernels: Mapping[str, Kernel]  # entries and functions, in file order
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the kernels, in file order."""
+        known = getattr(self.kernels, "entries", None)  # without parsing those that are parsed when asked for
+        return tuple(k.name for k in self.kernels.values() if k.is_entry) if known is None else known
 
 
 TYPE_BYTES = {

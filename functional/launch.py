@@ -82,6 +82,8 @@ class Launch:
     dynamic_shared_bytes: int = 0
     label: str = ""
     arguments: tuple[Argument, ...] = field(default=(), repr=False)
+    # Of a cooperative launch, whose thread blocks may wait for each other: the address where they count who has come
+    grid_workspace: int = 0
 
     @property
     def threads_per_block(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,9 +18,9 @@ from functional.case import Case, Expected
 from functional.errors import InputError
 from functional.ir import Module
 from functional.launch import Argument, Launch, Pointer, Scalar, make_launch
+from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
-from functional.parser import parse
 from functional.resources import MOST_REGISTERS
 from functional.texture import Texture
 
@@ -74,7 +75,7 @@ def load_case(path: str | Path) -> Case:
     if not entry.launches:
         raise InputError(f"{path}: 'launches' is empty")
     folder = path.parent
-    module = parse(_beside(path, entry.ptx, "ptx"))
+    module = open_module(_beside(path, entry.ptx, "ptx"))
     memory = Memory(module.variables)
     expected: dict[str, Expected] = {}
     for name, buffer in entry.buffers.items():
@@ -208,7 +209,7 @@ def read_resources(path: Path) -> dict[str, int]:
 
 def _decode(path: Path, type_: type[Document]) -> Document:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=type_)
+        return msgspec.json.decode(path.read_bytes().removeprefix(BOM_UTF8), type=type_)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except RecursionError:

@@ -74,7 +74,7 @@ def link(module: Module, kernel_name: str) -> Program:
 
 
 def _entry(module: Module, name: str) -> Kernel:
-    entries = [k.name for k in module.kernels.values() if k.is_entry]
+    entries = module.entries
     if name in entries:
         return module.kernels[name]
     near = get_close_matches(name, entries, 1)
@@ -158,7 +158,7 @@ class _Renamer:
         return self.prefix + name if name in self.own else name
 
     def variable(self, variable: Variable) -> Variable:
-        moved = tuple((at, Symbol(self.name(s.name), s.offset)) for at, s in variable.relocations)
+        moved = tuple((at, replace(s, name=self.name(s.name))) for at, s in variable.relocations)
         return replace(variable, name=self.name(variable.name), relocations=moved)
 
     def parameters(self, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:

@@ -98,7 +98,15 @@ class Memory:
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self._textures: list[Texture] = []
         self.printed = Printed()  # what kernels wrote with printf
+        self._fixed = False
         self.place(variables)
+
+    @classmethod
+    def over(cls, bytes: UInt8[np.ndarray, " byte"]) -> Memory:
+        """Memory whose arena lies in `bytes` and never moves, nor grows beyond them."""
+        memory = cls()
+        memory._store, memory._fixed = Store(bytes, memory._regions, shared=True), True
+        return memory
 
     @property
     def arena(self) -> UInt8[np.ndarray, " byte"]:
@@ -133,6 +141,15 @@ class Memory:
         self.buffers[name] = region
         if contents is not None and size_bytes:
             self.bytes_of(region)[:] = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
+        return region
+
+    def release(self, name: str) -> Region:
+        """Forget a buffer; what is allocated next may lie where it was. Raises InputError if there is none."""
+        if name not in self.buffers:
+            raise InputError(f"there is no buffer '{name}'")
+        region = self.buffers.pop(name)
+        self._regions.remove(region)
+        self._table = None
         return region
 
     def texture_handle(self, texture: Texture) -> int:
@@ -227,6 +244,19 @@ class Memory:
         part._store, part._used_bytes, part.const_arena = self._store, self._used_bytes, self.const_arena
         return part
 
+    def of_another_module(self, variables: Iterable[Variable]) -> Memory:
+        """The same memory as another module sees it: with variables and constants of its own, which are placed here."""
+        other = Memory()
+        own = {"global_variables": {}, "const_variables": {}, "const_arena": other.const_arena, "printed": Printed()}
+        other.__dict__.update(self.__dict__, **own)
+        other.place(variables)
+        self._used_bytes, self._table = other._used_bytes, None
+        return other
+
+    def follow(self, other: Memory) -> None:
+        """See what was allocated and released in `other`, of which this is another module's view."""
+        self._used_bytes, self._table, self.printed = other._used_bytes, other.ranges(), Printed()
+
     def unprinted(self) -> Memory:
         """The same memory, in which no kernel has printed yet."""
         other = Memory()
@@ -247,25 +277,38 @@ class Memory:
     def _reserve(self, name: str, size_bytes: int, align: int) -> Region:
         if size_bytes < 0:
             raise InputError(f"buffer '{name}' has a negative size, {size_bytes} bytes")
-        start = -(-(GLOBAL_BASE + self._used_bytes) // align) * align
+        place, start = self._gap(size_bytes, align)
         end = start + size_bytes + RED_ZONE_BYTES
         if end > GLOBAL_LIMIT:
             raise InputError(f"'{name}' ({size_bytes} bytes) does not fit: device memory ends at {GLOBAL_LIMIT:#x}")
         self._grow(end - GLOBAL_BASE)
         region = Region(name, start, size_bytes)
-        self._regions.append(region)
+        self._regions.insert(place, region)
         self._table = None
         return region
+
+    def _gap(self, size_bytes: int, align: int) -> tuple[int, int]:
+        """Where so many bytes and a red zone fit first: between which regions, and at which address. Only what was
+        released leaves gaps."""
+        after = GLOBAL_BASE
+        for place, region in enumerate(self._regions):
+            start = -(-after // align) * align
+            if start + size_bytes + RED_ZONE_BYTES <= region.address:
+                return place, start
+            after = region.address + region.bytes + RED_ZONE_BYTES
+        return len(self._regions), -(-after // align) * align
 
     def _grow(self, used_bytes: int) -> None:
         """Lengthen the arena at least twofold, so that many small buffers stay cheap."""
         if used_bytes > len(self._store.bytes):
+            if self._fixed:
+                raise InputError(f"device memory has {len(self._store.bytes)} bytes, {used_bytes} are needed")
             try:
                 moved = self._store.moved(max(used_bytes, 2 * self._used_bytes), _zeros)
             except MemoryError:
                 raise _too_much(used_bytes) from None
             self._store = Store(moved, self._regions)
-        self._used_bytes = used_bytes
+        self._used_bytes = max(used_bytes, self._used_bytes)
 
     def _reserve_const(self, variable: Variable) -> Region:
         start = -(-len(self.const_arena) // variable.align) * variable.align
@@ -286,12 +329,15 @@ class Memory:
         for offset, symbol in variable.relocations:
             if symbol.name in without_address:
                 raise InputError(f"'{variable.name}' points to '{symbol.name}', which is not in global memory")
-            address = self._generic_address(symbol)
+            address = self._address(symbol)
             target[offset : offset + 8] = np.array([address], "<i8").view(np.uint8)
 
-    def _generic_address(self, symbol: Symbol) -> int:
+    def _address(self, symbol: Symbol) -> int:
+        """What an initialiser holds of a symbol (PTX ISA, "Initializers"): its address within its space, or a generic
+        one; of global memory both are the same."""
         if symbol.name in self.global_variables:
             return self.global_variables[symbol.name].address + symbol.offset
         if symbol.name in self.const_variables:
-            return CONST_WINDOW + self.const_variables[symbol.name].address + symbol.offset
+            window = CONST_WINDOW if symbol.generic else 0
+            return window + self.const_variables[symbol.name].address + symbol.offset
         return function_address(symbol.name)

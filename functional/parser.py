@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from codecs import BOM_UTF8
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,7 +17,10 @@ from functional.errors import InputError, PtxError
 if TYPE_CHECKING:
     from lark import Lark
 
+    from functional._syntax import RawModule
     from functional.ir import Module
+
+Result = TypeVar("Result")
 
 
 def parse(source: str | Path) -> Module:
@@ -27,7 +32,7 @@ def parse(source: str | Path) -> Module:
     if isinstance(source, str) and ("\n" in source or ".version" in source):
         return parse_bytes(source.encode("utf-8", "surrogateescape"), "<text>")
     try:
-        data = Path(source).read_bytes()
+        data = Path(source).read_bytes().removeprefix(BOM_UTF8)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{source}: cannot read the PTX file: {reason}") from None
@@ -36,20 +41,30 @@ def parse(source: str | Path) -> Module:
 
 def parse_bytes(data: bytes, path: str) -> Module:
     """Parse PTX text given as bytes; `path` is only its name in messages. Raises PtxError."""
+    from functional._lower import lower
+
+    digest = hashlib.sha256(data).hexdigest()
+    return parse_with(text_of(data, path), path, lambda tree: lower(tree, path, digest))
+
+
+def text_of(data: bytes, path: str) -> str:
+    """The text of a PTX file. Raises PtxError for bytes that are none."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PtxError(path, line, f"byte 0x{data[error.start]:02x} is not text; is this a PTX file?") from None
+
+
+def parse_with(text: str, path: str, lower: Callable[[RawModule], Result]) -> Result:
+    """What `lower` makes of the syntax tree of a text. Raises PtxError, also for what `lower` finds wrong."""
     from lark import UnexpectedInput
 
-    from functional._lower import lower
     from functional._messages import expected_found
     from functional._syntax import BadLiteral
 
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise PtxError(path, line, f"byte 0x{data[error.start]:02x} is not text; is this a PTX file?") from None
-    try:
-        tree = _lark().parse(text)
-        return lower(tree, path, hashlib.sha256(data).hexdigest())  # type: ignore[arg-type]
+        return lower(_lark().parse(text))  # type: ignore[arg-type]
     except UnexpectedInput as error:
         line, message = expected_found(error, text, _lark())
     except BadLiteral as error:

@@ -16,7 +16,7 @@ HANDLE = 1 << 40  # of the first object; the others follow
 
 @dataclass(frozen=True, slots=True)
 class Texture:
-    """A texture or surface object over a whole buffer: texels row after row, plane (or layer) after plane.
+    """A texture or surface object over a buffer: texels row after row, plane (or layer) after plane.
 
     `size` counts texels in x, y and z (or layers). `linear`: interpolate between texels, else take the nearest.
     `normalized`: coordinates go from 0 to 1; "wrap" and "mirror" need it. `as_float`: 8- and 16-bit integers are read
@@ -31,6 +31,18 @@ class Texture:
     address: str = "clamp"
     normalized: bool = False
     as_float: bool = False
+    offset_bytes: int = 0  # of the first texel in the buffer
+    pitch_bytes: int = 0  # from row to row; 0: rows follow each other without a gap
+
+    @property
+    def row_bytes(self) -> int:
+        """From row to row."""
+        return self.pitch_bytes or self.size[0] * self.texel_bytes
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Texels from one to its neighbour along each axis, and from one layer (or end) to the next."""
+        return tuple(self.row_bytes // self.texel_bytes * prod(self.size[1:axis]) if axis else 1 for axis in range(4))
 
     @property
     def dtype(self) -> np.dtype:
@@ -53,6 +65,10 @@ class Texture:
             raise InputError(f"{where}: address mode '{self.address}' needs normalized coordinates")
         if self.linear and self.type[0] != "f" and not self.as_float:
             raise InputError(f"{where}: linear filtering of .{self.type} needs as_float")
-        needed = prod(self.size) * self.texel_bytes
+        overlap = self.row_bytes < self.size[0] * self.texel_bytes
+        if overlap or self.row_bytes % self.texel_bytes or self.offset_bytes < 0:
+            raise InputError(f"{where}: rows of a texture begin whole texels apart, and do not overlap")
+        rows = prod(self.size[1:])
+        needed = self.offset_bytes + (rows - 1) * self.row_bytes + self.size[0] * self.texel_bytes
         if needed > buffer_bytes:
             raise InputError(f"{where}: the texture has {needed} bytes, buffer '{self.buffer}' only {buffer_bytes}")

@@ -11,7 +11,7 @@ import pytest
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.study.calibrate import at_measured_clock, calibrate, kernels
+from abstim.study.calibrate import at_measured_clock, calibrate, ptx_text
 from abstim.study.calibrate.calibration import measure
 from abstim.study.calibrate.cuda_driver import CudaDriver
 from abstim.study.calibrate.described import as_toml, changes, numbers_of, related_gpu
@@ -33,10 +33,10 @@ def figures():
 
 @pytest.mark.parametrize("target", [70, 80])
 def test_the_kernels_parse_and_are_all_there(target: int) -> None:
-    module = parse(kernels.module(target))
-    for name in kernels.operations(target):
+    module = parse(ptx_text.module(target))
+    for name in ptx_text.operations(target):
         assert link(module, name).instructions and link(module, f"{name}_latency").instructions
-    assert (kernels.TENSOR in module.kernels) == (target >= 80)
+    assert (ptx_text.TENSOR in module.kernels) == (target >= 80)
 
 
 def test_every_figure_belongs_to_a_measurement(figures) -> None:

@@ -122,3 +122,20 @@ def test_bad_file_is_one_line(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as error:
         load_gpu(write(tmp_path, text))
     assert "\n" not in str(error.value)
+
+
+def test_a_label_of_the_base_keeps_its_meaning(tmp_path):
+    """What an imported configuration does not say was not said by it."""
+    own = 'sm_count = { value = 3, source = "config line 5" }'
+    path = write(tmp_path, f'base = "gtx480"\n[sources]\nconfig = "my own file"\n[spec]\n{own}\n')
+    gpu = load_gpu(path)
+    assert gpu.settings["sm_count"].source == "config line 5" and gpu.labels["config"] == "my own file"
+    word, _, rest = gpu.settings["scheduler"].source.partition(" ")
+    assert (word, rest) == ("config-gtx480", "scheduler") and gpu.labels[word] == load_gpu("gtx480").labels["config"]
+
+
+def test_a_hashed_l2_names_the_sizes_it_can_have():
+    with pytest.raises(InputError, match=r"not 26; take 16 \(l2_kib=2560\) or 32 \(l2_kib=5120\)"):
+        load_gpu("a100", ["l2_sets=26"])
+    for sets in (16, 32):
+        assert load_gpu("a100", [f"l2_sets={sets}"]).spec.l2_sets == sets

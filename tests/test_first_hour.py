@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -136,3 +141,43 @@ def test_without_a_compiler_it_says_what_to_type(folder, capsys, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     code, _, err = call(capsys, "run", "add.cu", *LAUNCH)
     assert code == 2 and "type `nvcc -ptx" in err and "-o add.ptx`" in err
+
+
+def test_byte_order_marks_are_no_part_of_a_file(folder, capsys):
+    for name in ("add.ptx", "cycles.csv"):
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    (folder / "mine.toml").write_bytes(b'\xef\xbb\xbfbase = "gtx480"\r\n[spec]\r\nsm_count = 3\r\n')
+    code, out, err = call(capsys, "run", "add.ptx", *LAUNCH, "--gpu", "mine.toml", "--json")
+    assert code == 0 and json.loads(out)["gpu_values"]["sm_count"] == 3, err
+    (folder / "old.json").write_bytes(b"\xef\xbb\xbf" + out.encode())
+    assert call(capsys, "report", "old.json", "-o", "x.html")[0] == 0
+    assert call(capsys, "run", "add.ptx", *LAUNCH, "--against", "old.json")[0] == 0
+    assert "variant GTX999" in call(capsys, "validate", "--reference", "cycles.csv")[2]
+
+
+def command(*words, **options):
+    code = "from abstim.cli import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize(
+    "words", [("gpus",), ("run", "relu", "--limits"), ("suite", "--json"), ("run", "relu", "--hot")]
+)
+def test_where_nothing_can_be_written_it_says_so(words):
+    with open("/dev/full", "w") as full:
+        process = command(*words, stdout=full)
+        err = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 2 and "No space left" in err and "Traceback" not in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("run", "srad", "--limits"), ("advise", "srad"), ("run", "srad", "--hot")])
+def test_an_interrupt_ends_it_within_two_seconds(words):
+    process = command(*words, stdout=subprocess.PIPE)
+    time.sleep(3)
+    if process.poll() is None:
+        asked = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert time.monotonic() - asked < 2.0 * (1 + os.getloadavg()[0] / (os.cpu_count() or 1))
+        assert process.returncode == 130 and b"interrupted" in err and b"Traceback" not in err and out == b""

@@ -238,6 +238,7 @@ LAYERS = (
     "occupancy_vector",
     "gradient",
     "models",
+    "application",
     "study",
     "show",
     "cli",

@@ -110,12 +110,15 @@ def test_older_pipeline_widths(tmp_path):
     imported = import_config([written(tmp_path, "-gpgpu_pipeline_widths 2,1,1,2,1,1,2\n")])
     assert {k: s.value for k, s in imported.settings.items()} == {
         "sp_port_width": 2, "sfu_port_width": 1, "mem_port_width": 1, "result_bus_width": 2,
+        "perfect_memory": False,
     }  # fmt: skip
 
 
 def test_two_level_scheduler(tmp_path):
     imported = import_config([written(tmp_path, "-gpgpu_scheduler two_level_active:8:0:1\n")])
-    assert {k: s.value for k, s in imported.settings.items()} == {"scheduler": "two_level", "two_level_active_warps": 8}
+    assert {k: s.value for k, s in imported.settings.items()} == {
+        "scheduler": "two_level", "two_level_active_warps": 8, "perfect_memory": False,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -177,3 +180,24 @@ def test_json_has_values_sources_and_what_was_not_used(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["values"]["shared_bytes_per_sm"] == {"value": 49152, "source": "config shmem_size 49152"}
     assert "inter_config_file" in [u["option"] for u in found["unused"]] and 'base = "gtx480"' in found["toml"]
+
+
+def test_memory_is_real_unless_the_configuration_says_perfect(tmp_path):
+    """The base has perfect memory; GPGPU-Sim's default is real memory."""
+    assert load_gpu("gtx480_perfect").spec.perfect_memory
+    text = "-gpgpu_n_clusters 4\n-gpgpu_clock_domains 700:700:700:924\n"
+    for line, perfect in (("", False), ("-gpgpu_perfect_mem 0\n", False), ("-gpgpu_perfect_mem 1\n", True)):
+        setting = import_config([written(tmp_path, text + line)], "gtx480_perfect").settings["perfect_memory"]
+        assert setting.value is perfect
+        assert ("default" in setting.source) == (line == "")
+
+
+def test_units_with_collectors_of_their_own(tmp_path):
+    """Kepler's: no generic collectors, which units for float64 need here; their instructions are the SFU's then."""
+    text = "-gpgpu_n_clusters 14\n-gpgpu_clock_domains 837:837:837:1502\n-gpgpu_num_dp_units 4\n"
+    text += "-gpgpu_operand_collector_num_units_dp 6\n"
+    imported = import_config([written(tmp_path, text)])
+    assert imported.settings["dp_units"].value == 0 and imported.settings["unit.fp64_add"].value == "sfu"
+    assert any(u.option == "num_dp_units" and "collectors of their own" in u.why for u in imported.unused)
+    generic = "-gpgpu_operand_collector_num_units_gen 8\n-gpgpu_enable_specialized_operand_collector 0\n"
+    assert import_config([written(tmp_path, text + generic)]).settings["dp_units"].value == 4

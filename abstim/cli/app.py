@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.advise import advise
+from abstim.cli.application import app as application
 from abstim.cli.bench import bench
 from abstim.cli.calibrate import calibrate
 from abstim.cli.characterize import characterize
@@ -36,6 +37,8 @@ COMMANDS = (
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
+# What follows the program's name is the program's
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(application)
 
 
 def _version(wanted: bool) -> None:

@@ -136,10 +136,11 @@ def sample(
     opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     _check(names, compare, plot is not None, bool(profile or light_profile))
     if select_only:
-        unused = {"inside": inside, "compare": compare, "warm_up": warm_up, "partial_functional": partial_functional,
-                  "model": model != "detailed"}  # fmt: skip
-        shape = {"kernel": kernel, "grid": grid, "block": block, "arg": arg, "dynamic_shared": dynamic_shared}
-        refuse_options("with --select-only", **unused, **shape)
+        refuse_options(
+            "with --select-only", inside=inside, compare=compare, warm_up=warm_up, model=model != "detailed",
+            partial_functional=partial_functional, kernel=kernel, grid=grid, block=block, arg=arg,
+            dynamic_shared=dynamic_shared,
+        )  # fmt: skip
     else:
         refuse_options("without --select-only", output=output)
     known = known_from(profile, light_profile)

@@ -34,6 +34,7 @@ class Setting:
 
 
 ALTERED = "with values changed, nothing; as described: "
+Overrides = Sequence[str] | Mapping[str, Any]
 Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setting
 
 
@@ -84,12 +85,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(known)}" if len(known) <= 12 else ""
 
 
-def load_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
-    """A GPU by name or by the path of a TOML file, with `key=value` overrides.
+def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
+    """A GPU by name or by the path of a TOML file, with overrides: texts `key=value`, or a dict of keys and values.
 
     Raises InputError for an unknown GPU or key (with the nearest name), a value out of range, a missing value, or a
     file that is not TOML.
     """
+    if not isinstance(name, str):
+        raise InputError(f"a GPU is given by its name or file, not as {type(name).__name__}: {name!r:.60}")
+    overrides = as_texts(overrides)
     path = _path_of(name)
     title, settings, labels = _load_file(path, ())
     known = str(read_toml(path).get("known_error", ""))
@@ -115,10 +119,19 @@ def refuse_machine_code(gpu: Gpu, what: str) -> None:
         )
 
 
-def gpu_of(gpu: str | Gpu, overrides: Sequence[str] = ()) -> Gpu:
+def as_texts(overrides: Overrides) -> Sequence[str]:
+    """Overrides as `--set` takes them. Raises InputError for anything but texts, or a dict."""
+    if isinstance(overrides, Mapping):
+        return [f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in overrides.items()]
+    if isinstance(overrides, str) or not all(isinstance(text, str) for text in overrides):
+        raise InputError(f"overrides are a list like ['sm_count=30'] or a dict, not {overrides!r:.60}")
+    return list(overrides)
+
+
+def gpu_of(gpu: str | Gpu, overrides: Overrides = ()) -> Gpu:
     """A GPU by name, with overrides, or one as it is. Raises InputError as `load_gpu` does, and for overrides of the
     latter."""
-    if isinstance(gpu, str):
+    if not isinstance(gpu, Gpu):
         return load_gpu(gpu, overrides)
     if overrides:
         raise InputError("overrides need a GPU by name; use load_gpu(name, overrides)")
@@ -192,6 +205,7 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
     sources = document.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise InputError(f"{path}: [sources] needs a text for each name, not {str(sources)[:40]!r}")
+    _keep_apart(settings, labels, sources, Path(str(base)).stem)
     labels |= sources
     for section, values in document.items():
         if section not in SECTIONS or not isinstance(values, dict):
@@ -201,10 +215,23 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
     return title, settings, labels
 
 
+def _keep_apart(settings: Settings, labels: dict[str, str], new: Mapping[str, str], base: str) -> None:
+    """A label that a file gives another meaning: what the base said with it goes on meaning what it meant there."""
+    for label, text in new.items():
+        if labels.get(label, text) == text:
+            continue
+        apart = f"{label}-{base}"
+        labels[apart] = labels.pop(label)
+        for key, setting in settings.items():
+            word, _, rest = setting.source.partition(" ")
+            if word == label:
+                settings[key] = Setting(setting.value, f"{apart} {rest}".rstrip())
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file. Raises InputError if it cannot be read or does not parse."""
     try:
-        return deepcopy(_parsed(path.read_text(encoding="utf-8")))
+        return deepcopy(_parsed(path.read_text(encoding="utf-8-sig")))
     except ValueError as error:  # of TOML, of its encoding, of a number of thousands of digits
         raise InputError(f"{path}: not TOML: {error}") from None
     except RecursionError:

@@ -64,7 +64,7 @@ class Option:
 def read_options(path: Path) -> dict[str, Option]:
     """Every option of a file; the last one of a name counts. Raises InputError for a file that is no configuration."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(f"{path}: {reason}") from None

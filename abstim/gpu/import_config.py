@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from abstim.gpu.config import Setting, load_gpu
-from abstim.gpu.gpgpusim_config import read_options
-from abstim.gpu.import_rules import PARTLY, RULES, Options
+from abstim.gpu.gpgpusim_config import Option, read_options
+from abstim.gpu.import_rules import DEFAULTS, PARTLY, RULES, Options
 from abstim.gpu.spec import SECTIONS, Domain
 from functional.errors import InputError
 
@@ -47,6 +47,7 @@ def import_config(paths: Sequence[Path], base: str = "gtx480") -> Imported:
     settings, unused = _apply(options)
     if not settings:
         raise InputError(f"{paths[0]}: none of its {len(options)} options describes a GPU")
+    settings |= _defaults(options)
     missing = tuple(key for key in load_gpu(base).settings if key not in settings)
     toml = _toml(settings, base, paths)
     _check(toml, paths[0])
@@ -73,6 +74,16 @@ def _apply(options: Options) -> tuple[dict[str, Setting], tuple[Unused, ...]]:
             else:
                 unused.append(Unused(name, option.value, f"{key} = {value}: this model takes {domain.text}"))
     return settings, tuple(unused)
+
+
+def _defaults(options: Options) -> dict[str, Setting]:
+    """Values of options that are not there, where GPGPU-Sim's default decides them and not the base."""
+    found: dict[str, Setting] = {}
+    for name, value in DEFAULTS.items():
+        if name not in options:
+            values = RULES[name](Option(name, value, "default"), options)
+            found |= {k: Setting(v, f"not in the file: {name} {value}, GPGPU-Sim's default") for k, v in values.items()}
+    return found
 
 
 def _source(before: Setting | None, value: Any, option: str) -> str:

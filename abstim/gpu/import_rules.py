@@ -230,11 +230,17 @@ def _traced_int(option: Option, options: Options) -> Values:
 
 
 def _units(key: str, unit: str, otherwise: str, classes: tuple[str, ...]) -> Rule:
-    """The number of units of a kind, and that some classes run on them, if there are any; divisions stay on the SFU."""
+    """The number of units of a kind, and that some classes run on them, if there are any; divisions stay on the SFU.
 
-    def rule(option: Option, _: Options) -> Values:
-        where = {f"unit.{name}": unit if option.whole() else otherwise for name in classes if not name.endswith("div")}
-        return where | {key: option.whole()}
+    Such units take their operands from generic collectors here: where a GPU has none (Kepler, each unit with its own),
+    these classes run on the units that others have instead.
+    """
+
+    def rule(option: Option, options: Options) -> Values:
+        generic = options.get("operand_collector_num_units_gen")
+        count = option.whole() if generic is not None and _generic_collectors(generic, options) else 0
+        where = {f"unit.{name}": unit if count else otherwise for name in classes if not name.endswith("div")}
+        return where | {key: count}
 
     return rule
 
@@ -322,9 +328,14 @@ RULES: dict[str, Rule] = {
     "trace_opcode_latency_initiation_tensor": _traced(("tensor",)),
 }  # fmt: skip
 
+# Options that a file may leave out, and what GPGPU-Sim takes then. Of others that it leaves out the base decides.
+DEFAULTS = {"perfect_mem": "0"}
+
 # What a rule leaves out of an option that it does use.
 _CACHE_PARTS = "replacement, write and allocation policies"
+_OWN_COLLECTORS = "units with collectors of their own, where there are no generic ones: others take their instructions"
 PARTLY: dict[str, str] = {
+    **dict.fromkeys(("num_int_units", "num_dp_units", "num_tensor_core_units"), _OWN_COLLECTORS),
     "clock_domains": "the clocks of interconnect and L2",
     "pipeline_widths": "OC_EX apart from ID_OC",
     "memory_partition_indexing": "any index but the linear one and, for all others, that by a polynomial",

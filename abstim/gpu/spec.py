@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from functional.errors import InputError
-from functional.trace import SECTOR_BYTES
+from functional.trace import LINE_BYTES, SECTOR_BYTES
 
 
 class Domain(NamedTuple):
@@ -275,7 +275,12 @@ def check_together(spec: Spec, where: str) -> None:
 def _check_hashes(spec: Spec, where: str) -> None:
     """A polynomial names up to 4096 places, and of sets a power of two."""
     if spec.l2_index == "ipoly" and (spec.l2_sets & (spec.l2_sets - 1) or spec.l2_sets > 4096):
-        raise InputError(f"{where}: l2_index = ipoly needs l2_sets to be a power of two up to 4096")
+        kib = spec.dram_channels * spec.l2_slices_per_channel * spec.l2_ways * LINE_BYTES // 1024  # a set of each slice
+        below = min(4096, 1 << spec.l2_sets.bit_length() - 1)
+        near = " or ".join(f"{sets} (l2_kib={sets * kib})" for sets in (below, 2 * below) if sets <= 4096)
+        raise InputError(
+            f"{where}: l2_index = ipoly needs l2_sets to be a power of two up to 4096, not {spec.l2_sets}; take {near}"
+        )
     slices = spec.dram_channels * spec.l2_slices_per_channel
     if slices % spec.l2_partitions:
         raise InputError(f"{where}: l2_partitions = {spec.l2_partitions} share out {slices} slices evenly")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -161,7 +162,7 @@ def _text_of(program: Program) -> str:
     from hashlib import sha256
 
     try:
-        data = Path(program.path).read_bytes()
+        data = Path(program.path).read_bytes().removeprefix(BOM_UTF8)
     except OSError:
         return ""
     return data.decode("utf-8", "replace") if sha256(data).hexdigest() == program.digest else ""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from abstim.target.trace_cache import OutputCheck
 
 if TYPE_CHECKING:
+    import pandas
+
     from abstim.gpu.config import Gpu
     from abstim.session.session import Session
     from functional.launch import Launch
@@ -100,6 +102,28 @@ class RunResult:
         totals = {key: sum(getattr(launch, key) for launch in self.launches) for key in summed}
         totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
         object.__setattr__(self, "totals", totals)
+
+    def __repr__(self) -> str:
+        launches = f"{len(self.launches)} launch{'es' if len(self.launches) != 1 else ''}"
+        return f"<{self.target} on {self.gpu}: {self.totals['cycles']:,} cycles, {launches}, limited by {self.limit}>"
+
+    def to_frame(self) -> pandas.DataFrame:
+        """A row a launch; what is not one number or text is left out."""
+        import pandas
+
+        return pandas.DataFrame([
+            {key: value for key, value in asdict(launch).items() if isinstance(value, (str, int, float))}
+            for launch in self.launches
+        ])  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it."""
+        from html import escape
+
+        columns = ["kernel", "cycles", "seconds", "ipc", "occupancy", "blocks_per_sm", "limit"]
+        table = self.to_frame()[columns].to_html(index=False, float_format="{:.4g}".format)
+        facts = f"{repr(self)[1:-1]}; memory: {self.memory_model}; error: {self.known_error}"
+        return f"<p>{escape(facts)}</p>{table}"
 
     @property
     def limits(self) -> list[Limit]:

@@ -66,7 +66,7 @@ class TimeErrors:
 def read_measured_times(path: Path) -> list[MeasuredTime]:
     """The table. Raises InputError for a missing column, or a row that is not what it must be."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None

@@ -121,7 +121,7 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
     """
     found: dict[tuple[str, str], Measured] = {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             for row in _rows(path, csv.DictReader(file), flush):
                 key = (row["benchmark"], row["variant"])
                 entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))

@@ -23,9 +23,9 @@ from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Module, Parameter
 from functional.launch import Argument, Pointer, Scalar, make_launch
 from functional.launches_json import DTYPES, SCALARS
+from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
-from functional.parser import parse
 from functional.program import Program
 
 _RANDOM_SEED = 2024
@@ -33,7 +33,7 @@ _RANDOM_SEED = 2024
 
 def load(path: str | Path) -> LoadedModule:
     """A PTX file. Raises PtxError if it does not parse, InputError if it cannot be read."""
-    return LoadedModule(parse(Path(path)))
+    return LoadedModule(open_module(path))
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LoadedModule:
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels, in file order."""
-        return tuple(k.name for k in self.module.kernels.values() if k.is_entry)
+        return self.module.entries
 
     def kernel(self, name: str | None = None) -> LoadedKernel:
         """A kernel by name; without one, the only kernel of the file. Raises InputError."""
@@ -80,18 +80,20 @@ class LoadedKernel:
     ) -> LaunchedKernel:
         """A case of one launch, for `abstim.run`.
 
-        `args`, in the order of the kernel's parameters: a numpy array becomes a buffer with a copy of its contents (the
-        same array twice is one buffer); Python numbers take the parameter's type; numpy scalars keep theirs.
+        `args`, in the order of the kernel's parameters: an array (of numpy, or anything that `as_array` takes) becomes
+        a buffer with a copy of its contents (the same array twice is one buffer); Python numbers take the parameter's
+        type; numpy scalars keep theirs.
         Raises InputError for a missing, superfluous or ill-fitting argument, or a grid no GPU could launch.
         """
         memory = Memory(self.module.variables)
         buffers: dict[int, tuple[str, np.ndarray]] = {}  # id of the array -> its buffer
         arguments: list[Argument] = []
         for position, argument in enumerate(args):
-            if isinstance(argument, np.ndarray):
-                name, _ = buffers.setdefault(id(argument), (f"arg{position}", argument))
+            array = as_array(argument)
+            if array is not None:
+                name, array = buffers.setdefault(id(argument), (f"arg{position}", array))
                 if name not in memory.buffers:
-                    _allocate(memory, name, argument)
+                    _allocate(memory, name, array)
                 arguments.append(Pointer(name))
             else:
                 arguments.append(argument)
@@ -110,6 +112,19 @@ class LoadedKernel:
                 f"kernel '{self.name}' takes {len(self.parameters)} arguments, {len(texts)} were given: {expected}"
             )
         return [parse_argument(text, p) for text, p in zip(texts, self.parameters, strict=True)]
+
+
+def as_array(argument: Any) -> np.ndarray | None:
+    """A numpy array of what has `__array__` or, on the CPU, `__dlpack__` (PyTorch, JAX, CuPy's host copies); None for
+    anything else. Raises InputError for what lies in another device's memory, or cannot be read."""
+    if isinstance(argument, np.ndarray):
+        return argument
+    if isinstance(argument, np.generic) or not (hasattr(argument, "__array__") or hasattr(argument, "__dlpack__")):
+        return None
+    try:
+        return np.asarray(argument) if hasattr(argument, "__array__") else np.from_dlpack(argument)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise InputError(f"a {type(argument).__name__} cannot be read as an array: {error}") from None
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import nearest
 from functional.errors import InputError
@@ -23,7 +23,7 @@ SOURCES = (".ptx", ".cu")  # of kernels, which say nothing of how they are launc
 def open_target(target: Target) -> Case:
     """A Case as it is (or made by a function), a benchmark or workload by name, a launches.json, store or trace."""
     if not isinstance(target, str):
-        return target() if callable(target) else target
+        return _case_of(target() if callable(target) else target)
     if target.endswith(".json"):
         from functional.launches_json import load_case
 
@@ -46,6 +46,15 @@ def open_target(target: Target) -> Case:
         near = nearest(target, suite.names() + workloads.names()) or "; `abstim suite` lists the benchmarks"
         raise InputError(f"{target!r} is no suite benchmark, launches.json, .ptx file or trace directory{near}")
     return suite.case(target)
+
+
+def _case_of(target: Any) -> Case:
+    from functional.case import Case
+
+    if not isinstance(target, Case):
+        given = f"{type(target).__name__}: {target!r:.60}"
+        raise InputError(f"a target is a name, a path, or what `kernel.launch(...)` gives, not {given}")
+    return target
 
 
 def names_in(group: str) -> tuple[str, ...]:

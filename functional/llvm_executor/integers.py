@@ -74,16 +74,20 @@ def _mul(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
 
 
 def _carry(e: Emitter, inst: Instruction, *values: Value) -> Value | tuple[Value, ...]:
-    """`add.cc addc sub.cc subc mad.cc madc`: the condition code is a carry or a borrow, the last source and result."""
+    """`add.cc addc sub.cc subc mad.cc madc`: the condition code is the last source and result. It is the carry of the
+    adder, which subtracts by adding the complement: of a subtraction the opposite of the borrow."""
     *numbers, code = values if inst.opcode in ("addc", "subc", "madc") else (*values, e.literal(0, "i1"))
     if inst.opcode in ("mad", "madc"):
         numbers = [_product(e, inst, numbers[0], numbers[1]), numbers[2]]
     a, b = numbers
+    if inst.opcode == "subc":
+        code = e.op("xor", code, e.literal(1, "i1"))
     carried = e.cast("zext", code, a.kind)
     if inst.opcode.startswith("sub"):
         difference = e.op("sub", a, b)
         value = e.op("sub", difference, carried)
-        out = e.op("or", e.compare("ult", a, b), e.op("and", e.compare("eq", difference, 0), code))
+        borrow = e.op("or", e.compare("ult", a, b), e.op("and", e.compare("eq", difference, 0), code))
+        out = e.op("xor", borrow, e.literal(1, "i1"))
     else:
         total = e.op("add", a, b)
         value = e.op("add", total, carried)

@@ -160,7 +160,8 @@ def _sad(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 def carry(inst: Instruction) -> Operation:
     """`add.cc addc sub.cc subc mad.cc madc`: the condition code is an extra predicate operand, last.
 
-    The code holds the carry of an addition or the borrow of a subtraction.
+    The code holds the carry of the adder, which subtracts by adding the complement: of a subtraction the opposite of
+    the borrow.
     """
     flags = flags_of(inst, {"cc", "lo", "hi"})
     type_ = only_type(inst, ("u32", "s32", "b32", "u64", "s64", "b64"))
@@ -168,7 +169,8 @@ def carry(inst: Instruction) -> Operation:
     takes = inst.opcode in ("addc", "subc", "madc")
     multiplies = inst.opcode in ("mad", "madc")
     product = high_product if "hi" in flags else np.multiply
-    chain = _subtract_chain if inst.opcode.startswith("sub") else _add_chain
+    subtracts = inst.opcode.startswith("sub")
+    chain = _subtract_chain if subtracts else _add_chain
     narrow = type_ if multiplies else unsigned  # mad.hi.s32 multiplies as signed
 
     def function(*sources: np.ndarray) -> tuple[np.ndarray, ...] | np.ndarray:
@@ -176,8 +178,8 @@ def carry(inst: Instruction) -> Operation:
         if multiplies:
             values = [product(values[0], values[1]), values[2]]
         left, right = (np.ascontiguousarray(v).view(DTYPES[unsigned]) for v in values)
-        value, out = chain(left, right, code)
-        return (value, out) if "cc" in flags else value
+        value, out = chain(left, right, ~code if inst.opcode == "subc" else code)
+        return (value, ~out if subtracts else out) if "cc" in flags else value
 
     return Operation(
         function,

@@ -71,6 +71,8 @@ class NumpyExecutor:
         blocks = checked_blocks(launch, thread_blocks)
         warps = self.chunk_warps if not launch.program.recursive else min(self.chunk_warps, _RECURSIVE_WARPS)
         per_chunk, watch = max(1, warps // launch.warps_per_block), self.watch(launch, memory)
+        if launch.grid_workspace:  # all run together: they wait for each other
+            per_chunk = max(1, len(blocks))
         for first in range(0, len(blocks), per_chunk):
             chosen = blocks[first : first + per_chunk]
             with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN

@@ -27,7 +27,7 @@ def special_type(name: str) -> str | None:
         or name in CLOCKS
         or (base in _AXES and axis)
         or name in ("%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
-        or name.startswith("%lanemask_")
+        or name.startswith(("%lanemask_", "%envreg"))
     )
     return ("u64" if name in _WIDE else "u32") if known else None
 
@@ -48,6 +48,9 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
         "%nwarpid": machine.warps_per_block,
         "%dynamic_smem_size": machine.launch.dynamic_shared_bytes,
         "%total_smem_size": machine.launch.shared_bytes,
+        # What CUDA's grid synchronisation reads there (cooperative_groups/details/driver_abi.h)
+        "%envreg1": machine.launch.grid_workspace >> 32,
+        "%envreg2": machine.launch.grid_workspace & 0xFFFFFFFF,
     }
     return np.full((1, 1), scalars.get(name, 0), np.uint64 if name in _WIDE else np.uint32)
 

@@ -122,10 +122,10 @@ def _fetch(
     axes = [_corners(p, texture.size[i], texture, linear, integer) for i, p in enumerate(position)]
     for corner in range(2 ** len(axes) if linear else 1):
         weight: Any = 1.0
-        index, inside, step = layer * int(np.prod(texture.size[: len(axes)])), np.ones(layer.shape, bool), 1
+        index, inside = layer * texture.steps[len(axes)], np.ones(layer.shape, bool)
         for i, axis in enumerate(axes):
             at, valid, share = axis[corner >> i & 1]
-            index, inside, weight, step = index + at * step, inside & valid, weight * share, step * texture.size[i]
+            index, inside, weight = index + at * texture.steps[i], inside & valid, weight * share
         texel, address = _texels(frame, texture, index)
         texel = np.where(inside[..., None], texel, 0)
         total = texel if not linear else total + texel * np.asarray(weight)[..., None]
@@ -163,13 +163,14 @@ def _texels(frame: Frame, texture: Texture, index: np.ndarray) -> tuple[np.ndarr
     """(channels [row, lane, channel], addresses [row, lane]) of texel numbers."""
     memory = frame.machine.memory
     region = memory.buffers[texture.buffer]
-    texels = memory.bytes_of(region)[: region.bytes // texture.texel_bytes * texture.texel_bytes]
+    count = (region.bytes - texture.offset_bytes) // texture.texel_bytes
+    texels = memory.bytes_of(region)[texture.offset_bytes :][: count * texture.texel_bytes]
     values = texels.view(texture.dtype).reshape(-1, texture.channels)[index]
     if texture.as_float and texture.dtype.kind in "iu":
         values = np.maximum(values / np.iinfo(texture.dtype).max, -1.0)
     elif texture.dtype.kind == "f":
         values = values.astype(_F64)
-    return values, region.address + index * texture.texel_bytes
+    return values, region.address + texture.offset_bytes + index * texture.texel_bytes
 
 
 def surface_step(slots: Slots, inst: Instruction) -> Step:
@@ -209,7 +210,7 @@ def _surface_places(
         return np.full(active.shape, GLOBAL_BASE, np.int64), active
     texture = access.texture(frame, active)
     region = frame.machine.memory.buffers[texture.buffer]
-    offset, step, inside = np.zeros(active.shape, np.int64), 1, active.copy()
+    offset, inside = np.full(active.shape, texture.offset_bytes, np.int64), active.copy()
     for i, get in enumerate(access.coordinates):
         extent = texture.size[i] * (texture.texel_bytes if i == 0 else 1)
         x = frame.full(get(frame)).astype(np.int64)
@@ -221,6 +222,6 @@ def _surface_places(
             message = f"surface coordinate {x[row, lane]} is outside 0 to {last}, or misaligned"
             raise frame.machine.fault(access.inst, message, int(frame.index[row]), lane)
         inside &= valid if mode == "zero" else np.True_
-        offset, step = offset + np.clip(x, 0, last) * step, step * extent
-    offset += access.plane(frame, texture) * step
+        offset += np.clip(x, 0, last) * (texture.steps[i] * texture.texel_bytes if i else 1)
+    offset += access.plane(frame, texture) * (texture.steps[access.axes] * texture.texel_bytes)
     return region.address + offset // width * width, inside

@@ -37,7 +37,7 @@ def read_source(path: Path) -> Source:
 
 def _read_json(path: Path) -> Source:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     if isinstance(data, list):

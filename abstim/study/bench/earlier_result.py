@@ -49,7 +49,7 @@ class Verdict:
 def read_old(path: Path) -> dict[str, Any]:
     """An earlier `abstim bench --json`. Raises InputError if it is none."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except ValueError as error:

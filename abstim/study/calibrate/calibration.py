@@ -10,7 +10,7 @@ import numpy as np
 
 from abstim.gpu.config import Gpu, nearest, with_values
 from abstim.progress import Progress, silent
-from abstim.study.calibrate.device import Device
+from abstim.study.calibrate.experiment import Device
 from abstim.study.calibrate.figures import Figure, figures_of, measured_clock_hz, read_figures
 from abstim.study.calibrate.microbenchmarks import GROUPS, Measurement, measurements
 from functional.errors import InputError

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from abstim.study.calibrate.device import Experiment, Facts, KernelCall
-from abstim.study.calibrate.kernels import (
+from abstim.study.calibrate.experiment import Experiment, Facts, KernelCall
+from abstim.study.calibrate.ptx_text import (
     ADDRESSES,
     ATOMICS,
     CHAIN,

@@ -11,8 +11,8 @@ import numpy as np
 from abstim.engine.kept_caches import Caches
 from abstim.gpu.config import Gpu
 from abstim.session.session import open_session
-from abstim.study.calibrate.device import Experiment, Facts, KernelCall
-from abstim.study.calibrate.kernels import module
+from abstim.study.calibrate.experiment import Experiment, Facts, KernelCall
+from abstim.study.calibrate.ptx_text import module
 from functional.case import Case
 from functional.errors import InputError
 from functional.ir import Module

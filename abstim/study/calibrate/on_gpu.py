@@ -9,8 +9,8 @@ from statistics import median
 import numpy as np
 
 from abstim.study.calibrate import cuda_driver as cuda
-from abstim.study.calibrate.device import Experiment, Facts, KernelCall
-from abstim.study.calibrate.kernels import module, ticks
+from abstim.study.calibrate.experiment import Experiment, Facts, KernelCall
+from abstim.study.calibrate.ptx_text import module, ticks
 
 REPEATS = 5
 TICK_ROUNDS = 1 << 16

@@ -24,7 +24,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A launch of a kernel of `kernels.module`: names of buffers, then 32-bit numbers, as its parameters go."""
+    """A launch of a kernel of `ptx_text.module`: names of buffers, then 32-bit numbers, as its parameters go."""
 
     kernel: str
     grid: int

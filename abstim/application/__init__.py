@@ -1,0 +1,1 @@
+"""Whole CUDA programs: run as they are, their kernels executed and timed (docs/applications.md)."""

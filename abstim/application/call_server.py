@@ -1,0 +1,267 @@
+"""Answers what a program's CUDA calls ask: one method a message of the protocol."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from abstim.application.call_messages import BY_NAME, Request, receive, reply, takes_payload
+from abstim.application.device_attributes import compute_capability, described, most_shared_bytes
+from abstim.application.device_memory import DeviceMemory
+from abstim.application.loaded_modules import LoadedModule, LoadedModules
+from abstim.application.program_case import ProgramCase
+from abstim.application.stream_clock import StreamClock
+from abstim.gpu.occupancy import occupancy
+from functional.errors import ExecutionError, InputError, PtxError
+from functional.launch import Dim3, Launch, check_shape, static_bytes
+from functional.terminal import note
+from functional.texture import Texture
+
+if TYPE_CHECKING:
+    from abstim.application.launch_recorder import LaunchRecorder
+    from functional.program import Program
+
+# Numbers of CUDA's errors
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_SYMBOL, INVALID_FUNCTION = 1, 2, 9, 13, 98
+INVALID_IMAGE, INVALID_PTX, NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_FAILURE = 200, 218, 500, 700, 701, 719
+ASSERTED, MISALIGNED, COOPERATIVE_TOO_LARGE, NOT_SUPPORTED = 710, 716, 720, 801
+_WORKSPACE_BYTES = 8
+_KINDS = {0: "s", 1: "u", 2: "f"}
+_MODES = ("wrap", "clamp", "mirror", "border")
+
+
+class CudaError(Exception):
+    """An answer with an error. `why`: said to the user, once, where it is abstim that cannot; "": the program's own."""
+
+    def __init__(self, number: int, why: str = "", lasting: bool = False) -> None:
+        super().__init__(why)
+        self.number, self.why, self.lasting = number, why, lasting
+
+
+@dataclass
+class CallServer:
+    """State of the device that a program sees. `problems`: what abstim could not do, in the order it was met."""
+
+    memory: DeviceMemory
+    modules: LoadedModules
+    clock: StreamClock
+    case: ProgramCase
+    recorder: LaunchRecorder
+    problems: dict[str, int] = field(default_factory=dict)  # -> how often
+    _workspace: int = 0
+    _functions: list[tuple[LoadedModule, Program]] = field(default_factory=list)
+
+    def serve(self, requests: BinaryIO, replies: BinaryIO) -> None:
+        """Answer until the program ends."""
+        while (request := receive(requests)) is not None:
+            answer = self.answer(request)
+            if request.message.reply is not None:
+                replies.write(answer)
+                replies.flush()
+
+    def answer(self, request: Request) -> bytes:
+        """The reply to one message (nothing is sent where it has none)."""
+        act: Callable[..., bytes | None] = getattr(self, f"_{request.message.name}")
+        payload = {"payload": request.payload} if takes_payload(request.message) else {}
+        try:
+            found = act(**request.values, **payload)
+        except CudaError as error:
+            if error.why:
+                self.problem(error.why)
+            values = (int(error.lasting),) if request.message.name == "launch" else ()
+            return reply(request.message, error.number, values)
+        except InputError as error:
+            self.problem(str(error))
+            return reply(request.message, NOT_SUPPORTED)
+        return found if found is not None else reply(request.message)
+
+    def problem(self, what: str) -> None:
+        """Say what cannot be done; once."""
+        if what not in self.problems:
+            note(f"abstim: {what}")
+        self.problems[what] = self.problems.get(what, 0) + 1
+
+    def _reply(self, name: str, *values: int, payload: bytes = b"") -> bytes:
+        return reply(BY_NAME[name], 0, values, payload)
+
+    # -- the device
+    def _hello(self, process: int) -> bytes:
+        return self._reply("hello", self.memory.start, self.memory.bytes)
+
+    def _device(self) -> bytes:
+        about = described(self.clock.gpu, self.modules.architecture)
+        return self._reply("device", self.memory.global_bytes, payload=about)
+
+    def _usage(self) -> bytes:
+        return self._reply("usage", self.memory.free_bytes, self.memory.global_bytes)
+
+    def _missing(self, payload: bytes) -> None:
+        self.problem(f"the program calls {payload.decode(errors='replace')}, which is not there")
+
+    # -- modules
+    def _module(self, kind: int, payload: bytes) -> bytes:
+        return self._reply("module", self.modules.load(kind == 0, payload))
+
+    def _part(self, module: int, part: int) -> None:
+        self.modules.join(module, part)
+
+    def _function(self, module: int, payload: bytes) -> bytes:
+        loaded, name = self.modules[module], payload.decode(errors="replace")
+        try:
+            program = loaded.program(name)
+            loaded.memory(self.memory)
+        except InputError as error:
+            raise CudaError(
+                INVALID_PTX if isinstance(error, PtxError) else NOT_FOUND, f"kernel '{name}': {error}"
+            ) from None
+        self._functions.append((loaded, program))
+        layout = b"".join(struct.pack("<II", p.offset, p.bytes) for p in program.parameters)
+        return self._reply("function", len(self._functions), payload=layout)
+
+    def _variable(self, module: int, payload: bytes) -> bytes:
+        return self._reply("variable", *self.modules[module].variable(payload.decode(errors="replace"), self.memory))
+
+    def _program(self, function: int) -> tuple[LoadedModule, Program]:
+        if not 1 <= function <= len(self._functions):
+            raise CudaError(INVALID_FUNCTION)
+        return self._functions[function - 1]
+
+    def _attributes(self, function: int) -> bytes:
+        loaded, program = self._program(function)
+        registers = self.case.registers_of(program).count
+        major, minor = compute_capability(self.clock.gpu, self.modules.architecture)
+        threads = min(1024, self.clock.gpu.spec.registers_per_sm // max(1, registers) // 32 * 32)
+        if "maxntid" in program.directives:
+            x, y, z = (*program.directives["maxntid"], 1, 1)[:3]
+            threads = min(threads, x * y * z)
+        constants = len(loaded.memory(self.memory).const_arena)
+        return self._reply(
+            "attributes", static_bytes(program, "shared"), constants, static_bytes(program, "local"), threads,
+            registers, loaded.architecture or 80, 10 * major + minor,
+        )  # fmt: skip
+
+    def _occupancy(self, function: int, threads: int, shared_bytes: int) -> bytes:
+        _, program = self._program(function)
+        return self._reply("occupancy", self._blocks_per_sm(program, threads, shared_bytes))
+
+    def _blocks_per_sm(self, program: Program, threads: int, dynamic_shared_bytes: int) -> int:
+        """0 for a thread block that no SM can hold."""
+        spec = self.clock.gpu.spec
+        shared = static_bytes(program, "shared") + dynamic_shared_bytes
+        try:
+            many = (spec.sm_count * spec.max_blocks_per_sm, 1, 1)
+            registers = self.case.registers_of(program).count
+            return occupancy(spec, many, (max(1, threads), 1, 1), registers, shared).blocks_per_sm
+        except InputError:
+            return 0
+
+    # -- memory
+    def _allocate(self, bytes: int, kind: int) -> bytes:
+        try:
+            return self._reply("allocate", self.memory.allocate(bytes))
+        except InputError:
+            raise CudaError(OUT_OF_MEMORY, f"device memory of {self.memory.global_bytes >> 30} GiB is full") from None
+
+    def _release(self, address: int) -> None:
+        if not self.memory.release(address):
+            raise CudaError(INVALID_VALUE)
+
+    def _texture(
+        self, address: int, width: int, height: int, depth: int, pitch: int, bits: int, kind: int, channels: int,
+        linear: int, normalized: int, as_float: int, modes: int, border: int,
+    ) -> bytes:  # fmt: skip
+        region = self.memory.region_at(address)
+        if region is None or kind not in _KINDS:
+            raise CudaError(INVALID_VALUE)
+        size = tuple(extent for extent in (width, height, depth) if extent)
+        used = [_MODES[modes >> 8 * axis & 3] for axis in range(len(size))]
+        if len(set(used)) > 1 or (border and used[0] == "border"):
+            raise CudaError(NOT_SUPPORTED, "a texture whose axes have different address modes, or with a border colour")
+        type_ = f"{_KINDS[kind]}{bits}"
+        mode = used[0] if normalized or used[0] in ("clamp", "border") else "clamp"
+        is_float = not as_float and kind != 2  # cudaReadModeElementType is 0, cudaReadModeNormalizedFloat 1
+        texture = Texture(
+            region.name, size, type_, channels, bool(linear), mode, bool(normalized), bool(as_float) and not is_float,
+            offset_bytes=address - region.address, pitch_bytes=pitch,
+        )  # fmt: skip
+        texture.check("the program's texture", region.bytes)
+        return self._reply("texture", self.memory.memory.texture_handle(texture))
+
+    # -- streams
+    def _transfer(self, stream: int, bytes: int, direction: int) -> None:
+        self.clock.transfer(stream, bytes, direction)
+
+    def _stream(self, stream: int, independent: int) -> None:
+        self.clock.stream(stream, bool(independent))
+
+    def _record(self, event: int, stream: int) -> None:
+        self.clock.record(event, stream)
+
+    def _wait(self, event: int, stream: int) -> None:
+        self.clock.wait(event, stream)
+
+    def _synchronize(self, stream: int, everything: int) -> None:
+        self.clock.synchronize(stream, bool(everything))
+
+    def _elapsed(self, start: int, end: int) -> bytes:
+        return self._reply("elapsed", self.clock.elapsed(start, end) % (1 << 64))
+
+    # -- launches
+    def _launch(
+        self, function: int, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int,
+        shared_bytes: int, stream: int, cooperative: int, payload: bytes,
+    ) -> bytes:  # fmt: skip
+        loaded, program = self._program(function)
+        grid, block = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
+        self._check(program, grid, block, shared_bytes, bool(cooperative))
+        workspace = self._grid_workspace() if cooperative else 0
+        memory = loaded.memory(self.memory)
+        launch = Launch(program, grid, block, payload, shared_bytes, grid_workspace=workspace)
+        try:
+            seconds = self.recorder.launch(launch, memory)
+        except PtxError as error:
+            raise CudaError(NOT_SUPPORTED, f"kernel '{program.name}' is not executed: {error}") from None
+        except ExecutionError as error:
+            note(f"abstim: {error}")
+            raise CudaError(_fault(str(error)), lasting=True) from None
+        self.clock.kernel(stream, seconds)
+        return self._reply("launch", 0, payload=memory.printed.text().encode())
+
+    def _grid_workspace(self) -> int:
+        """Where the blocks of a cooperative launch count who has come: two words, the first of them its size."""
+        if not self._workspace:
+            self._workspace = self.memory.allocate(_WORKSPACE_BYTES)
+        region = self.memory.region_at(self._workspace)
+        assert region is not None
+        self.memory.memory.bytes_of(region)[:] = np.array([_WORKSPACE_BYTES, 0], np.uint32).view(np.uint8)
+        return self._workspace
+
+    def _check(self, program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cooperative: bool) -> None:
+        """What a GPU would refuse. Raises CudaError."""
+        try:
+            check_shape(program, grid, block, dynamic_shared_bytes)
+        except InputError as error:
+            note(f"abstim: {error}")  # the program's own mistake, as a GPU would find
+            raise CudaError(INVALID_CONFIGURATION) from None
+        if static_bytes(program, "shared") + dynamic_shared_bytes > most_shared_bytes(self.clock.gpu):
+            raise CudaError(INVALID_VALUE)
+        held = self._blocks_per_sm(program, block.total, dynamic_shared_bytes)
+        if not held:
+            raise CudaError(OUT_OF_RESOURCES)
+        if cooperative and grid.total > held * self.clock.gpu.spec.sm_count:
+            raise CudaError(COOPERATIVE_TOO_LARGE)
+
+
+def _fault(message: str) -> int:
+    """CUDA's number for what a kernel did."""
+    if "assertion" in message:
+        return ASSERTED
+    if "misaligned" in message:
+        return MISALIGNED
+    if "out of bounds" in message:
+        return ILLEGAL_ADDRESS
+    return LAUNCH_FAILURE

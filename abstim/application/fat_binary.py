@@ -1,0 +1,74 @@
+"""What a fat binary holds: PTX and machine code of several architectures, each perhaps compressed.
+
+The layout is that of nvcc's output, as public tools read it: a header, then entries, each with a header of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import zstandard
+
+from abstim.application.elf_file import ElfFile
+from functional.errors import InputError
+
+_MAGIC = 0xBA55ED50
+_HEADER = struct.Struct("<IHHQ")  # magic, version, bytes of the header, bytes of what follows
+# kind, version, bytes of the header, bytes of the contents, compressed bytes, options, minor, major, architecture,
+# offset and length of a name, flags, nothing, bytes once decompressed
+_ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+_PTX, _ELF = 1, 2
+_LZ4, _ZSTD = 0x2000, 0x8000
+
+
+@dataclass(frozen=True)
+class Image:
+    """An entry: PTX text, or machine code (an ELF file), for compute capability `architecture` (80: 8.0)."""
+
+    is_ptx: bool
+    architecture: int
+    contents: bytes
+
+
+def images(data: bytes) -> Iterator[Image]:
+    """The entries of a fat binary. Raises InputError for what is none, or is compressed in a way not known."""
+    if len(data) < _HEADER.size:
+        raise InputError("a fat binary of the program is cut short")
+    magic, _, start, size = _HEADER.unpack_from(data)
+    if magic != _MAGIC or start + size > len(data):
+        raise InputError("a fat binary of the program is damaged")
+    at, end = start, start + size
+    while at + _ENTRY.size <= end:
+        kind, _, header, size, compressed, _, _, _, architecture, _, _, flags, _, plain = _ENTRY.unpack_from(data, at)
+        contents = data[at + header : at + header + (compressed or size)]
+        if kind in (_PTX, _ELF):
+            yield Image(kind == _PTX, architecture, _decompressed(contents, flags, plain))
+        at += header + size
+
+
+def _decompressed(contents: bytes, flags: int, size: int) -> bytes:
+    if flags & _ZSTD:
+        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(contents)) as stream:
+            return stream.read(size)
+    if flags & _LZ4:
+        try:
+            import lz4.block
+        except ImportError:
+            raise InputError("the program's PTX is compressed by LZ4: `pip install abstim[app]` reads it") from None
+        return lz4.block.decompress(contents, uncompressed_size=size)
+    return contents
+
+
+def best_ptx(found: list[Image]) -> bytes | None:
+    """The PTX for the newest architecture, without what follows its text; None if there is none."""
+    chosen = max((image for image in found if image.is_ptx), key=lambda image: image.architecture, default=None)
+    return None if chosen is None else chosen.contents.rstrip(b"\0 \n") + b"\n"
+
+
+def registers_of(machine_code: bytes) -> dict[str, int]:
+    """Kernel -> registers a thread, of an ELF file: it has a section `.text.NAME` for each kernel."""
+    sections = ElfFile(machine_code).sections
+    return {s.name.removeprefix(".text."): s.information >> 24 for s in sections if s.name.startswith(".text.")}

@@ -1,0 +1,42 @@
+"""`--record`: the traces of a program's launches as stores that `abstim run` and `abstim sample` take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from functional.errors import InputError
+from functional.trace_store import StoreWriter
+
+if TYPE_CHECKING:
+    from abstim.application.loaded_modules import LoadedModules
+    from functional.launch import Launch
+    from functional.resources import Registers
+    from functional.trace import Trace
+
+
+class LaunchStores:
+    """A store for each module whose kernels are launched, `module-1` and so on, in a folder that is new or empty."""
+
+    def __init__(self, folder: Path, modules: LoadedModules) -> None:
+        """Raises InputError for a folder that holds something."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder}: is there already; choose another folder to record in")
+        self.folder, self._modules = folder, modules
+        self._writers: dict[str, StoreWriter] = {}
+
+    def add(self, launch: Launch, registers: Registers, trace: Trace) -> None:
+        """The next launch. Raises InputError for one of a program whose parts were compiled apart: a store has one
+        PTX file."""
+        digest = launch.program.digest
+        if digest not in self._writers:
+            module = self._modules.of_digest(digest)
+            if len(module.texts) > 1:
+                raise InputError(f"kernel '{launch.program.name}': parts compiled apart (-rdc=true) cannot be recorded")
+            self._writers[digest] = StoreWriter(self.folder / f"module-{len(self._writers) + 1}", module.module)
+        self._writers[digest].launch(launch, registers, [trace])
+
+    def finish(self, name: str) -> None:
+        """Make them whole; until then, nobody takes them for stores."""
+        for writer in self._writers.values():
+            writer.finish(name, [])

@@ -1,0 +1,133 @@
+"""A program from its start to its end: `abstim app`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from abstim.application.call_server import CallServer
+from abstim.application.device_memory import DeviceMemory
+from abstim.application.launch_recorder import LaunchRecorder
+from abstim.application.launch_stores import LaunchStores
+from abstim.application.loaded_modules import LoadedModules
+from abstim.application.program_case import ProgramCase
+from abstim.application.runtime_environment import runtime_environment
+from abstim.application.stream_clock import PICOSECONDS, StreamClock
+from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed
+from functional.default_executor import default_executor
+from functional.errors import InputError
+from functional.ir import Module
+from functional.memory import Memory
+
+if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
+
+SOCKET, MEMORY = "ABSTIM_APP_SOCKET", "ABSTIM_APP_MEMORY"  # environment variables: numbers of open files
+
+
+@dataclass(frozen=True)
+class ApplicationResult:
+    """What a program did. `launches`: those timed, in order; `seconds`: on the first GPU, from start to end, by the
+    clock of its streams; `problems`: what could not be done, and how often."""
+
+    program: str
+    gpus: tuple[str, ...]
+    status: int  # exit code of the program; negative: ended by that signal
+    launches: tuple[Timed, ...]
+    executed: int  # launches, timed or not
+    seconds: float
+    busy_seconds: dict[str, float]  # kernels, copies to and from the device
+    problems: dict[str, int]
+    interrupted: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        from dataclasses import asdict
+
+        runs = [
+            {"gpu": gpu, "launches": [asdict(timed.results[k]) for timed in self.launches]}
+            for k, gpu in enumerate(self.gpus)
+        ]
+        return {
+            "kind": "application", "program": self.program, "status": self.status, "executed": self.executed,
+            "seconds": self.seconds, "busy_seconds": self.busy_seconds, "problems": self.problems,
+            "interrupted": self.interrupted, "runs": runs,
+        }  # fmt: skip
+
+
+def run_application(
+    command: Sequence[str],
+    gpus: Sequence[Gpu],
+    *,
+    model: str = "detailed",
+    selection: Selection = EVERYTHING,
+    instruction_budget: int | None = None,
+    record: Path | None = None,
+    told: Callable[[Timed], None] = lambda timed: None,
+    output: int | None = None,
+) -> ApplicationResult:
+    """Run a program whose CUDA runtime is a shared library, and time its launches on GPUs.
+
+    The first GPU is the one that the program sees: its properties, and the times of its events. `told` hears of each
+    launch when it is timed; `record`: a folder for the traces of launches that are timed; `output`: an open file that
+    takes the program's standard output. An interrupt ends the program and keeps what is done. Raises InputError for a
+    program that cannot be run.
+    """
+    path = _found(command[0])
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))
+        modules, memory = LoadedModules(scratch), DeviceMemory()
+        nothing = Module(str(path), "", "", "", 64, (), {})
+        case = ProgramCase(path.name, nothing, Memory(), (), modules=modules)
+        timer = LaunchTimer(gpus, model, case)
+        stores = None if record is None else LaunchStores(record, modules)
+        recorder = LaunchRecorder(default_executor(), timer, selection, told, stores, instruction_budget)
+        server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)
+        environment = runtime_environment(path, scratch)
+        status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
+        launches = timer.stop() if interrupted else timer.finish()
+        if stores is not None:
+            stores.finish(path.name)
+        seconds = 0.0 if interrupted else server.clock.settle() / PICOSECONDS
+    busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
+    names = tuple(gpu.name for gpu in gpus)
+    return ApplicationResult(
+        path.name, names, status, tuple(launches), recorder.count, seconds, busy, server.problems, interrupted
+    )
+
+
+def _serve(server: CallServer, command: list[str], environment: dict[str, str], output: int | None) -> tuple[int, bool]:
+    """The program's exit code, and whether an interrupt ended it."""
+    ours, theirs = socket.socketpair()
+    environment = os.environ | environment | {SOCKET: str(theirs.fileno()), MEMORY: str(server.memory.file)}
+    with ours, theirs:
+        files = (theirs.fileno(), server.memory.file)
+        process = subprocess.Popen(command, env=environment, pass_fds=files, stdout=output)
+        theirs.close()
+        try:
+            with ours.makefile("rb") as requests, ours.makefile("wb") as replies:
+                server.serve(requests, replies)
+            return process.wait(), False
+        except KeyboardInterrupt:
+            process.kill()
+            return process.wait(), True
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+
+def _found(name: str) -> Path:
+    """The file of a program. Raises InputError for one that is not there or cannot be run."""
+    found = shutil.which(name) or shutil.which(f"./{name}")
+    if found is None:
+        raise InputError(f"{name}: there is no such program, or it may not be executed")
+    return Path(found).resolve()

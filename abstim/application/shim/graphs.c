@@ -1,0 +1,328 @@
+// Graphs: operations with what each depends on. Captured from streams or built by hand; launched as often as wanted.
+#include "shim.h"
+
+typedef struct Node { Operation operation; struct Node **before; size_t before_count; Graph *owner; int enabled; } Node;
+struct Graph { Node **nodes; size_t count, room; int done; };
+
+PUBLIC Error cudaGraphCreate(Graph **graph, unsigned flags) {
+    (void)flags;
+    *graph = calloc(1, sizeof **graph);
+    return failed(SUCCESS);
+}
+
+static uint8_t *copied(const void *data, size_t bytes) {
+    uint8_t *copy = malloc(bytes + 1);
+    memcpy(copy, data, bytes);
+    return copy;
+}
+
+static Node *add(Graph *graph, const Operation *operation, Node *const *before, size_t count) {
+    Node *node = calloc(1, sizeof *node);
+    *node = (Node){.operation = *operation, .before_count = count, .owner = graph, .enabled = 1};
+    node->before = (Node **)copied(before ? before : (Node *const *)&before, before ? count * sizeof(Node *) : 0);
+    if (graph->count == graph->room) {
+        graph->room = graph->room ? 2 * graph->room : 16;
+        graph->nodes = realloc(graph->nodes, graph->room * sizeof(Node *));
+    }
+    if (operation->what == LAUNCH)
+        node->operation.launch.parameters =
+            copied(operation->launch.parameters, operation->launch.kernel->parameter_bytes);
+    return graph->nodes[graph->count++] = node;
+}
+
+// Operations come in the order in which they were submitted, which no dependency contradicts: each follows the last.
+void capture(Graph *graph, Operation *operation) {
+    Node **last = graph->count ? &graph->nodes[graph->count - 1] : NULL;
+    add(graph, operation, last, last ? 1 : 0);
+}
+
+static Graph *duplicate(const Graph *graph) {
+    Graph *copy = calloc(1, sizeof *copy);
+    for (size_t k = 0; k < graph->count; k++) add(copy, &graph->nodes[k]->operation, NULL, 0);
+    for (size_t k = 0; k < graph->count; k++) {
+        const Node *from = graph->nodes[k];
+        Node *to = copy->nodes[k];
+        to->enabled = from->enabled, to->before_count = from->before_count;
+        to->before = realloc(to->before, from->before_count * sizeof(Node *) + 1);
+        for (size_t b = 0; b < from->before_count; b++)
+            for (size_t n = 0; n < graph->count; n++)
+                if (graph->nodes[n] == from->before[b]) to->before[b] = copy->nodes[n];
+    }
+    return copy;
+}
+
+static Error run(Graph *graph, Node *node, uint8_t *done, Stream *stream) {
+    size_t number = 0;
+    while (graph->nodes[number] != node) number++;
+    if (done[number]) return SUCCESS;
+    done[number] = 1;
+    for (size_t b = 0; b < node->before_count; b++) {
+        Error error = run(graph, node->before[b], done, stream);
+        if (error) return error;
+    }
+    return node->enabled ? perform(&node->operation, stream) : SUCCESS;
+}
+
+Error replay(Graph *graph, Stream *stream) {
+    uint8_t *done = calloc(1, graph->count + 1);
+    Error error = SUCCESS;
+    for (size_t k = 0; k < graph->count && !error; k++) error = run(graph, graph->nodes[k], done, stream);
+    free(done);
+    return failed(error);
+}
+
+PUBLIC Error cudaStreamBeginCapture(Stream *stream, int mode) {
+    (void)mode;
+    if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
+    stream->origin = 1;
+    return cudaGraphCreate(&stream->capture, 0);
+}
+PUBLIC Error cudaStreamBeginCaptureToGraph(Stream *stream, Graph *graph, void *before, void *data, size_t count,
+                                           int mode) {
+    (void)before, (void)data, (void)count, (void)mode;
+    stream->capture = graph, stream->origin = 1;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
+    if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
+    if (graph) *graph = stream->capture;
+    stream->capture->done = 1, stream->capture = NULL, stream->origin = 0;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamIsCapturing(Stream *stream, int *status) {
+    *status = (uintptr_t)stream >= 3 && stream->capture;
+    return failed(SUCCESS);
+}
+
+PUBLIC Error cudaGraphInstantiate(Graph **executable, Graph *graph, unsigned long long flags) {
+    (void)flags;
+    *executable = duplicate(graph);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphInstantiateWithFlags(Graph **executable, Graph *graph, unsigned long long flags) {
+    return cudaGraphInstantiate(executable, graph, flags);
+}
+PUBLIC Error cudaGraphClone(Graph **copy, Graph *graph) { return cudaGraphInstantiate(copy, graph, 0); }
+PUBLIC Error cudaGraphUpload(Graph *graph, Stream *stream) { (void)graph, (void)stream; return failed(SUCCESS); }
+PUBLIC Error cudaGraphDebugDotPrint(Graph *graph, const char *path, unsigned flags) {
+    (void)graph, (void)path, (void)flags;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphLaunch(Graph *graph, Stream *stream) {
+    if ((uintptr_t)stream >= 3 && stream->capture) {
+        Operation operation = {.what = CHILD, .child = {graph}};
+        return submit(&operation, stream);
+    }
+    return replay(graph, stream);
+}
+
+static Error destroy(Graph *graph) {
+    for (size_t k = 0; k < graph->count; k++) {
+        if (graph->nodes[k]->operation.what == LAUNCH) free(graph->nodes[k]->operation.launch.parameters);
+        free(graph->nodes[k]->before);
+        free(graph->nodes[k]);
+    }
+    free(graph->nodes);
+    free(graph);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphDestroy(Graph *graph) { return destroy(graph); }
+PUBLIC Error cudaGraphExecDestroy(Graph *graph) { return destroy(graph); }
+
+// A graph like the one instantiated takes its place
+PUBLIC Error cudaGraphExecUpdate(Graph *executable, Graph *graph, int *result) {
+    if (executable->count != graph->count) {
+        *result = 2;  // topology changed
+        return failed(910);
+    }
+    Graph *fresh = duplicate(graph), old = *executable;
+    *executable = *fresh, *fresh = old, *result = 0;
+    return destroy(fresh);
+}
+
+PUBLIC Error cudaGraphGetNodes(Graph *graph, Node **nodes, size_t *count) {
+    if (nodes) memcpy(nodes, graph->nodes, *count * sizeof(Node *));
+    else *count = graph->count;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphGetRootNodes(Graph *graph, Node **nodes, size_t *count) {
+    size_t found = 0;
+    for (size_t k = 0; k < graph->count; k++)
+        if (!graph->nodes[k]->before_count && (!nodes || found < *count)) {
+            if (nodes) nodes[found] = graph->nodes[k];
+            found++;
+        }
+    *count = found;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphNodeGetType(Node *node, int *type) {
+    static const int types[] = {[LAUNCH] = 0, [COPY] = 1, [FILL] = 2, [CALL] = 3, [CHILD] = 4, [NOTHING] = 5,
+                                [WAIT] = 6, [RECORD] = 7, [ALLOCATE] = 10, [RELEASE] = 11};
+    *type = types[node->operation.what];
+    return failed(SUCCESS);
+}
+
+static void depend(Node *node, Node *on) {
+    node->before = realloc(node->before, (node->before_count + 1) * sizeof(Node *));
+    node->before[node->before_count++] = on;
+}
+#if RUNTIME < 13
+PUBLIC Error cudaGraphAddDependencies(Graph *graph, Node *const *from, Node *const *to, size_t count) {
+#else
+PUBLIC Error cudaGraphAddDependencies(Graph *graph, Node *const *from, Node *const *to, const void *data, size_t count) {
+    (void)data;
+#endif
+    (void)graph;
+    for (size_t k = 0; k < count; k++) depend(to[k], from[k]);
+    return failed(SUCCESS);
+}
+
+typedef struct { void *function; Dim3 grid, block; unsigned shared_bytes; void **arguments, **extra; } KernelNode;
+typedef struct { void *to; size_t pitch; unsigned value, element_bytes; size_t width, height; } FillNode;
+typedef struct { void (*function)(void *); void *argument; } CallNode;
+uint8_t *packed(const Kernel *kernel, void **arguments);
+Error copy_3d(const void *parameters, Operation *operation);
+
+static Error as_launch(const KernelNode *p, Operation *o) {
+    Kernel *kernel = kernel_of(p->function);
+    Error error = resolve(kernel);
+    if (error) return error;
+    if (!p->arguments && kernel->count) return missing("cudaGraphAddKernelNode with extra in place of kernelParams");
+    *o = (Operation){.what = LAUNCH};
+    o->launch.kernel = kernel, o->launch.grid = p->grid, o->launch.block = p->block;
+    o->launch.shared_bytes = p->shared_bytes, o->launch.parameters = packed(kernel, p->arguments);
+    return SUCCESS;
+}
+
+static void as_fill(const FillNode *p, Operation *o) {
+    *o = (Operation){.what = FILL};
+    o->fill.to = p->to, o->fill.pitch = p->pitch, o->fill.value = p->value, o->fill.element_bytes = p->element_bytes;
+    o->fill.width = p->width * p->element_bytes, o->fill.height = p->height, o->fill.depth = 1;
+}
+
+PUBLIC Error cudaGraphAddKernelNode(Node **node, Graph *graph, Node *const *before, size_t count, const KernelNode *p) {
+    Operation operation;
+    Error error = as_launch(p, &operation);
+    if (error) return failed(error);
+    *node = add(graph, &operation, before, count);
+    free(operation.launch.parameters);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphAddMemsetNode(Node **node, Graph *graph, Node *const *before, size_t count, const FillNode *p) {
+    Operation operation;
+    as_fill(p, &operation);
+    *node = add(graph, &operation, before, count);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphAddHostNode(Node **node, Graph *graph, Node *const *before, size_t count, const CallNode *p) {
+    Operation operation = {.what = CALL, .call = {p->function, p->argument}};
+    *node = add(graph, &operation, before, count);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphAddEmptyNode(Node **node, Graph *graph, Node *const *before, size_t count) {
+    Operation operation = {.what = NOTHING};
+    *node = add(graph, &operation, before, count);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphAddChildGraphNode(Node **node, Graph *graph, Node *const *before, size_t count, Graph *child) {
+    Operation operation = {.what = CHILD, .child = {duplicate(child)}};
+    *node = add(graph, &operation, before, count);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphAddEventRecordNode(Node **node, Graph *graph, Node *const *before, size_t count, Event *event) {
+    Operation operation = {.what = RECORD, .event = {event}};
+    *node = add(graph, &operation, before, count);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphAddEventWaitNode(Node **node, Graph *graph, Node *const *before, size_t count, Event *event) {
+    Operation operation = {.what = WAIT, .event = {event}};
+    *node = add(graph, &operation, before, count);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGraphAddMemcpyNode(Node **node, Graph *graph, Node *const *before, size_t count, const void *p) {
+    Operation operation;
+    Error error = copy_3d(p, &operation);
+    if (!error) *node = add(graph, &operation, before, count);
+    return failed(error);
+}
+PUBLIC Error cudaGraphAddMemcpyNode1D(Node **node, Graph *graph, Node *const *before, size_t count, void *to,
+                                      const void *from, size_t bytes, int kind) {
+    (void)kind;
+    Operation operation = {.what = COPY, .copy = {to, from, bytes, 0, bytes, 0, bytes, 1, 1}};
+    *node = add(graph, &operation, before, count);
+    return failed(SUCCESS);
+}
+
+// Memory of a graph lives from the node's making on: its address is known then.
+typedef struct { char properties[88]; const void *access; size_t access_count, bytes; void *pointer; } AllocateNode;
+PUBLIC Error cudaGraphAddMemAllocNode(Node **node, Graph *graph, Node *const *before, size_t count, AllocateNode *p) {
+    Operation operation = {.what = NOTHING};
+    Error error = allocate(&p->pointer, p->bytes, DEVICE_MEMORY);
+    if (!error) *node = add(graph, &operation, before, count);
+    return error;
+}
+PUBLIC Error cudaGraphAddMemFreeNode(Node **node, Graph *graph, Node *const *before, size_t count, void *pointer) {
+    (void)pointer;  // kept: the graph may be launched again
+    return cudaGraphAddEmptyNode(node, graph, before, count);
+}
+PUBLIC Error cudaDeviceGraphMemTrim(int device) { (void)device; return failed(SUCCESS); }
+
+PUBLIC Error cudaGraphKernelNodeSetParams(Node *node, const KernelNode *p) {
+    Operation operation;
+    Error error = as_launch(p, &operation);
+    if (error) return failed(error);
+    if (node->operation.what == LAUNCH) free(node->operation.launch.parameters);
+    node->operation = operation;
+    return failed(SUCCESS);
+}
+// Nodes of an executable graph are named by those of the graph it was made from: by their place.
+static Node *counterpart(Graph *executable, const Node *node) {
+    for (size_t k = 0; k < node->owner->count; k++)
+        if (node->owner->nodes[k] == node && k < executable->count) return executable->nodes[k];
+    return NULL;
+}
+PUBLIC Error cudaGraphExecKernelNodeSetParams(Graph *executable, Node *node, const KernelNode *p) {
+    Node *own = counterpart(executable, node);
+    return own ? cudaGraphKernelNodeSetParams(own, p) : failed(INVALID_VALUE);
+}
+PUBLIC Error cudaGraphNodeSetEnabled(Graph *executable, Node *node, unsigned enabled) {
+    Node *own = counterpart(executable, node);
+    if (own) own->enabled = (int)enabled;
+    return failed(own ? SUCCESS : INVALID_VALUE);
+}
+
+// Nodes of any kind by one call
+typedef struct {
+    int type, reserved[3];
+    union {
+        struct { void *function; Dim3 grid, block; unsigned shared_bytes; void **arguments, **extra; } kernel;
+        struct { int flags, reserved[3]; char parameters[160]; } copy;
+        struct { void *to; size_t pitch; unsigned value, element_bytes; size_t width, height; } fill;
+        CallNode call;
+        AllocateNode allocate;
+        struct { void *pointer; } release;
+        Graph *child;
+        Event *event;
+    };
+} AnyNode;
+#if RUNTIME < 13
+PUBLIC Error cudaGraphAddNode(Node **node, Graph *graph, Node *const *before, size_t count, AnyNode *p) {
+#else
+PUBLIC Error cudaGraphAddNode(Node **node, Graph *graph, Node *const *before, const void *edges, size_t count,
+                              AnyNode *p) {
+    (void)edges;
+#endif
+    switch (p->type) {
+        case 0: return cudaGraphAddKernelNode(node, graph, before, count, (const KernelNode *)&p->kernel);
+        case 1: return cudaGraphAddMemcpyNode(node, graph, before, count, p->copy.parameters);
+        case 2: return cudaGraphAddMemsetNode(node, graph, before, count, (const FillNode *)&p->fill);
+        case 3: return cudaGraphAddHostNode(node, graph, before, count, &p->call);
+        case 4: return cudaGraphAddChildGraphNode(node, graph, before, count, p->child);
+        case 5: return cudaGraphAddEmptyNode(node, graph, before, count);
+        case 6: return cudaGraphAddEventWaitNode(node, graph, before, count, p->event);
+        case 7: return cudaGraphAddEventRecordNode(node, graph, before, count, p->event);
+        case 10: return cudaGraphAddMemAllocNode(node, graph, before, count, &p->allocate);
+        case 11: return cudaGraphAddMemFreeNode(node, graph, before, count, p->release.pointer);
+        default: return missing("cudaGraphAddNode of this type");
+    }
+}

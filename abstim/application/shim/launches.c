@@ -1,0 +1,127 @@
+// Launches, and what a program asks about kernels before it launches them.
+#include "shim.h"
+
+typedef struct { Dim3 grid, block; size_t shared_bytes; Stream *stream; } Configuration;
+static __thread Configuration pushed[16];
+static __thread unsigned pushed_count;
+
+PUBLIC unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, size_t shared_bytes, Stream *stream) {
+    if (pushed_count == 16) return 1;
+    pushed[pushed_count++] = (Configuration){grid, block, shared_bytes, stream};
+    return 0;
+}
+
+PUBLIC Error __cudaPopCallConfiguration(Dim3 *grid, Dim3 *block, size_t *shared_bytes, Stream **stream) {
+    if (!pushed_count) return failed(INVALID_CONFIGURATION);
+    Configuration *top = &pushed[--pushed_count];
+    *grid = top->grid, *block = top->block, *shared_bytes = top->shared_bytes, *stream = top->stream;
+    return SUCCESS;
+}
+
+// The parameter block, of the arguments' addresses
+uint8_t *packed(const Kernel *kernel, void **arguments) {
+    uint8_t *block = calloc(1, kernel->parameter_bytes + 1);
+    for (unsigned k = 0; k < kernel->count; k++) memcpy(block + kernel->offsets[k], arguments[k], kernel->sizes[k]);
+    return block;
+}
+
+static Error launch(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared_bytes, Stream *stream,
+                    int cooperative) {
+    Kernel *kernel = kernel_of(function);
+    Error error = resolve(kernel);
+    if (error) return failed(error);
+    Operation operation = {.what = LAUNCH};
+    operation.launch.kernel = kernel, operation.launch.grid = grid, operation.launch.block = block;
+    operation.launch.shared_bytes = shared_bytes, operation.launch.cooperative = cooperative;
+    operation.launch.parameters = packed(kernel, arguments);
+    error = submit(&operation, stream);
+    free(operation.launch.parameters);
+    return error;
+}
+
+PUBLIC Error cudaLaunchKernel(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared_bytes,
+                              Stream *stream) {
+    return launch(function, grid, block, arguments, shared_bytes, stream, 0);
+}
+PUBLIC Error __cudaLaunchKernel(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared_bytes,
+                                Stream *stream) {
+    return launch(function, grid, block, arguments, shared_bytes, stream, 0);
+}
+PUBLIC Error cudaLaunchCooperativeKernel(const void *function, Dim3 grid, Dim3 block, void **arguments,
+                                         size_t shared_bytes, Stream *stream) {
+    return launch(function, grid, block, arguments, shared_bytes, stream, 1);
+}
+
+typedef struct { int id; char pad[4]; union { char bytes[64]; int number; Dim3 size; } value; } LaunchAttribute;
+typedef struct {
+    Dim3 grid, block; size_t shared_bytes; Stream *stream; LaunchAttribute *attributes; unsigned count;
+} LaunchConfiguration;
+enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4 };
+
+PUBLIC Error cudaLaunchKernelExC(const LaunchConfiguration *c, const void *function, void **arguments) {
+    int cooperative = 0;
+    for (unsigned k = 0; k < c->count; k++) {
+        const LaunchAttribute *a = &c->attributes[k];
+        if (a->id == ATTRIBUTE_COOPERATIVE) cooperative = a->value.number;
+        if (a->id == ATTRIBUTE_CLUSTER && a->value.size.x * a->value.size.y * a->value.size.z > 1)
+            return missing("cudaLaunchKernelExC with thread block clusters");
+    }
+    return launch(function, c->grid, c->block, arguments, c->shared_bytes, c->stream, cooperative);
+}
+
+typedef struct {
+    size_t shared_bytes, const_bytes, local_bytes;
+    int max_threads, registers, ptx_version, binary_version, cache_mode, max_dynamic_shared_bytes, carveout;
+} FunctionAttributes;
+
+Error attributes_of(Kernel *kernel, struct attributes_reply *reply) {
+    Error error = resolve(kernel);
+    if (error) return error;
+    struct attributes_request request = {kernel->id};
+    return ask(MESSAGE_ATTRIBUTES, &request, sizeof request, NULL, 0, reply, sizeof *reply);
+}
+
+PUBLIC Error cudaFuncGetAttributes(FunctionAttributes *attributes, const void *function) {
+    struct attributes_reply reply = {0};
+    Kernel *kernel = kernel_of(function);
+    Error error = attributes_of(kernel, &reply);
+    if (error) return failed(error);
+    int most = kernel->most_dynamic_shared_bytes;
+    *attributes = (FunctionAttributes){
+        reply.shared_bytes, reply.const_bytes, reply.local_bytes, (int)reply.max_threads, (int)reply.registers,
+        (int)reply.ptx_version, (int)reply.binary_version, 0, most ? most : (int)(49152 - reply.shared_bytes), -1,
+    };
+    return failed(SUCCESS);
+}
+
+PUBLIC Error cudaFuncSetAttribute(const void *function, int attribute, int value) {
+    Kernel *kernel = kernel_of(function);
+    if (!kernel) return failed(INVALID_FUNCTION);
+    if (attribute == 8) kernel->most_dynamic_shared_bytes = value;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaFuncSetCacheConfig(const void *function, int preference) {
+    (void)function, (void)preference;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaFuncSetSharedMemConfig(const void *function, int width) {
+    (void)function, (void)width;
+    return failed(SUCCESS);
+}
+
+PUBLIC Error cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads,
+                                                                    size_t shared_bytes, unsigned flags) {
+    (void)flags;
+    Kernel *kernel = kernel_of(function);
+    Error error = resolve(kernel);
+    if (error) return failed(error);
+    struct occupancy_request request = {kernel->id, (uint64_t)threads, shared_bytes};
+    struct occupancy_reply reply = {0};
+    error = ASK(OCCUPANCY, request, reply);
+    *blocks = (int)reply.blocks;
+    return failed(error);
+}
+PUBLIC Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
+                                                           size_t shared_bytes) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
+}

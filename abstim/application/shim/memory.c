@@ -1,0 +1,250 @@
+// Allocations, copies and fills. Device memory is mapped here: a copy is a copy of bytes, abstim is told for the clock.
+#include "shim.h"
+
+#include <malloc.h>
+
+typedef struct { uint8_t *start; size_t bytes; int kind; } Allocation;
+static Allocation *allocations;
+static unsigned allocation_count, allocation_room;
+
+Error allocate(void **pointer, size_t bytes, int kind) {
+    struct allocate_request request = {bytes, (uint64_t)kind};
+    struct allocate_reply reply = {0};
+    if (!pointer) return failed(INVALID_VALUE);
+    lock();
+    Error error = bytes ? ASK(ALLOCATE, request, reply) : SUCCESS;
+    *pointer = error ? NULL : (void *)reply.address;
+    if (!error && bytes) {
+        if (allocation_count == allocation_room) {
+            allocation_room = allocation_room ? 2 * allocation_room : 64;
+            allocations = realloc(allocations, allocation_room * sizeof *allocations);
+        }
+        allocations[allocation_count++] = (Allocation){*pointer, bytes, kind};
+    }
+    unlock();
+    return failed(error);
+}
+
+static Allocation *holding(const void *address) {
+    for (unsigned k = allocation_count; k-- > 0;)
+        if ((const uint8_t *)address >= allocations[k].start
+            && (const uint8_t *)address < allocations[k].start + allocations[k].bytes)
+            return &allocations[k];
+    return NULL;
+}
+
+int kind_of(const void *address, uint8_t **start, size_t *bytes) {
+    lock();
+    Allocation *found = holding(address);
+    int kind = found ? found->kind : on_device(address) ? DEVICE_MEMORY : 0;
+    if (found) *start = found->start, *bytes = found->bytes;
+    unlock();
+    return kind;
+}
+
+Error release(void *pointer) {
+    struct release_request request = {(uint64_t)pointer};
+    struct release_reply reply;
+    if (!pointer) return failed(SUCCESS);
+    lock();
+    Allocation *found = holding(pointer);
+    Error error = found && found->start == pointer ? ASK(RELEASE, request, reply) : INVALID_VALUE;
+    if (!error) *found = allocations[--allocation_count];
+    unlock();
+    return failed(error);
+}
+
+PUBLIC Error cudaMalloc(void **pointer, size_t bytes) { return allocate(pointer, bytes, DEVICE_MEMORY); }
+PUBLIC Error cudaFree(void *pointer) { return release(pointer); }
+PUBLIC Error cudaMallocManaged(void **pointer, size_t bytes, unsigned flags) {
+    (void)flags;
+    return allocate(pointer, bytes, MANAGED_MEMORY);
+}
+PUBLIC Error cudaMallocHost(void **pointer, size_t bytes) { return allocate(pointer, bytes, HOST_MEMORY); }
+PUBLIC Error cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
+    (void)flags;
+    return allocate(pointer, bytes, HOST_MEMORY);
+}
+PUBLIC Error cudaFreeHost(void *pointer) { return release(pointer); }
+PUBLIC Error cudaMallocAsync(void **pointer, size_t bytes, Stream *stream) {
+    (void)stream;
+    return allocate(pointer, bytes, DEVICE_MEMORY);
+}
+PUBLIC Error cudaMallocFromPoolAsync(void **pointer, size_t bytes, void *pool, Stream *stream) {
+    (void)pool, (void)stream;
+    return allocate(pointer, bytes, DEVICE_MEMORY);
+}
+PUBLIC Error cudaFreeAsync(void *pointer, Stream *stream) {
+    Operation operation = {.what = RELEASE, .memory = {(uint64_t)pointer}};
+    return submit(&operation, stream);
+}
+
+PUBLIC Error cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height) {
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(pointer, *pitch * height, DEVICE_MEMORY);
+}
+
+PUBLIC Error cudaMalloc3D(PitchedPointer *pointer, Extent extent) {
+    pointer->xsize = extent.width, pointer->ysize = extent.height;
+    return cudaMallocPitch(&pointer->ptr, &pointer->pitch, extent.width, extent.height * extent.depth);
+}
+
+PUBLIC Error cudaHostGetDevicePointer(void **device, void *host, unsigned flags) {
+    (void)flags;
+    *device = host;
+    return on_device(host) ? failed(SUCCESS) : missing("cudaHostGetDevicePointer of memory that cudaHostRegister pinned");
+}
+
+PUBLIC Error cudaHostGetFlags(unsigned *flags, void *host) {
+    *flags = 0;
+    return on_device(host) ? failed(SUCCESS) : failed(INVALID_VALUE);
+}
+
+// For copies nothing needs to be done; kernels cannot reach such memory: cudaHostGetDevicePointer says so.
+PUBLIC Error cudaHostRegister(void *host, size_t bytes, unsigned flags) {
+    (void)host, (void)bytes, (void)flags;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaHostUnregister(void *host) { (void)host; return failed(SUCCESS); }
+
+PUBLIC Error cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+    struct usage_request request;
+    struct usage_reply reply;
+    ASK(USAGE, request, reply);
+    *free_bytes = reply.free_bytes, *total = reply.total_bytes;
+    return failed(SUCCESS);
+}
+
+typedef struct { int type, device; void *device_pointer, *host_pointer; long reserved[8]; } PointerAttributes;
+PUBLIC Error cudaPointerGetAttributes(PointerAttributes *attributes, const void *pointer) {
+    uint8_t *start;
+    size_t bytes;
+    int kind = kind_of(pointer, &start, &bytes);
+    attributes->type = kind, attributes->device = kind ? 0 : -2;
+    attributes->device_pointer = kind ? (void *)pointer : NULL;
+    attributes->host_pointer = kind == DEVICE_MEMORY ? NULL : (void *)pointer;
+    return failed(SUCCESS);
+}
+
+static Error copy(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height, int kind,
+                  Stream *stream) {
+    if (kind < 0 || kind > 4) return failed(INVALID_DIRECTION);
+    if (!width || !height) return failed(SUCCESS);
+    if (!to || !from || (height > 1 && (width > to_pitch || width > from_pitch))) return failed(INVALID_VALUE);
+    Operation operation = {.what = COPY, .copy = {to, from, to_pitch, 0, from_pitch, 0, width, height, 1}};
+    return submit(&operation, stream);
+}
+
+PUBLIC Error cudaMemcpy(void *to, const void *from, size_t bytes, int kind) {
+    return copy(to, bytes, from, bytes, bytes, 1, kind, NULL);
+}
+PUBLIC Error cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, Stream *stream) {
+    return copy(to, bytes, from, bytes, bytes, 1, kind, stream);
+}
+PUBLIC Error cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t bytes) {
+    (void)a, (void)b;
+    return copy(to, bytes, from, bytes, bytes, 1, 3, NULL);
+}
+PUBLIC Error cudaMemcpyPeerAsync(void *to, int a, const void *from, int b, size_t bytes, Stream *stream) {
+    (void)a, (void)b;
+    return copy(to, bytes, from, bytes, bytes, 1, 3, stream);
+}
+PUBLIC Error cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                          int kind) {
+    return copy(to, to_pitch, from, from_pitch, width, height, kind, NULL);
+}
+PUBLIC Error cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                               size_t height, int kind, Stream *stream) {
+    return copy(to, to_pitch, from, from_pitch, width, height, kind, stream);
+}
+
+static Error copy_symbol(const void *host, void *other, size_t bytes, size_t offset, int to_symbol, Stream *stream) {
+    uint8_t *address;
+    size_t size;
+    Error error = symbol(host, &address, &size);
+    if (!error && (offset > size || bytes > size - offset)) error = INVALID_VALUE;
+    if (error) return failed(error);
+    if (to_symbol) return copy(address + offset, bytes, other, bytes, bytes, 1, 4, stream);
+    return copy(other, bytes, address + offset, bytes, bytes, 1, 4, stream);
+}
+
+PUBLIC Error cudaMemcpyToSymbol(const void *host, const void *from, size_t bytes, size_t offset, int kind) {
+    (void)kind;
+    return copy_symbol(host, (void *)from, bytes, offset, 1, NULL);
+}
+PUBLIC Error cudaMemcpyToSymbolAsync(const void *host, const void *from, size_t bytes, size_t offset, int kind,
+                                     Stream *stream) {
+    (void)kind;
+    return copy_symbol(host, (void *)from, bytes, offset, 1, stream);
+}
+PUBLIC Error cudaMemcpyFromSymbol(void *to, const void *host, size_t bytes, size_t offset, int kind) {
+    (void)kind;
+    return copy_symbol(host, to, bytes, offset, 0, NULL);
+}
+PUBLIC Error cudaMemcpyFromSymbolAsync(void *to, const void *host, size_t bytes, size_t offset, int kind,
+                                       Stream *stream) {
+    (void)kind;
+    return copy_symbol(host, to, bytes, offset, 0, stream);
+}
+
+static Error fill(void *to, size_t pitch, size_t slice, int value, Extent extent, Stream *stream) {
+    if (!extent.width || !extent.height || !extent.depth) return failed(SUCCESS);
+    if (!on_device(to)) return failed(INVALID_VALUE);
+    Operation operation = {.what = FILL};
+    operation.fill.to = to, operation.fill.pitch = pitch, operation.fill.slice = slice;
+    operation.fill.width = extent.width, operation.fill.height = extent.height, operation.fill.depth = extent.depth;
+    operation.fill.value = (uint32_t)value & 0xFF, operation.fill.element_bytes = 1;
+    return submit(&operation, stream);
+}
+
+PUBLIC Error cudaMemsetAsync(void *to, int value, size_t bytes, Stream *stream) {
+    return fill(to, bytes, bytes, value, (Extent){bytes, 1, 1}, stream);
+}
+PUBLIC Error cudaMemset(void *to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes, NULL); }
+PUBLIC Error cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, Stream *stream) {
+    return fill(to, pitch, pitch * height, value, (Extent){width, height, 1}, stream);
+}
+PUBLIC Error cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
+    return cudaMemset2DAsync(to, pitch, value, width, height, NULL);
+}
+PUBLIC Error cudaMemset3DAsync(PitchedPointer to, int value, Extent extent, Stream *stream) {
+    return fill(to.ptr, to.pitch, to.pitch * to.ysize, value, extent, stream);
+}
+PUBLIC Error cudaMemset3D(PitchedPointer to, int value, Extent extent) {
+    return cudaMemset3DAsync(to, value, extent, NULL);
+}
+
+PUBLIC Error cudaMemAdvise(const void *pointer, size_t bytes, int advice, int device) {
+    (void)pointer, (void)bytes, (void)advice, (void)device;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaMemPrefetchAsync(const void *pointer, size_t bytes, int device, Stream *stream) {
+    (void)pointer, (void)bytes, (void)device, (void)stream;  // memory is where it is
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamAttachMemAsync(Stream *stream, void *pointer, size_t bytes, unsigned flags) {
+    (void)stream, (void)pointer, (void)bytes, (void)flags;
+    return failed(SUCCESS);
+}
+
+// Pools: one, that gives what there is
+PUBLIC Error cudaDeviceGetDefaultMemPool(void **pool, int device) { (void)device; *pool = (void *)1; return SUCCESS; }
+PUBLIC Error cudaDeviceGetMemPool(void **pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+PUBLIC Error cudaDeviceSetMemPool(int device, void *pool) { (void)device, (void)pool; return SUCCESS; }
+PUBLIC Error cudaMemPoolCreate(void **pool, const void *properties) { (void)properties; *pool = (void *)1; return 0; }
+PUBLIC Error cudaMemPoolDestroy(void *pool) { (void)pool; return SUCCESS; }
+PUBLIC Error cudaMemPoolSetAttribute(void *pool, int attribute, void *value) {
+    (void)pool, (void)attribute, (void)value;
+    return SUCCESS;
+}
+PUBLIC Error cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
+    (void)pool;
+    if (attribute < 4) *(int *)value = 1;
+    else *(uint64_t *)value = 0;
+    return SUCCESS;
+}
+PUBLIC Error cudaMemPoolTrimTo(void *pool, size_t bytes) { (void)pool, (void)bytes; return SUCCESS; }
+PUBLIC Error cudaMemPoolSetAccess(void *pool, const void *access, size_t count) {
+    (void)pool, (void)access, (void)count;
+    return SUCCESS;
+}

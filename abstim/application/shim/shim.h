@@ -1,0 +1,97 @@
+// What the parts of the shim have in common. The shim stands in a CUDA program's process in place of the CUDA runtime:
+// it answers what it can by itself, and asks the process of abstim, at the other end of a socket, for the rest.
+// Types and numbers are those of CUDA's public application binary interface; no header of CUDA is needed.
+#pragma once
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "protocol.h"  // made by abstim/application/call_messages.py
+
+#define PUBLIC __attribute__((visibility("default")))
+
+typedef int Error;
+enum {
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13,
+    INVALID_TEXTURE = 18, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98, NO_DEVICE = 100, INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200, PEER_NOT_ENABLED = 705, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
+    LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNKNOWN = 999,
+    INVALID_HANDLE = 400,
+};
+
+typedef struct { unsigned x, y, z; } Dim3;
+typedef struct { size_t width, height, depth; } Extent;
+typedef struct { size_t x, y, z; } Position;
+typedef struct { void *ptr; size_t pitch, xsize, ysize; } PitchedPointer;
+typedef struct { int x, y, z, w, kind; } ChannelFormat;
+
+// A kernel of a module. `id` is 0 until the kernel is first used: its PTX is parsed then.
+typedef struct {
+    const void *host;  // the host function that launches it, or NULL
+    uint64_t module, id;
+    char *name;
+    unsigned count;
+    uint32_t *offsets, *sizes;  // of its parameters in the parameter block
+    unsigned parameter_bytes;
+    int most_dynamic_shared_bytes;  // as cudaFuncSetAttribute left it
+} Kernel;
+
+typedef struct Graph Graph;
+typedef struct Stream { uint64_t id; unsigned flags; int priority; Graph *capture; int origin; } Stream;
+typedef struct Event { uint64_t id; int recorded; Graph *capture; } Event;
+
+// What a stream can be told to do, now or (captured) each time a graph is launched.
+enum { LAUNCH, COPY, FILL, CALL, RECORD, WAIT, NOTHING, ALLOCATE, RELEASE, CHILD };
+typedef struct {
+    int what;
+    union {
+        struct { Kernel *kernel; Dim3 grid, block; uint64_t shared_bytes; int cooperative; uint8_t *parameters; } launch;
+        struct {
+            uint8_t *to; const uint8_t *from;
+            size_t to_pitch, to_slice, from_pitch, from_slice, width, height, depth;  // bytes, rows, slices
+        } copy;
+        struct { uint8_t *to; size_t pitch, slice, width, height, depth; uint32_t value; unsigned element_bytes; } fill;
+        struct { void (*function)(void *); void *argument; } call;
+        struct { Event *event; } event;
+        struct { uint64_t address; } memory;
+        struct { Graph *graph; } child;
+    };
+} Operation;
+
+// wire.c
+Error ask(uint32_t message, const void *request, size_t request_bytes, const void *payload, size_t payload_bytes,
+          void *reply, size_t reply_bytes);
+void tell(uint32_t message, const void *request, size_t request_bytes, const void *payload, size_t payload_bytes);
+const uint8_t *reply_payload(size_t *bytes);
+Error failed(Error error);   // remembers an error for cudaGetLastError, and gives it back
+Error sticky(Error error);   // one that no later call gets rid of
+void connect_once(void);
+void lock(void);
+void unlock(void);
+int on_device(const void *address);
+Error missing(const char *name);
+#define ASK(message, request, reply) \
+    ask(MESSAGE_##message, &(request), sizeof(request), NULL, 0, &(reply), sizeof(reply))
+
+// modules.c
+Kernel *kernel_of(const void *function);
+Error resolve(Kernel *kernel);
+Kernel *add_kernel(uint64_t module, const void *host, const char *name);
+Error load_image(const void *image, uint64_t *module);
+Error symbol(const void *host, uint8_t **address, size_t *bytes);
+
+// memory.c
+Error allocate(void **pointer, size_t bytes, int kind);
+Error release(void *pointer);
+int kind_of(const void *address, uint8_t **start, size_t *bytes);
+enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, MANAGED_MEMORY = 3 };  // as cudaMemoryType
+
+// streams.c
+Error submit(Operation *operation, Stream *stream);
+Error perform(Operation *operation, Stream *stream);
+uint64_t stream_id(Stream *stream);
+void print_pending(void);
+void keep_printed(const uint8_t *text, size_t bytes);

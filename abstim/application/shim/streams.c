@@ -1,0 +1,227 @@
+// Streams, events and what they are told to do. Whatever a program submits is done at once, in the order of submission;
+// abstim's clock of the streams says when the GPU would have done it.
+#include "shim.h"
+
+static char *printed;
+static size_t printed_bytes, printed_room;
+static uint64_t made;  // streams and events, for their ids
+static Stream *per_thread_stream;
+
+// What kernels printed appears when the program next waits for the GPU.
+void keep_printed(const uint8_t *text, size_t bytes) {
+    if (printed_bytes + bytes > printed_room) printed = realloc(printed, printed_room = 2 * (printed_bytes + bytes));
+    memcpy(printed + printed_bytes, text, bytes);
+    printed_bytes += bytes;
+}
+
+void print_pending(void) {
+    if (printed_bytes) fwrite(printed, 1, printed_bytes, stdout), fflush(stdout);
+    printed_bytes = 0;
+}
+
+static Stream *actual(Stream *stream) {
+    if (stream != (Stream *)2) return stream == (Stream *)1 ? NULL : stream;
+    if (!per_thread_stream) per_thread_stream = calloc(1, sizeof *per_thread_stream);
+    return per_thread_stream;
+}
+
+uint64_t stream_id(Stream *stream) {
+    stream = actual(stream);
+    return stream ? stream->id : 0;
+}
+
+static Error launch(Operation *o, Stream *stream) {
+    struct launch_request request = {
+        o->launch.kernel->id, o->launch.grid.x, o->launch.grid.y, o->launch.grid.z, o->launch.block.x,
+        o->launch.block.y, o->launch.block.z, o->launch.shared_bytes, stream_id(stream), (uint64_t)o->launch.cooperative,
+    };
+    struct launch_reply reply;
+    size_t bytes;
+    lock();
+    Error error = ask(MESSAGE_LAUNCH, &request, sizeof request, o->launch.parameters, o->launch.kernel->parameter_bytes,
+                      &reply, sizeof reply);
+    const uint8_t *text = reply_payload(&bytes);
+    keep_printed(text, bytes);
+    unlock();
+    return reply.lasting ? sticky(error) : failed(error);
+}
+
+static Error copy(Operation *o, Stream *stream) {
+    if (o->copy.height == 1 && o->copy.depth == 1) memmove(o->copy.to, o->copy.from, o->copy.width);
+    else
+        for (size_t z = 0; z < o->copy.depth; z++)
+            for (size_t y = 0; y < o->copy.height; y++)
+                memmove(o->copy.to + z * o->copy.to_slice + y * o->copy.to_pitch,
+                        o->copy.from + z * o->copy.from_slice + y * o->copy.from_pitch, o->copy.width);
+    uint8_t *start;
+    size_t bytes;
+    int to = kind_of(o->copy.to, &start, &bytes) >= DEVICE_MEMORY;
+    int from = kind_of(o->copy.from, &start, &bytes) >= DEVICE_MEMORY;
+    struct transfer_request request = {
+        stream_id(stream), o->copy.width * o->copy.height * o->copy.depth, (uint64_t)(2 * from + to),
+    };
+    tell(MESSAGE_TRANSFER, &request, sizeof request, NULL, 0);
+    return failed(SUCCESS);
+}
+
+static Error fill(Operation *o, Stream *stream) {
+    for (size_t z = 0; z < o->fill.depth; z++)
+        for (size_t y = 0; y < o->fill.height; y++) {
+            uint8_t *row = o->fill.to + z * o->fill.slice + y * o->fill.pitch;
+            if (o->fill.element_bytes == 1) memset(row, (int)o->fill.value, o->fill.width);
+            else
+                for (size_t x = 0; x < o->fill.width; x += o->fill.element_bytes)
+                    memcpy(row + x, &o->fill.value, o->fill.element_bytes);
+        }
+    struct transfer_request request = {stream_id(stream), o->fill.width * o->fill.height * o->fill.depth, 4};
+    tell(MESSAGE_TRANSFER, &request, sizeof request, NULL, 0);
+    return failed(SUCCESS);
+}
+
+static Error event(Operation *o, Stream *stream) {
+    struct record_request request = {o->event.event->id, stream_id(stream)};
+    tell(o->what == RECORD ? MESSAGE_RECORD : MESSAGE_WAIT, &request, sizeof request, NULL, 0);
+    if (o->what == RECORD) o->event.event->recorded = 1;
+    return failed(SUCCESS);
+}
+
+Error replay(Graph *graph, Stream *stream);
+
+Error perform(Operation *o, Stream *stream) {
+    switch (o->what) {
+        case LAUNCH: return launch(o, stream);
+        case COPY: return copy(o, stream);
+        case FILL: return fill(o, stream);
+        case CALL: o->call.function(o->call.argument); return failed(SUCCESS);
+        case RECORD: case WAIT: return event(o, stream);
+        case RELEASE: return release((void *)o->memory.address);
+        case CHILD: return replay(o->child.graph, stream);
+        default: return failed(SUCCESS);
+    }
+}
+
+void capture(Graph *graph, Operation *operation);
+
+Error submit(Operation *operation, Stream *stream) {
+    Stream *to = actual(stream);
+    if (!to || !to->capture) return perform(operation, to);
+    if (operation->what == RECORD) operation->event.event->capture = to->capture;
+    else capture(to->capture, operation);
+    return failed(SUCCESS);
+}
+
+PUBLIC Error cudaStreamCreateWithPriority(Stream **stream, unsigned flags, int priority) {
+    lock();
+    *stream = calloc(1, sizeof **stream);
+    **stream = (Stream){.id = ++made, .flags = flags, .priority = priority};
+    struct stream_request request = {(*stream)->id, flags & 1};
+    tell(MESSAGE_STREAM, &request, sizeof request, NULL, 0);
+    unlock();
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamCreateWithFlags(Stream **stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+PUBLIC Error cudaStreamCreate(Stream **stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+PUBLIC Error cudaStreamDestroy(Stream *stream) {
+    if (actual(stream) && stream != (Stream *)2) free(stream);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamSynchronize(Stream *stream) {
+    Stream *on = actual(stream);
+    if (on && on->capture) return failed(CAPTURE_UNSUPPORTED);
+    struct synchronize_request request = {on ? on->id : 0, 0};
+    tell(MESSAGE_SYNCHRONIZE, &request, sizeof request, NULL, 0);
+    print_pending();
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaDeviceSynchronize(void) {
+    struct synchronize_request request = {0, 1};
+    tell(MESSAGE_SYNCHRONIZE, &request, sizeof request, NULL, 0);
+    print_pending();
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaThreadSynchronize(void) { return cudaDeviceSynchronize(); }
+PUBLIC Error cudaStreamQuery(Stream *stream) { (void)stream; return failed(SUCCESS); }
+PUBLIC Error cudaStreamGetFlags(Stream *stream, unsigned *flags) {
+    *flags = actual(stream) ? actual(stream)->flags : 0;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamGetPriority(Stream *stream, int *priority) {
+    *priority = actual(stream) ? actual(stream)->priority : 0;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamGetId(Stream *stream, unsigned long long *id) { *id = stream_id(stream); return failed(0); }
+PUBLIC Error cudaStreamGetDevice(Stream *stream, int *device) { (void)stream; *device = 0; return failed(SUCCESS); }
+PUBLIC Error cudaStreamSetAttribute(Stream *stream, int attribute, const void *value) {
+    (void)stream, (void)attribute, (void)value;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    if (least) *least = 0;
+    if (greatest) *greatest = -5;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
+    (void)flags;
+    Stream *on = actual(stream);
+    if (on && event->capture) {  // the stream joins the capture that the event was recorded in
+        if (!on->capture) on->capture = event->capture;
+        return failed(SUCCESS);
+    }
+    Operation operation = {.what = WAIT, .event = {event}};
+    return submit(&operation, stream);
+}
+PUBLIC Error cudaLaunchHostFunc(Stream *stream, void (*function)(void *), void *argument) {
+    Operation operation = {.what = CALL, .call = {function, argument}};
+    return submit(&operation, stream);
+}
+PUBLIC Error cudaStreamAddCallback(Stream *stream, void (*function)(Stream *, Error, void *), void *argument,
+                                   unsigned flags) {
+    (void)flags;
+    print_pending();
+    function(stream, SUCCESS, argument);
+    return failed(SUCCESS);
+}
+
+PUBLIC Error cudaEventCreateWithFlags(Event **event, unsigned flags) {
+    (void)flags;
+    lock();
+    *event = calloc(1, sizeof **event);
+    (*event)->id = ++made;
+    unlock();
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaEventCreate(Event **event) { return cudaEventCreateWithFlags(event, 0); }
+PUBLIC Error cudaEventDestroy(Event *event) {
+    if (!event) return failed(INVALID_HANDLE);
+    free(event);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaEventRecord(Event *event, Stream *stream) {
+    if (!event) return failed(INVALID_HANDLE);
+    event->capture = NULL;
+    Operation operation = {.what = RECORD, .event = {event}};
+    return submit(&operation, stream);
+}
+PUBLIC Error cudaEventRecordWithFlags(Event *event, Stream *stream, unsigned flags) {
+    (void)flags;
+    return cudaEventRecord(event, stream);
+}
+PUBLIC Error cudaEventSynchronize(Event *event) {
+    if (!event) return failed(INVALID_HANDLE);
+    print_pending();
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaEventQuery(Event *event) { return event ? failed(SUCCESS) : failed(INVALID_HANDLE); }
+PUBLIC Error cudaEventElapsedTime(float *milliseconds, Event *start, Event *end) {
+    if (!start || !end || !start->recorded || !end->recorded) return failed(INVALID_HANDLE);
+    struct elapsed_request request = {start->id, end->id};
+    struct elapsed_reply reply = {0};
+    Error error = ASK(ELAPSED, request, reply);
+    *milliseconds = (float)((double)(int64_t)reply.picoseconds * 1e-9);
+    return failed(error);
+}
+PUBLIC Error cudaEventElapsedTime_v2(float *milliseconds, Event *start, Event *end) {
+    return cudaEventElapsedTime(milliseconds, start, end);
+}

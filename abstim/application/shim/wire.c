@@ -1,0 +1,136 @@
+// The socket to abstim, the memory shared with it, and the errors of the thread.
+#include "shim.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static int socket_file = -1;
+static pthread_mutex_t mutex;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static uint8_t *payload_buffer;
+static size_t payload_bytes_held, payload_room;
+static uint64_t memory_start, memory_end;
+static __thread Error last_error;
+static Error lasting_error;
+
+static void fatal(const char *what) {
+    fprintf(stderr, "abstim: %s\n", what);
+    _exit(2);
+}
+
+static void write_all(const void *data, size_t bytes) {
+    const uint8_t *at = data;
+    while (bytes) {
+        ssize_t written = write(socket_file, at, bytes);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) _exit(2);  // abstim has ended and said why
+        at += written, bytes -= (size_t)written;
+    }
+}
+
+static void read_all(void *data, size_t bytes) {
+    uint8_t *at = data;
+    while (bytes) {
+        ssize_t found = read(socket_file, at, bytes);
+        if (found < 0 && errno == EINTR) continue;
+        if (found <= 0) _exit(2);
+        at += found, bytes -= (size_t)found;
+    }
+}
+
+static int file_named(const char *variable) {
+    const char *text = getenv(variable);
+    if (!text) fatal("the CUDA runtime of abstim works in a program that `abstim app` starts, not by itself");
+    return atoi(text);
+}
+
+static void begin(void) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&mutex, &attributes);
+    socket_file = file_named("ABSTIM_APP_SOCKET");
+    int memory_file = file_named("ABSTIM_APP_MEMORY");
+    struct hello_request request = {getpid()};
+    struct hello_reply reply;
+    uint32_t head[2] = {MESSAGE_HELLO, 0}, answer[2];
+    write_all(head, sizeof head);
+    write_all(&request, sizeof request);
+    read_all(answer, sizeof answer);
+    read_all(&reply, sizeof reply);
+    memory_start = reply.memory_start, memory_end = reply.memory_start + reply.memory_bytes;
+    // Device addresses are host addresses: memory is mapped where the GPU has it
+    void *found = mmap((void *)memory_start, reply.memory_bytes, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, memory_file, 0);
+    if (found != (void *)memory_start) fatal("the program uses the addresses that device memory has; it cannot run");
+    atexit(print_pending);
+}
+
+void connect_once(void) { pthread_once(&once, begin); }
+
+void lock(void) {
+    connect_once();
+    pthread_mutex_lock(&mutex);
+}
+
+void unlock(void) { pthread_mutex_unlock(&mutex); }
+
+void tell(uint32_t message, const void *request, size_t request_bytes, const void *payload, size_t payload_bytes) {
+    uint32_t head[2] = {message, (uint32_t)payload_bytes};
+    lock();
+    write_all(head, sizeof head);
+    write_all(request, request_bytes);
+    write_all(payload, payload_bytes);
+    unlock();
+}
+
+// The caller holds the lock if it wants the payload.
+Error ask(uint32_t message, const void *request, size_t request_bytes, const void *payload, size_t payload_bytes,
+          void *reply, size_t reply_bytes) {
+    uint32_t answer[2];
+    lock();
+    tell(message, request, request_bytes, payload, payload_bytes);
+    read_all(answer, sizeof answer);
+    read_all(reply, reply_bytes);
+    payload_bytes_held = answer[1];
+    if (payload_bytes_held > payload_room) payload_buffer = realloc(payload_buffer, payload_room = payload_bytes_held);
+    read_all(payload_buffer, payload_bytes_held);
+    unlock();
+    return (Error)answer[0];
+}
+
+const uint8_t *reply_payload(size_t *bytes) {
+    *bytes = payload_bytes_held;
+    return payload_buffer;
+}
+
+int on_device(const void *address) {
+    connect_once();
+    return (uint64_t)address >= memory_start && (uint64_t)address < memory_end;
+}
+
+Error failed(Error error) {
+    if (!error) error = lasting_error;
+    if (error && error != NOT_READY) last_error = error;
+    return error;
+}
+
+Error sticky(Error error) {
+    if (error) lasting_error = error;
+    return failed(error);
+}
+
+Error missing(const char *name) {
+    char nothing;
+    tell(MESSAGE_MISSING, &nothing, 0, name, strlen(name));
+    return failed(NOT_SUPPORTED);
+}
+
+PUBLIC Error cudaGetLastError(void) {
+    Error found = last_error ? last_error : lasting_error;
+    last_error = SUCCESS;
+    return found;
+}
+
+PUBLIC Error cudaPeekAtLastError(void) { return last_error ? last_error : lasting_error; }

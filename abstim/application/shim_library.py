@@ -1,0 +1,72 @@
+"""The shared libraries that stand in place of CUDA's: made of the C sources beside this file, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from abstim.application.call_messages import header
+from functional.disk.folder import cache_dir, make_folder, strangers
+from functional.errors import InputError
+
+SOURCES = Path(__file__).parent / "shim"
+# File name of CUDA's runtime -> its major version, which decides how some structures are laid out
+RUNTIMES = {"libcudart.so.11.0": 11, "libcudart.so.12": 12, "libcudart.so.13": 13}
+_OPTIONS = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-pthread", "-ldl")
+
+
+def compiler() -> tuple[str, ...]:
+    """The C compiler: `cc`, else that of the package ziglang. Raises InputError without either."""
+    if found := shutil.which("cc"):
+        return (found,)
+    if find_spec("ziglang") is not None:
+        return (sys.executable, "-m", "ziglang", "cc")
+    raise InputError("running a program needs a C compiler: install one as `cc`, or `pip install abstim[app]`")
+
+
+def runtime_calls() -> frozenset[str]:
+    """Names of all functions of CUDA's runtime, of every version known here."""
+    return frozenset((SOURCES / "calls.txt").read_text().split())
+
+
+def missing_calls(defined: str) -> str:
+    """C source of every call of the runtime that no other source defines: each says that it is missing."""
+    names = [name for name in sorted(runtime_calls()) if f" {name}(" not in defined]
+    stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names]
+    return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
+
+
+def library_folder(wanted: set[str]) -> Path:
+    """A folder with the libraries of these names, compiled if they are not there. Raises InputError if they cannot."""
+    command = compiler()
+    sources = sorted(SOURCES.glob("*.c"))
+    text = "\n".join(path.read_text() for path in (SOURCES / "shim.h", *sources))
+    calls = missing_calls(text.replace("**", " ").replace("*", " "))
+    parts = (text, calls, header(), repr(command), repr(_OPTIONS))
+    folder = cache_dir("shim") / hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    for name in sorted(wanted & set(RUNTIMES)):
+        if not (folder / name).is_file() or strangers(folder / name):
+            _compile(command, sources, calls, folder, name)
+    return folder
+
+
+def _compile(command: tuple[str, ...], sources: list[Path], calls: str, folder: Path, name: str) -> None:
+    make_folder(folder)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch)
+        (made / "protocol.h").write_text(header())
+        (made / "missing.c").write_text(calls)
+        (made / "version.map").write_text(f"{name} {{ global: *; }};\n")
+        options = [*_OPTIONS, f"-DRUNTIME={RUNTIMES[name]}", f"-I{made}", f"-I{SOURCES}", f"-Wl,-soname,{name}",
+                   f"-Wl,--version-script={made / 'version.map'}"]  # fmt: skip
+        files = [*map(str, sources), str(made / "missing.c")]
+        done = subprocess.run([*command, *options, *files, "-o", str(made / name)], capture_output=True, text=True)
+        if done.returncode:
+            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+            raise InputError(f"the C compiler {command[0]} cannot make {name}: {first}")
+        (made / name).replace(folder / name)

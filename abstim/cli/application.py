@@ -1,0 +1,111 @@
+"""`abstim app`: a whole CUDA program, as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abstim.cli.options import GpuNames, InstructionBudget, Json, Model, Overrides
+
+if TYPE_CHECKING:
+    from abstim.application.run_application import ApplicationResult
+    from abstim.application.timed_launches import Timed
+
+
+def app(
+    command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGUMENTS]", help="The program, with PTX in it.")],
+    gpu: GpuNames = ["rtx3070"],  # noqa: B006  typer copies it
+    overrides: Overrides = None,
+    only: Annotated[str, typer.Option(metavar="KERNEL", help="Time kernels with this in their name alone.")] = "",
+    launches: Annotated[str, typer.Option(metavar="10:20", help="Time launches 10 to 19 alone, numbered from 0.")] = "",
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Also keep the traces of these launches, for `abstim run` and `abstim sample`."
+        ),
+    ] = None,
+    instruction_budget: InstructionBudget = None,
+    model: Model = "detailed",
+    as_json: Json = False,
+) -> None:
+    """Run a CUDA program without a GPU: its kernels are executed and timed, its own output is its own.
+
+    It holds PTX (as nvcc makes it by default) and uses CUDA's runtime, shared or static. Its events read simulated
+    times. Options for abstim stand before the program's name.
+
+    Examples:
+
+    `abstim app ./vector_add`
+
+    `abstim app --gpu rtx3070 --gpu a100 ./reduce --n=100000`
+
+    `abstim app --only gemm --launches 10:20 ./train 3`
+
+    `abstim app --record traces ./train 3`, then `abstim sample traces/module-1`
+    """
+    import sys
+
+    from abstim.application.run_application import run_application
+    from abstim.application.timed_launches import Selection
+    from abstim.gpu.config import load_gpu
+    from abstim.show.tables import print_json
+
+    gpus = [load_gpu(name, overrides or ()) for name in gpu]
+    first, after = _stretch(launches)
+    output = sys.stderr.fileno() if as_json else None
+    sys.stdout.flush()
+    result = run_application(
+        command, gpus, model=model, selection=Selection(only, first, after), instruction_budget=instruction_budget,
+        record=record, output=output,
+    )  # fmt: skip
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _print(result)
+    raise typer.Exit(_status(result))
+
+
+def _stretch(text: str) -> tuple[int, int | None]:
+    """`10:20`, `10:` or `:20`. Raises InputError."""
+    from functional.errors import InputError
+
+    first, separator, after = text.partition(":")
+    if text and (not separator or not all(part.isdecimal() or not part for part in (first, after))):
+        raise InputError(f"--launches {text}: expected two numbers with a colon between them, like 10:20")
+    return int(first or 0), int(after) if after else None
+
+
+def _status(result: ApplicationResult) -> int:
+    """130 after an interrupt, 2 where something could not be done, else the program's own."""
+    if result.interrupted:
+        return 130
+    if result.problems:
+        return 2
+    return result.status if result.status >= 0 else 128 - result.status
+
+
+def _print(result: ApplicationResult) -> None:
+    from abstim.show.tables import duration, print_table
+
+    for k, gpu in enumerate(result.gpus):
+        groups: dict[str, list[Timed]] = {}
+        for timed in result.launches:
+            groups.setdefault(timed.launch.program.name, []).append(timed)
+        rows = [_row(kernel, [timed.results[k] for timed in members]) for kernel, members in groups.items()]
+        title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"
+        print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
+    busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
+    if not result.interrupted:
+        print(f"From start to end on {result.gpus[0]}: {duration(result.seconds)} ({busy or 'nothing'})")
+    if result.executed > len(result.launches) and not result.interrupted:
+        print("Launches that were not timed count as no time, in events too.")
+
+
+def _row(kernel, launches):
+    from abstim.show.tables import duration
+
+    cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
+    ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)
+    return (kernel, len(launches), cycles, duration(sum(times)), duration(min(times)), duration(max(times)), ipc)

@@ -1,0 +1,178 @@
+"""Programs as they are: small ones, in C, that call CUDA's runtime as what nvcc makes does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from abstim.application import call_messages
+from abstim.application.fat_binary import best_ptx, images
+from abstim.application.run_application import run_application
+from abstim.application.shim_library import RUNTIMES, library_folder
+from abstim.application.timed_launches import Selection
+from abstim.cli import main
+from abstim.gpu.config import load_gpu
+from functional.errors import InputError
+
+SOURCES = Path(__file__).parent / "data" / "applications"
+CAN = sys.platform == "linux" and shutil.which("cc") is not None
+pytestmark = pytest.mark.skipif(not CAN, reason="needs Linux and a C compiler")
+PERFECT = ("perfect_memory=true",)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A program of a source of `data/applications`, linked with the shared runtime or with one of its own."""
+    folder = tmp_path_factory.mktemp("programs")
+
+    def built(name, *options, static=False):
+        program = folder / f"{name}{'_static' * static}{len(options)}"
+        runtime = [str(SOURCES / "static_runtime.c"), "-Wno-all"]
+        shared = [f"-L{library_folder(set(RUNTIMES))}", "-l:libcudart.so.13"]
+        command = ["cc", "-O1", "-w", str(SOURCES / f"{name}.c"), "-o", str(program), *(runtime if static else shared)]
+        subprocess.run([*command, *options], check=True)
+        return str(program)
+
+    return built
+
+
+def run(program, *arguments, gpus=("rtx3070",), **options):
+    return run_application([program, *arguments], [load_gpu(gpu, PERFECT) for gpu in gpus], **options)
+
+
+def test_everything_a_program_may_ask(build, capfd):
+    result = run(build("everything"), "one", "two", gpus=("rtx3070", "gtx480"))
+    said = capfd.readouterr().out
+    assert "PASSED with 2 arguments" in said and "device NVIDIA GeForce RTX 3070 (Ampere), 46 SMs" in said
+    assert result.status == 7 and not result.interrupted
+    # device memory of 2^40 bytes is refused, and said
+    assert [*result.problems.values()] == [1] and "full" in next(iter(result.problems))
+    names = [timed.launch.program.name for timed in result.launches]
+    assert names == ["add", "count", "add", "add", "add", "add", "add", "add", "look", "together", "together"]
+    assert result.executed == 11
+    first = result.launches[0].results
+    elapsed = float(said.split("elapsed ")[1].split()[0])
+    assert elapsed == pytest.approx(first[0].seconds * 1e3, rel=1e-6)
+    assert first[0].cycles != first[1].cycles
+    kernels = sum(timed.results[0].seconds for timed in result.launches)
+    assert result.busy_seconds["kernels"] >= kernels and result.seconds >= kernels
+
+
+def test_the_same_launch_takes_what_it_takes_alone(build):
+    result = run(build("everything"))
+    adds = [t.results[0] for t in result.launches if t.launch.program.name == "add"]
+    assert len({launch.cycles for launch in adds}) == 1
+    assert [launch.launch for launch in adds] == [0, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_selection_is_timed_and_everything_executed(build, capfd):
+    result = run(build("everything"), selection=Selection("add", 2, 5))
+    assert [timed.number for timed in result.launches] == [2, 3, 4] and result.executed == 11
+    assert "PASSED" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_fault_lasts_and_is_told(build, capfd, static):
+    result = run(build("faults", static=static))
+    said = capfd.readouterr()
+    assert "PASSED" in said.out and result.status == 0
+    assert "out of bounds" in said.err and "beyond" in said.err
+    assert not result.problems and not result.launches  # the program's own fault
+
+
+def test_a_call_that_is_missing_is_named(build, capfd):
+    result = run(build("faults"), "import")
+    assert result.status == 0 and "cudaImportExternalMemory, which is not there" in capfd.readouterr().err
+    assert result.problems == {"the program calls cudaImportExternalMemory, which is not there": 1}
+
+
+def test_a_stripped_static_runtime_is_refused(build):
+    with pytest.raises(InputError, match="no symbol table"):
+        run(build("faults", "-s", static=True))
+
+
+def test_no_such_program():
+    with pytest.raises(InputError, match="there is no such program"):
+        run("./nothing_of_this_name")
+
+
+def test_the_command(build, capfd):
+    with pytest.raises(SystemExit) as end:
+        main(["app", "--json", "--set", "perfect_memory=true", "--launches", "0:2", build("everything"), "--gpu", "x"])
+    said = capfd.readouterr()
+    found = json.loads(said.out)
+    assert found["kind"] == "application" and found["status"] == 7 and found["executed"] == 11
+    assert [launch["kernel"] for launch in found["runs"][0]["launches"]] == ["add", "count"]
+    assert "PASSED with 2 arguments" in said.err  # the program's own options are the program's
+    assert end.value.code == 2  # memory was refused
+
+
+def test_the_command_refuses_a_bad_stretch(capfd):
+    with pytest.raises(SystemExit) as end:
+        main(["app", "--launches", "3", "true"])
+    assert end.value.code == 2 and "expected two numbers" in capfd.readouterr().err
+
+
+def fat(*entries):
+    """A fat binary of entries (kind, architecture, flags, contents, bytes once decompressed)."""
+    body = b""
+    for kind, architecture, flags, contents, plain in entries:
+        padded = contents + b"\0" * (-len(contents) % 8)
+        packed = len(contents) if flags else 0
+        fields = (kind, 257, 64, len(padded), packed, 64, 0, 9, architecture, 0, 0, flags, 0, plain)
+        body += struct.pack("<HHIQIIHHIIIQQQ", *fields)
+        body += padded
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def test_fat_binaries():
+    text = b".version 8.0\n.target sm_90\n" * 40
+    small = zstandard.ZstdCompressor().compress(text)
+    found = list(images(fat((2, 80, 0, b"\x7fELF", 0), (1, 80, 0, b"older\0", 0), (1, 90, 0x8011, small, len(text)))))
+    assert [(i.is_ptx, i.architecture) for i in found] == [(False, 80), (True, 80), (True, 90)]
+    assert (
+        best_ptx(found) == text.rstrip() + b"\n" and best_ptx(found[:2]) == b"older\n" and best_ptx(found[:1]) is None
+    )
+    with pytest.raises(InputError, match="damaged"):
+        list(images(fat((1, 80, 0, text, 0))[:-100]))
+
+
+def test_lz4():
+    block = pytest.importorskip("lz4.block")
+    text = b".version 8.0\n" * 50
+    small = block.compress(text, store_size=False)
+    assert best_ptx(list(images(fat((1, 80, 0x2011, small, len(text)))))) == text.rstrip() + b"\n"
+
+
+def test_both_sides_of_the_protocol_agree(tmp_path):
+    """The C compiler's sizes are those that are sent."""
+    (tmp_path / "protocol.h").write_text(call_messages.header())
+    lines = [
+        f'printf("{m.name} %zu %zu\\n", sizeof(struct {m.name}_request), '
+        f"{f'sizeof(struct {m.name}_reply)' if m.reply is not None else '(size_t)0'});"
+        for m in call_messages.MESSAGES
+    ]
+    program = '#include <stdio.h>\n#include "protocol.h"\nint main(void) {' + "\n".join(lines) + "}\n"
+    (tmp_path / "sizes.c").write_text(program)
+    subprocess.run(["cc", "-w", str(tmp_path / "sizes.c"), "-o", str(tmp_path / "sizes")], check=True)
+    said = subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True).stdout
+    sizes = [f"{m.name} {m.request_layout.size} {m.reply_layout.size}" for m in call_messages.MESSAGES]
+    assert said.splitlines() == sizes
+
+
+def test_what_is_recorded_can_be_timed_again(build, tmp_path, capfd):
+    import abstim
+
+    program, gpu = build("everything"), load_gpu("rtx3070", PERFECT)
+    result = run(program, record=tmp_path / "traces")
+    again = abstim.run(str(tmp_path / "traces" / "module-1"), gpu)
+    assert [launch.cycles for launch in again.launches] == [timed.results[0].cycles for timed in result.launches]
+    with pytest.raises(InputError, match="is there already"):
+        run(program, record=tmp_path / "traces")

@@ -1,0 +1,105 @@
+"""The clock of a program's streams against what CUDA's rules say by hand."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from abstim.application.stream_clock import COPY_SECONDS, LINK_BYTES_PER_SECOND, StreamClock, dram_bytes_per_second
+from abstim.gpu.config import load_gpu
+
+MS = 10**9  # picoseconds
+
+
+def taking(seconds):
+    future = Future()
+    future.set_result(seconds)
+    return future
+
+
+@pytest.fixture
+def clock():
+    return StreamClock(load_gpu("rtx3070"))
+
+
+def test_kernels_of_a_stream_follow_each_other(clock):
+    clock.record(100, 0)
+    clock.kernel(0, taking(1e-3))
+    clock.record(101, 0)
+    clock.kernel(0, taking(2e-3))
+    clock.record(102, 0)
+    assert clock.elapsed(100, 101) == MS and clock.elapsed(101, 102) == 2 * MS and clock.elapsed(102, 100) == -3 * MS
+    assert clock.settle() == 3 * MS and clock.busy == {"kernels": 3 * MS}
+
+
+def test_kernels_of_two_streams_run_one_at_a_time(clock):
+    for stream in (1, 2):
+        clock.stream(stream, True)
+        clock.kernel(stream, taking(1e-3))
+        clock.record(stream, stream)
+    assert clock.elapsed(1, 2) == MS
+
+
+def test_copies_run_beside_kernels_of_another_stream(clock):
+    clock.stream(1, False)
+    clock.stream(2, False)
+    clock.kernel(1, taking(1e-3))
+    clock.transfer(2, 1000, 1)
+    clock.transfer(2, 1000, 2)
+    one = round((COPY_SECONDS + 1000 / LINK_BYTES_PER_SECOND) * 10**12)
+    clock.record(9, 2)
+    clock.record(8, 1)
+    assert clock.elapsed(9, 8) == MS - 2 * one and clock.busy == {"kernels": MS, "to device": one, "from device": one}
+
+
+def test_the_default_stream_waits_for_others_and_they_for_it(clock):
+    clock.stream(1, False)
+    clock.stream(2, True)
+    clock.kernel(1, taking(1e-3))
+    clock.transfer(0, 0, 1)  # after stream 1
+    clock.record(10, 0)
+    clock.record(11, 1)
+    clock.record(12, 2)  # the host has waited for the copy
+    copy = round(COPY_SECONDS * 10**12)
+    assert clock.elapsed(10, 11) == 0 and clock.elapsed(10, 12) == 0 and clock.settle() == MS + copy
+
+
+def test_an_independent_stream_does_not_wait_for_the_default_one(clock):
+    clock.stream(2, True)
+    clock.record(1, 2)
+    clock.kernel(0, taking(1e-3))
+    clock.record(2, 2)
+    clock.record(3, 0)
+    assert clock.elapsed(1, 2) == 0 and clock.elapsed(1, 3) == MS
+
+
+def test_a_stream_waits_for_an_event_of_another(clock):
+    for stream in (1, 2):
+        clock.stream(stream, True)
+    clock.kernel(1, taking(1e-3))
+    clock.record(5, 1)
+    clock.wait(5, 2)
+    clock.record(6, 2)
+    assert clock.elapsed(5, 6) == 0
+
+
+def test_the_program_waits_and_goes_on_afterwards(clock):
+    for stream in (1, 2):
+        clock.stream(stream, True)
+    clock.kernel(1, taking(1e-3))
+    clock.record(4, 2)
+    clock.synchronize(1, False)
+    clock.record(5, 2)
+    clock.synchronize(0, True)
+    assert clock.elapsed(4, 5) == MS
+
+
+def test_fills_and_copies_within_the_device_take_its_memory(clock):
+    rate = dram_bytes_per_second(clock.gpu)
+    clock.transfer(0, 10**6, 3)
+    clock.record(1, 0)
+    clock.transfer(0, 10**6, 4)
+    clock.transfer(0, 10**6, 0)  # within the host: no time of the GPU
+    clock.record(2, 0)
+    assert clock.elapsed(1, 2) == round(1e6 / rate * 1e12) and clock.busy["kernels"] == 3 * clock.elapsed(1, 2)
