@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
-
-from lark import Token
+from typing import TYPE_CHECKING, Any
 
 from functional import _syntax as raw
 from functional._constants import Constants, Initialiser
 from functional._scope import Scope, Source
 from functional.ir import TYPE_BYTES, Parameter, Register, Symbol, Variable
+
+if TYPE_CHECKING:
+    from lark import Token
 
 _MAX_BYTES = 1 << 40
 _MAX_ALIGNMENT_BYTES = 1 << 16  # of which ptxas makes gaps, and takes minutes

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lark import Token
+if TYPE_CHECKING:
+    from lark import Token
 
 _LONGEST_LITERAL = 2 + 64  # characters, in binary
 

@@ -12,15 +12,18 @@ import mmap
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer, UInt8
 
 from functional.errors import InputError
 from functional.ir import Symbol, Variable
 from functional.printed import Printed
 from functional.texture import HANDLE, Texture
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64, Integer, UInt8
 
 GLOBAL_BASE = 0xC000_0000  # GPGPU-Sim's: which lines share a cache set, a bank and a channel depends on it
 GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64, UInt8, UInt16, UInt32
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64, UInt8, UInt16, UInt32
 
 # Memory is named by line; functional.line_record packs what an access touches.
 LINE_BYTES = 128

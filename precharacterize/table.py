@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int8, Int32
+
+if TYPE_CHECKING:
+    from jaxtyping import Int8, Int32
 
 WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 # Machine code: a result is forwarded to the next instruction, `latency` cycles after its own issue; two of these have

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, UInt64
 
 from functional.program import Program
 from precharacterize.classify import Kind
 from precharacterize.table import LatencyTable
+
+if TYPE_CHECKING:
+    from jaxtyping import Int32, UInt64
 
 MOST_COVERING = 63  # timed blocks that can cover events of one PTX block: a set of them is a word
 

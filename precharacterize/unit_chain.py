@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Int
 
 from functional.disk.machine_code import compiled
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
 
 SAMPLE = 1 << 14  # instructions looked at
 RING = 1 << 12  # cycles; above any latency

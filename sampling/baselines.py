@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
 
 from sampling.estimate import Estimate, around
 from sampling.profile import Profile
 from sampling.selection import Selection
 from sampling.statistics import batch_means, coefficient_of_variation, t_quantile
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import heapq
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 
 def dispatch(

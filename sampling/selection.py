@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.errors import SamplingError
 from sampling.estimate import Basis, Estimate, Part, around, weighted_counters, worst
 from sampling.statistics import pooled_error
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 # Relative error of one unit's cycles, where nothing says how far units of its stratum differ in what no feature shows.
 MODEL_ERROR = 0.05

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.profile import Profile
 from sampling.selection import Selection, assumed_spread, first_of_each, profiled_spread, relabel
 from sampling.statistics import coefficient_of_variation, two_means
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Shaped
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Shaped
 
 CONFIDENCE = 0.95
 

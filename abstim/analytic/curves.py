@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from abstim.analytic.reuse_distance import BINS_AN_OCTAVE, DISTANCE_BINS, histogram
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64
 
 SIZES = 2.0 ** np.arange(0, 20.5, 0.5)  # lines of the cache
 WAYS = 2.0 ** np.arange(0, 6)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from abstim.analytic.curves import L1_STEP, SIZES, WAYS
 from abstim.analytic.point import Point
 from abstim.analytic.summary import RESIDENT_NODES, SM_NODES, Summary
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
 
 RESIDENTS, SMS = np.array(RESIDENT_NODES), np.array(SM_NODES)
 

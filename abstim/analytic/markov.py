@@ -7,10 +7,14 @@ p M_i / (1 + p M_i), and the scheduler idles when all are.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
 
 MOST_WARPS = 64  # of a scheduler
 SAMPLES = 10_000  # of the Monte Carlo

@@ -5,19 +5,21 @@ time = launch latency + cold start + p-norm(waves of warps that hide each other'
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float
 
 from abstim.analytic.interpolate import l2_lines, miss_ratios
 from abstim.analytic.markov import ipc_one_issue
 from abstim.analytic.point import Point
 from abstim.analytic.summary import Summary
 from abstim.gpu.spec import ALUS
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
 
 SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one
 QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error

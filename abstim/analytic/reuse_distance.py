@@ -6,14 +6,16 @@ accesses is that of thread blocks handed out breadth first, their resident warps
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.analytic.nodes import NOTHING, UPDATE, WRITE, more_follow
 from functional.disk.compile import jit
 from functional.disk.machine_code import compiled
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 NEVER = 1 << 40  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from abstim.analytic.curves import miss_curves, write_curve
 from abstim.analytic.lone_warp import walk_blocks
@@ -36,6 +35,9 @@ from functional.line_record import line_of, sectors_of
 from functional.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64
 
 SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and thread blocks an SM
 RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken

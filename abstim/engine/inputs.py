@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from jaxtyping import Int64
+from typing import TYPE_CHECKING, Any
 
 from functional.trace import Trace
 from precharacterize import LatencyTable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int64
 
 COUNTERS = (
     "l1d_accesses",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.engine.state import L1D, L2, NEVER, State, Tags
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 FLUSHES = ("all", "l1", "l1d", "none")  # before each launch: every cache, those of the SMs, L1D alone, none
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.engine.design_point import code_of, machine_of, streams_of
 from abstim.engine.initial_state import new_state
@@ -21,6 +20,9 @@ from abstim.gpu.config import Gpu
 from functional.disk.machine_code import Native
 from functional.threads import default_threads
 from functional.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 WINDOWS, WINDOW_CYCLES = 1 << 14, 64  # of `simulate`: a million cycles; of longer launches no history is kept
 THREAD_WARP_INSTRUCTIONS = 1 << 12  # fewer take as long as to start a thread that runs them

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.engine.design_point import code_of, streams_of
 from abstim.engine.inputs import LaunchInputs
@@ -14,6 +14,9 @@ from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from functional.disk.machine_code import Native
 from functional.line_record import ALL_SECTORS, SECTOR_SHIFT, is_data, line_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 _walk = Native("abstim.engine.tag_walk", "walk")
 _controllers = Native("abstim.engine.tag_walk", "controllers")

@@ -7,11 +7,14 @@ are left out; where none explains an event's time, one of them takes the rest as
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int16, Int32, Int64
 
 from abstim.gradient.events import NONE
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int16, Int32, Int64
 
 TOLERANCE = 1e-6  # cycles
 

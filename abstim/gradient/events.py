@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int64
 
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.gradient.evaluate import barrier_releases, buffered_before, last_writers
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64
 
 NONE = -1  # no such issue
 OWN = ("l1d_misses", "l2_accesses", "dram_reads")  # counted by the log, of each issue

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.engine.simulation import Simulation
 from abstim.engine.state import MEM
@@ -14,6 +15,9 @@ from abstim.gradient.events import NONE, Issues
 from abstim.gradient.parameter_vector import FAMILIES, INDEX, path_term, values_of
 from precharacterize.classify import Kind
 from precharacterize.table import WRITE_BACK_CYCLES
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 FETCH, CONST, LOAD, STORE, ATOMIC = range(len(FAMILIES))
 FAMILY_OF = {

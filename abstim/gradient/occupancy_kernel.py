@@ -8,7 +8,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
@@ -43,6 +42,8 @@ from precharacterize import LatencyTable
 from precharacterize.classify import latency_class
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
     from abstim.session.session import Session
     from abstim.target.resolve import Target
 

@@ -7,7 +7,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
 
 from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.gpu.spec import INSTRUCTION_CLASSES
@@ -17,6 +16,8 @@ from abstim.session.session import Session
 from precharacterize.classify import latency_class
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64
+
     from abstim.gradient.recording import Recording
     from abstim.target.resolve import Target
 

@@ -8,15 +8,18 @@ frozen remainder. Who waited for whom is frozen at the base point; how long is n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.engine.simulation import Simulation
 from abstim.gradient.evaluate import latest
 from abstim.gradient.event_network import Network
 from abstim.gradient.parameter_vector import terms, values_of
 from abstim.gradient.waits import network_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

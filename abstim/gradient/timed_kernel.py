@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
 
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.gradient.parameter_vector import INDEX, base_values, check_names, values_of
@@ -14,6 +13,8 @@ from abstim.session.session import Session, open_session
 from functional.errors import InputError
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64
+
     from abstim.target.resolve import Target
 
 

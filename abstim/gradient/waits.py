@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.engine.rules import ALLOCATE_CYCLES, DISPATCH_CYCLES, READ_STEPS, RETIRE_CYCLES, START_CYCLES
 from abstim.engine.simulation import Simulation
@@ -18,6 +17,9 @@ from abstim.gradient.memory_terms import fetch_term, result_edges
 from abstim.gradient.parameter_vector import INDEX, terms, values_of
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 ORIGIN = 0
 LONGEST_ACCESS_CYCLES = 32  # transactions of one access; a unit busy for longer waits for the memory behind it

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Int32
 
 from abstim.analytic.kept_programs import kept_programs
 from abstim.occupancy_vector.items import words_of
@@ -17,6 +17,9 @@ from abstim.occupancy_vector.lane_records import LIMIT_TICKS, NUMBERS, TICKS, La
 from abstim.occupancy_vector.lane_state import Machine, State, Words, new_state
 from abstim.occupancy_vector.scheduler_step import refill, step
 from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Int32
 
 LANE_BUCKET = 8  # lanes are padded to a power of two times this
 MOST_ITEMS = (1 << 31) - 1  # positions are 32 bits wide

@@ -7,10 +7,9 @@ that a walk serves all design points with the same caches, residency and dealing
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
 
 from abstim.engine.design_point import machine_of
 from abstim.gpu.config import Gpu
@@ -20,6 +19,9 @@ from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, PARTS
 from functional.disk.machine_code import Native
 from functional.trace import Trace
 from precharacterize import LatencyTable
+
+if TYPE_CHECKING:
+    from jaxtyping import Int32, Int64
 
 NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
 

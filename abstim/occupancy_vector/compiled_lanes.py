@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.occupancy_vector.lane_records import (
     BLOCK,
@@ -29,6 +28,9 @@ from abstim.occupancy_vector.lane_records import (
     outcome_of,
 )
 from functional.disk.machine_code import Native
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 VECTOR = 8  # slots that the processor looks at together
 

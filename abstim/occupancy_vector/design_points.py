@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
@@ -17,6 +16,9 @@ from abstim.occupancy_vector.lanes import block_slots, deal
 from functional.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two

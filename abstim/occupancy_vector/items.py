@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
 
 from abstim.engine.design_point import machine_of
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
@@ -34,6 +33,9 @@ from functional.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
 from precharacterize.unit_chain import cycles_an_instruction
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int32, Int64
 
 MOST_INSTRUCTIONS = 2_000_000  # cut at once: items take four times the room of their words
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, UInt64
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int32, Int64, UInt64
 
 TICKS = 64  # a cycle
 NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp

@@ -5,14 +5,16 @@ Times are in ticks, 64 to a cycle, whole numbers.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Int32, Num
 
 from abstim.occupancy_vector.lane_records import LOADS, NEVER, POOL_COUNT, QUEUE, RESULTS, SPECIALS, TICKS, Layout
+
+if TYPE_CHECKING:
+    from jaxtyping import Int32, Num
 
 AnyArray = Array | np.ndarray  # on the host or not
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.occupancy_vector.compiled_lanes import run_compiled
 from abstim.occupancy_vector.lane_records import TICKS, Lanes, Outcome
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 BLOCK_SLOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.engine.stalls import STALLS, attribute
 from abstim.gpu.config import Gpu
@@ -24,6 +23,8 @@ from functional.line_record import sectors_of
 from functional.source_lines import SourceLine, source_lines
 
 if TYPE_CHECKING:
+    from jaxtyping import Int64
+
     from abstim.engine import LaunchInputs
     from functional.program import Program
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.flush import Flushed
 from abstim.session.session import Session
 from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 MOST_ISSUES = 20_000_000  # of a launch: a gigabyte of log
 

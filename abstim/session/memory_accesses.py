@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int64, UInt32
 
 from functional.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
 from functional.trace import LOCAL_WINDOW_LINE
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64, UInt32
+
     from abstim.engine import LaunchInputs
     from functional.trace import Trace
     from precharacterize import LatencyTable

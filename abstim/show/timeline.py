@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.session.issue_logs import IssueLog, LaunchLog
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 MOST_SLICES = 200_000  # in a file, about 30 MB; more are merged
 MOST_WINDOWS = 500  # of a launch

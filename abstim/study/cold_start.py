@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.engine.warming import bank_loads
 from abstim.gpu.config import Gpu
@@ -36,6 +35,9 @@ from sampling.cold_start import (
     forward_reuse,
     ipc_difference,
 )
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 SECTORS = 4  # of a line
 PRE_SAMPLE = 16  # launches before a sample that MRRL and BLRL look at

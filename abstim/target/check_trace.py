@@ -7,10 +7,9 @@ would have it read beyond arrays, or time nonsense.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
 
 from functional.case import Case
 from functional.errors import InputError
@@ -19,6 +18,9 @@ from functional.line_record import more_follow
 from functional.program import Program
 from functional.trace import Trace
 from precharacterize.classify import Kind, kind_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int32, Int64
 
 SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 STREAMS = {"blocks": "block_offsets", "records": "record_offsets", "conflicts": "conflict_offsets"}

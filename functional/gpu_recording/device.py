@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import numpy as np
-from jaxtyping import UInt8
+from typing import TYPE_CHECKING, Protocol
 
 from functional.launch import Dim3
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import UInt8
 
 
 class Device(Protocol):

@@ -6,9 +6,9 @@ Stacks, barriers, coalescing and the log are the executor's own, so the trace is
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64, UInt64
 
 from functional.errors import InputError
 from functional.gpu_recording.words import What, Word, address_of, words_of
@@ -26,6 +26,9 @@ from functional.numpy_executor.run import run_chunk
 from functional.numpy_executor.slots import Slots
 from functional.program import BasicBlock, Program
 from functional.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64, UInt64
 
 _CHUNK_WARPS = 1024
 Translate = Callable[[str, np.ndarray], np.ndarray]  # (space, device addresses) -> addresses of our memory

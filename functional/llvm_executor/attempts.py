@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from functional.launch import Launch
 from functional.llvm_executor.chunks import Sizes
@@ -22,6 +20,9 @@ from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.memory import Memory
 from functional.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _WORTH_THREADS = 1 << 26  # thread instructions below which starting threads takes as long as it saves
 T = TypeVar("T", bound="Kept")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
 
 from functional.launch import Launch
 from functional.llvm_executor import context_layout as at
@@ -16,6 +16,9 @@ from functional.llvm_executor.undo import Undo
 from functional.memory import GLOBAL_BASE, Memory
 from functional.numpy_executor.slots import Slots
 from functional.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 _LEAST_EVENTS, _EVENT_SHIFT = 1 << 27, 5  # basic blocks a warp may run: one of full warps costs the budget 32 or more
 _numbers = count()

@@ -10,14 +10,17 @@ Reads of a cell by several blocks are kept as one, by "several".
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int64, UInt8
 
 from functional.ir import TYPE_BYTES
 from functional.launch import Launch
 from functional.memory import Memory
 from functional.program import Program
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64, UInt8
 
 _SEVERAL = -1
 _WORD_OPCODES = ("ld", "ldu", "st", "atom", "red")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
 
 from functional.ir import Instruction
 from functional.launch import Launch
@@ -19,6 +18,8 @@ from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.spaces import Lanes
 
 if TYPE_CHECKING:
+    from jaxtyping import Int64
+
     from functional.numpy_executor.chunk_state import Machine
 
 _OWN = ("shared", "local")  # spaces that begin undefined; parameters of calls are none of them

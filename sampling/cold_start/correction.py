@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from jaxtyping import Float64
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float64
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,12 @@ Positions are instruction numbers from the start of the pre-sample, ascending; t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

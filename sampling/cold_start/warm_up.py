@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.selection import Selection
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 Mode = Literal["none", "memory", "perfect"]
 

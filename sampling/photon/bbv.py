@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.protocol import Functional, LaunchShape, WarpProfile
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 FEWEST_BLOCKS = 4
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Float64
 
 from sampling.photon.bbv import Analysis
 from sampling.photon.interval import interval_cycles
 from sampling.photon.stability import Detector, StabilityRule
 from sampling.protocol import Functional, Observation
 from sampling.statistics import batch_means
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-
-import numpy as np
-from jaxtyping import Float64
+from typing import TYPE_CHECKING
 
 from sampling.protocol import BlockCode
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float64
 
 DEFAULT_LATENCY_CYCLES = 20.0  # of a class never seen and without an initial value: about an ALU pipeline
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.protocol import Observation, Simulator
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 _WARPS = ("warps", "warp_issue_cycles", "warp_retire_cycles")
 _BASIC_BLOCKS = ("basic_blocks", "basic_block_issue_cycles", "basic_block_retire_cycles")

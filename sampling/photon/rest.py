@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.dispatcher import dispatch
 from sampling.estimate import Estimate, Part, around
@@ -14,6 +14,9 @@ from sampling.photon.launch_in_progress import Run
 from sampling.photon.stability import Detector
 from sampling.photon.warp_sampling import WarpSampling
 from sampling.statistics import batch_means
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 _FEWEST_BLOCKS = 256  # executed at once
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
 
 from sampling.statistics import least_squares
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 
 @dataclass(frozen=True)

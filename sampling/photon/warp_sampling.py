@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
 
 from sampling.dispatcher import finish
 from sampling.estimate import Estimate, Part, around
@@ -15,6 +15,9 @@ from sampling.photon.launch_in_progress import Run
 from sampling.photon.stability import Detector, StabilityRule
 from sampling.protocol import Observation
 from sampling.statistics import batch_means
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
 
 from sampling.errors import SamplingError
 from sampling.profile import Profile
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 # Our name -> Nsight Compute's metric. Counts are sums over a launch; loads and stores count warp instructions, the
 # "coalesced" ones 32-byte sectors; divergence efficiency is thread instructions a warp instruction.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
 
 from sampling.dispatcher import dispatch_equal
 from sampling.estimate import Estimate, Part, around, exact
 from sampling.photon.launch_in_progress import Run
 from sampling.protocol import Simulator
 from sampling.statistics import batch_means
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 
 @dataclass(frozen=True)

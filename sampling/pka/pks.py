@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.profile import Profile
 from sampling.selection import MODEL_ERROR, Selection, first_of_each, profiled_spread, relabel
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

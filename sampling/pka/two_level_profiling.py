@@ -6,15 +6,17 @@ import csv
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.errors import SamplingError
 from sampling.pka.pks import Pks
 from sampling.profile import Profile
 from sampling.selection import Selection
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 CLASSIFIERS = ("sgd", "gaussian_nb", "mlp")
 NAME_COLUMNS = 32  # a kernel's name is hashed into that many indicator columns

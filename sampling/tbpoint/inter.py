@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.profile import Profile
 from sampling.selection import Selection, profiled_spread, relabel
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 _MOST_POINTS = 4000  # of one hierarchical clustering, whose memory grows with the square
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from sampling.estimate import Estimate, Part, around, exact
 from sampling.photon.launch_in_progress import Run
 from sampling.protocol import Observation, Simulator
 from sampling.statistics import t_quantile
 from sampling.tbpoint.regions import NO_REGION, Region, identify, region_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

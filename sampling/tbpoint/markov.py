@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Float64
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 
 def markov_ipc(stall_probability: float, stall_cycles: Float64[np.ndarray, "*sample warp"]) -> np.ndarray:

@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.pareto import front
@@ -18,6 +17,9 @@ from abstim.study.explore.points import Points
 from abstim.study.explore.sensitivity import Sensitivity
 from abstim.study.explore.timing import Work
 from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int64
 
 FORMATS = (".parquet", ".csv", ".json")
 

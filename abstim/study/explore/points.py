@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
 
 from abstim.gpu.config import Gpu, changed, domains, nearest
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.keys import DERIVED, nearest_values, value_of
 from abstim.study.explore.ranges import Axis
 from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64
 
 MOST_COMBINATIONS = 10**18
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress
@@ -20,6 +19,9 @@ from abstim.study.explore.local import Results
 from abstim.study.explore.points import Points
 from abstim.study.explore.screen import FAILED
 from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 
 class JobPlanner(Protocol):

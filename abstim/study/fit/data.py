@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
 from abstim.gradient.recorded_kernel import RecordedKernel
@@ -18,6 +18,9 @@ from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
 from abstim.study.validate import Measured
 from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Float64
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64
 
 CONFIDENCE = 0.95
 NEGLIGIBLE = 0.01  # error in log cycles that a doubled parameter must at least make somewhere, to count as seen

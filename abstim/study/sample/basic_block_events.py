@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.engine.state import NEVER
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Bool, Int64
 
 from functional.line_record import is_data, line_of
 from functional.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64
 
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 

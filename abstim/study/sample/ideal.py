@@ -10,10 +10,9 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64
 
 import sampling
 from abstim.study.sample.kept_samples import MeasuredStore
@@ -23,6 +22,9 @@ from functional.disk.kept import Kept
 from sampling import Estimate, Profile, Selection
 from sampling.selection import profiled_spread
 from sampling.statistics import t_quantile
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 SHARE = 0.1  # of the units or instructions, as TBPoint takes of random ones
 IDEAL: dict[str, tuple[str, Callable[[Profile], Any]]] = {

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.study.sample.counts import in_memory, memory_requests, ranges
 from functional.line_record import line_of, more_follow, sectors_of
 from functional.program import Program
 from functional.trace import LOCAL_WINDOW_LINE, Trace
 from precharacterize.classify import Kind, kind_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 _SECTORS = np.array([bin(bits).count("1") for bits in range(16)])
 _ON_LINES = {Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC}  # make records

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 import sampling
 from abstim.study.sample import ideal
@@ -17,6 +15,9 @@ from functional.errors import InputError
 from sampling import Estimate, Part, Profile, Selection
 from sampling.estimate import combine, exact, weighted_counters
 from sampling.pka import LightProfile
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Times = Literal["always", "measured"]
 

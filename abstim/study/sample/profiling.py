@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.gpu.config import Gpu
 from abstim.study.sample.launch_features import basic_block_vector, by_thread_block, kinds_of, launch_counts
@@ -23,6 +22,8 @@ from sampling.pka.features import features
 from sampling.statistics import coefficient_of_variation
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
     Row = dict[str, float | np.ndarray]
 
 PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be executed

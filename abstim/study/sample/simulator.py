@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
@@ -18,6 +18,9 @@ from abstim.study.sample.counts import warps_of
 from abstim.study.sample.thread_blocks import ThreadBlocks
 from abstim.study.sample.warp_profiles import instruction_classes
 from sampling import LaunchShape, Observation
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 WINDOW_CYCLES = 128
 WINDOWS = 1 << 20  # the last one is over all that is left

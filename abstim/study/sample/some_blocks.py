@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.study.sample.counts import in_memory, ranges, warps_of
 from functional.line_record import line_of
 from functional.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 Count = TypeVar("Count", float, np.ndarray)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
 
 from functional.launch import Launch
 from functional.trace import Trace, concatenate
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 # A call of the executor costs a copy of memory: a batch is at least this share of what was executed, and of the grid.
 _OF_EXECUTED, _OF_GRID = 1 / 2, 1 / 64

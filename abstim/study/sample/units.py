@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.engine.simulation import Simulation
 from abstim.study.sample.sampled_program import SampledProgram
 from functional.errors import InputError
 from functional.program import Program
 from sampling import Profile
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 UNITS = 1000  # of a program, unless that makes them shorter or longer than
 LEAST_INSTRUCTIONS, MOST_INSTRUCTIONS = 1_000, 1_000_000  # TBPoint's are the longest

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Int64
 
 from abstim.study.sample.counts import block_counts, memory_requests, warp_types, warps_of
 from abstim.study.sample.thread_blocks import ThreadBlocks
@@ -11,6 +12,9 @@ from functional.ir import Instruction
 from functional.program import Program
 from sampling import WarpProfile
 from sampling.protocol import BlockCode
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 
 class EngineFunctional:

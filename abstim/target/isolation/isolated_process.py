@@ -14,10 +14,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
-
-import numpy as np
-from jaxtyping import Int64
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from abstim.target.isolation.pipe_messages import Done, Failed, exactly, failure, receive, send, send_trace
 from abstim.target.isolation.restrict import restrict, rules
@@ -27,6 +24,10 @@ from functional.launch import Launch
 from functional.memory import Memory, Store
 from functional.program import Program
 from functional.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int64
 
 
 class Inner(Executor, Protocol):

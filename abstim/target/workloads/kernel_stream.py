@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from abstim.target.workloads.kernels import Kernels
 from abstim.target.workloads.lazy_launches import LazyLaunches, StreamedCase
 from functional.launch import Launch, Pointer, Scalar
 from functional.memory import Memory
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 LAUNCHES = 100_000
 BENCHMARKS = ("relu", "batchnorm_relu", "maxpool", "transpose", "matmul_tiled", "black_scholes", "reduction")
