@@ -13,7 +13,12 @@ from abstim.occupancy_vector.item_records import ITEM
 from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of, words_of
 from abstim.occupancy_vector.lane_records import ACCESS_WORD, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import deal, run
+from abstim.occupancy_vector.occupancy_model import TimedLaunch
+from abstim.occupancy_vector.unread import UNREAD
 from abstim.session.session import open_session
+from abstim.study.explore import Sweep, explore
+from abstim.study.explore.points import Space
+from abstim.study.explore.ranges import parse_axes
 from functional.errors import InputError
 from tests.oracle import occupancy_vector as oracle
 
@@ -174,6 +179,39 @@ def test_an_item_that_words_cannot_hold_is_refused():
     rows["latency"][0] = 1 << 16
     with pytest.raises(InputError, match="latency up to 65535"):
         words_of(rows)
+
+
+def other_value(gpu, key):
+    """The GPU with another value of a key; None: it has no other that goes with the rest."""
+    value = gpu.settings[key].value
+    flag = isinstance(value, bool)
+    texts = ["false" if value else "true"] if flag else [f"{2 * value}", f"{value + 1}", f"{value - 1}"]
+    for text in texts:
+        try:
+            return load_gpu(gpu.name, [f"{key}={text}"])
+        except InputError:
+            continue
+    return None
+
+
+@pytest.mark.parametrize("name", ["gtx480", "h100"])
+def test_what_is_refused_as_not_looked_at_changes_nothing(name):
+    session, gpu = open_session("spmv_csr", []), load_gpu(name)
+    launch = TimedLaunch(session, 0)
+    expected, tried = launch.times([launch.design_point(gpu)])[0].cycles, 0
+    for key in sorted(UNREAD - {"timed_code", "architecture"}):
+        if changed := other_value(gpu, key):
+            assert launch.times([launch.design_point(changed)])[0].cycles == expected, key
+            tried += 1
+            with pytest.raises(InputError, match=f"{key}: the occupancy model does not look at it"):
+                abstim.run("spmv_csr", changed, model="occupancy")
+    assert tried > len(UNREAD) / 2
+
+
+def test_a_sweep_over_what_is_not_looked_at_is_refused():
+    sweep = Sweep(Space(load_gpu("gtx480"), parse_axes(["l2_mshrs=16,32"]), {}), model="occupancy")
+    with pytest.raises(InputError, match="--vary l2_mshrs: the occupancy model does not look at it"):
+        explore(["hotspot"], sweep)
 
 
 def test_a_unit_that_the_gpu_lacks_is_refused():

@@ -21,6 +21,7 @@ from abstim.occupancy_vector.design_points import (
 from abstim.occupancy_vector.items import Warps, touching, warps_of
 from abstim.occupancy_vector.lane_records import ACCESS_WORD, DRAM_SECTOR, L2_SECTOR, TICKS, Lanes
 from abstim.occupancy_vector.lanes import cycles_of, run
+from abstim.occupancy_vector.unread import refuse_set
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
@@ -49,6 +50,8 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     """Raises InputError for what this model cannot do."""
     if flush != "all":
         raise InputError("the occupancy model starts each launch with empty caches; use --model detailed")
+    for gpu in gpus:
+        refuse_set(gpu)
 
 
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:

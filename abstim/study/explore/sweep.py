@@ -117,6 +117,10 @@ def explore(
     _check_objectives(sweep, points, targets)
     if sweep.model == "analytic":
         refuse_unknown(points)
+    elif sweep.model == "occupancy":
+        from abstim.occupancy_vector.unread import refuse_unread
+
+        refuse_unread(points.columns, "--vary")
     sessions = [open_session(target, progress=progress) for target in targets]
     names = _names_of(sessions)
     work, timed = _timed(
