@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import isclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from functional import ir, ptx_index
 from functional.disk.kept import Kept, key
 from functional.errors import InputError
 from functional.ir import Kernel, Module
@@ -27,7 +31,7 @@ def open_module(source: str | Path) -> Module:
     """A PTX file, of which a function is parsed when it is used. Raises PtxError for what it can tell at once, and
     InputError if the file cannot be read; a function that does not parse raises PtxError when it is used."""
     try:
-        data = Path(source).read_bytes()
+        data = Path(source).read_bytes().removeprefix(BOM_UTF8)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{source}: cannot read the PTX file: {reason}") from None
@@ -135,12 +139,34 @@ def _without_bodies(text: str, found: Index) -> str:
     return "".join([*parts, text[at:]])
 
 
+_RECORDS = {
+    (own.__module__, own.__name__)
+    for module in (ir, ptx_index)
+    for own in vars(module).values()
+    if isclass(own) and own.__module__ == module.__name__
+} | {("builtins", "frozenset")}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes records of instructions and places, and calls nothing else, whatever a file says."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises UnpicklingError for any other class or function."""
+        if (module, name) not in _RECORDS:
+            raise pickle.UnpicklingError(f"{module}.{name} is no record of a parsed program")
+        return super().find_class(module, name)
+
+
+def _records(content: bytes) -> Any:
+    return _Unpickler(io.BytesIO(content)).load()
+
+
 def _kept(name: str, size_bytes: int, make: Any) -> Any:
     """What is kept of a large text under a name, else what `make` makes."""
     if size_bytes < WORTH_KEEPING_BYTES:
         return make()
     kept, file = Kept("parsed"), key((__name__,), name)
-    found = kept.load(file, pickle.loads)
+    found = kept.load(file, _records)
     if found is None:
         found = make()
         kept.save(file, pickle.dumps(found, pickle.HIGHEST_PROTOCOL), _KEPT_BYTES)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from test_docs import ROOT, examples, run_commands
 
+from abstim.gpu.config import load_gpu
 from abstim.gpu.known_error import known_errors
 from abstim.study.relative import median_miss_errors, relative_accuracy
 from abstim.study.validate import read_reference, select, validate
@@ -56,19 +57,17 @@ def test_the_readmes_command_leaves_nothing_out(of_the_readme):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "variant, gpu, what",
-    [
-        ("GTX480_a", "gtx480_1sched", "perfect memory"),
-        ("GTX480_b", "gtx480", "perfect memory"),
-        ("GTX480_c", "gtx480_1sched", "L2 and DRAM"),
-        ("GTX480_d", "gtx480", "L2 and DRAM"),
-        ("RTX3070", "rtx3070", ""),
-    ],
+    "variant, gpu",
+    [("GTX480_a", "gtx480_1sched"), ("GTX480_b", "gtx480_perfect"), ("GTX480_d", "gtx480"), ("RTX3070", "rtx3070")],
 )
-def test_what_every_answer_says_of_its_error_is_so(variant, gpu, what, compared):
-    """`configs/known_errors.csv`, to a tenth of a percent."""
-    (known,) = (e for e in known_errors() if (e.gpu, e.model, e.what) == (gpu, "detailed", what))
-    errors = [abs(comparison.error) for comparison in compared([variant], KERNELS, ())]
+def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
+    """`configs/known_errors.csv`, to a tenth of a percent: the launch latency, which hides errors, taken off."""
+    (known,) = (e for e in known_errors() if (e.gpu, e.model, e.against) == (gpu, "detailed", "reference"))
+    latency = int(load_gpu(gpu).params.launch_latency_cycles)
+    errors = [
+        abs((c.predicted_cycles - c.launches * latency) / (c.measured_cycles - c.launches * latency) - 1)
+        for c in compared([variant], KERNELS, ())
+    ]
     assert len(errors) == known.kernels
     assert 100 * sum(errors) / len(errors) == pytest.approx(known.mean_percent, abs=0.1)
 

@@ -96,7 +96,7 @@ def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_f
     [
         (["--stage", "sample", "--stage", "time"], "--stage sample goes alone, without --stage"),
         (["--stage", "sample", "--rounds", "3"], "without --rounds"),
-        (["--method", "photon"], "--method needs --stage sample"),
+        (["--method", "photon"], "--method: no effect without --stage sample"),
         (["--stage", "sample", "--method", "foton"], "did you mean photon"),
         (["--stage", "sample", "--group", "16"], "no group '16'"),
         (["--group", "16x"], "no group '16x' in the suite"),

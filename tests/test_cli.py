@@ -90,7 +90,7 @@ def test_help_imports_nothing_slow():
         (("run", "hotspot", "--gpu", "gtx48"), "unknown GPU 'gtx48'; did you mean gtx480?"),
         (("run", "hotspot", "--set", "sm_cuont=3"), "did you mean sm_count?"),
         (("run", "hotspot", "--set", "sm_count=0"), "not a whole number from 1 to 4096"),
-        (("run", "hotspot", "--grid", "4"), "--grid: only for a .ptx target"),
+        (("run", "hotspot", "--grid", "4"), "--grid: only for a .ptx or .cu target"),
         (("run", "missing.json"), "missing.json"),
         (("run", "missing.ptx", "--grid", "1", "--block", "1"), "missing.ptx"),
         (("run", "missing.ptx"), "also needs --grid and --block"),

@@ -123,7 +123,7 @@ def test_module_variables():
     v = {x.name: x for x in module.variables}
     assert v["c"].initialiser == bytes([1, 2, 255, 0, 0, 0, 0, 0]) and v["c"].space == "const" and v["c"].align == 4
     assert v["f"].initialiser == struct.pack("<4f", 1, 2, 3, 0)
-    assert v["p"].relocations == ((0, Symbol("c", 4)), (8, Symbol("f")))
+    assert v["p"].relocations == ((0, Symbol("c", 4, generic=True)), (8, Symbol("f")))
     assert v["dyn"].external and v["dyn"].bytes == 0 and v["dyn"].align == 16
     assert v["s"].initialiser == struct.pack("<H", 22)
     assert (v["v"].bytes, v["v"].align) == (48, 16)

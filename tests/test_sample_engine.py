@@ -21,7 +21,7 @@ from abstim.target.resolve import open_target
 from functional.default_executor import default_executor
 
 REAL = load_gpu("gtx480")
-PERFECT = load_gpu("gtx480", [])
+PERFECT = load_gpu("gtx480_perfect")
 
 
 def program(target: str = "spmv_csr", gpu=REAL, **options) -> SampledProgram:

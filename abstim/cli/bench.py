@@ -84,7 +84,8 @@ def bench(
         _only(stage=len(stage or ()) > 1, model=model != "detailed", points=points > 1, rounds=rounds > 1,
               reference=reference, variant=variant, compare=compare)  # fmt: skip
         return bench_sample(names or (), group or (), method or (), gpu, overrides or (), as_json)
-    refuse_options("without --stage sample and --reference", method=method, variant=variant and not reference)
+    refuse_options("without --stage sample", method=method)
+    refuse_options("without --reference", variant=variant and not reference)
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json, progress
     from abstim.study import bench as library
