@@ -70,8 +70,8 @@ def test_thread_blocks_follow_each_other_as_on_a_v100(quantity: str, cycles: int
 
 
 def test_dependent_operations_wait_for_each_other() -> None:
-    """Issue to issue, timed from machine code; without an assembler from PTX, whose loop is not unrolled, so that its own
-    instructions count: 0.44 of the 4 cycles."""
+    """Issue to issue, timed from machine code; without an assembler from PTX, whose loop is not unrolled, so that its
+    own instructions count: 0.44 of the 4 cycles."""
     tolerance = 0.06 if find_tools() else 0.12
     rows = numbers_of(calibrate(Modelled(load_gpu("v100")), ["operation_latency"]))
     for quantity, cycles in {"fp32_fma": 4, "fp64_fma": 8, "int_multiply_add": 4, "sfu_rsqrt": 18}.items():
