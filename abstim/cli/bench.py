@@ -104,8 +104,7 @@ def bench(
     verdicts = comparison.compare(old, json) if old else []
     changed = comparison.differences(old, json) if old else []
     if as_json:
-        print_json(json | ({"compare": [v.to_json() for v in verdicts], "differences": changed} if old else {}))
-        return
+        return print_json(json | ({"compare": [v.to_json() for v in verdicts], "differences": changed} if old else {}))
     _print_rates(found)
     _print_against(found)
     _print_verdicts(verdicts, changed)
