@@ -7,7 +7,7 @@ import io
 import pickle
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from inspect import isclass
 from pathlib import Path
@@ -141,9 +141,8 @@ def _without_bodies(text: str, found: Index) -> str:
 
 _RECORDS = {
     (own.__module__, own.__name__)
-    for module in (ir, ptx_index)
-    for own in vars(module).values()
-    if isclass(own) and own.__module__ == module.__name__
+    for own in (*vars(ir).values(), *vars(ptx_index).values(), Outline)
+    if isclass(own) and is_dataclass(own)
 } | {("builtins", "frozenset")}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
-from functional import suite
+from functional import lazy_module, suite
+from functional.disk.kept import Kept
 from functional.errors import InputError, PtxError
-from functional.lazy_module import open_bytes, open_module
+from functional.lazy_module import WORTH_KEEPING_BYTES, open_bytes, open_module
 from functional.link import link
 from functional.parser import parse_bytes, parse_with
 from functional.ptx_index import index
@@ -75,3 +77,35 @@ def test_only_what_is_asked_for_is_parsed(monkeypatch):
 def test_an_unknown_kernel_is_refused_by_name():
     with pytest.raises(InputError, match="no kernel 'k'; it has a, b"):
         link(open_bytes((HEAD + ".entry a() { ret; }\n.entry b() { ret; }").encode(), "t"), "k")
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """A file worth keeping, and an empty cache."""
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "large.ptx"
+    path.write_text(HEAD + "".join(f".entry k{n}() {{ bra L; L: ret; }}\n" for n in range(WORTH_KEEPING_BYTES // 16)))
+    return path
+
+
+def test_what_was_parsed_is_read_back(large, monkeypatch, capfd):
+    first = open_module(large).kernels["k7"]
+    monkeypatch.setattr(lazy_module, "parse_with", None)  # is not needed again
+    assert open_module(large).kernels["k7"] == first
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_kept_cannot_run_code(large, tmp_path, monkeypatch, capfd):
+    class Command:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "touched",)
+
+    expected = open_module(large).kernels["k7"]
+    monkeypatch.setattr(Kept, "load", lambda kept, name, decode: decode_or_none(decode, pickle.dumps(Command())))
+    assert open_module(large).kernels["k7"] == expected
+    assert not (tmp_path / "touched").exists()
+
+
+def decode_or_none(decode, content):
+    with pytest.raises(pickle.UnpicklingError, match="no record of a parsed program"):
+        decode(content)

@@ -42,13 +42,16 @@ def run(parts: Sequence[Lanes], threads: int | None = None) -> list[Outcome]:
     for k, part in enumerate(parts):
         same = (part.layout, part.residents, part.machine.tobytes())
         for n, signature in enumerate(part.signatures):
-            place = seen.setdefault((*same, signature), (k, len(own[k])))
-            if place == (k, len(own[k])):
+            is_new = (*same, signature) not in seen
+            if is_new:
+                seen[*same, signature] = k, len(own[k])
                 own[k].append(n)
-            places.append((*place, own[k][-1:] == [n] and place[0] == k))
+            places.append((*seen[*same, signature], is_new))
     found = run_compiled([_chosen(part, lanes) for part, lanes in zip(parts, own, strict=True)], threads)
     stops = np.cumsum([len(part.first) for part in parts])
-    outcomes = [Outcome(found[k].end[n : n + 1], found[k].issued[n : n + 1], np.array([own])) for k, n, own in places]
+    outcomes = [
+        Outcome(found[k].end[n : n + 1], found[k].issued[n : n + 1], np.array([is_new])) for k, n, is_new in places
+    ]
     return [
         Outcome(*(np.concatenate(column) for column in zip(*outcomes[stop - len(part.first) : stop], strict=True)))
         for part, stop in zip(parts, stops, strict=True)
