@@ -111,6 +111,8 @@ def test_the_command(build, capfd):
     assert found["kind"] == "application" and found["status"] == 7 and found["executed"] == 11
     assert [launch["kernel"] for launch in found["runs"][0]["launches"]] == ["add", "count"]
     assert "PASSED with 2 arguments" in said.err  # the program's own options are the program's
+    assert "--gpu stands behind the program's name and is given to it" in said.err
+    assert found["model"] == "detailed" and "with values changed" in found["runs"][0]["known_error"]
     assert end.value.code == 2  # memory was refused
 
 

@@ -22,6 +22,7 @@ from abstim.application.program_case import ProgramCase
 from abstim.application.runtime_environment import runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed
+from abstim.models import known_error_of
 from functional.default_executor import default_executor
 from functional.errors import InputError
 from functional.ir import Module
@@ -46,6 +47,8 @@ class ApplicationResult:
     seconds: float
     busy_seconds: dict[str, float]  # kernels, copies to and from the device
     problems: dict[str, int]
+    model: str
+    known_errors: tuple[str, ...]  # of the model on each GPU
     interrupted: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -53,13 +56,13 @@ class ApplicationResult:
         from dataclasses import asdict
 
         runs = [
-            {"gpu": gpu, "launches": [asdict(timed.results[k]) for timed in self.launches]}
-            for k, gpu in enumerate(self.gpus)
+            {"gpu": gpu, "known_error": known, "launches": [asdict(timed.results[k]) for timed in self.launches]}
+            for k, (gpu, known) in enumerate(zip(self.gpus, self.known_errors, strict=True))
         ]
         return {
             "kind": "application", "program": self.program, "status": self.status, "executed": self.executed,
             "seconds": self.seconds, "busy_seconds": self.busy_seconds, "problems": self.problems,
-            "interrupted": self.interrupted, "runs": runs,
+            "interrupted": self.interrupted, "model": self.model, "runs": runs,
         }  # fmt: skip
 
 
@@ -100,8 +103,9 @@ def run_application(
     busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
     names = tuple(gpu.name for gpu in gpus)
     return ApplicationResult(
-        path.name, names, status, tuple(launches), recorder.count, seconds, busy, server.problems, interrupted
-    )
+        path.name, names, status, tuple(launches), recorder.count, seconds, busy, server.problems, model,
+        tuple(known_error_of(model, gpu) for gpu in gpus), interrupted,
+    )  # fmt: skip
 
 
 def _serve(server: CallServer, command: list[str], environment: dict[str, str], output: int | None) -> tuple[int, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ from abstim.cli.options import GpuNames, InstructionBudget, Json, Model, Overrid
 if TYPE_CHECKING:
     from abstim.application.run_application import ApplicationResult
     from abstim.application.timed_launches import Timed
+
+_OURS = frozenset({"--gpu", "--set", "--only", "--launches", "--record", "--instruction-budget", "--model", "--json"})
 
 
 def app(
@@ -52,6 +55,7 @@ def app(
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json
 
+    _say_whose(command[1:])
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
     first, after = _stretch(launches)
     output = sys.stderr.fileno() if as_json else None
@@ -65,6 +69,16 @@ def app(
     else:
         _print(result)
     raise typer.Exit(_status(result))
+
+
+def _say_whose(arguments: Sequence[str]) -> None:
+    """An option of ours behind the program's name is the program's: that is said, since it may not have been meant."""
+    from functional.terminal import note
+
+    if given := [a for a in arguments if a.partition("=")[0] in _OURS]:
+        note(
+            f"abstim: {given[0]} stands behind the program's name and is given to it; abstim's options stand before it"
+        )
 
 
 def _stretch(text: str) -> tuple[int, int | None]:
@@ -87,6 +101,8 @@ def _status(result: ApplicationResult) -> int:
 
 
 def _print(result: ApplicationResult) -> None:
+    from textwrap import fill
+
     from abstim.show.tables import duration, print_table
 
     for k, gpu in enumerate(result.gpus):
@@ -99,6 +115,8 @@ def _print(result: ApplicationResult) -> None:
     busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
     if not result.interrupted:
         print(f"From start to end on {result.gpus[0]}: {duration(result.seconds)} ({busy or 'nothing'})")
+    for gpu, known in zip(result.gpus, result.known_errors, strict=True):
+        print(fill(f"Error on {gpu}: {known}", 80, subsequent_indent="  "))
     if result.executed > len(result.launches) and not result.interrupted:
         print("Launches that were not timed count as no time, in events too.")
 
