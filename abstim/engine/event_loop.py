@@ -16,7 +16,7 @@ from abstim.engine.state import KINDS, L1D, NEVER, OVER, TWO_LEVEL, WHEEL, Conte
 from abstim.engine.team import begin, finished, others_are_late, takes, wait_for_all, wait_for_round
 from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
 from functional.disk.by_reference import reference
-from functional.disk.compile import jit, outlined, spliced
+from functional.disk.compile import indexed_from_zero, jit, outlined, spliced
 from functional.disk.shared_words import store
 
 NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
@@ -295,6 +295,7 @@ def follow(gpu, code, streams, team, member):
         number = wait_for_round(team, number)
 
 
+@indexed_from_zero
 def run_grid(state, code, streams, offsets, order, drain, team, member, members):
     """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch: one of
     `members` threads, of which the first, 0, is there until all is done, and others may come late."""
