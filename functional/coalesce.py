@@ -6,11 +6,15 @@ inactive lane by that of an active lane of the same warp, which changes no resul
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
+
 import numpy as np
-from jaxtyping import Bool, Int64, Integer, UInt8, UInt32
 
 from functional.line_record import SECTORS_A_LINE, packed
 from functional.trace import LINE_BYTES, SECTOR_BYTES
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64, Integer, UInt8, UInt32
 
 BANKS = 32
 BANK_BYTES = 4
@@ -18,7 +22,7 @@ _SECTOR_SHIFT = SECTOR_BYTES.bit_length() - 1
 _SECTORS_SHIFT = SECTORS_A_LINE.bit_length() - 1
 _ONE = np.uint32(1)
 
-Records = tuple[Int64[np.ndarray, " record"], UInt32[np.ndarray, " record"]]  # (row, record)
+Records: TypeAlias = 'tuple[Int64[np.ndarray, " record"], UInt32[np.ndarray, " record"]]'  # (row, record)
 
 
 def sector_numbers(addresses: Integer[np.ndarray, "row lane"]) -> UInt32[np.ndarray, "row lane"]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
-
-import numpy as np
-from jaxtyping import Int64
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from functional.launch import Launch
 from functional.memory import Memory
 from functional.trace import Trace
 
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int64
+
 DEFAULT_INSTRUCTION_BUDGET = 1 << 34  # thread instructions a launch
-ThreadBlocks = Sequence[int] | Int64[np.ndarray, " tb"]  # linear ids, x fastest
+ThreadBlocks: TypeAlias = 'Sequence[int] | Int64[np.ndarray, " tb"]'  # linear ids, x fastest
 CHUNK_BYTES = 1 << 22  # of trace in a chunk of a stream, about
 
 

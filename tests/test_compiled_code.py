@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from functional.disk import machine_code
+from functional.disk.compile import indexed_from_zero
 from functional.disk.machine_code import Native, compiled
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
@@ -25,6 +26,15 @@ def accumulate(records, pair, one, scale, more):
             records[0].sum += pair.small[k] * pair.wide[k, j] * scale // one.divisor
     if more:
         one.sum = records[0].sum
+
+
+def count_up(words, k):
+    words[k] += 1
+
+
+@indexed_from_zero
+def count_up_from_zero(words, k):
+    words[k] += 1
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +55,14 @@ def refuse(*_):
 
 def fresh():
     return Native(__name__, "accumulate")
+
+
+@pytest.mark.parametrize("name, place", [("count_up", 4), ("count_up_from_zero", 0), ("count_up", 4)])
+def test_an_index_counts_from_the_end_but_where_a_function_says_that_none_does(name, place):
+    words = np.zeros(5, np.int64)
+    Native(__name__, name)(words[1:], 2)
+    Native(__name__, name)(words[1:], -1)
+    assert words.nonzero()[0].tolist() == sorted([3, place])
 
 
 def test_code_is_kept_and_found_again(tmp_path, monkeypatch, capsys):

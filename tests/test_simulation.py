@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from abstim.engine import Caches, LaunchInputs, Simulation, simulate, simulate_point
+from abstim.engine import Caches, LaunchInputs, Simulation, simulate, simulate_point, simulation
 from abstim.engine.simulation import THREAD_WARP_INSTRUCTIONS, members_of
 from abstim.engine.state import NEVER
 from abstim.gpu.config import load_gpu
@@ -76,6 +76,27 @@ def test_threads_that_share_the_sms_of_a_launch_that_is_paused_change_nothing():
         result = launch.result()
         ends.append((result.cycles, result.counters, result.issue_slots.tolist(), launch.windows.tolist()))
     assert ends[0] == ends[1]
+
+
+def test_a_second_thread_takes_a_part_of_the_work(monkeypatch):
+    inputs, gpu, blocks = inputs_of("hotspot", "real")
+    teams, entered = [], simulation._run_grid
+
+    def watched(*arguments):
+        teams.append(arguments[-3])
+        entered(*arguments)
+
+    monkeypatch.setattr(simulation, "_run_grid", watched)
+    for _ in range(20):  # on a busy machine it may get no processor for as long as a launch takes
+        simulate_point(inputs, gpu, blocks, threads=2)
+        if (teams[-1].owner[: gpu.spec.sm_count] == 1).any():
+            break
+    assert (teams[-1].owner[: gpu.spec.sm_count] == 1).any()
+
+
+def test_members_begin_with_parts_of_equal_size():
+    assert simulation.new_team(2, 15).owner.tolist() == [0] * 8 + [1] * 8
+    assert np.bincount(simulation.new_team(7, 13).owner).tolist() == [2] * 7
 
 
 def test_a_launch_too_small_for_threads_runs_on_one():

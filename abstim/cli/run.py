@@ -116,7 +116,6 @@ def run(
     from abstim.cli.prechecks import prechecked
     from abstim.gpu.config import load_gpu
     from abstim.models import open_for
-    from abstim.session.hot_spots import hot_spots
     from abstim.show.tables import print_json, progress
     from abstim.study.baseline import compare, read_baseline
     from abstim.target.executors import chosen_executor
@@ -132,7 +131,7 @@ def run(
             instruction_budget=instruction_budget, flush=flush, progress=report,
         )  # fmt: skip
         results = _results(session, gpus, model, limits, flush, report)
-        spots = hot_spots(session, gpus[0], flush, report) if hot else []
+        spots = _hot_spots(session, gpus[0], flush, report) if hot else []
     beside = compare(old, results[0]) if old else None
     print_json(_as_json(results, spots, beside)) if as_json else _print(results, spots, beside)
     if timeline is not None:
@@ -162,6 +161,12 @@ def _results(
     from abstim.study.counterfactual import counterfactual
 
     return counterfactual(session, gpus, flush, report)
+
+
+def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list[HotSpot]:
+    from abstim.session.hot_spots import hot_spots
+
+    return hot_spots(session, gpu, flush, report)
 
 
 def _write_timeline(path: Path, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:

@@ -13,10 +13,10 @@ from abstim.engine.rules import DECODE_CYCLES
 from abstim.engine.schedulers import take_turn
 from abstim.engine.scoreboard import forget
 from abstim.engine.state import KINDS, L1D, NEVER, OVER, TWO_LEVEL, WHEEL, Context, Tags
-from abstim.engine.team import begin, finished, share_of, takes, wait_for_all, wait_for_round
+from abstim.engine.team import begin, finished, others_are_late, takes, wait_for_all, wait_for_round
 from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
 from functional.disk.by_reference import reference
-from functional.disk.compile import jit, outlined, spliced
+from functional.disk.compile import indexed_from_zero, jit, outlined, spliced
 from functional.disk.shared_words import store
 
 NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
@@ -172,9 +172,10 @@ def aim(gpu, n, more):
 
 
 @jit
-def work(gpu, code, streams, team, k, number):
+def work(gpu, code, streams, team, k, member, number):
     """Task `k` of a round, if nobody has taken it."""
     if takes(team, k, number):
+        team.owner[k] = member
         if k < gpu.machine.sm_count:
             run_sm(gpu, code, streams, k)
         else:
@@ -183,19 +184,21 @@ def work(gpu, code, streams, team, k, number):
 
 
 @outlined
-def help_out(gpu, code, streams, team, member, members, number):
-    """What a member does in a round: its own share, then from the end what others have not come to."""
+def help_out(gpu, code, streams, team, member, number):
+    """What a member does in a round: the memory side if it leads, its own SMs, and then what others do not come to."""
+    sms = gpu.machine.sm_count
     if member == 0:
-        work(gpu, code, streams, team, gpu.machine.sm_count, number)
-    for j in range(members):
-        other = member + j if member + j < members else member + j - members
-        first, behind = share_of(other, members, gpu.machine.sm_count)
-        for k in range(behind - first):
-            work(gpu, code, streams, team, first + k if j == 0 else behind - 1 - k, number)
+        work(gpu, code, streams, team, sms, member, number)
+    for k in range(sms):
+        if team.owner[k] == member:
+            work(gpu, code, streams, team, k, member, number)
+    if others_are_late(team, number):
+        for k in range(sms, -1, -1):
+            work(gpu, code, streams, team, k, member, number)
 
 
 @jit
-def run_all(gpu, code, streams, team, members, more):
+def run_all(gpu, code, streams, team, more):
     """A round: every SM runs as far as it can, the memory side as well. Returns if any SM has something left."""
     m, number, busy = gpu.machine, team.round[0] + 1, False
     tasks = 0 if m.perfect else 1
@@ -207,7 +210,7 @@ def run_all(gpu, code, streams, team, members, more):
         else:
             store(team.taken, n, number)
     begin(team, number)
-    help_out(gpu, code, streams, team, NONE, members, number)
+    help_out(gpu, code, streams, team, NONE, number)
     wait_for_all(team, tasks)
     for n in range(m.sm_count):
         busy |= gpu.sms[n].live > 0
@@ -269,7 +272,7 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
             exchange(gpu, NONE)
     while position < len(order) or (drain and busy):
         more = position < len(order)
-        busy = run_all(gpu, code, streams, team, members, more or not drain)
+        busy = run_all(gpu, code, streams, team, more or not drain)
         position = hand_out(gpu, code, streams, offsets, order, position, drain)
         if more and position == len(order):  # nobody need wait for a block any more
             busy = True
@@ -284,19 +287,20 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
 
 
 @jit
-def follow(gpu, code, streams, team, member, members):
+def follow(gpu, code, streams, team, member):
     """Help in every round there is."""
     number = wait_for_round(team, NONE)
     while number != OVER:
-        help_out(gpu, code, streams, team, member, members, number)
+        help_out(gpu, code, streams, team, member, number)
         number = wait_for_round(team, number)
 
 
+@indexed_from_zero
 def run_grid(state, code, streams, offsets, order, drain, team, member, members):
     """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch: one of
     `members` threads, of which the first, 0, is there until all is done, and others may come late."""
     gpu = reference(state)
     if member:
-        follow(gpu, code, streams, team, member, members)
+        follow(gpu, code, streams, team, member)
     else:
         lead(gpu, code, streams, offsets, order, drain, team, members)

@@ -73,7 +73,8 @@ class Zeros:
         length = prod(sizes) * np.dtype(dtype).itemsize
         room = -(-length // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         if room > len(self._left):
-            self._left = np.zeros(max(room, BLOCK_BYTES), np.uint8)
+            block = np.zeros(max(room, BLOCK_BYTES) + CACHE_LINE_BYTES, np.uint8)
+            self._left = block[-block.ctypes.data % CACHE_LINE_BYTES :]  # else every request lies on two lines
         taken, self._left = self._left[:length], self._left[room:]
         return taken.view(dtype).reshape(sizes)
 

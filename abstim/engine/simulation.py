@@ -151,9 +151,18 @@ def members_of(trace: Trace, gpu: Gpu, threads: int) -> int:
     return max(1, min(threads, gpu.spec.sm_count, int(trace.warp_instructions.sum()) // THREAD_WARP_INSTRUCTIONS))
 
 
+def new_team(members: int, sms: int) -> Team:
+    """Of so many threads, before the first round: each begins with as many SMs that stand side by side."""
+    words, tasks = np.zeros(2 * CACHE_LINE_WORDS, np.int64), sms + 1
+    return Team(
+        words[:CACHE_LINE_WORDS], words[CACHE_LINE_WORDS:], np.zeros(tasks, np.int64),
+        np.arange(tasks, dtype=np.int64) * members // tasks,
+    )  # fmt: skip
+
+
 def _run_together(members: int, sms: int, *arguments: Any) -> None:
     """`run_grid` on several threads, of which this one leads."""
-    team = Team(*(np.zeros(size, np.int64) for size in (CACHE_LINE_WORDS, CACHE_LINE_WORDS, sms + 1)))
+    team = new_team(members, sms)
     others = [
         Thread(target=_run_grid, args=(*arguments, team, member, members), daemon=True) for member in range(1, members)
     ]

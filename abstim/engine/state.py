@@ -94,21 +94,23 @@ CODE = np.dtype(
 )  # fmt: skip
 
 SM = record(
-    # the SM as a whole
+    # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
     "number",
     "clock",
-    "port_wait",  # earliest cycle in which a port that was refused this cycle is free
     "horizon",  # run no further: a thread block may come in then
     "more_blocks",
+    "credits",  # flits it may still give its link to the switch before the next window
+    "asked",  # rows of Shared.outbox that are in use
+    "in_flight",  # sectors asked for and not there
+    "live",  # warps not noticed as gone
+    # the SM as a whole
+    "port_wait",  # earliest cycle in which a port that was refused this cycle is free
     "fifo_free",  # perfect memory: the response FIFO
     "fetch_blocked",  # the fetch stage looks nothing up before
     # real memory
     "link_free",  # the SM's link to the switch has passed all it was given,
     "last_sent",  # the latest of it given in this cycle
-    "credits",  # flits it may still give it before the next window
-    "asked",  # rows of Shared.outbox that are in use
     "sent_position",  # in L1D.sent
-    "in_flight",  # sectors asked for and not there
     "response_free",  # cycle after the latest result of a reply
     "access_free", "access_fresh",  # accesses given back, accesses never used
     "node_free", "node_fresh",  # the same of L1D.waiters
@@ -121,7 +123,6 @@ SM = record(
     "stamp",  # for least-recently-used
     "last_exit",
     "last_dispatch",
-    "live",  # warps not noticed as gone
     # sets of warp slots
     ("running", np.uint64),  # instructions left
     ("visitable", np.uint64),  # `ready` has come
@@ -430,6 +431,7 @@ class Team(NamedTuple):
     round: np.ndarray  # [0]: the one under way; OVER
     done: np.ndarray  # [0]: tasks of it that are
     taken: np.ndarray  # [task]: the latest round in which somebody took it
+    owner: np.ndarray  # [task]: the member that ran it last, and begins with it in the next round
 
 
 class Context(NamedTuple):

@@ -1,7 +1,9 @@
 """Several threads on one launch: in a round each SM, and the memory side, is a task for whoever takes it first.
 
-The first member leads: it says what there is to do, helps, and goes on when all is done. A task that a member has not
-come to is taken by the others, so a thread that gets no processor holds up nobody. Who does what changes no result.
+The first member leads: it says what there is to do, helps, and goes on when all is done. A member begins with the tasks
+that it did last, whose data lie in its caches: a window of an SM takes some microseconds, and to fetch the SM's state
+from another core as long. Only of a member that does not come to its own, because it gets no processor or has too many,
+others take one, and keep it. Who does what changes no result.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from functional.disk.shared_words import add, load, pause, raise_to, sleep, stor
 
 # Of one who waits: for about a millisecond, longer than a round, before it gives way, and before it sleeps
 SPINS, YIELDS, SLEEP_MICROSECONDS = 1 << 14, 1 << 6, 50
+LOOKS, PAUSES_A_LOOK = 8, 8  # of one who is done with its own: for a few microseconds, as a task takes
 
 
 @jit
@@ -36,6 +39,26 @@ def takes(team, k, number):
 
 
 @jit
+def all_taken(team, number):
+    """Has somebody taken each task of round `number`?"""
+    for k in range(len(team.taken)):  # noqa: SIM110 (compiled)
+        if load(team.taken, k) < number:
+            return False
+    return True
+
+
+@jit
+def others_are_late(team, number):
+    """Is there a task of round `number` that nobody comes to for a while?"""
+    for _ in range(LOOKS):
+        if all_taken(team, number):
+            return False
+        for _ in range(PAUSES_A_LOOK):
+            pause()
+    return True
+
+
+@jit
 def finished(team):
     """A task is done."""
     add(team.done, 0, 1)
@@ -58,9 +81,3 @@ def wait_for_round(team, number):
         rest(waited)
         waited += 1
     return load(team.round, 0)
-
-
-@jit
-def share_of(member, members, tasks):
-    """The tasks that a member begins with: (first, behind the last). Always the same, which are in its caches."""
-    return member * tasks // members, (member + 1) * tasks // members
