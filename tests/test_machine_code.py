@@ -225,6 +225,44 @@ def test_machine_code_makes_every_access(name: str) -> None:
         assert touched == {int(line_of(r)) for r in found.trace.records if sectors_of(r)}
 
 
+OPERATIONS = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+.reg .pred %p<3>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .f64 %d<9>; .reg .b64 %rd<9>;
+ld.param.u64 %rd1, [p];
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %rd2, %r1, 8;
+add.s64 %rd3, %rd1, %rd2;
+ld.global.f32 %f1, [%rd3];
+fma.rn.f32 %f2, %f1, %f1, %f1;
+mul.f32 %f3, %f2, %f1;
+st.global.f32 [%rd3], %f3;
+setp.gt.u32 %p1, %r1, 4;
+@%p1 bra DONE;
+ld.global.f64 %d1, [%rd3+2048];
+fma.rn.f64 %d2, %d1, %d1, %d1;
+st.global.f64 [%rd3+2048], %d2;
+DONE:
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize("tools", [pytest.param(True, marks=needs_tools), False])
+def test_operations_are_those_of_the_threads_that_execute_them(tools, tmp_path, monkeypatch) -> None:
+    """64 threads do three fp32 operations each, five of them two fp64 ones, whether as a branch or under a guard."""
+    if not tools:
+        monkeypatch.setattr(assemble, "find_tools", lambda: None)
+    path = tmp_path / "k.ptx"
+    path.write_text(OPERATIONS)
+    (launch,) = abstim.run(abstim.load(path).kernel().launch(1, 64, [np.ones(512)]), gpu=GPU).launches
+    assert launch.machine_code_share == tools
+    assert launch.operations["fp32"] == 3 * 64 and launch.operations["fp64"] == 2 * 5
+    assert 2 * 64 <= launch.operations["integer"] <= 8 * 64
+
+
 @needs_tools
 def test_machine_code_waits_for_what_is_written() -> None:
     code = timed_code_of(open_session("hotspot").launch(0).program, GPU.pipeline, "sm_86")

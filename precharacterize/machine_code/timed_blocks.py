@@ -11,6 +11,7 @@ from precharacterize.machine_code.alignment import MachineBlock, align, machine_
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
 from precharacterize.machine_code.matching import Matching
 from precharacterize.machine_code.timing_classes import access_bytes, kind_of, latency_class
+from precharacterize.operations import NONE, Operations, operations_of
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
 from precharacterize.table import SCOREBOARDS
@@ -43,9 +44,11 @@ def machine_timed_blocks(
             row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
         rows += made
         accesses = [row.access for row in made if row.access is not None]
-        timed.append(
-            TimedBlock(start, first_row + len(rows), block.leader, block.times, True, covers, block.rivals, accesses)
+        made_of = TimedBlock(
+            start, first_row + len(rows), block.leader, block.times, True, covers, block.rivals, accesses
         )
+        made_of.operations = _operations(block, program, covers)
+        timed.append(made_of)
     return rows, timed
 
 
@@ -59,6 +62,16 @@ def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> No
         covers += [] if any(c.block == number for c in covers) else [Cover(number, 0)]
     covers += [c for c in (Cover(block.leader, n) for n in range(block.times)) if block.leader >= 0 and c not in covers]
     del covers[MOST_COVERING:]
+
+
+def _operations(block: MachineBlock, program: Program, covers: Sequence[Cover]) -> dict[int, Operations]:
+    """By cover: a guarded instruction is executed by the threads that went through the PTX block it is from."""
+    found: dict[int, Operations] = {}
+    for instruction, ptx in zip(block.code, block.ptx, strict=True):
+        owner = Cover(program.block_of(ptx), 0) if instruction.guard and ptx >= 0 else None
+        cover = covers.index(owner) if owner in covers else 0
+        found[cover] = found.get(cover, NONE).plus(operations_of(instruction))
+    return found
 
 
 def _row(
