@@ -264,6 +264,30 @@ def test_operations_are_those_of_the_threads_that_execute_them(tools, tmp_path, 
 
 
 @needs_tools
+def test_what_accesses_are_taken_from_is_kept(monkeypatch) -> None:
+    """However few events a timed block may cover beside those."""
+    monkeypatch.setattr("precharacterize.machine_code.timed_blocks.MOST_COVERING", 1)
+    session = open_session("matmul_tiled")
+    program = session.launch(0).program
+    code = build_timed_code(program, GPU.pipeline, assembly_of(program, "sm_86"))
+    assert code.sources[:, 0].max() >= 1
+    for n, (first, end) in enumerate(zip(code.accesses_at, code.accesses_at[1:], strict=False)):
+        sources = code.sources[code.accesses[first, 1] : code.accesses[end - 1, 2], 0] if end > first else []
+        assert all(s < code.covers_at[n + 1] - code.covers_at[n] for s in sources)
+
+
+@needs_tools
+def test_parameters_come_from_a_line_of_their_own() -> None:
+    """The first instruction of a kernel that reads them, so that a cold SM waits once more; nothing else moves."""
+    program = open_session("nn_euclid").launch(0).program
+    code = timed_code_of(program, GPU.pipeline, "sm_86")
+    machine = code.table.pcs[code.table.block_start[len(program.blocks)] :]
+    line = GPU.pipeline.fetch_line_instructions
+    assert machine[0] % line == line - 1 and machine[0] - line > machine[1:].max()
+    assert (np.diff(np.sort(machine[1:])) >= 1).all()
+
+
+@needs_tools
 def test_machine_code_waits_for_what_is_written() -> None:
     code = timed_code_of(open_session("hotspot").launch(0).program, GPU.pipeline, "sm_86")
     table, first = code.table, int(code.table.block_start[len(code.fallback)])
