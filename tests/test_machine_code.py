@@ -25,8 +25,9 @@ from precharacterize.build_timed import assembly_of, build_timed_code, decode, e
 from precharacterize.hoisting import hoisted, is_dropped
 from precharacterize.machine_code import assemble
 from precharacterize.machine_code.assemble import Assembly, assembled_for
-from precharacterize.machine_code.instruction import control_fields
+from precharacterize.machine_code.instruction import MachineInstruction, control_fields
 from precharacterize.machine_code.listing import functions_of
+from precharacterize.machine_code.timing_classes import tensor_share
 from precharacterize.machine_code.tools import find_tools
 from precharacterize.projection import project
 from precharacterize.timed_code import consumes
@@ -285,6 +286,36 @@ def test_parameters_come_from_a_line_of_their_own() -> None:
     line = GPU.pipeline.fetch_line_instructions
     assert machine[0] % line == line - 1 and machine[0] - line > machine[1:].max()
     assert (np.diff(np.sort(machine[1:])) >= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("opcode", "share"),
+    [("HMMA.16816.F32", 1), ("HMMA.1688.F32.BF16", 0.5), ("HMMA.1688.F32.TF32", 1), ("IMMA.16832.S8.S8", 1),
+     ("IMMA.16864.S4.S4", 1), ("DMMA.884", 2)],
+)  # fmt: skip
+def test_a_matrix_unit_is_held_for_products_times_bits(opcode: str, share: float) -> None:
+    """On an A100 (8 cycles of a sub-core) these are 1,024 products of fp16 a cycle an SM, and 64 of fp64."""
+    assert tensor_share(MachineInstruction(0, "", "", opcode, "", 0, 1, 7, 7, 0)) == share
+
+
+@needs_tools
+def test_a_launch_ends_with_its_last_store(tmp_path) -> None:
+    path = tmp_path / "k.ptx"
+    path.write_text(HEAD + "st.global.u32 [%rd1], %r1;\nret;\n}\n")
+    case = abstim.load(path).kernel().launch(1, 1, [np.zeros(4), np.zeros(4)])
+    ways = [["perfect_instruction_cache=true", f"l2_request_cycles={n}"] for n in (200, 900)]
+    near, far = (abstim.run(case, "rtx3080", way).launches[0].cycles for way in ways)
+    assert far - near == 700
+
+
+@needs_tools
+def test_what_is_written_goes_to_dram_early() -> None:
+    """All but a line a set of what a kernel writes, where the reference keeps as much as L2 holds."""
+    kept, early = (
+        abstim.run("transpose", "rtx3080", ["sm_count=8", f"l2_dirty_ways={ways}"]).launches[0].caches
+        for ways in (0, 1)
+    )
+    assert early["dram_writes"] > kept["dram_writes"] and early["dram_reads"] == kept["dram_reads"]
 
 
 @needs_tools
