@@ -60,13 +60,13 @@ def evict(gpu, n, k, time):
 
 @jit
 def write_back_early(gpu, n, first, time):
-    """Of a set in which too many lines wait to be written back, the one used longest ago goes to DRAM, and stays; not
-    if there is no room for it now."""
+    """Of a set in which too many lines that are written throughout wait to be written back, the one used longest ago
+    goes to DRAM, and stays; not if there is no room for it now. Parts of lines would waste bursts."""
     shared = gpu.shared
     m, l2 = shared.machine, shared.l2
     oldest, count = -1, 0
     for k in range(first, first + m.l2_ways):
-        if l2.line[k].dirty:
+        if l2.line[k].dirty == WHOLE_LINE:
             count += 1
             if oldest < 0 or l2.last_use[k] < l2.last_use[oldest]:
                 oldest = k

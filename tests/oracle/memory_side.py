@@ -282,10 +282,10 @@ class Slice:
         return True
 
     def _clean(self, written: Line, time: int) -> None:
-        """The oldest of too many lines that wait to be written back is written, if there is room; `written` is not."""
-        dirty = [line for line in self._set(written.number) if line.dirty]
+        """The oldest of too many lines written throughout goes to DRAM, if there is room; `written` is the youngest."""
+        dirty = [line for line in self._set(written.number) if len(line.dirty) == 4]
         if 0 < self.spec.l2_dirty_ways < len(dirty) and len(self.missing) < self.spec.l2_miss_queue:
-            oldest = min((line for line in dirty if line is not written), key=lambda line: line.used)
+            oldest = min(dirty, key=lambda line: (line is written, line.used))
             self.missing.append(Request(-1, -1, oldest.number, tuple(oldest.dirty), WRITE))
             self._occupy(len(oldest.dirty) * self.sector, time)
             oldest.dirty = set()
