@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from precharacterize.hoisting import hoisted
 from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.machine_code.instruction import MachineInstruction
 from precharacterize.machine_code.timed_blocks import machine_timed_blocks
+from precharacterize.operations import NONE, Operations, ptx_operations_of
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, ptx_rows, table_of_rows
 from precharacterize.table import LatencyTable
@@ -112,7 +114,9 @@ def _fallbacks(
         start = len(rows)
         rows += ptx_rows(order, table, program, pipeline, start)
         covers = [Cover(block.index, 0)]
-        blocks.append(TimedBlock(start, len(rows), block.index, covers=covers, accesses=accesses))
+        operations = reduce(Operations.plus, (ptx_operations_of(program.instructions[i]) for i in order), NONE)
+        made = TimedBlock(start, len(rows), block.index, covers=covers, accesses=accesses, operations={0: operations})
+        blocks.append(made)
     return rows, blocks
 
 

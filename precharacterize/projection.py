@@ -9,9 +9,11 @@ import numpy as np
 
 from functional.disk.machine_code import Native
 from functional.trace import Trace
+from precharacterize.operations import Operations
 from precharacterize.projection_walk import Given, Made, Rules, Scratch
 from precharacterize.timed_code import TimedCode
 
+_COUNTS = 7  # see Projected
 _RECORDS = 1 << 12  # of one warp instruction, several accesses made one
 _walk = Native("precharacterize.projection_walk", "walk")
 
@@ -19,13 +21,15 @@ _walk = Native("precharacterize.projection_walk", "walk")
 @dataclass(frozen=True)
 class Projected:
     """A trace of timed blocks, with counts over its warps: instructions timed, those of them that are machine code,
-    memory accesses of the PTX other than parameters, and those of them that a timed instruction makes."""
+    memory accesses of the PTX other than parameters, those of them that a timed instruction makes, and operations of
+    all threads."""
 
     trace: Trace
     instructions: int
     machine_instructions: int
     accesses: int
     matched_accesses: int
+    operations: Operations
 
 
 def project(trace: Trace, code: TimedCode) -> Projected:
@@ -33,7 +37,7 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     given = Given(*(np.ascontiguousarray(getattr(trace, name)) for name in Given._fields))
     rules = Rules(*(np.ascontiguousarray(getattr(code, name)) for name in Rules._fields))
     scratch, warps = _scratch(given, rules), len(trace.block_offsets) - 1
-    offsets, counts = np.zeros((warps + 1, 3), np.int64), np.zeros(4, np.int64)
+    offsets, counts = np.zeros((warps + 1, 3), np.int64), np.zeros(_COUNTS, np.int64)
     _walk(given, rules, scratch, _made(np.zeros(3, np.int64), counts), offsets, 0)
     offsets = np.cumsum(offsets, axis=0)
     counts[:] = 0
@@ -47,7 +51,9 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     }
     names = ("block_offsets", "record_offsets", "conflict_offsets")
     cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(names)}
-    return Projected(replace(trace, **streams, **cuts), *counts.tolist())
+    instructions, machine, accesses, matched, *operations = counts.tolist()
+    made_of = replace(trace, **streams, **cuts)
+    return Projected(made_of, instructions, machine, accesses, matched, Operations(*operations))
 
 
 def _made(sizes: np.ndarray, counts: np.ndarray) -> Made:

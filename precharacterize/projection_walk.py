@@ -13,7 +13,7 @@ from precharacterize.timed_code import Mode
 LOOK_AHEAD = 256  # events in which what a timed block covers is looked for
 PASSES, ONCE_A_LINE, ONE_PASS = int(Mode.PASSES), int(Mode.ONCE_A_LINE), int(Mode.ONE_PASS)
 LEADER, TIMES, MACHINE, ROWS = 0, 1, 2, 3  # columns of TimedCode.numbers
-INSTRUCTIONS, MACHINE_INSTRUCTIONS, ACCESSES, MATCHED = 0, 1, 2, 3  # of the counts
+INSTRUCTIONS, MACHINE_INSTRUCTIONS, ACCESSES, MATCHED, OPERATIONS = 0, 1, 2, 3, 4  # of the counts; three of the last
 NOWHERE = -1
 line_of, more_follow = jit(line_record.line_of), jit(line_record.more_follow)
 
@@ -39,6 +39,7 @@ class Rules(NamedTuple):
     streams: np.ndarray
     covers_at: np.ndarray
     covers: np.ndarray
+    operations: np.ndarray
     bits: np.ndarray
     rivals: np.ndarray
     numbers: np.ndarray
@@ -242,6 +243,27 @@ def write_records(given, rules, scratch, made, access, fill):
 
 
 @jit
+def popcount(mask):
+    """Threads of a mask."""
+    left, count = np.uint32(mask), 0
+    while left:
+        left &= left - np.uint32(1)
+        count += 1
+    return count
+
+
+@jit
+def count_operations(given, rules, scratch, made, n):
+    """Operations of a timed block's threads, those of each cover by the mask of its event."""
+    base = rules.covers_at[n]
+    for cover in range(base, rules.covers_at[n + 1]):
+        event = scratch.found[cover - base]
+        threads = popcount(given.masks[event]) if event != NOWHERE else 0
+        for kind in range(3):
+            made.counts[OPERATIONS + kind] += threads * rules.operations[cover, kind]
+
+
+@jit
 def emit(given, rules, scratch, made, n, e, fill):
     """Timed block `n` is executed at event `e`."""
     first = scratch.span[0]
@@ -251,6 +273,7 @@ def emit(given, rules, scratch, made, n, e, fill):
         scratch.found[cover - base] = event
         if event != NOWHERE:
             scratch.emitted[event - first] |= rules.bits[cover]
+    count_operations(given, rules, scratch, made, n)
     for access in range(rules.accesses_at[n], rules.accesses_at[n + 1]):
         if rules.accesses[access, 0] in (PASSES, ONE_PASS):
             write_passes(given, rules, scratch, made, access, fill)

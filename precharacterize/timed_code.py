@@ -18,6 +18,7 @@ import numpy as np
 
 from functional.program import Program
 from precharacterize.classify import Kind
+from precharacterize.operations import NONE, Operations
 from precharacterize.table import LatencyTable
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class TimedBlock:
     covers: list[Cover] = field(default_factory=list)
     rivals: list[int] = field(default_factory=list)  # timed blocks that hold the same code of the leader
     accesses: list[Access] = field(default_factory=list)  # of its memory rows, in order
+    operations: dict[int, Operations] = field(default_factory=dict)  # of a thread, by cover whose event has the mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,7 @@ class TimedCode:
     ]  # accesses with records, with bank passes; all but parameters; see `fallback`
     covers_at: Int32[np.ndarray, " timed_plus_1"]
     covers: Int32[np.ndarray, "cover 2"]  # PTX block, instance
+    operations: Int32[np.ndarray, "cover 3"]  # fp32, fp64, integer, of each thread of the event
     bits: UInt64[np.ndarray, " cover"]  # of the timed block, among those that cover the PTX block
     rivals: UInt64[np.ndarray, " timed"]
     numbers: Int32[np.ndarray, "timed 4"]  # leader, times, is it machine code, rows
@@ -135,6 +138,9 @@ def timed_code(
         streams=_streams(program, kinds, needed),
         covers_at=_cuts([b.covers for b in blocks]),
         covers=np.array([c for b in blocks for c in b.covers], np.int32).reshape(-1, 2),
+        operations=np.array(
+            [b.operations.get(k, NONE) for b in blocks for k in range(len(b.covers))], np.int32
+        ).reshape(-1, 3),
         bits=np.array([bits[n, c.block] for n, b in enumerate(blocks) for c in b.covers], np.uint64),
         rivals=np.array([sum({bits.get((r, b.leader), 0) for r in b.rivals}) for b in blocks], np.uint64),
         numbers=np.array([(b.leader, b.times, b.machine, b.stop - b.start) for b in blocks], np.int32).reshape(-1, 4),

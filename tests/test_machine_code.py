@@ -25,8 +25,9 @@ from precharacterize.build_timed import assembly_of, build_timed_code, decode, e
 from precharacterize.hoisting import hoisted, is_dropped
 from precharacterize.machine_code import assemble
 from precharacterize.machine_code.assemble import Assembly, assembled_for
-from precharacterize.machine_code.instruction import control_fields
+from precharacterize.machine_code.instruction import MachineInstruction, control_fields
 from precharacterize.machine_code.listing import functions_of
+from precharacterize.machine_code.timing_classes import tensor_share
 from precharacterize.machine_code.tools import find_tools
 from precharacterize.projection import project
 from precharacterize.timed_code import consumes
@@ -223,6 +224,98 @@ def test_machine_code_makes_every_access(name: str) -> None:
         assert found.matched_accesses == found.accesses
         touched = {int(line_of(r)) for r in trace.records if line_of(r) < PARAM_WINDOW_LINE and sectors_of(r)}
         assert touched == {int(line_of(r)) for r in found.trace.records if sectors_of(r)}
+
+
+OPERATIONS = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+.reg .pred %p<3>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .f64 %d<9>; .reg .b64 %rd<9>;
+ld.param.u64 %rd1, [p];
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %rd2, %r1, 8;
+add.s64 %rd3, %rd1, %rd2;
+ld.global.f32 %f1, [%rd3];
+fma.rn.f32 %f2, %f1, %f1, %f1;
+mul.f32 %f3, %f2, %f1;
+st.global.f32 [%rd3], %f3;
+setp.gt.u32 %p1, %r1, 4;
+@%p1 bra DONE;
+ld.global.f64 %d1, [%rd3+2048];
+fma.rn.f64 %d2, %d1, %d1, %d1;
+st.global.f64 [%rd3+2048], %d2;
+DONE:
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize("tools", [pytest.param(True, marks=needs_tools), False])
+def test_operations_are_those_of_the_threads_that_execute_them(tools, tmp_path, monkeypatch) -> None:
+    """64 threads do three fp32 operations each, five of them two fp64 ones, whether as a branch or under a guard."""
+    if not tools:
+        monkeypatch.setattr(assemble, "find_tools", lambda: None)
+    path = tmp_path / "k.ptx"
+    path.write_text(OPERATIONS)
+    (launch,) = abstim.run(abstim.load(path).kernel().launch(1, 64, [np.ones(512)]), gpu=GPU).launches
+    assert launch.machine_code_share == tools
+    assert launch.operations["fp32"] == 3 * 64 and launch.operations["fp64"] == 2 * 5
+    assert 2 * 64 <= launch.operations["integer"] <= 8 * 64
+
+
+@needs_tools
+def test_what_accesses_are_taken_from_is_kept(monkeypatch) -> None:
+    """However few events a timed block may cover beside those."""
+    monkeypatch.setattr("precharacterize.machine_code.timed_blocks.MOST_COVERING", 1)
+    session = open_session("matmul_tiled")
+    program = session.launch(0).program
+    code = build_timed_code(program, GPU.pipeline, assembly_of(program, "sm_86"))
+    assert code.sources[:, 0].max() >= 1
+    for n, (first, end) in enumerate(zip(code.accesses_at, code.accesses_at[1:], strict=False)):
+        sources = code.sources[code.accesses[first, 1] : code.accesses[end - 1, 2], 0] if end > first else []
+        assert all(s < code.covers_at[n + 1] - code.covers_at[n] for s in sources)
+
+
+@needs_tools
+def test_parameters_come_from_a_line_of_their_own() -> None:
+    """The first instruction of a kernel that reads them, so that a cold SM waits once more; nothing else moves."""
+    program = open_session("nn_euclid").launch(0).program
+    code = timed_code_of(program, GPU.pipeline, "sm_86")
+    machine = code.table.pcs[code.table.block_start[len(program.blocks)] :]
+    line = GPU.pipeline.fetch_line_instructions
+    assert machine[0] % line == line - 1 and machine[0] - line > machine[1:].max()
+    assert (np.diff(np.sort(machine[1:])) >= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("opcode", "share"),
+    [("HMMA.16816.F32", 1), ("HMMA.1688.F32.BF16", 0.5), ("HMMA.1688.F32.TF32", 1), ("IMMA.16832.S8.S8", 1),
+     ("IMMA.16864.S4.S4", 1), ("DMMA.884", 2)],
+)  # fmt: skip
+def test_a_matrix_unit_is_held_for_products_times_bits(opcode: str, share: float) -> None:
+    """On an A100 (8 cycles of a sub-core) these are 1,024 products of fp16 a cycle an SM, and 64 of fp64."""
+    assert tensor_share(MachineInstruction(0, "", "", opcode, "", 0, 1, 7, 7, 0)) == share
+
+
+@needs_tools
+def test_a_launch_ends_with_its_last_store(tmp_path) -> None:
+    path = tmp_path / "k.ptx"
+    path.write_text(HEAD + "st.global.u32 [%rd1], %r1;\nret;\n}\n")
+    case = abstim.load(path).kernel().launch(1, 1, [np.zeros(4), np.zeros(4)])
+    ways = [["perfect_instruction_cache=true", f"l2_request_cycles={n}"] for n in (200, 900)]
+    near, far = (abstim.run(case, "rtx3080", way).launches[0].cycles for way in ways)
+    assert far - near == 700
+
+
+@needs_tools
+def test_what_is_written_goes_to_dram_early() -> None:
+    """All but a line a set of what a kernel writes, where the reference keeps as much as L2 holds."""
+    kept, early = (
+        abstim.run("transpose", "rtx3080", ["sm_count=8", f"l2_dirty_ways={ways}"]).launches[0].caches
+        for ways in (0, 1)
+    )
+    assert early["dram_writes"] > kept["dram_writes"] and early["dram_reads"] == kept["dram_reads"]
 
 
 @needs_tools

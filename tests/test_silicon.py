@@ -10,7 +10,16 @@ import pytest
 from abstim.cli import main
 from abstim.gpu.config import gpu_names, known_error_of, load_gpu
 from abstim.models import run
-from abstim.study.silicon import COLUMNS, MeasuredTime, TimedKernel, compare_times, read_measured_times, summarise
+from abstim.study.silicon import (
+    COLUMNS,
+    MeasuredTime,
+    TimedKernel,
+    compare_times,
+    operations_median,
+    plot,
+    read_measured_times,
+    summarise,
+)
 from functional.errors import InputError
 
 
@@ -47,6 +56,46 @@ def test_a_table_is_compared(tmp_path, capsys) -> None:
     assert ended.value.code == 0
     said = json.loads(capsys.readouterr().out)
     assert said["summaries"][0]["mean_error"] == pytest.approx(1)
+
+
+def test_a_recorded_launch_is_compared_by_its_number(tmp_path) -> None:
+    trace = tmp_path / "mine" / "recorded"
+    with pytest.raises(SystemExit):
+        main(["trace", "hotspot", "-o", str(trace)])
+    launches = run("hotspot", gpu="gtx480").launches
+    hertz = load_gpu("gtx480").spec.core_clock_hz
+    rows = [f"mine/recorded,gtx480,{hertz},all,1000,stencil,{n},1,,5" for n in (1, 0)]
+    path = tmp_path / "t.csv"
+    heads = ",".join([*COLUMNS, "launch", "fp32_operations", "fp64_operations", "integer_operations"])
+    path.write_text("\n".join([heads, *rows]))
+    found = list(compare_times(read_measured_times(path), tmp_path))
+    assert [k.predicted_ns for k in found] == pytest.approx([1e9 * launches[n].seconds for n in (1, 0)])
+    assert found[0].measured.operations == {"fp32": 1, "integer": 5} and found[0].operations_error is None
+    path.write_text(path.read_text().replace("stencil,1", "stencil,7"))
+    with pytest.raises(InputError, match="launch 7"):
+        list(compare_times(read_measured_times(path), tmp_path))
+
+
+def counted(measured: dict[str, float], made: dict[str, int]) -> TimedKernel:
+    return TimedKernel(MeasuredTime("k", "x", 1e9, "all", 10, "m", None, measured), 11, "PTX", 1.0, "k", made)
+
+
+def test_operations_are_compared_as_a_part_of_all() -> None:
+    found = [
+        counted({"fp32": 80, "integer": 20}, {"fp32": 80, "fp64": 0, "integer": 25}),
+        counted({"fp32": 100, "integer": 0.5}, {"fp32": 50, "fp64": 0, "integer": 4}),
+    ]
+    assert found[0].operations_error == pytest.approx(0.05) and found[1].operations_error == pytest.approx(53.5 / 100.5)
+    assert operations_median(found) == {"fp32": (0.25, 2), "integer": (0.25, 1)}
+    assert [(s.name, s.kernels) for s in summarise(found)][:2] == [("all", 2), ("operations within 10%", 1)]
+
+
+def test_a_scatter_plot_of_times(tmp_path) -> None:
+    plot([kernel(10, 11), kernel(20, 16), kernel(40, 40, kind="integer")], tmp_path / "times.svg")
+    text = (tmp_path / "times.svg").read_text()
+    assert "us, measured" in text and "memory" in text and "integer" in text
+    with pytest.raises(InputError, match=r"times\.xyz"):
+        plot([kernel(10, 11)], tmp_path / "times.xyz")
 
 
 @pytest.mark.parametrize(

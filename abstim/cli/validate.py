@@ -31,11 +31,13 @@ def validate(
     silicon: Annotated[
         Path | None,
         typer.Option(
-            metavar="CSV", help="Times measured on hardware: target, gpu, core_clock_hz, flush, time_ns, class."
+            metavar="CSV",
+            help="Times measured on hardware: target, gpu, core_clock_hz, flush, time_ns, class; where known, launch, "
+            "fp32_operations, fp64_operations, integer_operations.",
         ),
     ] = None,
     programs: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the launches.json of --silicon's targets lie.")
+        Path, typer.Option(metavar="DIR", help="Where --silicon's targets lie: launches.json, recorded traces.")
     ] = Path(),
     model: Model = "detailed",
     points: Annotated[
@@ -65,14 +67,14 @@ def validate(
     from abstim.study import validate as library
     from functional.errors import InputError
 
-    alone = {"reference": reference, "variant": variant, "group": group, "plot": plot, "flush": flush != "all"}
+    alone = {"reference": reference, "variant": variant, "group": group, "flush": flush != "all"}
     if points:
-        refuse_options("with --points", silicon=silicon, **alone)
+        refuse_options("with --points", silicon=silicon, plot=plot, **alone)
         _rank(benchmark or [], points, "analytic" if model == "detailed" else model, as_json)
         return
     if silicon is not None:
         refuse_options("with --silicon", benchmark=benchmark, model=model != "detailed", **alone)
-        _silicon(silicon, programs, as_json)
+        _silicon(silicon, programs, plot, as_json)
         return
     from abstim.show.tables import print_json, progress
 
@@ -97,30 +99,35 @@ def _why(skipped: list[str]) -> str:
     return f"; the first: {skipped[0]}" if skipped else ": the table has no row of this --flush"
 
 
-def _silicon(table: Path, programs: Path, as_json: bool) -> None:
+def _silicon(table: Path, programs: Path, plot: Path | None, as_json: bool) -> None:
     from abstim.show.tables import print_json, print_table, progress
     from abstim.study import silicon as library
 
     rows = library.read_measured_times(table)
     with progress(quiet=as_json) as report:
         found = list(library.compare_times(rows, programs, report))
+    if plot is not None:
+        library.plot(found, plot)
     if as_json:
         print_json(library.to_json(found))
         return
     lines = [
-        (k.measured.target, k.measured.kind, k.measured.gpu, f"{k.measured.time_ns / 1e3:.2f} us",
-         f"{k.predicted_ns / 1e3:.2f} us", f"{k.ratio:.3f}", f"{k.machine_code_share:.1%}")
+        (k.measured.name, k.measured.kind, k.measured.gpu, f"{k.measured.time_ns / 1e3:.2f} us",
+         f"{k.predicted_ns / 1e3:.2f} us", f"{k.ratio:.3f}", f"{k.machine_code_share:.1%}",
+         "-" if k.operations_error is None else f"{k.operations_error:.1%}")
         for k in found
     ]  # fmt: skip
-    heads = ("target", "class", "GPU", "measured", "predicted", "ratio", "from machine code")
+    heads = ("target", "class", "GPU", "measured", "predicted", "ratio", "machine code", "operations off")
     print_table("", heads, lines, left=3)
-    summaries = [
+    sums = [
         (s.name, s.kernels, f"{s.mean_error:.1%}", f"{s.median_error:.1%}", f"{s.error_90:.1%}", f"{s.bias:.3f}",
          "-" if s.rank_correlation is None else f"{s.rank_correlation:.3f}")
         for s in library.summarise(found)
     ]  # fmt: skip
-    heads = ("", "kernels", "mean error", "median", "90th percentile", "bias", "rank correlation")
-    print_table("Time on hardware", heads, summaries, left=1)
+    names = ("", "kernels", "mean error", "median", "90th percentile", "bias", "rank correlation")
+    print_table("Time on hardware", names, sums, left=1)
+    for kind, (error, count) in library.operations_median(found).items():
+        print(f"{kind} operations: median error {error:.2%} of {count} kernels")
 
 
 def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None:

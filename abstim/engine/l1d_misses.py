@@ -149,6 +149,7 @@ def store_below(c, line, sectors, place, time):
         access.l2_accesses += sectors_in(sectors)
         send_miss(c, line, sectors, WRITE, NOBODY, 0, time)
         finish(c, place, time, time)
+        c.sm.last_store = time
         return
     access.waiting += sectors_in(sectors) - 1
     access.l2_accesses += sectors_in(sectors)

@@ -59,6 +59,23 @@ def evict(gpu, n, k, time):
 
 
 @jit
+def write_back_early(gpu, n, first, time):
+    """Of a set in which too many lines that are written throughout wait to be written back, the one used longest ago
+    goes to DRAM, and stays; not if there is no room for it now. Parts of lines would waste bursts."""
+    shared = gpu.shared
+    m, l2 = shared.machine, shared.l2
+    oldest, count = -1, 0
+    for k in range(first, first + m.l2_ways):
+        if l2.line[k].dirty == WHOLE_LINE:
+            count += 1
+            if oldest < 0 or l2.last_use[k] < l2.last_use[oldest]:
+                oldest = k
+    if count > m.l2_dirty_ways and shared.slices.missing[n].count < m.l2_miss_queue:
+        evict(gpu, n, oldest, time)
+        l2.line[oldest].dirty = 0
+
+
+@jit
 def place_line(gpu, n, request, k, time):
     """The line asked for takes the way `k`."""
     l2 = gpu.shared.l2
@@ -122,6 +139,8 @@ def write(gpu, n, place, k, first, time):
     l2.line[k].dirty |= sector
     l2.line[k].valid |= sector
     use(l2, k)
+    if m.l2_dirty_ways:
+        write_back_early(gpu, n, first, time)
     take(shared.requests.rows, shared.slices.asking[n])
     reply(gpu, n, place)
     return True

@@ -66,7 +66,8 @@ MACHINE = record(
     "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
     "slice_spread", "l2_partitions",
-    "l2_sets", "l2_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2", "l2_turns",
+    "l2_sets", "l2_ways", "l2_dirty_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2",
+    "l2_turns",
     "dram_banks", "bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_requests",
     "dram_delay", "two_commands", "burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
@@ -121,7 +122,7 @@ SM = record(
     "code_place",  # of the instruction line looked up last, in L1I
     ("fenced", np.uint64),  # warp slots that wait until nothing of theirs is on its way
     "stamp",  # for least-recently-used
-    "last_exit",
+    "last_exit", "last_store",
     "last_dispatch",
     # sets of warp slots
     ("running", np.uint64),  # instructions left

@@ -166,6 +166,7 @@ class Spec:
     l2_slices_per_channel: int = _whole(1, 64)
     l2_sets: int = _whole(1, 1 << 16)
     l2_ways: int = _whole(1, 4096)
+    l2_dirty_ways: int = _whole(0, 4096)  # lines of a set, written throughout, that may wait to be written back; 0: all
     l2_mshrs: int = _whole(1, 1 << 16)
     l2_mshr_merges: int = _whole(1, 4096)
     l2_miss_queue: int = _whole(1, 4096)

@@ -98,6 +98,7 @@ def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[s
         "timed_instructions": projected.instructions,
         "timed_code": code.description,
         "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
+        "operations": projected.operations._asdict(),
         "matched_access_share": min(1.0, projected.matched_accesses / max(1, projected.accesses)),
     }
 

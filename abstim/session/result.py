@@ -78,6 +78,7 @@ class LaunchResult:
     timed_instructions: int = 0  # warp instructions of what was timed; 0: those of the PTX
     timed_code: str = "PTX"  # what was timed: the PTX, PTX with loads hoisted, machine code, and what made that
     machine_code_share: float = 0.0  # of the instructions timed
+    operations: dict[str, int] = field(default_factory=dict)  # of threads: fp32 (fma: 2), fp64, integer; {}: of PTX
     matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
 
 

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from math import exp, log
+from dataclasses import asdict, dataclass, field
+from math import exp, inf, log
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.progress import Progress, silent
+from abstim.study.scatter import scatter
 from functional.errors import InputError
 
+if TYPE_CHECKING:
+    from abstim.session.result import LaunchResult
+
 COLUMNS = ("target", "gpu", "core_clock_hz", "flush", "time_ns", "class")
+OPERATIONS = ("fp32", "fp64", "integer")  # optional columns, `_operations` behind each
+SAME_WORK = 0.1  # of the operations: a kernel that differs by more was another one, whatever its time
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
-    """A row: a target's launches took `time_ns` together on a GPU at a core clock, its caches flushed or not.
+    """A row: a launch of a target, or all of them together, took `time_ns` on a GPU at a core clock, its caches flushed
+    or not.
 
-    `target` is a suite benchmark, or the path of a `launches.json` in the user's folder.
+    `target` is a suite benchmark, or the path in the user's folder of a `launches.json` or of a recorded trace.
+    `operations` of all threads, by kind, where they were counted.
     """
 
     target: str
@@ -32,6 +40,13 @@ class MeasuredTime:
     flush: str
     time_ns: float
     kind: str  # the table's column "class"
+    launch: int | None = None  # number in the target; None: all launches
+    operations: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The target, and which of its launches."""
+        return self.target if self.launch is None else f"{self.target} {self.launch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +57,22 @@ class TimedKernel:
     predicted_ns: float
     timed_code: str
     machine_code_share: float
+    kernel: str = ""
+    operations: dict[str, int] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
         """Predicted over measured time."""
         return self.predicted_ns / self.measured.time_ns
+
+    @property
+    def operations_error(self) -> float | None:
+        """Differences of the three counts together, as a part of all that was measured; None where nothing was."""
+        measured = self.measured.operations
+        total = sum(measured.values())
+        if not total or not self.operations:
+            return None
+        return sum(abs(self.operations[kind] - count) for kind, count in measured.items()) / total
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +103,70 @@ def read_measured_times(path: Path) -> list[MeasuredTime]:
 
 
 def _row(row: dict[str, str], where: str) -> MeasuredTime:
-    try:
-        clock, time = float(row["core_clock_hz"]), float(row["time_ns"])
-    except (TypeError, ValueError):
-        raise InputError(f"{where}: core_clock_hz and time_ns must be numbers") from None
-    if not (0 < time < float("inf") and 0 < clock < float("inf")):
+    clock, time = (_number(row, column, where) for column in ("core_clock_hz", "time_ns"))
+    if not (time > 0 and clock > 0):
         raise InputError(f"{where}: core_clock_hz and time_ns must be above 0")
-    return MeasuredTime(row["target"], row["gpu"], clock, row["flush"], time, row["class"])
+    counted = {kind: f"{kind}_operations" for kind in OPERATIONS if row.get(f"{kind}_operations")}
+    operations = {kind: _number(row, column, where) for kind, column in counted.items()}
+    launch = row.get("launch") or None
+    if launch is not None and not launch.isdecimal():
+        raise InputError(f"{where}: launch = {launch!r} is not the number of a launch")
+    number = None if launch is None else int(launch)
+    return MeasuredTime(row["target"], row["gpu"], clock, row["flush"], time, row["class"], number, operations)
+
+
+def _number(row: dict[str, str], column: str, where: str) -> float:
+    try:
+        value = float(row[column])
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {column} must be a number") from None
+    if not 0 <= value < inf:
+        raise InputError(f"{where}: {column} must be a number, 0 or above")
+    return value
 
 
 def compare_times(rows: Sequence[MeasuredTime], programs: Path, progress: Progress = silent) -> Iterator[TimedKernel]:
-    """Each row, timed by the detailed engine. Raises InputError for a target or GPU that is not there."""
-    for number, row in enumerate(rows):
-        gpu = load_gpu(row.gpu, [f"core_clock_hz={row.core_clock_hz:.0f}"])
-        target = programs / row.target if row.target.endswith(".json") else row.target
-        result = run(str(target), gpu=gpu, flush=row.flush)
-        launches = result.launches
-        share = sum(x.machine_code_share * x.warp_instructions for x in launches)
-        share /= max(1, sum(x.warp_instructions for x in launches))
-        progress("time", number, len(rows))
-        yield TimedKernel(row, 1e9 * result.totals["seconds"], launches[0].timed_code, share)
+    """Each row, timed by the detailed engine; rows of one target on one GPU in one run. Raises InputError for a target
+    or GPU that is not there, and for a launch that the target has not."""
+    runs: dict[tuple[str, str, float, str], list[MeasuredTime]] = {}
+    for row in rows:
+        runs.setdefault((row.target, row.gpu, row.core_clock_hz, row.flush), []).append(row)
+    for number, ((target, gpu, clock, flush), own) in enumerate(runs.items()):
+        progress(f"time {target}", number, len(runs))
+        launches = run(_found(target, programs), load_gpu(gpu, [f"core_clock_hz={clock:.0f}"]), flush=flush).launches
+        yield from (_timed(row, launches) for row in own)
+    progress("time", len(runs), len(runs))
+
+
+def _found(target: str, programs: Path) -> str:
+    """A target of the user's folder, or a benchmark's name."""
+    path = programs / target
+    return str(path) if target.endswith(".json") or path.exists() else target
+
+
+def _timed(row: MeasuredTime, launches: Sequence[LaunchResult]) -> TimedKernel:
+    if row.launch is not None and row.launch >= len(launches):
+        raise InputError(f"{row.target}: the table has launch {row.launch}, the target {len(launches)} launches")
+    own = launches if row.launch is None else [launches[row.launch]]
+    share = sum(x.machine_code_share * x.warp_instructions for x in own) / max(1, sum(x.warp_instructions for x in own))
+    operations = {kind: sum(x.operations[kind] for x in own) for kind in OPERATIONS if own[0].operations}
+    predicted_ns = 1e9 * sum(x.seconds for x in own)
+    kernels = ", ".join(dict.fromkeys(x.kernel for x in own))
+    return TimedKernel(row, predicted_ns, own[0].timed_code, share, kernels, operations)
 
 
 def summarise(found: Sequence[TimedKernel]) -> list[TimeErrors]:
-    """All of them, then by GPU, then by class."""
+    """All of them, those that did the operations measured, then by GPU, then by class."""
     groups: dict[str, list[TimedKernel]] = {"all": list(found)}
+    counted = [kernel for kernel in found if kernel.operations_error is not None]
+    if counted:
+        same = [kernel for kernel in counted if (kernel.operations_error or 0.0) <= SAME_WORK]
+        groups[f"operations within {SAME_WORK:.0%}"] = same
     for kernel in found:
         groups.setdefault(f"GPU {kernel.measured.gpu}", []).append(kernel)
     for kernel in found:
         groups.setdefault(f"class {kernel.measured.kind}", []).append(kernel)
-    return [_errors(name, kernels) for name, kernels in groups.items()]
+    return [_errors(name, kernels) for name, kernels in groups.items() if kernels]
 
 
 def _errors(name: str, kernels: Sequence[TimedKernel]) -> TimeErrors:
@@ -125,7 +185,34 @@ def _rank_correlation(kernels: Sequence[TimedKernel]) -> float | None:
     return float(spearmanr([k.measured.time_ns for k in kernels], [k.predicted_ns for k in kernels])[0])
 
 
+def operations_median(found: Sequence[TimedKernel]) -> dict[str, tuple[float, int]]:
+    """By kind of operation: the median error of the counts, and of how many kernels, those that have at least a
+    hundredth of their operations of that kind."""
+    errors: dict[str, list[float]] = {kind: [] for kind in OPERATIONS}
+    for kernel in found:
+        total = sum(kernel.measured.operations.values())
+        for kind, count in kernel.measured.operations.items():
+            if kernel.operations and count > 0.01 * total:
+                errors[kind].append(abs(kernel.operations[kind] / count - 1))
+    return {kind: (float(np.median(own)), len(own)) for kind, own in errors.items() if own}
+
+
+def plot(found: Sequence[TimedKernel], path: Path) -> None:
+    """Predicted against measured time in us, a point a row, a colour a class."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for kernel in found:
+        points.setdefault(kernel.measured.kind, []).append((kernel.measured.time_ns / 1e3, kernel.predicted_ns / 1e3))
+    scatter(points, path, "us, measured", "us, abstim")
+
+
 def to_json(found: Sequence[TimedKernel]) -> dict[str, Any]:
     """Everything, as what `json.dumps` takes."""
-    kernels = [asdict(k.measured) | {"predicted_ns": k.predicted_ns, "ratio": k.ratio} for k in found]
-    return {"kind": "silicon", "kernels": kernels, "summaries": [asdict(s) for s in summarise(found)]}
+    kernels = [
+        asdict(k.measured)
+        | {"kernel": k.kernel, "predicted_ns": k.predicted_ns, "ratio": k.ratio, "predicted_operations": k.operations}
+        | {"operations_error": k.operations_error}
+        for k in found
+    ]
+    medians = {kind: {"median": error, "kernels": n} for kind, (error, n) in operations_median(found).items()}
+    summaries = [asdict(s) for s in summarise(found)]
+    return {"kind": "silicon", "kernels": kernels, "summaries": summaries, "operations_errors": medians}

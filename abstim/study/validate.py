@@ -14,6 +14,7 @@ from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.session import open_session
 from abstim.study.relative import median_miss_errors, relative_accuracy
+from abstim.study.scatter import scatter
 from functional.errors import InputError
 
 COLUMNS = ("benchmark", "launch", "variant", "cycles")
@@ -240,27 +241,7 @@ def _compare(entry: Measured, result: Any) -> Comparison:
 
 def plot(validation: Validation, path: Path, measured_by: str = "reference") -> None:
     """Predicted cycles against those of `measured_by`, a point a benchmark and variant; the file's suffix says how."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    # text as text and nothing random or dated: the same validation gives the same small file
-    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "abstim"})
-    figure, axes = pyplot.subplots(figsize=(6.5, 6))
-    for variant in dict.fromkeys(c.variant for c in validation.comparisons):
-        points = [(c.measured_cycles, c.predicted_cycles) for c in validation.comparisons if c.variant == variant]
-        measured, predicted = zip(*points, strict=True)
-        axes.scatter(measured, predicted, s=14, alpha=0.7, label=variant)
-    cycles = [v for c in validation.comparisons for v in (c.measured_cycles, c.predicted_cycles)]
-    ends = [min(cycles, default=1) / 1.5, max(cycles, default=10) * 1.5]
-    axes.plot(ends, ends, color="black", linewidth=0.8, zorder=0)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=f"cycles, {measured_by}", ylabel="cycles, abstim")
-    axes.legend()
-    axes.set_aspect("equal")
-    try:
-        figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot write the plot: {error}") from None
-    finally:
-        pyplot.close(figure)
+    points: dict[str, list[tuple[float, float]]] = {}
+    for c in validation.comparisons:
+        points.setdefault(c.variant, []).append((c.measured_cycles, c.predicted_cycles))
+    scatter(points, path, f"cycles, {measured_by}", "cycles, abstim")

@@ -10,13 +10,16 @@ from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
 from precharacterize.machine_code.matching import Matching
-from precharacterize.machine_code.timing_classes import access_bytes, kind_of, latency_class
+from precharacterize.machine_code.timing_classes import access_bytes, kind_of, latency_class, tensor_share
+from precharacterize.operations import NONE, Operations, operations_of
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
 from precharacterize.table import SCOREBOARDS
 from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
 
 INSTRUCTION_BYTES = 16
+CONSTANT_LINE_BYTES = 256  # of the first, which a kernel without parameters reads too, no more is said than of its code
+MOST_LINE_INSTRUCTIONS = 4096  # of the instruction cache
 
 
 def machine_timed_blocks(
@@ -41,11 +44,15 @@ def machine_timed_blocks(
         ]
         for k, row in enumerate(made):
             row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
+        if not rows and _reads_parameters(block):
+            made[0].pc = _constant_pc(first_row + len(code))
         rows += made
         accesses = [row.access for row in made if row.access is not None]
-        timed.append(
-            TimedBlock(start, first_row + len(rows), block.leader, block.times, True, covers, block.rivals, accesses)
+        made_of = TimedBlock(
+            start, first_row + len(rows), block.leader, block.times, True, covers, block.rivals, accesses
         )
+        made_of.operations = _operations(block, program, covers)
+        timed.append(made_of)
     return rows, timed
 
 
@@ -54,11 +61,35 @@ def _source_kind(block: MachineBlock, k: int, found: dict[int, Access], kinds: S
 
 
 def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> None:
-    """Every PTX block of which it has code, and every round of its leader."""
+    """Every PTX block of which it has code, and every round of its leader; those that accesses are taken from are
+    there already, and stay, however many."""
+    most = max(MOST_COVERING, len(covers))
     for number in dict.fromkeys(program.block_of(i) for i in block.held):
         covers += [] if any(c.block == number for c in covers) else [Cover(number, 0)]
     covers += [c for c in (Cover(block.leader, n) for n in range(block.times)) if block.leader >= 0 and c not in covers]
-    del covers[MOST_COVERING:]
+    del covers[most:]
+
+
+def _reads_parameters(block: MachineBlock) -> bool:
+    """Does it read bank 0 of constants, in which parameters lie, behind its first line?"""
+    found = (re.search(r"c\[0x0\]\[(?:\w+\+)?0x([0-9a-f]+)\]", i.operands) for i in block.code)
+    return any(int(offset[1], 16) >= CONSTANT_LINE_BYTES for offset in found if offset)
+
+
+def _constant_pc(end: int) -> int:
+    """The place of a kernel's first instruction if parameters are to come before the rest: the last one of a line of
+    its own, behind all code. Constants come through the cache that holds instructions (Jia et al., 2018, section 3)."""
+    return (end // MOST_LINE_INSTRUCTIONS + 2) * MOST_LINE_INSTRUCTIONS - 1
+
+
+def _operations(block: MachineBlock, program: Program, covers: Sequence[Cover]) -> dict[int, Operations]:
+    """By cover: a guarded instruction is executed by the threads that went through the PTX block it is from."""
+    found: dict[int, Operations] = {}
+    for instruction, ptx in zip(block.code, block.ptx, strict=True):
+        owner = Cover(program.block_of(ptx), 0) if instruction.guard and ptx >= 0 else None
+        cover = covers.index(owner) if owner in covers else 0
+        found[cover] = found.get(cover, NONE).plus(operations_of(instruction))
+    return found
 
 
 def _row(
@@ -76,6 +107,8 @@ def _row(
     else:
         name = "convert" if kind == Kind.CONST_LOAD else latency_class(instruction)
         row = register_row(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
+        if name == "tensor":
+            row.initiation = max(1, round(row.initiation * tensor_share(instruction)))
     row.counted, row.stall = True, max(1, instruction.stall)
     row.waits = [registers + s for s in _waits(instruction)]
     row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]

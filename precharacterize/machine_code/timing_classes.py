@@ -29,6 +29,13 @@ _KIND = {
     "LDC": Kind.CONST_LOAD, "TEX": Kind.TEXTURE_LOAD, "TLD": Kind.TEXTURE_LOAD, "TXD": Kind.TEXTURE_LOAD,
     "BAR": Kind.BARRIER, "MEMBAR": Kind.FENCE, "EXIT": Kind.EXIT,
 }  # fmt: skip
+_SHAPES = {
+    "884": (8, 8, 4), "1684": (16, 8, 4), "1688": (16, 8, 8), "16816": (16, 8, 16), "8816": (8, 8, 16),
+    "8832": (8, 8, 32), "16832": (16, 8, 32), "16864": (16, 8, 64), "88128": (8, 8, 128), "168128": (16, 8, 128),
+    "168256": (16, 8, 256),
+}  # fmt: skip
+_BITS = {"TF32": 32, "S4": 4, "U4": 4}
+_MATRIX_BITS = {"IMMA": 8, "BMMA": 1, "DMMA": 256, "QMMA": 8}
 _WIDE = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 
 
@@ -39,6 +46,14 @@ def latency_class(instruction: MachineInstruction) -> str:
         return "control"
     found = _CLASS.get(name, "other")
     return "convert_fp64" if found == "convert" and "F64" in instruction.modifiers else found
+
+
+def tensor_share(instruction: MachineInstruction) -> float:
+    """How long a matrix instruction holds its unit, as a part of one of 16 x 8 x 16 of 16 bits: as its products and
+    their bits go. fp64 counts 256 bits: an A100 makes 64 of its products a cycle, of fp16 1,024 (white paper)."""
+    m, n, k = next((_SHAPES[x] for x in instruction.modifiers if x in _SHAPES), (16, 8, 16))
+    bits = next((_BITS[x] for x in instruction.modifiers if x in _BITS), _MATRIX_BITS.get(instruction.name, 16))
+    return m * n * k * bits / (16 * 8 * 16 * 16)
 
 
 def kind_of(instruction: MachineInstruction) -> Kind:

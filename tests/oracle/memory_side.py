@@ -277,8 +277,18 @@ class Slice:
                 return False
         line.valid.add(sector)
         line.dirty.add(sector)
+        self._clean(line, time)
         self._reply(request)
         return True
+
+    def _clean(self, written: Line, time: int) -> None:
+        """The oldest of too many lines written throughout goes to DRAM, if there is room; `written` is the youngest."""
+        dirty = [line for line in self._set(written.number) if len(line.dirty) == 4]
+        if 0 < self.spec.l2_dirty_ways < len(dirty) and len(self.missing) < self.spec.l2_miss_queue:
+            oldest = min(dirty, key=lambda line: (line is written, line.used))
+            self.missing.append(Request(-1, -1, oldest.number, tuple(oldest.dirty), WRITE))
+            self._occupy(len(oldest.dirty) * self.sector, time)
+            oldest.dirty = set()
 
     def _read(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
         if line is not None and sector in line.valid:
