@@ -15,7 +15,7 @@ import zstandard
 from abstim.application import call_messages
 from abstim.application.fat_binary import best_ptx, images
 from abstim.application.run_application import run_application
-from abstim.application.shim_library import RUNTIMES, library_folder
+from abstim.application.shim_library import RUNTIMES, driver_calls, library_folder
 from abstim.application.timed_launches import Selection
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
@@ -27,15 +27,27 @@ pytestmark = pytest.mark.skipif(not CAN, reason="needs Linux and a C compiler")
 PERFECT = ("perfect_memory=true",)
 
 
+def stub_of_the_driver(folder):
+    """What programs are linked with where there is no driver, as CUDA's toolkit has it: names alone."""
+    (folder / "stub.c").write_text("".join(f"int {name}(void) {{ return 999; }}\n" for name in sorted(driver_calls())))
+    stub = folder / "libcuda.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", str(folder / "stub.c"), "-Wl,-soname,libcuda.so.1", "-o", stub], check=True
+    )
+    return stub
+
+
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     """A program of a source of `data/applications`, linked with the shared runtime or with one of its own."""
     folder = tmp_path_factory.mktemp("programs")
 
-    def built(name, *options, static=False):
+    def built(name, *options, static=False, driver=False):
         program = folder / f"{name}{'_static' * static}{len(options)}"
         runtime = [str(SOURCES / "static_runtime.c"), "-Wno-all"]
         shared = [f"-L{library_folder(set(RUNTIMES))}", "-l:libcudart.so.13"]
+        if driver:
+            shared = [str(stub_of_the_driver(folder))]
         command = ["cc", "-O1", "-w", str(SOURCES / f"{name}.c"), "-o", str(program), *(runtime if static else shared)]
         subprocess.run([*command, *options], check=True)
         return str(program)
@@ -91,6 +103,35 @@ def test_a_call_that_is_missing_is_named(build, capfd):
     result = run(build("faults"), "import")
     assert result.status == 0 and "cudaImportExternalMemory, which is not there" in capfd.readouterr().err
     assert result.problems == {"the program calls cudaImportExternalMemory, which is not there": 1}
+
+
+def test_the_driver_api(build, capfd, tmp_path):
+    result = run(build("driver_api", driver=True), str(tmp_path / "kernels.ptx"))
+    said = capfd.readouterr()
+    assert "PASSED" in said.out and "device NVIDIA GeForce RTX 3070 (Ampere), 46 SMs" in said.out, said
+    assert [timed.launch.program.name for timed in result.launches] == ["scale", "scale", "calls"]
+    elapsed = float(said.out.split("elapsed ")[1].split()[0])
+    assert elapsed == pytest.approx(result.launches[0].results[0].seconds * 1e3, rel=1e-6)
+    assert "beyond" in said.err and "out of bounds" in said.err
+    # damaged PTX and 2^44 bytes are said; names that a module does not have are the program's own affair
+    assert len(result.problems) == 2 and "absent" not in said.err
+
+
+def test_a_driver_call_that_is_missing_is_named(build, capfd):
+    result = run(build("driver_api", driver=True), "nowhere", "missing")
+    assert result.status == 0
+    assert result.problems == {"the program calls cuTensorMapReplaceAddress, which is not there": 1}
+    capfd.readouterr()
+
+
+def test_a_library_that_is_not_there_is_named(build, tmp_path):
+    stub = tmp_path / "libnvrtc.so.13"
+    (tmp_path / "empty.c").write_text("int nvrtcVersion(void) { return 0; }\n")
+    subprocess.run(["cc", "-shared", str(tmp_path / "empty.c"), f"-Wl,-soname,{stub.name}", "-o", stub], check=True)
+    program = build("faults", "-Wl,--no-as-needed", str(stub))
+    stub.unlink()
+    with pytest.raises(InputError, match=r"faults\w* needs .* libnvrtc.so.13 .*pip install nvidia-cuda-nvrtc"):
+        run(program)
 
 
 def test_a_stripped_static_runtime_is_refused(build):

@@ -86,6 +86,15 @@ static int value_of(int number) {
     return 0;
 }
 
+const char *name_of_device(void) {
+    learn();
+    return device_name;
+}
+size_t bytes_of_device(void) {
+    learn();
+    return device_bytes;
+}
+
 PUBLIC Error cudaDeviceGetAttribute(int *value, int attribute, int device) {
     if (device) return failed(INVALID_DEVICE);
     *value = value_of(attribute);

@@ -116,6 +116,12 @@ Error failed(Error error) {
     return error;
 }
 
+Error swap_last_error(Error error) {
+    Error before = last_error;
+    last_error = error;
+    return before;
+}
+
 Error sticky(Error error) {
     if (error) lasting_error = error;
     return failed(error);
