@@ -46,7 +46,7 @@ class CudaError(Exception):
     """An answer with an error. `why`: said to the user, once, where it is abstim that cannot; "": the program's own."""
 
     def __init__(self, number: int, why: str = "", lasting: bool = False) -> None:
-        super().__init__(why)
+        super().__init__(why or f"CUDA error {number}")
         self.number, self.why, self.lasting = number, why, lasting
 
 
@@ -242,19 +242,27 @@ class CallServer:
     ) -> bytes:  # fmt: skip
         loaded, program = self._program(function)
         grid, block = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
-        self._check(program, grid, block, shared_bytes, bool(cooperative))
-        workspace = self._grid_workspace() if cooperative else 0
-        memory = loaded.memory(self.memory)
-        launch = Launch(program, grid, block, payload, shared_bytes, grid_workspace=workspace)
         try:
-            seconds = self.recorder.launch(launch, memory)
+            text = self.execute(loaded, program, grid, block, payload, shared_bytes, stream, bool(cooperative))
         except PtxError as error:
             raise CudaError(NOT_SUPPORTED, f"kernel '{program.name}' is not executed: {error}") from None
         except ExecutionError as error:
             note(f"abstim: {error}")
             raise CudaError(_fault(str(error)), lasting=True) from None
-        self.clock.kernel(stream, seconds)
-        return self._reply("launch", 0, payload=memory.printed.text().encode())
+        return self._reply("launch", 0, payload=text.encode())
+
+    def execute(
+        self, loaded: LoadedModule, program: Program, grid: Dim3, block: Dim3, parameters: bytes, shared_bytes: int,
+        stream: int, cooperative: bool,
+    ) -> str:  # fmt: skip
+        """Launch a kernel. Returns what it printed. Raises CudaError for what a GPU would refuse, and what the
+        executor raises."""
+        self._check(program, grid, block, shared_bytes, cooperative)
+        workspace = self._grid_workspace() if cooperative else 0
+        memory = loaded.memory(self.memory)
+        launch = Launch(program, grid, block, parameters, shared_bytes, grid_workspace=workspace)
+        self.clock.kernel(stream, self.recorder.launch(launch, memory))
+        return memory.printed.text()
 
     def _grid_workspace(self) -> int:
         """Where the blocks of a cooperative launch count who has come: two words, the first of them its size."""

@@ -19,7 +19,7 @@ from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.launch_stores import LaunchStores
 from abstim.application.loaded_modules import LoadedModules
 from abstim.application.program_case import ProgramCase
-from abstim.application.runtime_environment import runtime_environment
+from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed
 from abstim.models import known_error_of
@@ -30,8 +30,6 @@ from functional.memory import Memory
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
-
-SOCKET, MEMORY = "ABSTIM_APP_SOCKET", "ABSTIM_APP_MEMORY"  # environment variables: numbers of open files
 
 
 @dataclass(frozen=True)
@@ -96,15 +94,24 @@ def run_application(
         server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)
         environment = runtime_environment(path, scratch)
         status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
-        launches = timer.stop() if interrupted else timer.finish()
+        result = application_result(path.name, server, gpus, model, status, interrupted)
         if stores is not None:
             stores.finish(path.name)
-        seconds = 0.0 if interrupted else server.clock.settle() / PICOSECONDS
+    return result
+
+
+def application_result(
+    name: str, server: CallServer, gpus: Sequence[Gpu], model: str, status: int = 0, stopped: bool = False
+) -> ApplicationResult:
+    """What a server's program did. `stopped`: what is not timed yet is left out."""
+    timer = server.recorder.timer
+    launches = timer.stop() if stopped else timer.finish()
+    seconds = 0.0 if stopped else server.clock.settle() / PICOSECONDS
     busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
     names = tuple(gpu.name for gpu in gpus)
     return ApplicationResult(
-        path.name, names, status, tuple(launches), recorder.count, seconds, busy, server.problems, model,
-        tuple(known_error_of(model, gpu) for gpu in gpus), interrupted,
+        name, names, status, tuple(launches), server.recorder.count, seconds, busy, server.problems, model,
+        tuple(known_error_of(model, gpu) for gpu in gpus), stopped,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from abstim.application.elf_file import ElfFile
 from abstim.application.shim_library import RUNTIMES, driver_folder, library_folder, runtime_calls
 from functional.errors import InputError
 
+# Environment variables: numbers of open files
+SOCKET, MEMORY = "ABSTIM_APP_SOCKET", "ABSTIM_APP_MEMORY"
 FUNCTIONS = "ABSTIM_APP_FUNCTIONS"  # an environment variable: a file that says where a static runtime's functions are
 
 

@@ -98,6 +98,10 @@ class StreamClock:
         self._left.clear()
         return max([self._host, *self._ready.values()])
 
+    def seconds_since(self, picoseconds: int) -> float:
+        """From a moment until everything is done."""
+        return (self.settle() - picoseconds) / PICOSECONDS
+
     def _start(self, stream: int) -> int:
         """The earliest for what comes next in a stream."""
         if stream in self._independent:
