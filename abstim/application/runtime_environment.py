@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from abstim.application.elf_file import ElfFile
-from abstim.application.shim_library import RUNTIMES, driver_folder, library_folder, runtime_calls
+from abstim.application.shim_library import DRIVER, RUNTIMES, driver_folder, library_folder, runtime_calls
 from functional.errors import InputError
 
 # Environment variables: numbers of open files
@@ -67,6 +67,8 @@ def _static_functions(file: ElfFile) -> dict[str, int]:
         return {}
     known = runtime_calls()
     found = {name: address for name, address in file.functions() if name in known}
+    if "__cudaRegisterFatBinary" not in found and DRIVER in file.needed():
+        return {}  # linked by nvcc, but by the driver API alone
     if "__cudaRegisterFatBinary" not in found:
         raise InputError(
             "the program holds CUDA's runtime, but no symbol table to find it by: build it with `nvcc -cudart shared`, "
