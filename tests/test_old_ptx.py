@@ -1,4 +1,4 @@
-"""PTX as people and older compilers write it, which `ptxas` takes: both executors, parsed as a whole and by function."""
+"""PTX as people and older compilers write it, and `ptxas` takes: both executors, parsed as a whole and by function."""
 
 from __future__ import annotations
 
