@@ -19,6 +19,7 @@ from abstim.application.shim_library import RUNTIMES, driver_calls, library_fold
 from abstim.application.timed_launches import Selection
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
+from abstim.study.sample.application_sample import sample_application
 from functional.errors import InputError
 
 SOURCES = Path(__file__).parent / "data" / "applications"
@@ -97,6 +98,34 @@ def test_a_fault_lasts_and_is_told(build, capfd, static):
     assert "PASSED" in said.out and result.status == 0
     assert "out of bounds" in said.err and "beyond" in said.err
     assert not result.problems and not result.launches  # the program's own fault
+
+
+def test_a_sample_of_a_program(build, tmp_path, capfd):
+    """Everything is executed, launches that do the same are timed once, and the estimate is what all of them take."""
+    program, gpu = build("everything"), load_gpu("rtx3070", PERFECT)
+    whole = run(program)
+    result, samples = sample_application([program], [gpu], "pks", record=tmp_path / "traces")
+    assert result.executed == whole.executed and not result.launches and "PASSED" in capfd.readouterr().out
+    cycles = sum(timed.results[0].cycles for timed in whole.launches)
+    assert len(samples) == 1 and samples[0].estimate.total == pytest.approx(cycles, rel=0.02)
+    assert samples[0].estimate.detailed_fraction < 1
+    with pytest.raises(InputError, match="no_such"):
+        sample_application(["true"], [gpu], "no_such")
+
+
+def test_what_is_not_timed_is_not_held(monkeypatch):
+    """A launch that is left out is a stream that nobody keeps; traces that wait are bounded in bytes."""
+    from abstim.application.launch_recorder import LaunchRecorder
+
+    streamed = iter(range(3))
+
+    class Executor:
+        def stream(self, launch, memory, instruction_budget):
+            return streamed
+
+    launch = type("Launch", (), {"program": type("Program", (), {"name": "k"})})
+    recorder = LaunchRecorder(Executor(), None, None, Selection("other"), print, None, 1)
+    assert recorder.launch(launch, None).result() == 0.0 and next(streamed, None) is None and recorder.count == 1
 
 
 def test_a_call_that_is_missing_is_named(build, capfd):

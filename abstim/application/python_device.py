@@ -50,7 +50,7 @@ class PythonDevice:
         """From now on launches are timed on these GPUs. Raises InputError for what the model cannot do."""
         case = ProgramCase("python", Module("python", "", "", "", 64, (), {}), Memory(), (), modules=self.modules)
         timer = LaunchTimer(gpus, model, case)
-        recorder = LaunchRecorder(default_executor(), timer, selection, told, None, instruction_budget)
+        recorder = LaunchRecorder(default_executor(), case, timer, selection, told, None, instruction_budget)
         clock = StreamClock(gpus[0])
         if self.server is None:
             self.server = CallServer(self.memory, self.modules, clock, case, recorder)

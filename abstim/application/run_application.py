@@ -72,13 +72,15 @@ def run_application(
     selection: Selection = EVERYTHING,
     instruction_budget: int | None = None,
     record: Path | None = None,
+    timed: bool = True,
     told: Callable[[Timed], None] = lambda timed: None,
     output: int | None = None,
 ) -> ApplicationResult:
     """Run a program whose CUDA runtime is a shared library, and time its launches on GPUs.
 
     The first GPU is the one that the program sees: its properties, and the times of its events. `told` hears of each
-    launch when it is timed; `record`: a folder for the traces of launches that are timed; `output`: an open file that
+    launch when it is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`,
+    of those that are selected; `output`: an open file that
     takes the program's standard output. An interrupt ends the program and keeps what is done. Raises InputError for a
     program that cannot be run.
     """
@@ -88,9 +90,9 @@ def run_application(
         modules, memory = LoadedModules(scratch), DeviceMemory()
         nothing = Module(str(path), "", "", "", 64, (), {})
         case = ProgramCase(path.name, nothing, Memory(), (), modules=modules)
-        timer = LaunchTimer(gpus, model, case)
+        timer = LaunchTimer(gpus, model, case) if timed else None
         stores = None if record is None else LaunchStores(record, modules)
-        recorder = LaunchRecorder(default_executor(), timer, selection, told, stores, instruction_budget)
+        recorder = LaunchRecorder(default_executor(), case, timer, selection, told, stores, instruction_budget)
         server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)
         environment = runtime_environment(path, scratch)
         status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
@@ -105,7 +107,7 @@ def application_result(
 ) -> ApplicationResult:
     """What a server's program did. `stopped`: what is not timed yet is left out."""
     timer = server.recorder.timer
-    launches = timer.stop() if stopped else timer.finish()
+    launches = [] if timer is None else timer.stop() if stopped else timer.finish()
     seconds = 0.0 if stopped else server.clock.settle() / PICOSECONDS
     busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
     names = tuple(gpu.name for gpu in gpus)
