@@ -128,6 +128,11 @@ def test_what_is_not_timed_is_not_held(monkeypatch):
     assert recorder.launch(launch, None).result() == 0.0 and next(streamed, None) is None and recorder.count == 1
 
 
+def test_pinned_pages_and_memory_of_a_graph(build, capfd):
+    result = run(build("shared_pages"), selection=Selection("none"))
+    assert result.status == 0 and "PASSED" in capfd.readouterr().out and not result.problems
+
+
 def test_a_call_that_is_missing_is_named(build, capfd):
     result = run(build("faults"), "import")
     assert result.status == 0 and "cudaImportExternalMemory, which is not there" in capfd.readouterr().err

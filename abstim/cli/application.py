@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from abstim.application.timed_launches import Timed
     from abstim.study.sample import SampleResult
 
-_OURS = frozenset("--gpu --set --only --launches --record --instruction-budget --model --json --sample".split())
+_OURS = frozenset(
+    {"--gpu", "--set", "--only", "--launches", "--record", "--instruction-budget", "--model", "--json", "--sample"}
+)
 
 
 def app(
@@ -36,7 +38,7 @@ def app(
         str,
         typer.Option(
             metavar="METHOD",
-            help="Execute everything, and time only what this method of `abstim sample` chooses; default: its own.",
+            help="Execute everything, time only what this method of `abstim sample` chooses: pks, stem, ...",
         ),
     ] = "",
     instruction_budget: InstructionBudget = None,
@@ -66,7 +68,6 @@ def app(
     from abstim.application.timed_launches import Selection
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json
-    from abstim.study.sample.application_sample import sample_application
 
     _say_whose(command[1:])
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
@@ -77,6 +78,8 @@ def app(
     }  # fmt: skip
     sys.stdout.flush()
     if sample:
+        from abstim.study.sample.application_sample import sample_application
+
         result, samples = sample_application(command, gpus, sample, **options)
     else:
         with _progress(as_json) as told:

@@ -96,6 +96,8 @@ void connect_once(void);
 void lock(void);
 void unlock(void);
 int on_device(const void *address);
+int share_pages(void *host, void *device, size_t bytes);
+int unshare_pages(void *host, const void *device, size_t bytes);
 Error missing(const char *name);
 #define ASK(message, request, reply) \
     ask(MESSAGE_##message, &(request), sizeof(request), NULL, 0, &(reply), sizeof(reply))
