@@ -154,6 +154,9 @@ def check_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes:
 
 
 def _check_directives(program: Program, block: Dim3) -> None:
+    cluster = prod(program.directives.get("reqnctapercluster") or (1,))
+    if cluster > 1:
+        raise InputError(f"kernel '{program.name}' needs clusters of {cluster} thread blocks, which are not there")
     required = program.directives.get("reqntid")
     if required is not None and block != Dim3(*required[:3]):
         raise InputError(f"kernel '{program.name}' requires blocks of {Dim3(*required[:3])} (.reqntid), not {block}")
