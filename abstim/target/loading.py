@@ -176,7 +176,8 @@ def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar | Str
     where = f"argument '{text}' for {parameter.name}"
     if text.startswith("struct(") and text.endswith(")"):
         members = _split(text.removeprefix("struct(")[:-1])
-        return Struct(tuple(parse_argument(member, _MEMBER) for member in members))
+        given: list[Any] = [parse_argument(member, _MEMBER) for member in members]  # arrays become pointers in a launch
+        return Struct(tuple(given))
     if not separator:
         return _plain(text, parameter, where)
     if kind == "buf":

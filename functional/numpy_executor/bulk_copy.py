@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Step = Callable[["Frame"], None]
 UNIT_BYTES = 16  # addresses and sizes are multiples of it
-_FORMS = {
+_FORMS: dict[tuple[str, ...], tuple[str, str]] = {
     ("shared", "global", "mbarrier::complete_tx::bytes"): ("global", "shared"),
     ("global", "shared", "bulk_group"): ("shared", "global"),
 }

@@ -99,7 +99,7 @@ def update_barriers(
     where, initial = address_getter(slots, address, space), "init" in inst.modifiers
 
     def update(frame: Frame, lanes: np.ndarray | None, values: np.ndarray) -> tuple[np.ndarray, list]:
-        result = np.zeros((frame.count, 32), dtype)
+        result: np.ndarray = np.zeros((frame.count, 32), dtype)
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
             offsets = part.space.offsets(frame, inst, part.addresses, 8)
