@@ -18,6 +18,7 @@ _HOME = {
     "advise": "abstim.study.advice",
     "open_session": "abstim.session.session",
     "load": "abstim.target.loading",
+    "capture": "abstim.application.capture",
     "kernel_time": "abstim.gradient.kernel_time",
     "load_gpu": "abstim.gpu.config",
     "Gpu": "abstim.gpu.config",
@@ -26,8 +27,8 @@ _HOME = {
     "InputError": "functional.errors",
 }
 __all__ = [
-    "Gpu", "InputError", "LaunchResult", "RunResult", "advise", "counterfactual", "kernel_time", "load", "load_gpu",
-    "open_session", "run", "run_many",
+    "Gpu", "InputError", "LaunchResult", "RunResult", "advise", "capture", "counterfactual", "kernel_time", "load",
+    "load_gpu", "open_session", "run", "run_many",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MAX_BYTES = 1 << 40
 _MAX_ALIGNMENT_BYTES = 1 << 16  # of which ptxas makes gaps, and takes minutes
 _MAX_INITIALISED_BYTES = 1 << 28
+_MOST_VECTORS = 1 << 16
 
 
 def declare_variables(item: raw.RawVariable, scope: Scope) -> list[Variable]:
@@ -40,9 +41,6 @@ def declare_parameters(items: list[raw.RawVariable], scope: Scope) -> tuple[Para
     """Parameters with their offsets in the parameter block, entered into `scope`. Raises PtxError."""
     found, offset = [], 0
     for item in items:
-        name = item.declarators[0].name
-        if item.space == ".reg":
-            raise scope.source.fail(name, f"parameter '{name}' in a register is not supported; declare it .param")
         variable = declare_variables(item, scope)[0]
         offset = -(-offset // variable.align) * variable.align
         type_ = str(dict(item.qualifiers)["type"])[1:]
@@ -57,15 +55,31 @@ def declare_registers(item: raw.RawRegisters, scope: Scope) -> None:
     for name, count in item.names:
         if "type" not in qualifiers:
             raise scope.source.fail(name, f"expected a type such as .b32 before '{name}'")
-        if "vector" in qualifiers:
-            raise scope.source.fail(name, f"vector register '{name}' is not supported; declare each element")
         type_ = str(qualifiers["type"])[1:]
-        if count is not None:
+        if "vector" in qualifiers:
+            _declare_vectors(name, count, int(qualifiers["vector"][2:]), type_, scope)
+        elif count is not None:
             scope.ranges.append((str(name), raw.integer(count), type_))
         elif str(name) in scope.registers:
             raise scope.source.fail(name, f"register '{name}' is declared twice")
         else:
             scope.registers[str(name)] = Register(f"{name}{scope.suffix}", type_)
+
+
+_ELEMENTS = ("xr", "yg", "zb", "wa")  # the two names of each
+
+
+def _declare_vectors(name: Token, count: Token | None, lanes: int, type_: str, scope: Scope) -> None:
+    """Enter a vector register, or a range of them, and its elements. Raises PtxError."""
+    numbers = [""] if count is None else [str(k) for k in range(raw.integer(count))]
+    if lanes > len(_ELEMENTS) or len(numbers) > _MOST_VECTORS:
+        raise scope.source.fail(name, f"too many registers in '{name}'")
+    for whole in (f"{name}{number}" for number in numbers):
+        if whole in scope.vectors:
+            raise scope.source.fail(name, f"register '{whole}' is declared twice")
+        elements = [Register(f"{whole}.{names[0]}{scope.suffix}", type_) for names in _ELEMENTS[:lanes]]
+        scope.vectors[whole] = tuple(elements)
+        scope.registers |= {f"{whole}.{n}": e for e, names in zip(elements, _ELEMENTS, strict=False) for n in names}
 
 
 def _variable(item: raw.RawVariable, declarator: raw.RawDeclarator, scope: Scope) -> Variable:

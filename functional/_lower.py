@@ -13,11 +13,13 @@ from functional import _operands as operands
 from functional import _syntax as raw
 from functional._constants import MAX_NESTING
 from functional._declare import declare_parameters, declare_registers, declare_variables, is_static
+from functional._register_parameters import RegisterParameters
 from functional._scope import Scope, Source
 from functional.ir import Instruction, Kernel, Module, Operand, Register, Symbol, Variable
 
 # A modifier that names a state space as seen by one thread block or one function: the same space
-_SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
+# ... or by one cluster, which is one thread block here: launches with larger ones are refused (launch.py)
+_SPACE_ALIASES = {"shared::cta": "shared", "shared::cluster": "shared", "param::entry": "param", "param::func": "param"}
 _NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 
 
@@ -88,12 +90,15 @@ class _FunctionBuilder:
         self.branches: list[tuple[int, Scope, list[Token]]] = []  # (instruction, where its labels are seen, labels)
         self.registers: dict[Register, None] = {}
         self.variables: list[Variable] = []
+        self.passed, self.returned = RegisterParameters(), RegisterParameters()
         self.statics: list[Variable] = []  # declared inside, and the module's: `.global`, `.const`
 
     def build(self, pc_base: int) -> Kernel:
         function = self.function
-        parameters = declare_parameters(function.parameters, self.scope)
-        returns = declare_parameters(function.returns, self.scope)
+        parameters = declare_parameters(self.passed.in_memory(function.parameters, self.scope), self.scope)
+        for instruction in self.passed.loads(self.scope):
+            self._append(instruction)
+        returns = declare_parameters(self.returned.in_memory(function.returns, self.scope), self.scope)
         self._statements(function.statements or [], 0)
         for index, scope, labels in self.branches:
             self._resolve(index, tuple(scope.label(label) for label in labels))
@@ -139,10 +144,20 @@ class _FunctionBuilder:
         opcode, *rest = statement.opcode.split(".")
         modifiers = tuple(_SPACE_ALIASES.get(m, m) for m in rest)
         guard = None if statement.guard is None else operands.guard(statement.guard, self.scope)
-        index, line = len(self.instructions), statement.opcode.line or 1
-        instruction = Instruction(index, line, opcode, modifiers, (), (), guard)
+        line, after = statement.opcode.line or 1, list[Instruction]()
+        if opcode == "ret":
+            self._return(line)
+        if opcode == "call":
+            statement, before, after = self.passed.call(statement, self.scope, guard, self.variables)
+            for instruction in before:
+                self._append(instruction)
+        instruction = Instruction(len(self.instructions), line, opcode, modifiers, (), (), guard)
         lowered = {"bra": self._branch, "brx": self._branch, "call": self._call}.get(opcode, self._plain)
-        instruction = lowered(instruction, statement)
+        for made in (lowered(instruction, statement), *after):
+            self._append(made)
+
+    def _append(self, instruction: Instruction) -> None:
+        instruction, guard = replace(instruction, index=len(self.instructions)), instruction.guard
         self.instructions.append(instruction)
         for register in (*instruction.reads(), *instruction.writes(), *([guard.register] if guard else [])):
             self.registers.setdefault(register)
@@ -196,6 +211,10 @@ class _FunctionBuilder:
             callee=None if indirect else self.aliases.get(str(name), str(name)),
         )
 
+    def _return(self, line: int) -> None:
+        for instruction in self.returned.stores(self.scope, line):
+            self._append(instruction)
+
     def _end(self) -> None:
         """A body that can run off its end returns, as if a `ret` stood there."""
         count = len(self.instructions)
@@ -203,7 +222,8 @@ class _FunctionBuilder:
         ends = last is not None and last.guard is None and last.opcode in _NEVER_FALLS_THROUGH
         if not ends or any(count in (i.target, *i.targets) for i in self.instructions):
             line = last.line if last is not None else self.function.name.line or 1
-            self.instructions.append(Instruction(count, line, "ret", (), (), ()))
+            self._return(line)
+            self._append(Instruction(count, line, "ret", (), (), ()))
 
 
 def _label_name(token: Token) -> str:

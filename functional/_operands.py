@@ -90,12 +90,14 @@ def _name(token: Token, scope: Scope) -> Operand:
     found = scope.register(text) or scope.symbol(text)
     if found is not None:
         return found
+    if (elements := scope.vector(text)) is not None:
+        return Vector(elements)
     if _SPECIAL.fullmatch(text):
         return Special(text)
     if text == "_":
         raise scope.source.fail(token, "the sink '_' can only be a destination")
     if "." in text and scope.register(text.partition(".")[0]) is not None:
-        raise scope.source.fail(token, f"vector element '{text}' is not supported; use a register for each element")
+        raise scope.source.fail(token, f"'{text}' is no element of a vector")
     what = "register " if text[0] == "%" else ""
     raise scope.source.fail(token, f"{what}'{text}' is not declared")
 

@@ -43,6 +43,7 @@ class Scope:
     function: str = ""  # that the scope is in
     registers: dict[str, Register] = field(default_factory=dict)
     ranges: list[tuple[str, int, str]] = field(default_factory=list)  # `%r<9>`: prefix, count, type
+    vectors: dict[str, tuple[Register, ...]] = field(default_factory=dict)  # `.reg .v4 .f32 v`
     symbols: dict[str, Symbol] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)  # instruction index
     target_lists: dict[str, list[Token]] = field(default_factory=dict)
@@ -50,6 +51,10 @@ class Scope:
     def register(self, name: str) -> Register | None:
         """The register a name stands for here, or None."""
         return self._find(lambda scope: scope._own_register(name))
+
+    def vector(self, name: str) -> tuple[Register, ...] | None:
+        """The registers of the vector a name stands for here, or None."""
+        return self._find(lambda scope: scope.vectors.get(name))
 
     def symbol(self, name: str) -> Symbol | None:
         """The variable, parameter or function a name stands for here, or None."""

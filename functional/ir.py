@@ -208,6 +208,7 @@ class Module:
 TYPE_BYTES = {
     **{f"{k}{n}": n // 8 for k in "bus" for n in (8, 16, 32, 64)},
     **{"b128": 16, "f16": 2, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "f32": 4, "f64": 8},
+    **{"texref": 8, "surfref": 8, "samplerref": 8},  # names of what a host binds; no register holds them
     **{"u16x2": 4, "s16x2": 4, "e4m3x2": 2, "e5m2x2": 2},
 }
 SPACES = frozenset({"global", "shared", "local", "const", "param"})

@@ -68,7 +68,15 @@ class Scalar:
     value: int | float
 
 
-Argument = Pointer | Scalar | Texture | int | float | bytes | np.generic  # bytes: a structure passed by value
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A structure passed by value: its members one after the other, each aligned as C aligns it."""
+
+    members: tuple[Argument, ...]
+
+
+# bytes: a structure, laid out already
+Argument = Pointer | Scalar | Texture | Struct | int | float | bytes | np.generic
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,9 @@ def check_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes:
 
 
 def _check_directives(program: Program, block: Dim3) -> None:
+    cluster = prod(program.directives.get("reqnctapercluster") or (1,))
+    if cluster > 1:
+        raise InputError(f"kernel '{program.name}' needs clusters of {cluster} thread blocks, which are not there")
     required = program.directives.get("reqntid")
     if required is not None and block != Dim3(*required[:3]):
         raise InputError(f"kernel '{program.name}' requires blocks of {Dim3(*required[:3])} (.reqntid), not {block}")
@@ -187,6 +198,8 @@ def _encode(parameter: Parameter, argument: Argument, memory: Memory, where: str
             data = memory.texture_handle(argument).to_bytes(8, "little")
         case bytes():
             data = argument
+        case Struct(members=members):
+            data, _ = _encode_struct(members, memory, where)
         case Scalar(type=type_, value=value):
             data = encode_scalar(type_, value, where)
         case np.generic():
@@ -214,11 +227,40 @@ def _wrong_kind(parameter: Parameter, argument: Argument) -> str:
     return ""
 
 
+def _encode_struct(members: Sequence[Argument], memory: Memory, where: str) -> tuple[bytes, int]:
+    """Bytes of a structure, padded to its alignment, and that."""
+    data, alignment = bytearray(), 1
+    for position, member in enumerate(members):
+        piece, own = _encode_member(member, memory, f"{where}, member {position}")
+        data += bytes(-len(data) % own) + piece
+        alignment = max(alignment, own)
+    return bytes(data) + bytes(-len(data) % alignment), alignment
+
+
+def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes, int]:
+    match member:
+        case Struct(members=members):
+            return _encode_struct(members, memory, where)
+        case Pointer(buffer=name, offset=offset):
+            data = _address(name, offset, memory, where)
+        case Scalar(type=type_, value=value):
+            data = encode_scalar(type_, value, where)
+        case np.generic():
+            data = member.tobytes()
+        case _:
+            raise InputError(f"{where}: give a type, as {{'f32': 1.0}} or np.float32(1.0); a structure declares none")
+    return data, len(data)
+
+
 def _encode_pointer(parameter: Parameter, name: str, offset: int, memory: Memory, where: str) -> bytes:
+    if name in memory.buffers and (parameter.bytes != 8 or parameter.type.startswith("f")):
+        raise InputError(f"{where}: buffer '{name}' needs a 64-bit parameter")
+    return _address(name, offset, memory, where)
+
+
+def _address(name: str, offset: int, memory: Memory, where: str) -> bytes:
     if name not in memory.buffers:
         raise InputError(f"{where}: there is no buffer '{name}'")
-    if parameter.bytes != 8 or parameter.type.startswith("f"):
-        raise InputError(f"{where}: buffer '{name}' needs a 64-bit parameter")
     region = memory.buffers[name]
     if not 0 <= offset <= region.bytes:
         raise InputError(f"{where}: offset {offset} is outside buffer '{name}' of {region.bytes} bytes")

@@ -17,11 +17,12 @@ import numpy as np
 from functional.case import Case, Expected
 from functional.errors import InputError
 from functional.ir import Module
-from functional.launch import Argument, Launch, Pointer, Scalar, make_launch
+from functional.launch import Argument, Launch, Pointer, Scalar, Struct, encode_scalar, make_launch
 from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
 from functional.resources import MOST_REGISTERS
+from functional.symbols import say_unset_constants, set_symbol
 from functional.texture import Texture
 
 DTYPES = {
@@ -55,6 +56,7 @@ class _CaseEntry(msgspec.Struct, forbid_unknown_fields=True):
     ptx: str
     launches: list[_LaunchEntry]
     buffers: dict[str, _BufferEntry] = {}
+    symbols: dict[str, str | dict[str, int | float]] = {}  # a file, or one number: {"f32": 1.5}
 
 
 class _KernelEntry(msgspec.Struct):
@@ -80,7 +82,11 @@ def load_case(path: str | Path) -> Case:
     expected: dict[str, Expected] = {}
     for name, buffer in entry.buffers.items():
         _allocate(path, memory, expected, name, buffer)
+    for name, value in entry.symbols.items():
+        set_symbol(memory, name, _symbol(path, name, value), f"{path}: symbols")
     launches = _launches(path, entry.launches, _labels(folder, len(entry.launches)), module, memory)
+    for program in {launch.program.name: launch.program for launch in launches}.values():
+        say_unset_constants(program, entry.symbols)
     dtypes = {name: np.dtype(DTYPES[b.dtype]) for name, b in entry.buffers.items()}
     return Case(str(path), module, memory, launches, expected, dtypes, "", read_resources(folder / "resources.json"))
 
@@ -124,6 +130,16 @@ def _array(path: Path, name: str, file: str, dtype: np.dtype, key: str) -> np.nd
     return flat.view(dtype)
 
 
+def _symbol(path: Path, name: str, value: str | dict[str, int | float]) -> np.ndarray:
+    """What a variable is set to: a file's bytes, or one number."""
+    if isinstance(value, str):
+        return _array(path, name, value, np.dtype("u1"), "symbols")
+    if len(value) != 1:
+        raise InputError(f'{path}: symbols.{name}: expected a file, or one type with its value, like {{"f32": 1.5}}')
+    ((type_, number),) = value.items()
+    return np.frombuffer(encode_scalar(type_, number, f"{path}: symbols.{name}"), np.uint8)
+
+
 def _launches(
     path: Path, entries: list[_LaunchEntry], labels: list[str], module: Module, memory: Memory
 ) -> tuple[Launch, ...]:
@@ -144,7 +160,10 @@ def _launches(
 
 
 def _argument(where: str, position: int, entry: dict[str, Any], memory: Memory) -> Argument:
-    where = f"{where}: argument {position}"
+    return _argument_of(f"{where}: argument {position}", entry, memory)
+
+
+def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
     if "buf" in entry:
         _only_keys(where, entry, {"buf", "offset"})
         name, offset = entry["buf"], entry.get("offset", 0)
@@ -155,13 +174,26 @@ def _argument(where: str, position: int, entry: dict[str, Any], memory: Memory) 
         return Pointer(name, offset)
     if "texture" in entry:
         return _texture(where, entry)
+    if isinstance(entry.get("struct"), list) and len(entry) == 1:
+        members = [_member(where, member, memory) for member in entry["struct"]]
+        return Struct(tuple(members))
     if len(entry) != 1:
-        raise InputError(f"{where}: expected one of buf, {', '.join(SCALARS)}, texture, found {json.dumps(entry)}")
+        raise InputError(
+            f"{where}: expected one of buf, struct, {', '.join(SCALARS)}, texture, found {json.dumps(entry)}"
+        )
     _only_keys(where, entry, {"buf", *SCALARS})
     ((type_, value),) = entry.items()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{where}: the value of '{type_}' must be a number, found {json.dumps(value)}")
     return Scalar(type_, value)
+
+
+def _member(where: str, entry: Any, memory: Memory) -> Argument:
+    if not isinstance(entry, dict):
+        raise InputError(
+            f'{where}: a member of a structure is like {{"f32": 1.5}} or {{"buf": name}}, not {entry!r:.40}'
+        )
+    return _argument_of(where, entry, memory)
 
 
 def _texture(where: str, entry: dict[str, Any]) -> Texture:

@@ -50,7 +50,7 @@ def parse_bytes(data: bytes, path: str) -> Module:
 def text_of(data: bytes, path: str) -> str:
     """The text of a PTX file. Raises PtxError for bytes that are none."""
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").rstrip("\0")  # hosts hand over C strings
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise PtxError(path, line, f"byte 0x{data[error.start]:02x} is not text; is this a PTX file?") from None

@@ -20,6 +20,8 @@ _BRACE = re.compile(rf'{_COMMENTS}|"[^"\n]*"|[{{}}]')
 _FUNCTION = re.compile(r"\.(entry|func)\b(?:\s*\.attribute\s*\([^)]*\))*\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
 _SKIPPED = re.compile(rf'{_COMMENTS}|"[^"\n]*"|\.(?:loc|file)[ \t][^\n]*')
 _STATIC = re.compile(r"\.(?:global|const)\s+\.")
+# What is written with more instructions than stand there
+_REGISTER_PARAMETER = re.compile(r"[(,]\s*\.reg\b")
 # What may stand in front of an instruction, and the instruction's guard and opcode
 _STATEMENT = re.compile(r"(?:[\s{}]|[A-Za-z_$%][\w$]*\s*:(?!:))*(@\s*!?\s*[\w$%]+\s*)?([a-z]\w*)?")
 _LABEL_BEHIND = re.compile(r"[\w$]\s*:(?!:)")
@@ -55,14 +57,17 @@ class Index:
 def index(text: str) -> Index | None:
     """The functions of a PTX text in their order; None for a text that is not regular."""
     head = _HEAD.match(text)
-    if head is None:
+    if head is None or _REGISTER_PARAMETER.search(text):
         return None
     at, line, pc_base, found = head.end(), 1 + text.count("\n", 0, head.end()), 0, list[FunctionPlace]()
     while (sign := _sign(text, at)) is not None:
         stop = sign + 1
         if text[sign] == "{":
             stop = _closing(text, sign)
-            function = _FUNCTION.search(_SKIPPED.sub("", text[at:sign]))
+            declared = list(_FUNCTION.finditer(_SKIPPED.sub("", text[at:sign])))
+            if len(declared) > 1:  # a prototype that no semicolon ends
+                return None
+            function = declared[0] if declared else None
             count = None if function is None or not stop else _instructions(text[sign + 1 : stop - 1])
             if not stop or (function is not None and count is None):
                 return None

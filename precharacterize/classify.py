@@ -94,8 +94,8 @@ def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
-    if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by what it reads
-        return Kind.GLOBAL_LOAD
+    if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side
+        return Kind.GLOBAL_STORE if instruction.modifiers[1:3] == ("bulk", "global") else Kind.GLOBAL_LOAD
     if opcode in ("atom", "red", "mbarrier", "cp"):
         return Kind.SHARED_ATOMIC if space == "shared" else Kind.GLOBAL_ATOMIC
     if opcode == "tex":

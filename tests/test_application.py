@@ -15,10 +15,11 @@ import zstandard
 from abstim.application import call_messages
 from abstim.application.fat_binary import best_ptx, images
 from abstim.application.run_application import run_application
-from abstim.application.shim_library import RUNTIMES, library_folder
+from abstim.application.shim_library import RUNTIMES, driver_calls, library_folder
 from abstim.application.timed_launches import Selection
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
+from abstim.study.sample.application_sample import sample_application
 from functional.errors import InputError
 
 SOURCES = Path(__file__).parent / "data" / "applications"
@@ -27,15 +28,27 @@ pytestmark = pytest.mark.skipif(not CAN, reason="needs Linux and a C compiler")
 PERFECT = ("perfect_memory=true",)
 
 
+def stub_of_the_driver(folder):
+    """What programs are linked with where there is no driver, as CUDA's toolkit has it: names alone."""
+    (folder / "stub.c").write_text("".join(f"int {name}(void) {{ return 999; }}\n" for name in sorted(driver_calls())))
+    stub = folder / "libcuda.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", str(folder / "stub.c"), "-Wl,-soname,libcuda.so.1", "-o", stub], check=True
+    )
+    return stub
+
+
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     """A program of a source of `data/applications`, linked with the shared runtime or with one of its own."""
     folder = tmp_path_factory.mktemp("programs")
 
-    def built(name, *options, static=False):
+    def built(name, *options, static=False, driver=False):
         program = folder / f"{name}{'_static' * static}{len(options)}"
         runtime = [str(SOURCES / "static_runtime.c"), "-Wno-all"]
         shared = [f"-L{library_folder(set(RUNTIMES))}", "-l:libcudart.so.13"]
+        if driver:
+            shared = [str(stub_of_the_driver(folder))]
         command = ["cc", "-O1", "-w", str(SOURCES / f"{name}.c"), "-o", str(program), *(runtime if static else shared)]
         subprocess.run([*command, *options], check=True)
         return str(program)
@@ -87,10 +100,72 @@ def test_a_fault_lasts_and_is_told(build, capfd, static):
     assert not result.problems and not result.launches  # the program's own fault
 
 
+def test_a_sample_of_a_program(build, tmp_path, capfd):
+    """Everything is executed, launches that do the same are timed once, and the estimate is what all of them take."""
+    program, gpu = build("everything"), load_gpu("rtx3070", PERFECT)
+    whole = run(program)
+    result, samples = sample_application([program], [gpu], "pks", record=tmp_path / "traces")
+    assert result.executed == whole.executed and not result.launches and "PASSED" in capfd.readouterr().out
+    cycles = sum(timed.results[0].cycles for timed in whole.launches)
+    assert len(samples) == 1 and samples[0].estimate.total == pytest.approx(cycles, rel=0.02)
+    assert samples[0].estimate.detailed_fraction < 1
+    with pytest.raises(InputError, match="no_such"):
+        sample_application(["true"], [gpu], "no_such")
+
+
+def test_what_is_not_timed_is_not_held(monkeypatch):
+    """A launch that is left out is a stream that nobody keeps; traces that wait are bounded in bytes."""
+    from abstim.application.launch_recorder import LaunchRecorder
+
+    streamed = iter(range(3))
+
+    class Executor:
+        def stream(self, launch, memory, instruction_budget):
+            return streamed
+
+    launch = type("Launch", (), {"program": type("Program", (), {"name": "k"})})
+    recorder = LaunchRecorder(Executor(), None, None, Selection("other"), print, None, 1)
+    assert recorder.launch(launch, None).result() == 0.0 and next(streamed, None) is None and recorder.count == 1
+
+
+def test_pinned_pages_and_memory_of_a_graph(build, capfd):
+    result = run(build("shared_pages"), selection=Selection("none"))
+    assert result.status == 0 and "PASSED" in capfd.readouterr().out and not result.problems
+
+
 def test_a_call_that_is_missing_is_named(build, capfd):
     result = run(build("faults"), "import")
     assert result.status == 0 and "cudaImportExternalMemory, which is not there" in capfd.readouterr().err
     assert result.problems == {"the program calls cudaImportExternalMemory, which is not there": 1}
+
+
+def test_the_driver_api(build, capfd, tmp_path):
+    result = run(build("driver_api", driver=True), str(tmp_path / "kernels.ptx"))
+    said = capfd.readouterr()
+    assert "PASSED" in said.out and "device NVIDIA GeForce RTX 3070 (Ampere), 46 SMs" in said.out, said
+    assert [timed.launch.program.name for timed in result.launches] == ["scale", "scale", "calls"]
+    elapsed = float(said.out.split("elapsed ")[1].split()[0])
+    assert elapsed == pytest.approx(result.launches[0].results[0].seconds * 1e3, rel=1e-6)
+    assert "beyond" in said.err and "out of bounds" in said.err
+    # damaged PTX and 2^44 bytes are said; names that a module does not have are the program's own affair
+    assert len(result.problems) == 2 and "absent" not in said.err
+
+
+def test_a_driver_call_that_is_missing_is_named(build, capfd):
+    result = run(build("driver_api", driver=True), "nowhere", "missing")
+    assert result.status == 0
+    assert result.problems == {"the program calls cuTensorMapReplaceAddress, which is not there": 1}
+    capfd.readouterr()
+
+
+def test_a_library_that_is_not_there_is_named(build, tmp_path):
+    stub = tmp_path / "libnvrtc.so.13"
+    (tmp_path / "empty.c").write_text("int nvrtcVersion(void) { return 0; }\n")
+    subprocess.run(["cc", "-shared", str(tmp_path / "empty.c"), f"-Wl,-soname,{stub.name}", "-o", stub], check=True)
+    program = build("faults", "-Wl,--no-as-needed", str(stub))
+    stub.unlink()
+    with pytest.raises(InputError, match=r"faults\w* needs .* libnvrtc.so.13 .*pip install nvidia-cuda-nvrtc"):
+        run(program)
 
 
 def test_a_stripped_static_runtime_is_refused(build):

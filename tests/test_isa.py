@@ -362,12 +362,9 @@ REFUSED = [
     "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4,%f5,%f6,%f7,%f8}, {%r1,%r2}, {%r1,%r2}, "
     "{%f1,%f2,%f3,%f4,%f5,%f6,%f7,%f8};",
     "wgmma.fence.sync.aligned;", "multimem.red.relaxed.sys.global.add.u32 [%rd0], %r1;",
-    "cp.async.bulk.commit_group;", "barrier.cluster.arrive;",
-    "setmaxnreg.inc.sync.aligned.u32 24;",
     "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2}, {%r1,%r2}, "
     "{%f1,%f2,%f3,%f4}, %r1, 0;",
-    "add.f32x9 %r1, %r1, %r1;", "ld.shared::cluster.u32 %r1, [%r2];", "mbarrier.arrive.expect_tx.shared.b64 "
-                                                                      "%rd1, [%r2], 3;",
+    "add.f32x9 %r1, %r1, %r1;", "cp.async.bulk.prefetch.L2.global [%rd0], 16;", "barrier.cluster.sync;",
 ]  # fmt: skip
 
 

@@ -207,7 +207,7 @@ ERRORS = [
     (HEAD + OPEN + REGISTERS + '.pragma "nounroll;\n}', 7, "this string is not closed on its line"),
     (HEAD + OPEN + REGISTERS + "/* forever\n}", 7, "this comment is never closed"),
     (HEAD + OPEN + REGISTERS + "ret;\n", 7, "expected an instruction, a declaration or '}', found the end of the file"),
-    (HEAD + OPEN + REGISTERS + "mov.u32 %r1, %r2.x;\n}", 7, "vector element '%r2.x' is not supported"),
+    (HEAD + OPEN + REGISTERS + "mov.u32 %r1, %r2.x;\n}", 7, "'%r2.x' is no element of a vector"),
     (HEAD + OPEN + REGISTERS + "brx.idx %r1, ts;\n}", 7, "'ts' is not the label of a .branchtargets list"),
     (HEAD + OPEN + REGISTERS + "call nothing, ();\n}", 7, "function 'nothing' is not declared"),
     (HEAD + OPEN + REGISTERS + "mov.u64 %rd1, 99999999999999999999;\n}", 7, "does not fit in 64 bits"),
@@ -223,7 +223,7 @@ ERRORS = [
     (HEAD + ".global .u32 x = 1.5;\n", 4, "a floating-point value cannot initialise .u32"),
     (HEAD + ".global .align 3 .u32 x;\n", 4, "not a power of two"),
     (HEAD + ".global .pred x;\n", 4, "cannot be kept in memory"),
-    (HEAD + ".func f(.reg .b32 x) { ret; }\n", 4, "in a register is not supported"),
+    (HEAD + ".func f(.reg .pred x) { ret; }\n", 4, "of type .pred cannot be kept in memory"),
 ]
 
 

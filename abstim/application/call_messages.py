@@ -40,6 +40,7 @@ MESSAGES = (
     _message("device", "", "memory_bytes", "reply: name in 256 bytes, then number and value of every attribute, int32"),
     _message("module", "kind", "module", "a fat binary (kind 0) or PTX (kind 1)"),
     _message("part", "module part", ""),  # the part's functions and variables are the module's, too
+    _message("parse", "module", ""),
     _message("function", "module", "function", "its name; reply: offset and bytes of each parameter, uint32"),
     _message("variable", "module", "address bytes", "its name"),
     _message("allocate", "bytes kind", "address"),

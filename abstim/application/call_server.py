@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 
 # Numbers of CUDA's errors
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_SYMBOL, INVALID_FUNCTION = 1, 2, 9, 13, 98
-INVALID_IMAGE, INVALID_PTX, NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_FAILURE = 200, 218, 500, 700, 701, 719
+INVALID_IMAGE, NO_BINARY, INVALID_PTX, NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_FAILURE = (
+    200,
+    209,
+    218,
+    500,
+    700,
+    701,
+    719,
+)
 ASSERTED, MISALIGNED, COOPERATIVE_TOO_LARGE, NOT_SUPPORTED = 710, 716, 720, 801
 _WORKSPACE_BYTES = 8
 _KINDS = {0: "s", 1: "u", 2: "f"}
@@ -38,7 +46,7 @@ class CudaError(Exception):
     """An answer with an error. `why`: said to the user, once, where it is abstim that cannot; "": the program's own."""
 
     def __init__(self, number: int, why: str = "", lasting: bool = False) -> None:
-        super().__init__(why)
+        super().__init__(why or f"CUDA error {number}")
         self.number, self.why, self.lasting = number, why, lasting
 
 
@@ -109,9 +117,18 @@ class CallServer:
     def _part(self, module: int, part: int) -> None:
         self.modules.join(module, part)
 
+    def _parse(self, module: int) -> None:
+        try:
+            self.modules[module].module  # noqa: B018  parsed on first use
+        except PtxError as error:
+            raise CudaError(INVALID_PTX, f"the PTX of a module: {error}") from None
+        except InputError as error:
+            raise CudaError(NO_BINARY, str(error)) from None
+
     def _function(self, module: int, payload: bytes) -> bytes:
         loaded, name = self.modules[module], payload.decode(errors="replace")
         try:
+            self._look_up(loaded, name, loaded.module.kernels)
             program = loaded.program(name)
             loaded.memory(self.memory)
         except InputError as error:
@@ -123,7 +140,15 @@ class CallServer:
         return self._reply("function", len(self._functions), payload=layout)
 
     def _variable(self, module: int, payload: bytes) -> bytes:
-        return self._reply("variable", *self.modules[module].variable(payload.decode(errors="replace"), self.memory))
+        loaded, name = self.modules[module], payload.decode(errors="replace")
+        self._look_up(loaded, name, [variable.name for variable in loaded.module.variables])
+        return self._reply("variable", *loaded.variable(name, self.memory))
+
+    @staticmethod
+    def _look_up(loaded: LoadedModule, name: str, names: Container[str]) -> None:
+        """Raises CudaError for a name that is not in a module of PTX alone: a program may ask whether it is."""
+        if not loaded.machine_code and name not in names:
+            raise CudaError(NOT_FOUND)
 
     def _program(self, function: int) -> tuple[LoadedModule, Program]:
         if not 1 <= function <= len(self._functions):
@@ -217,19 +242,27 @@ class CallServer:
     ) -> bytes:  # fmt: skip
         loaded, program = self._program(function)
         grid, block = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
-        self._check(program, grid, block, shared_bytes, bool(cooperative))
-        workspace = self._grid_workspace() if cooperative else 0
-        memory = loaded.memory(self.memory)
-        launch = Launch(program, grid, block, payload, shared_bytes, grid_workspace=workspace)
         try:
-            seconds = self.recorder.launch(launch, memory)
+            text = self.execute(loaded, program, grid, block, payload, shared_bytes, stream, bool(cooperative))
         except PtxError as error:
             raise CudaError(NOT_SUPPORTED, f"kernel '{program.name}' is not executed: {error}") from None
         except ExecutionError as error:
             note(f"abstim: {error}")
             raise CudaError(_fault(str(error)), lasting=True) from None
-        self.clock.kernel(stream, seconds)
-        return self._reply("launch", 0, payload=memory.printed.text().encode())
+        return self._reply("launch", 0, payload=text.encode())
+
+    def execute(
+        self, loaded: LoadedModule, program: Program, grid: Dim3, block: Dim3, parameters: bytes, shared_bytes: int,
+        stream: int, cooperative: bool,
+    ) -> str:  # fmt: skip
+        """Launch a kernel. Returns what it printed. Raises CudaError for what a GPU would refuse, and what the
+        executor raises."""
+        self._check(program, grid, block, shared_bytes, cooperative)
+        workspace = self._grid_workspace() if cooperative else 0
+        memory = loaded.memory(self.memory)
+        launch = Launch(program, grid, block, parameters, shared_bytes, grid_workspace=workspace)
+        self.clock.kernel(stream, self.recorder.launch(launch, memory))
+        return memory.printed.text()
 
     def _grid_workspace(self) -> int:
         """Where the blocks of a cooperative launch count who has come: two words, the first of them its size."""

@@ -22,6 +22,7 @@ _HEADER = struct.Struct("<IHHQ")  # magic, version, bytes of the header, bytes o
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _PTX, _ELF = 1, 2
 _LZ4, _ZSTD = 0x2000, 0x8000
+_ELF_ABI_VERSION, _ELF_FLAGS = 8, 48  # bytes at which these stand
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,15 @@ def _decompressed(contents: bytes, flags: int, size: int) -> bytes:
             raise InputError("the program's PTX is compressed by LZ4: `pip install abstim[app]` reads it") from None
         return lz4.block.decompress(contents, uncompressed_size=size)
     return contents
+
+
+def plain_image(data: bytes) -> Image:
+    """PTX text, or an ELF file of machine code, that is in no fat binary."""
+    if data[:4] != b"\x7fELF" or len(data) < _ELF_FLAGS + 4:
+        return Image(True, 0, data)
+    (flags,) = struct.unpack_from("<I", data, _ELF_FLAGS)
+    architecture = flags >> 8 & 0xFF if data[_ELF_ABI_VERSION] >= 8 else flags & 0xFF
+    return Image(False, architecture, data)
 
 
 def best_ptx(found: list[Image]) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ class LaunchStores:
         self.folder, self._modules = folder, modules
         self._writers: dict[str, StoreWriter] = {}
 
-    def add(self, launch: Launch, registers: Registers, trace: Trace) -> None:
+    def add(self, launch: Launch, registers: Registers, chunks: Iterable[Trace]) -> None:
         """The next launch. Raises InputError for one of a program whose parts were compiled apart: a store has one
         PTX file."""
         digest = launch.program.digest
@@ -34,7 +35,12 @@ class LaunchStores:
             if len(module.texts) > 1:
                 raise InputError(f"kernel '{launch.program.name}': parts compiled apart (-rdc=true) cannot be recorded")
             self._writers[digest] = StoreWriter(self.folder / f"module-{len(self._writers) + 1}", module.module)
-        self._writers[digest].launch(launch, registers, [trace])
+        self._writers[digest].launch(launch, registers, chunks)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """One a module, in the order of their first launches."""
+        return tuple(writer.folder for writer in self._writers.values())
 
     def finish(self, name: str) -> None:
         """Make them whole; until then, nobody takes them for stores."""

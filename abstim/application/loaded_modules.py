@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from abstim.application.device_memory import DeviceMemory
-from abstim.application.fat_binary import Image, best_ptx, images, registers_of
+from abstim.application.fat_binary import Image, best_ptx, images, plain_image, registers_of
 from functional.errors import InputError
 from functional.ir import Kernel, Module, Variable
 from functional.lazy_module import open_bytes
@@ -99,7 +99,7 @@ class LoadedModules:
 
     def load(self, is_fat: bool, data: bytes) -> int:
         """A fat binary, or PTX. Raises InputError for a damaged one."""
-        found = list(images(data)) if is_fat else [Image(True, 0, data)]
+        found = list(images(data)) if is_fat else [plain_image(data)]
         text = best_ptx(found)
         machine_code = [image for image in found if not image.is_ptx]
         architecture = max((image.architecture for image in found if image.is_ptx), default=0)

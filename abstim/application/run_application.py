@@ -19,7 +19,7 @@ from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.launch_stores import LaunchStores
 from abstim.application.loaded_modules import LoadedModules
 from abstim.application.program_case import ProgramCase
-from abstim.application.runtime_environment import runtime_environment
+from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed
 from abstim.models import known_error_of
@@ -30,8 +30,6 @@ from functional.memory import Memory
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
-
-SOCKET, MEMORY = "ABSTIM_APP_SOCKET", "ABSTIM_APP_MEMORY"  # environment variables: numbers of open files
 
 
 @dataclass(frozen=True)
@@ -74,13 +72,15 @@ def run_application(
     selection: Selection = EVERYTHING,
     instruction_budget: int | None = None,
     record: Path | None = None,
+    timed: bool = True,
     told: Callable[[Timed], None] = lambda timed: None,
     output: int | None = None,
 ) -> ApplicationResult:
     """Run a program whose CUDA runtime is a shared library, and time its launches on GPUs.
 
     The first GPU is the one that the program sees: its properties, and the times of its events. `told` hears of each
-    launch when it is timed; `record`: a folder for the traces of launches that are timed; `output`: an open file that
+    launch when it is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`,
+    of those that are selected; `output`: an open file that
     takes the program's standard output. An interrupt ends the program and keeps what is done. Raises InputError for a
     program that cannot be run.
     """
@@ -90,21 +90,30 @@ def run_application(
         modules, memory = LoadedModules(scratch), DeviceMemory()
         nothing = Module(str(path), "", "", "", 64, (), {})
         case = ProgramCase(path.name, nothing, Memory(), (), modules=modules)
-        timer = LaunchTimer(gpus, model, case)
+        timer = LaunchTimer(gpus, model, case) if timed else None
         stores = None if record is None else LaunchStores(record, modules)
-        recorder = LaunchRecorder(default_executor(), timer, selection, told, stores, instruction_budget)
+        recorder = LaunchRecorder(default_executor(), case, timer, selection, told, stores, instruction_budget)
         server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)
         environment = runtime_environment(path, scratch)
         status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
-        launches = timer.stop() if interrupted else timer.finish()
+        result = application_result(path.name, server, gpus, model, status, interrupted)
         if stores is not None:
             stores.finish(path.name)
-        seconds = 0.0 if interrupted else server.clock.settle() / PICOSECONDS
+    return result
+
+
+def application_result(
+    name: str, server: CallServer, gpus: Sequence[Gpu], model: str, status: int = 0, stopped: bool = False
+) -> ApplicationResult:
+    """What a server's program did. `stopped`: what is not timed yet is left out."""
+    timer = server.recorder.timer
+    launches = [] if timer is None else timer.stop() if stopped else timer.finish()
+    seconds = 0.0 if stopped else server.clock.settle() / PICOSECONDS
     busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
     names = tuple(gpu.name for gpu in gpus)
     return ApplicationResult(
-        path.name, names, status, tuple(launches), recorder.count, seconds, busy, server.problems, model,
-        tuple(known_error_of(model, gpu) for gpu in gpus), interrupted,
+        name, names, status, tuple(launches), server.recorder.count, seconds, busy, server.problems, model,
+        tuple(known_error_of(model, gpu) for gpu in gpus), stopped,
     )  # fmt: skip
 
 

@@ -17,7 +17,10 @@ from functional.errors import InputError
 SOURCES = Path(__file__).parent / "shim"
 # File name of CUDA's runtime -> its major version, which decides how some structures are laid out
 RUNTIMES = {"libcudart.so.11.0": 11, "libcudart.so.12": 12, "libcudart.so.13": 13}
-_OPTIONS = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-pthread", "-ldl")
+DRIVER = "libcuda.so.1"
+_OPTIONS = (
+    "-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-pthread", "-ldl",
+)  # fmt: skip
 
 
 def compiler() -> tuple[str, ...]:
@@ -31,12 +34,18 @@ def compiler() -> tuple[str, ...]:
 
 def runtime_calls() -> frozenset[str]:
     """Names of all functions of CUDA's runtime, of every version known here."""
-    return frozenset((SOURCES / "calls.txt").read_text().split())
+    return frozenset((SOURCES / "runtime_calls.txt").read_text().split())
+
+
+def driver_calls() -> frozenset[str]:
+    """Names of all functions of the driver API, of every version known here."""
+    return frozenset((SOURCES / "driver_calls.txt").read_text().split())
 
 
 def missing_calls(defined: str) -> str:
-    """C source of every call of the runtime that no other source defines: each says that it is missing."""
-    names = [name for name in sorted(runtime_calls()) if f" {name}(" not in defined]
+    """C source of every call of either API that no other source defines: each says that it is missing."""
+    calls = sorted(runtime_calls() | driver_calls())
+    names = [name for name in calls if f" {name}(" not in defined and f"CALL({name}," not in defined]
     stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names]
     return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
 
@@ -45,14 +54,38 @@ def library_folder(wanted: set[str]) -> Path:
     """A folder with the libraries of these names, compiled if they are not there. Raises InputError if they cannot."""
     command = compiler()
     sources = sorted(SOURCES.glob("*.c"))
-    text = "\n".join(path.read_text() for path in (SOURCES / "shim.h", *sources))
-    calls = missing_calls(text.replace("**", " ").replace("*", " "))
-    parts = (text, calls, header(), repr(command), repr(_OPTIONS))
+    text = "\n".join(path.read_text() for path in sources)
+    calls = missing_calls(text.replace("**", " ").replace("*", " ").replace("_ASYNC(", "("))
+    headers = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
+    parts = (text, headers, calls, header(), repr(command), repr(_OPTIONS))
     folder = cache_dir("shim") / hashlib.sha256("\0".join(parts).encode()).hexdigest()
     for name in sorted(wanted & set(RUNTIMES)):
         if not (folder / name).is_file() or strangers(folder / name):
             _compile(command, sources, calls, folder, name)
     return folder
+
+
+def driver_folder(runtime: str) -> Path:
+    """A folder with `libcuda.so.1`. It is the runtime of this name, which has both APIs: a program that uses both has
+    one device. Raises InputError."""
+    shared = library_folder({runtime})
+    folder = shared / str(RUNTIMES[runtime])
+    if not (folder / DRIVER).is_file() or strangers(folder / DRIVER):
+        make_folder(folder)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            empty, made = Path(scratch) / "nothing.c", Path(scratch) / DRIVER
+            empty.write_text("")
+            needs = ("-Wl,--no-as-needed", str(shared / runtime), f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN/..")
+            _run([*compiler(), "-shared", "-fPIC", str(empty), *needs, "-o", str(made)], DRIVER)
+            made.replace(folder / DRIVER)
+    return folder
+
+
+def _run(command: list[str], name: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        raise InputError(f"the C compiler {command[0]} cannot make {name}: {first}")
 
 
 def _compile(command: tuple[str, ...], sources: list[Path], calls: str, folder: Path, name: str) -> None:
@@ -65,8 +98,5 @@ def _compile(command: tuple[str, ...], sources: list[Path], calls: str, folder: 
         options = [*_OPTIONS, f"-DRUNTIME={RUNTIMES[name]}", f"-I{made}", f"-I{SOURCES}", f"-Wl,-soname,{name}",
                    f"-Wl,--version-script={made / 'version.map'}"]  # fmt: skip
         files = [*map(str, sources), str(made / "missing.c")]
-        done = subprocess.run([*command, *options, *files, "-o", str(made / name)], capture_output=True, text=True)
-        if done.returncode:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-            raise InputError(f"the C compiler {command[0]} cannot make {name}: {first}")
+        _run([*command, *options, *files, "-o", str(made / name)], name)
         (made / name).replace(folder / name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from abstim.session.result import LaunchResult
     from functional.launch import Launch
 
-MOST_WAITING = 4  # launches whose traces are held until they are timed
+MOST_WAITING, MOST_WAITING_BYTES = 4, 1 << 30  # launches whose traces are held until they are timed
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class LaunchTimer:
         self._session = Session(case)
         self._pool = ThreadPoolExecutor(1)
         self._known: dict[str, tuple[LaunchResult, ...]] = {}
-        self._waiting: deque[Future[Timed]] = deque()
+        self._waiting: deque[tuple[Future[Timed], int]] = deque()
         self.done: list[Future[Timed]] = []
 
     def time(self, number: int, launch: Launch, trace: Trace, also: Callable[[Timed], Any]) -> Future[float]:
         """Begin to time a launch; the future has its seconds on the first GPU. `also` is told the result."""
-        while len(self._waiting) >= MOST_WAITING:
-            self._waiting.popleft().result()
+        while self._is_full(trace.nbytes):
+            self._waiting.popleft()[0].result()
         future: Future[Timed] = self._pool.submit(self._timed, number, launch, trace)
-        self._waiting.append(future)
+        self._waiting.append((future, trace.nbytes))
         self.done.append(future)
         seconds: Future[float] = Future()
 
@@ -80,6 +80,10 @@ class LaunchTimer:
 
         future.add_done_callback(told)
         return seconds
+
+    def _is_full(self, more_bytes: int) -> bool:
+        held = more_bytes + sum(size_bytes for _, size_bytes in self._waiting)
+        return bool(self._waiting) and (len(self._waiting) >= MOST_WAITING or held > MOST_WAITING_BYTES)
 
     def finish(self) -> list[Timed]:
         """All results, in order. Raises what timing raised."""

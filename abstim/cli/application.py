@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +15,11 @@ from abstim.cli.options import GpuNames, InstructionBudget, Json, Model, Overrid
 if TYPE_CHECKING:
     from abstim.application.run_application import ApplicationResult
     from abstim.application.timed_launches import Timed
+    from abstim.study.sample import SampleResult
 
-_OURS = frozenset({"--gpu", "--set", "--only", "--launches", "--record", "--instruction-budget", "--model", "--json"})
+_OURS = frozenset(
+    {"--gpu", "--set", "--only", "--launches", "--record", "--instruction-budget", "--model", "--json", "--sample"}
+)
 
 
 def app(
@@ -29,6 +34,13 @@ def app(
             metavar="DIR", help="Also keep the traces of these launches, for `abstim run` and `abstim sample`."
         ),
     ] = None,
+    sample: Annotated[
+        str,
+        typer.Option(
+            metavar="METHOD",
+            help="Execute everything, time only what this method of `abstim sample` chooses: pks, stem, ...",
+        ),
+    ] = "",
     instruction_budget: InstructionBudget = None,
     model: Model = "detailed",
     as_json: Json = False,
@@ -46,6 +58,8 @@ def app(
 
     `abstim app --only gemm --launches 10:20 ./train 3`
 
+    `abstim app --sample pks ./train 3`
+
     `abstim app --record traces ./train 3`, then `abstim sample traces/module-1`
     """
     import sys
@@ -58,16 +72,22 @@ def app(
     _say_whose(command[1:])
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
     first, after = _stretch(launches)
-    output = sys.stderr.fileno() if as_json else None
+    options: dict[str, Any] = {
+        "model": model, "selection": Selection(only, first, after), "instruction_budget": instruction_budget,
+        "record": record, "output": sys.stderr.fileno() if as_json else None,
+    }  # fmt: skip
     sys.stdout.flush()
-    result = run_application(
-        command, gpus, model=model, selection=Selection(only, first, after), instruction_budget=instruction_budget,
-        record=record, output=output,
-    )  # fmt: skip
-    if as_json:
-        print_json(result.to_json())
+    if sample:
+        from abstim.study.sample.application_sample import sample_application
+
+        result, samples = sample_application(command, gpus, sample, **options)
     else:
-        _print(result)
+        with _progress(as_json) as told:
+            result, samples = run_application(command, gpus, told=told, **options), None
+    if as_json:
+        print_json(result.to_json() | ({} if samples is None else {"samples": [s.to_json() for s in samples]}))
+    else:
+        _print(result, samples)
     raise typer.Exit(_status(result))
 
 
@@ -100,11 +120,27 @@ def _status(result: ApplicationResult) -> int:
     return result.status if result.status >= 0 else 128 - result.status
 
 
-def _print(result: ApplicationResult) -> None:
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
+    """A bar that says how many of the launches so far are timed, where somebody watches."""
+    from abstim.show.tables import progress
+
+    done = itertools.count(1)
+    with progress(quiet=quiet) as report:
+        yield lambda timed: report("launches timed", next(done), timed.number + 1)
+
+
+def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
     from textwrap import fill
 
+    from abstim.cli.sample import print_sample
     from abstim.show.tables import duration, print_table
 
+    if samples is not None:
+        for found in samples:
+            print_sample(found)
+        print(f"{result.executed:,} launches executed. They took no time in the program's own events.")
+        return
     for k, gpu in enumerate(result.gpus):
         groups: dict[str, list[Timed]] = {}
         for timed in result.launches:

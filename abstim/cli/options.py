@@ -32,7 +32,7 @@ Arguments = Annotated[
     typer.Option(
         metavar="ARG",
         help="One argument, in order: `5`, `0.5`, `u32:7`, `npy:data.npy`, `buf:f32:1024` (zeros), "
-        "`buf:f32:1024:random`; repeatable.",
+        "`buf:f32:1024:random`, `struct(f32:1,f32:2)`; repeatable.",
         rich_help_panel=_PTX,
     ),
 ]

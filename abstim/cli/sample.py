@@ -154,7 +154,7 @@ def sample(
             show: Callable[[Any], None] = _print_comparison
             found = _compare(opened, gpu, overrides, names, plot, options)
         else:
-            show = _print_sample
+            show = print_sample
             found = _sample(opened, gpu, overrides, names, known, options)
     print_json(found.to_json()) if as_json else show(found)
 
@@ -201,7 +201,8 @@ def _say_written(written: dict, as_json: bool) -> None:
     print("\n".join(written["files"]))
 
 
-def _print_sample(result: SampleResult) -> None:
+def print_sample(result: SampleResult) -> None:
+    """An estimate as tables: the interval, what it rests on, and how each part was found."""
     from textwrap import fill
 
     from abstim.show.parts import by_way

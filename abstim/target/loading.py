@@ -11,9 +11,10 @@ The same from a command line: `parse_argument` reads one `--arg`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,16 @@ import numpy as np
 from functional.case import Case
 from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Module, Parameter
-from functional.launch import Argument, Pointer, Scalar, make_launch
+from functional.launch import Argument, Pointer, Scalar, Struct, make_launch
 from functional.launches_json import DTYPES, SCALARS
 from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
 from functional.program import Program
+from functional.symbols import say_unset_constants, set_symbol
 
 _RANDOM_SEED = 2024
+_MEMBER = Parameter("a member", "", 0, 1, 0)  # of a structure, of which PTX declares no more than its bytes
 
 
 def load(path: str | Path) -> LoadedModule:
@@ -77,26 +80,22 @@ class LoadedKernel:
         block: int | Sequence[int],
         args: Sequence[Any] = (),
         dynamic_shared_bytes: int = 0,
+        symbols: Mapping[str, Any] = MappingProxyType({}),
     ) -> LaunchedKernel:
         """A case of one launch, for `abstim.run`.
 
         `args`, in the order of the kernel's parameters: an array (of numpy, or anything that `as_array` takes) becomes
         a buffer with a copy of its contents (the same array twice is one buffer); Python numbers take the parameter's
-        type; numpy scalars keep theirs.
+        type; numpy scalars keep theirs; a `Struct` may hold arrays and numpy scalars. `symbols`: what variables of the
+        module are set to, by name, as arrays or numpy scalars.
         Raises InputError for a missing, superfluous or ill-fitting argument, or a grid no GPU could launch.
         """
         memory = Memory(self.module.variables)
         buffers: dict[int, tuple[str, np.ndarray]] = {}  # id of the array -> its buffer
-        arguments: list[Argument] = []
-        for position, argument in enumerate(args):
-            array = as_array(argument)
-            if array is not None:
-                name, array = buffers.setdefault(id(argument), (f"arg{position}", array))
-                if name not in memory.buffers:
-                    _allocate(memory, name, array)
-                arguments.append(Pointer(name))
-            else:
-                arguments.append(argument)
+        for name, value in symbols.items():
+            set_symbol(memory, name, np.asarray(value))
+        say_unset_constants(self.program, symbols)
+        arguments = [_placed(argument, f"arg{position}", memory, buffers) for position, argument in enumerate(args)]
         launch = make_launch(self.program, grid, block, arguments, memory, dynamic_shared_bytes)
         arrays = {name: array for name, array in buffers.values()}
         dtypes = {name: array.dtype for name, array in arrays.items()}
@@ -104,7 +103,7 @@ class LoadedKernel:
             name=self.name, module=self.module, memory=memory, launches=(launch,), dtypes=dtypes, arrays=arrays
         )
 
-    def parse_arguments(self, texts: Sequence[str]) -> list[np.ndarray | Scalar]:
+    def parse_arguments(self, texts: Sequence[str]) -> list[np.ndarray | Scalar | Struct]:
         """The `--arg`s of a command line, one a parameter. Raises InputError if there are too many or too few."""
         if len(texts) != len(self.parameters):
             expected = ", ".join(f"{p.name} (.{p.type})" for p in self.parameters) or "none"
@@ -112,6 +111,20 @@ class LoadedKernel:
                 f"kernel '{self.name}' takes {len(self.parameters)} arguments, {len(texts)} were given: {expected}"
             )
         return [parse_argument(text, p) for text, p in zip(texts, self.parameters, strict=True)]
+
+
+def _placed(argument: Any, name: str, memory: Memory, buffers: dict[int, tuple[str, np.ndarray]]) -> Argument:
+    """An argument whose arrays are buffers."""
+    if isinstance(argument, Struct):
+        members = enumerate(argument.members)
+        return Struct(tuple(_placed(member, f"{name}_{k}", memory, buffers) for k, member in members))
+    array = as_array(argument)
+    if array is None:
+        return argument
+    name, array = buffers.setdefault(id(argument), (name, array))
+    if name not in memory.buffers:
+        _allocate(memory, name, array)
+    return Pointer(name)
 
 
 def as_array(argument: Any) -> np.ndarray | None:
@@ -151,15 +164,20 @@ class LaunchedKernel(Case):
         return memory
 
 
-def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar:
+def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar | Struct:
     """One `--arg`: an array (a buffer to be) or a scalar.
 
     `i32:5`, `f32:0.5` are scalars of that type; `5` and `0.5` take the parameter's type; `buf:f32:1024` is a buffer of
     1024 zeros, `buf:f32:1024:random` one of uniform values (floats from 0 to 1, integers below 1024, so that
-    they can be indices; from a fixed seed); `npy:x.npy` holds that file. Raises InputError for anything else.
+    they can be indices; from a fixed seed); `npy:x.npy` holds that file; `struct(f32:1,f32:2,buf:f32:16)` is a
+    structure of such members. Raises InputError for anything else.
     """
     kind, separator, rest = text.partition(":")
     where = f"argument '{text}' for {parameter.name}"
+    if text.startswith("struct(") and text.endswith(")"):
+        members = _split(text.removeprefix("struct(")[:-1])
+        given: list[Any] = [parse_argument(member, _MEMBER) for member in members]  # arrays become pointers in a launch
+        return Struct(tuple(given))
     if not separator:
         return _plain(text, parameter, where)
     if kind == "buf":
@@ -172,9 +190,23 @@ def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar:
     return Scalar(kind, _number(rest, kind.startswith("f"), where))
 
 
+def _split(text: str) -> list[str]:
+    """At commas that stand in no parentheses."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        if sign == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
+
+
 def _plain(text: str, parameter: Parameter, where: str) -> Scalar:
+    if parameter is _MEMBER:
+        raise InputError(f"{where}: a member needs its type, like f32:1.5")
     if parameter.bytes != TYPE_BYTES.get(parameter.type):
-        raise InputError(f"{where}: a structure of {parameter.bytes} bytes cannot be given as text")
+        raise InputError(f"{where}: a structure of {parameter.bytes} bytes is given as struct(f32:1,f32:2,...)")
     if parameter.type.startswith("b"):  # untyped: the number's form decides
         floating = re.fullmatch(r"[+-]?(0[xXbBoO]\w+|\d+)", text) is None
         return Scalar(f"{'f' if floating else 'i'}{8 * parameter.bytes}", _number(text, floating, where))

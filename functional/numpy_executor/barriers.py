@@ -11,7 +11,7 @@ from functional.numpy_executor.stack import DONE, WAITING, Stack
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine
 
-BARRIERS = 16  # a block
+BARRIERS, CLUSTER = 17, 16  # a block: 16 that have numbers, and that of its cluster
 NONE = -1
 
 

@@ -25,6 +25,7 @@ from functional.numpy_executor import (
 )
 from functional.numpy_executor.async_copy import async_copy_step, is_group
 from functional.numpy_executor.atomics import atomic_step
+from functional.numpy_executor.bulk_copy import bulk_copy_step, is_bulk
 from functional.numpy_executor.control import ENDS, Terminator, fall_through, terminator
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.ldmatrix import ldmatrix_step, stmatrix_step
@@ -51,9 +52,22 @@ _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
 }  # fmt: skip
 # One warp instruction each, without effect on what a data-race-free kernel computes
 _NO_EFFECT = frozenset(
-    {"membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "applypriority", "griddepcontrol"}
+    {
+        "membar",
+        "fence",
+        "prefetch",
+        "prefetchu",
+        "nanosleep",
+        "pmevent",
+        "discard",
+        "applypriority",
+        "griddepcontrol",
+        "setmaxnreg",
+    }
 )
-_BARRIER_STEPS = frozenset({"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait"})
+_BARRIER_STEPS = frozenset(
+    {"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx"}
+)
 
 
 @dataclass(frozen=True)
@@ -165,6 +179,8 @@ def _step(slots: Slots, inst: Instruction) -> Step | None:
         return moves.vector_move_step(slots, inst)
     if has_no_effect(inst):
         return _guard_only(slots, inst)
+    if inst.opcode == "cp" and is_bulk(inst):
+        return bulk_copy_step(slots, inst)
     if inst.opcode == "cp" and "mbarrier" not in inst.modifiers:
         return async_copy_step(slots, inst)
     if inst.opcode in ("cp", "mbarrier") and _BARRIER_STEPS & set(inst.modifiers):

@@ -13,10 +13,11 @@ _LANES = np.arange(32, dtype=np.uint32)[None, :]
 _BIT = np.uint32(1) << _LANES
 _MASKS = {"eq": _BIT, "lt": _BIT - 1, "le": (_BIT - 1) | _BIT, "gt": ~((_BIT - 1) | _BIT), "ge": ~(_BIT - 1)}
 _CONSTANTS = {"WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0, "%is_explicit_cluster": 0, "%cluster_ctarank": 0,
-              "%cluster_nctarank": 1}  # fmt: skip
+              "%cluster_nctarank": 1,
+              **{f"%cluster_ctaid.{x}": 0 for x in "xyz"}, **{f"%cluster_nctaid.{x}": 1 for x in "xyz"}}  # fmt: skip
 _WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
 CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
-_AXES = frozenset({"%tid", "%ntid", "%ctaid", "%nctaid"})
+_AXES = frozenset({"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid"})
 
 
 def special_type(name: str) -> str | None:
@@ -35,7 +36,7 @@ def special_type(name: str) -> str | None:
 def special_values(machine: Machine, name: str) -> np.ndarray:
     """The value of a special register other than the clocks, (1 | warp, 1 | 32)."""
     base, _, axis = name.partition(".")
-    if axis:
+    if axis and name not in _CONSTANTS:
         return _coordinate(machine, base, "xyz".index(axis))
     if name.startswith("%lanemask_"):
         return _MASKS[name[-2:]].astype(np.uint32)
@@ -57,10 +58,10 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
 
 def _coordinate(machine: Machine, base: str, axis: int) -> np.ndarray:
     extents = machine.launch.block if base in ("%tid", "%ntid") else machine.launch.grid
-    if base in ("%ntid", "%nctaid"):
+    if base in ("%ntid", "%nctaid", "%nclusterid"):
         return np.full((1, 1), extents[axis], np.uint32)
     below = int(np.prod(extents[:axis], dtype=np.int64))
-    if base == "%ctaid":
+    if base in ("%ctaid", "%clusterid"):
         linear = np.repeat(machine.thread_blocks, machine.warps_per_block)[:, None]
         if extents[axis] == 1:
             return np.zeros((1, 1), np.uint32)

@@ -130,7 +130,22 @@ def _elect(inst: Instruction) -> Operation:
     return Operation(function, ("b32", "pred"), ("u32",), True)
 
 
+def _mapa(inst: Instruction) -> Operation:
+    """`mapa.shared::cluster`: an address as another thread block of the cluster has it; there is only one."""
+    flags_of(inst, {"shared"})
+    type_ = only_type(inst, ("u32", "u64"))
+    return Operation(lambda address, rank: address.copy(), (type_,), (type_, "u32"))
+
+
+def _getctarank(inst: Instruction) -> Operation:
+    flags_of(inst, {"shared"})
+    type_ = only_type(inst, ("u32", "u64"))
+    return Operation(lambda address: np.zeros(address.shape, _U32), ("u32",), (type_,))
+
+
 TABLE: dict[str, Builder] = {
+    "mapa": _mapa,
+    "getctarank": _getctarank,
     "shfl": _shfl,
     "vote": _vote,
     "match": _match,

@@ -1,7 +1,6 @@
 // Arrays, three-dimensional copies, texture and surface objects. An array lies in device memory row after row.
 #include "shim.h"
 
-typedef struct { uint8_t *data; ChannelFormat format; Extent extent; size_t texel_bytes; unsigned flags; } Array;
 enum { LAYERED = 1, CUBE = 4 };
 
 static size_t texel_bytes(const ChannelFormat *f) { return (size_t)(f->x + f->y + f->z + f->w) / 8; }
@@ -40,15 +39,12 @@ PUBLIC Error cudaGetChannelDesc(ChannelFormat *format, const Array *array) {
     return failed(SUCCESS);
 }
 
-// One side of a copy: where it begins, and how far rows and slices are apart
-typedef struct { uint8_t *at; size_t pitch, slice, unit; } Side;
-
-static Side side_of_array(const Array *array, size_t byte, size_t y, size_t z) {
+Side side_of_array(const Array *array, size_t byte, size_t y, size_t z) {
     size_t pitch = array->extent.width * array->texel_bytes, slice = pitch * most(array->extent.height, 1);
     return (Side){array->data + byte + y * pitch + z * slice, pitch, slice, array->texel_bytes};
 }
 
-static Operation between(Side to, Side from, Extent bytes) {
+Operation between(Side to, Side from, Extent bytes) {
     return (Operation){.what = COPY, .copy = {to.at, from.at, to.pitch, to.slice, from.pitch, from.slice, bytes.width,
                                               most(bytes.height, 1), most(bytes.depth, 1)}};
 }
@@ -119,25 +115,9 @@ PUBLIC Error cudaMemcpyFromArray(void *to, const Array *from, size_t x, size_t y
     return flat((Side){to, bytes, 0, 0}, side_of_array(from, x, y, 0), bytes, 1, NULL);
 }
 
-typedef struct {
-    int type;
-    union {
-        struct { Array *array; } array;
-        struct { void *pointer; ChannelFormat format; size_t bytes; } linear;
-        struct { void *pointer; ChannelFormat format; size_t width, height, pitch; } pitched;
-        int reserved[32];
-    };
-    unsigned flags;
-} Resource;
 enum { ARRAY = 0, MIPMAP = 1, LINEAR = 2, PITCHED = 3 };
 
-typedef struct {
-    int address[3], filter, as_float, srgb;
-    float border[4];
-    int normalized;
-} Sampling;  // what follows is of mipmaps
-
-static struct texture_request describe(const Resource *r, const Sampling *s) {
+static struct texture_request describe(const RuntimeResource *r, const RuntimeSampling *s) {
     ChannelFormat f = r->type == ARRAY ? r->array.array->format : r->linear.format;
     struct texture_request t = {
         .bits = (uint64_t)f.x, .kind = (uint64_t)f.kind, .channels = (uint64_t)(!!f.x + !!f.y + !!f.z + !!f.w)};
@@ -160,7 +140,7 @@ static struct texture_request describe(const Resource *r, const Sampling *s) {
     return t;
 }
 
-static Error object(uint64_t *handle, const Resource *r, const Sampling *s) {
+static Error object(uint64_t *handle, const RuntimeResource *r, const RuntimeSampling *s) {
     if (r->type == MIPMAP) return missing("cudaCreateTextureObject of a mipmapped array");
     struct texture_request request = describe(r, s);
     struct texture_reply reply = {0};
@@ -169,10 +149,10 @@ static Error object(uint64_t *handle, const Resource *r, const Sampling *s) {
     return failed(error);
 }
 
-PUBLIC Error cudaCreateTextureObject(uint64_t *handle, const Resource *r, const Sampling *s, const void *view) {
+PUBLIC Error cudaCreateTextureObject(uint64_t *handle, const RuntimeResource *r, const RuntimeSampling *s, const void *view) {
     if (view) return missing("cudaCreateTextureObject with a resource view");
     return object(handle, r, s);
 }
-PUBLIC Error cudaCreateSurfaceObject(uint64_t *handle, const Resource *r) { return object(handle, r, NULL); }
+PUBLIC Error cudaCreateSurfaceObject(uint64_t *handle, const RuntimeResource *r) { return object(handle, r, NULL); }
 PUBLIC Error cudaDestroyTextureObject(uint64_t handle) { (void)handle; return failed(SUCCESS); }
 PUBLIC Error cudaDestroySurfaceObject(uint64_t handle) { (void)handle; return failed(SUCCESS); }

@@ -86,6 +86,15 @@ static int value_of(int number) {
     return 0;
 }
 
+const char *name_of_device(void) {
+    learn();
+    return device_name;
+}
+size_t bytes_of_device(void) {
+    learn();
+    return device_bytes;
+}
+
 PUBLIC Error cudaDeviceGetAttribute(int *value, int attribute, int device) {
     if (device) return failed(INVALID_DEVICE);
     *value = value_of(attribute);
@@ -186,6 +195,8 @@ static const struct { Error error; const char *name, *text; } errors[] = {
     {ILLEGAL_ADDRESS, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
     {702, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
+    {712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
+    {713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
     {PEER_NOT_ENABLED, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
     {710, "cudaErrorAssert", "device-side assert triggered"},
     {716, "cudaErrorMisalignedAddress", "misaligned address"},

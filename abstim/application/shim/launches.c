@@ -52,21 +52,26 @@ PUBLIC Error cudaLaunchCooperativeKernel(const void *function, Dim3 grid, Dim3 b
     return launch(function, grid, block, arguments, shared_bytes, stream, 1);
 }
 
-typedef struct { int id; char pad[4]; union { char bytes[64]; int number; Dim3 size; } value; } LaunchAttribute;
 typedef struct {
     Dim3 grid, block; size_t shared_bytes; Stream *stream; LaunchAttribute *attributes; unsigned count;
 } LaunchConfiguration;
 enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4 };
 
+// Whether a launch is cooperative; an error, and the call is named, for what cannot be done
+Error read_attributes(const LaunchAttribute *attributes, unsigned count, int *cooperative) {
+    for (unsigned k = 0; k < count; k++) {
+        const LaunchAttribute *a = &attributes[k];
+        if (a->id == ATTRIBUTE_COOPERATIVE) *cooperative = a->value.number;
+        if (a->id == ATTRIBUTE_CLUSTER && a->value.size.x * a->value.size.y * a->value.size.z > 1)
+            return missing("a launch with thread block clusters");
+    }
+    return SUCCESS;
+}
+
 PUBLIC Error cudaLaunchKernelExC(const LaunchConfiguration *c, const void *function, void **arguments) {
     int cooperative = 0;
-    for (unsigned k = 0; k < c->count; k++) {
-        const LaunchAttribute *a = &c->attributes[k];
-        if (a->id == ATTRIBUTE_COOPERATIVE) cooperative = a->value.number;
-        if (a->id == ATTRIBUTE_CLUSTER && a->value.size.x * a->value.size.y * a->value.size.z > 1)
-            return missing("cudaLaunchKernelExC with thread block clusters");
-    }
-    return launch(function, c->grid, c->block, arguments, c->shared_bytes, c->stream, cooperative);
+    Error error = read_attributes(c->attributes, c->count, &cooperative);
+    return error ? error : launch(function, c->grid, c->block, arguments, c->shared_bytes, c->stream, cooperative);
 }
 
 typedef struct {

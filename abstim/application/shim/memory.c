@@ -89,23 +89,65 @@ PUBLIC Error cudaMalloc3D(PitchedPointer *pointer, Extent extent) {
     return cudaMallocPitch(&pointer->ptr, &pointer->pitch, extent.width, extent.height * extent.depth);
 }
 
+// Memory of the host that the program pinned: whole pages, which lie in device memory from then on
+typedef struct { uint8_t *host, *device; void *allocation; size_t bytes; } Pinned;
+static Pinned pinned[256];
+static unsigned pinned_count;
+enum { PAGE = 4096, ALREADY_REGISTERED = 712, NOT_REGISTERED = 713 };
+
+static Pinned *pinned_at(const void *host) {
+    for (unsigned k = 0; k < pinned_count; k++)
+        if ((const uint8_t *)host >= pinned[k].host && (const uint8_t *)host < pinned[k].host + pinned[k].bytes)
+            return &pinned[k];
+    return NULL;
+}
+
+static Error pin(void *host, size_t bytes) {
+    uint64_t first = (uint64_t)host / PAGE * PAGE, after = ((uint64_t)host + bytes + PAGE - 1) / PAGE * PAGE;
+    Pinned made = {.host = (uint8_t *)first, .bytes = after - first};
+    if (pinned_count == sizeof pinned / sizeof *pinned) return missing("cudaHostRegister of more than 256 areas");
+    Error error = allocate(&made.allocation, made.bytes + PAGE, HOST_MEMORY);
+    if (error) return error;
+    made.device = (uint8_t *)(((uint64_t)made.allocation + PAGE - 1) / PAGE * PAGE);
+    if (!share_pages(made.host, made.device, made.bytes)) return release(made.allocation), INVALID_VALUE;
+    pinned[pinned_count++] = made;
+    return SUCCESS;
+}
+
+PUBLIC Error cudaHostRegister(void *host, size_t bytes, unsigned flags) {
+    (void)flags;
+    if (!host || !bytes) return failed(INVALID_VALUE);
+    lock();
+    Error error = pinned_at(host) ? ALREADY_REGISTERED : on_device(host) ? SUCCESS : pin(host, bytes);
+    unlock();
+    return failed(error);
+}
+
+PUBLIC Error cudaHostUnregister(void *host) {
+    lock();
+    Pinned *found = pinned_at(host);
+    if (found) {
+        unshare_pages(found->host, found->device, found->bytes);
+        release(found->allocation);
+        *found = pinned[--pinned_count];
+    }
+    unlock();
+    return failed(found || on_device(host) ? SUCCESS : NOT_REGISTERED);
+}
+
 PUBLIC Error cudaHostGetDevicePointer(void **device, void *host, unsigned flags) {
     (void)flags;
-    *device = host;
-    return on_device(host) ? failed(SUCCESS) : missing("cudaHostGetDevicePointer of memory that cudaHostRegister pinned");
+    lock();
+    const Pinned *found = pinned_at(host);
+    *device = found ? found->device + ((uint8_t *)host - found->host) : on_device(host) ? host : NULL;
+    unlock();
+    return failed(*device ? SUCCESS : INVALID_VALUE);
 }
 
 PUBLIC Error cudaHostGetFlags(unsigned *flags, void *host) {
     *flags = 0;
-    return on_device(host) ? failed(SUCCESS) : failed(INVALID_VALUE);
+    return failed(on_device(host) || pinned_at(host) ? SUCCESS : INVALID_VALUE);
 }
-
-// For copies nothing needs to be done; kernels cannot reach such memory: cudaHostGetDevicePointer says so.
-PUBLIC Error cudaHostRegister(void *host, size_t bytes, unsigned flags) {
-    (void)host, (void)bytes, (void)flags;
-    return failed(SUCCESS);
-}
-PUBLIC Error cudaHostUnregister(void *host) { (void)host; return failed(SUCCESS); }
 
 PUBLIC Error cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     struct usage_request request;

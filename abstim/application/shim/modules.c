@@ -4,7 +4,7 @@
 typedef struct { uint32_t magic, version; const void *data; void *prelinked; } Wrapper;
 typedef struct { uint32_t magic; uint16_t version, header_bytes; uint64_t bytes; } FatHeader;
 typedef struct { const void *host; uint64_t module; char *name; uint8_t *address; size_t bytes; void **managed; } Variable;
-enum { WRAPPER = 0x466243B1, FAT = 0xBA55ED50 };
+enum { WRAPPER = 0x466243B1, FAT = 0xBA55ED50, ELF = 0x464C457F };
 
 static Kernel **kernels;
 static unsigned kernel_count, kernel_room;
@@ -17,7 +17,7 @@ static void *grown(void *array, unsigned count, unsigned *room) {
     return realloc(array, *room * sizeof(void *));
 }
 
-static Error send_module(uint64_t kind, const void *data, size_t bytes, uint64_t *module) {
+Error send_module(uint64_t kind, const void *data, size_t bytes, uint64_t *module) {
     struct module_request request = {kind};
     struct module_reply reply = {0};
     Error error = ask(MESSAGE_MODULE, &request, sizeof request, data, bytes, &reply, sizeof reply);
@@ -30,13 +30,20 @@ static Error send_fat(const void *data, uint64_t *module) {
     return send_module(0, data, header->header_bytes + header->bytes, module);
 }
 
-// A wrapper or fat binary, PTX text, or an ELF file
+static size_t elf_bytes(const uint8_t *elf) {
+    uint64_t sections;
+    uint16_t size, count;
+    memcpy(&sections, elf + 40, 8), memcpy(&size, elf + 58, 2), memcpy(&count, elf + 60, 2);
+    return sections + (size_t)size * count;
+}
+
+// A wrapper or fat binary, PTX text, or machine code (which abstim names)
 Error load_image(const void *image, uint64_t *module) {
     uint32_t magic;
     memcpy(&magic, image, sizeof magic);
     if (magic == WRAPPER) return send_fat(((const Wrapper *)image)->data, module);
     if (magic == FAT) return send_fat(image, module);
-    if (magic == 0x464C457F) return INVALID_IMAGE;  // "\x7FELF": machine code alone
+    if (magic == ELF) return send_module(1, image, elf_bytes(image), module);
     return send_module(1, image, strlen(image), module);
 }
 

@@ -19,7 +19,7 @@ enum {
     INVALID_TEXTURE = 18, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98, NO_DEVICE = 100, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, PEER_NOT_ENABLED = 705, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
     LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNKNOWN = 999,
-    INVALID_HANDLE = 400,
+    INVALID_HANDLE = 400, INVALID_CONTEXT = 201, NO_BINARY = 209, FILE_NOT_FOUND = 301,
 };
 
 typedef struct { unsigned x, y, z; } Dim3;
@@ -40,6 +40,7 @@ typedef struct {
 } Kernel;
 
 typedef struct Graph Graph;
+typedef struct Context Context;  // the driver's
 typedef struct Stream { uint64_t id; unsigned flags; int priority; Graph *capture; int origin; } Stream;
 typedef struct Event { uint64_t id; int recorded; Graph *capture; } Event;
 
@@ -61,6 +62,28 @@ typedef struct {
     };
 } Operation;
 
+typedef struct { int id; char pad[4]; union { char bytes[64]; int number; Dim3 size; } value; } LaunchAttribute;
+
+// An array, and what textures are made of, as the runtime has them
+typedef struct { uint8_t *data; ChannelFormat format; Extent extent; size_t texel_bytes; unsigned flags; } Array;
+typedef struct {
+    int type;
+    union {
+        struct { Array *array; } array;
+        struct { void *pointer; ChannelFormat format; size_t bytes; } linear;
+        struct { void *pointer; ChannelFormat format; size_t width, height, pitch; } pitched;
+        int reserved[32];
+    };
+    unsigned flags;
+} RuntimeResource;
+typedef struct {
+    int address[3], filter, as_float, srgb;
+    float border[4];
+    int normalized;
+} RuntimeSampling;  // what follows is of mipmaps
+// One side of a copy: where it begins, and how far rows and slices are apart
+typedef struct { uint8_t *at; size_t pitch, slice, unit; } Side;
+
 // wire.c
 Error ask(uint32_t message, const void *request, size_t request_bytes, const void *payload, size_t payload_bytes,
           void *reply, size_t reply_bytes);
@@ -68,10 +91,13 @@ void tell(uint32_t message, const void *request, size_t request_bytes, const voi
 const uint8_t *reply_payload(size_t *bytes);
 Error failed(Error error);   // remembers an error for cudaGetLastError, and gives it back
 Error sticky(Error error);   // one that no later call gets rid of
+Error swap_last_error(Error error);
 void connect_once(void);
 void lock(void);
 void unlock(void);
 int on_device(const void *address);
+int share_pages(void *host, void *device, size_t bytes);
+int unshare_pages(void *host, const void *device, size_t bytes);
 Error missing(const char *name);
 #define ASK(message, request, reply) \
     ask(MESSAGE_##message, &(request), sizeof(request), NULL, 0, &(reply), sizeof(reply))
@@ -80,8 +106,22 @@ Error missing(const char *name);
 Kernel *kernel_of(const void *function);
 Error resolve(Kernel *kernel);
 Kernel *add_kernel(uint64_t module, const void *host, const char *name);
+Error send_module(uint64_t kind, const void *data, size_t bytes, uint64_t *module);
 Error load_image(const void *image, uint64_t *module);
 Error symbol(const void *host, uint8_t **address, size_t *bytes);
+
+// launches.c
+uint8_t *packed(const Kernel *kernel, void **arguments);
+Error attributes_of(Kernel *kernel, struct attributes_reply *reply);
+Error read_attributes(const LaunchAttribute *attributes, unsigned count, int *cooperative);
+
+// arrays.c
+Side side_of_array(const Array *array, size_t byte, size_t y, size_t z);
+Operation between(Side to, Side from, Extent bytes);
+
+// device.c
+const char *name_of_device(void);
+size_t bytes_of_device(void);
 
 // memory.c
 Error allocate(void **pointer, size_t bytes, int kind);
@@ -95,3 +135,8 @@ Error perform(Operation *operation, Stream *stream);
 uint64_t stream_id(Stream *stream);
 void print_pending(void);
 void keep_printed(const uint8_t *text, size_t bytes);
+
+// driver.c
+Error of_driver(Error error);
+// What a call of the runtime gives, as the driver gives it
+#define DRIVER(call) ({ Error kept_ = swap_last_error(SUCCESS), found_ = (call); swap_last_error(kept_); of_driver(found_); })

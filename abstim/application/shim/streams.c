@@ -105,6 +105,7 @@ void capture(Graph *graph, Operation *operation);
 Error submit(Operation *operation, Stream *stream) {
     Stream *to = actual(stream);
     if (!to || !to->capture) return perform(operation, to);
+    if (operation->what == RELEASE) operation->what = NOTHING;  // kept: the graph may be launched again
     if (operation->what == RECORD) operation->event.event->capture = to->capture;
     else capture(to->capture, operation);
     return failed(SUCCESS);

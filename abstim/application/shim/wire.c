@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static int socket_file = -1;
+static int socket_file = -1, memory_file = -1;
 static pthread_mutex_t mutex;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint8_t *payload_buffer;
@@ -51,7 +51,7 @@ static void begin(void) {
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&mutex, &attributes);
     socket_file = file_named("ABSTIM_APP_SOCKET");
-    int memory_file = file_named("ABSTIM_APP_MEMORY");
+    memory_file = file_named("ABSTIM_APP_MEMORY");
     struct hello_request request = {getpid()};
     struct hello_reply reply;
     uint32_t head[2] = {MESSAGE_HELLO, 0}, answer[2];
@@ -110,10 +110,29 @@ int on_device(const void *address) {
     return (uint64_t)address >= memory_start && (uint64_t)address < memory_end;
 }
 
+// Pages of the host become those of device memory: the same bytes at both addresses. What they held is kept.
+int share_pages(void *host, void *device, size_t bytes) {
+    memcpy(device, host, bytes);
+    return mmap(host, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_file,
+                (off_t)((uint64_t)device - memory_start)) == host;
+}
+
+int unshare_pages(void *host, const void *device, size_t bytes) {
+    void *own = mmap(host, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (own == host) memcpy(host, device, bytes);
+    return own == host;
+}
+
 Error failed(Error error) {
     if (!error) error = lasting_error;
     if (error && error != NOT_READY) last_error = error;
     return error;
+}
+
+Error swap_last_error(Error error) {
+    Error before = last_error;
+    last_error = error;
+    return before;
 }
 
 Error sticky(Error error) {

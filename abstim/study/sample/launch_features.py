@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from jaxtyping import Int64
 
 _SECTORS = np.array([bin(bits).count("1") for bits in range(16)])
-_ON_LINES = {Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC}  # make records
+_ON_LINES = {  # make records
+    Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD,
+}  # fmt: skip
 
 
 def kinds_of(program: Program) -> Int64[np.ndarray, " instruction"]:

@@ -15,6 +15,8 @@ void __cudaRegisterFunction(void **, const char *, char *, const char *, int, vo
 void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int);
 void __cudaRegisterManagedVar(void **, void **, char *, const char *, int, size_t, int, int);
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMallocManaged(void **, size_t, unsigned);
+int cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
+int cudaHostGetDevicePointer(void **, void *, unsigned), cudaMallocAsync(void **, size_t, Stream), cudaFreeAsync(void *, Stream);
 int cudaMallocHost(void **, size_t), cudaFreeHost(void *);
 int cudaMemcpy(void *, const void *, size_t, int), cudaMemset(void *, int, size_t);
 int cudaMemcpyAsync(void *, const void *, size_t, int, Stream), cudaMemsetAsync(void *, int, size_t, Stream);

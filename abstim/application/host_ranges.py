@@ -1,0 +1,123 @@
+"""Memory of the host that a launch works on: copied to the device before it, and back after it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jaxtyping import UInt8
+
+    from abstim.application.device_memory import DeviceMemory
+
+
+@dataclass
+class _Range:
+    start: int  # on the host
+    bytes: int
+    writeable: bool
+    device: int = 0  # where `start` lies there
+    allocation: int = 0
+
+
+class HostRanges:
+    """What arrays and tensors lie in, on the device for as long as the context is open. What a kernel changed is
+    written back at its end, unless it ended in an error."""
+
+    def __init__(self, memory: DeviceMemory, arguments: Iterable[Any]) -> None:
+        """Raises InputError for an argument that is no array or tensor of the CPU."""
+        self._memory = memory
+        self._ranges = list(_merged(_range_of(argument) for argument in arguments if argument is not None))
+        self._scratch: list[int] = []
+
+    def __enter__(self) -> HostRanges:
+        for part in self._ranges:
+            before = part.start % 16
+            part.allocation = self._memory.allocate(part.bytes + before)
+            part.device = part.allocation + before
+            self._on_device(part)[:] = _on_host(part)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            for part in self._ranges if kind is None else ():
+                self._write_back(part)
+        finally:
+            for address in (*(part.allocation for part in self._ranges), *self._scratch):
+                self._memory.release(address)
+
+    def address(self, argument: Any) -> int:
+        """Where the first element of an array or tensor lies on the device; 0 for None."""
+        if argument is None:
+            return 0
+        host = argument.data_ptr()
+        part = next((r for r in self._ranges if r.start <= host <= r.start + r.bytes), None)
+        return 0 if part is None else part.device + host - part.start
+
+    def scratch(self, size_bytes: int) -> int:
+        """Address of memory that a launch has for itself; 0 for none."""
+        if not size_bytes:
+            return 0
+        self._scratch.append(self._memory.allocate(size_bytes))
+        return self._scratch[-1]
+
+    def _on_device(self, part: _Range) -> UInt8[np.ndarray, " byte"]:
+        region = self._memory.region_at(part.allocation)
+        assert region is not None
+        return self._memory.memory.bytes_of(region)[part.device - part.allocation :][: part.bytes]
+
+    def _write_back(self, part: _Range) -> None:
+        host, device = _on_host(part), self._on_device(part)
+        if np.array_equal(host, device):
+            return
+        if not part.writeable:
+            raise InputError("a kernel wrote to an array that is read-only")
+        host[:] = device
+
+
+def _on_host(part: _Range) -> UInt8[np.ndarray, " byte"]:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * part.bytes).from_address(part.start))
+
+
+def _range_of(argument: Any) -> _Range:
+    """All of what an array or tensor is a view of. Raises InputError."""
+    array = getattr(argument, "array", None)
+    if isinstance(array, np.ndarray):
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        first, after = np.lib.array_utils.byte_bounds(owner)
+        return _Range(first, after - first, array.flags.writeable)
+    if not hasattr(argument, "untyped_storage"):
+        raise InputError(
+            f"an argument of type {type(argument).__name__} is neither a NumPy array nor a tensor of torch"
+        )
+    if argument.device.type != "cpu":
+        raise InputError(f"a tensor lies on '{argument.device}': abstim.capture takes those of the CPU")
+    storage = argument.untyped_storage()
+    return _Range(storage.data_ptr(), storage.nbytes(), True)
+
+
+def _merged(ranges: Iterable[_Range]) -> Iterator[_Range]:
+    """Ranges that share bytes as one; none that is empty."""
+    open_: _Range | None = None
+    for part in sorted((r for r in ranges if r.bytes), key=lambda r: r.start):
+        if open_ is None or part.start >= open_.start + open_.bytes:
+            if open_ is not None:
+                yield open_
+            open_ = part
+            continue
+        open_.bytes = max(open_.start + open_.bytes, part.start + part.bytes) - open_.start
+        open_.writeable = open_.writeable or part.writeable
+    if open_ is not None:
+        yield open_

@@ -1,0 +1,250 @@
+"""Triton's kernels: a driver and a compiler of ours, which stops at PTX, while something is captured.
+
+NumPy arrays and torch's CPU tensors are arguments. What an argument lies in is copied to the device before a launch and
+back after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from triton.backends import backends
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime.driver import driver as drivers
+from triton.runtime.jit import JITFunction
+
+from abstim.application.call_server import CudaError
+from abstim.application.device_attributes import attributes, compute_capability, most_shared_bytes
+from abstim.application.host_ranges import HostRanges
+from functional.errors import InputError
+from functional.launch import Dim3
+
+if TYPE_CHECKING:
+    from abstim.application.capture import Capture
+    from abstim.application.loaded_modules import LoadedModule
+    from functional.program import Program
+
+# Types of Triton's signatures, as NumPy has them; pointers begin with a star
+_NUMBERS = {
+    "i1": "<i1", "i8": "<i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "u1": "<u1", "u8": "<u1", "u16": "<u2",
+    "u32": "<u4", "u64": "<u8", "fp16": "<f2", "fp32": "<f4", "f32": "<f4", "fp64": "<f8",
+}  # fmt: skip
+_DEVICES = itertools.count(1)  # Triton keeps what it compiled by device: each capture is one
+
+
+@dataclass(frozen=True)
+class HostArray:
+    """A NumPy array in the form in which Triton takes tensors."""
+
+    array: np.ndarray
+
+    @property
+    def dtype(self) -> str:
+        """The element type's name, as torch's ends."""
+        return str(self.array.dtype)
+
+    def data_ptr(self) -> int:
+        """Host address of the first element."""
+        return int(self.array.ctypes.data)
+
+
+def _wrapped(arguments: Sequence[Any]) -> list[Any]:
+    return [HostArray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+
+
+class Launcher:
+    """What Triton calls to launch a kernel that it has compiled."""
+
+    def __init__(self, capture: Capture, source: Any, metadata: Any) -> None:
+        """Raises InputError for what is not there."""
+        self._capture, self._metadata = capture, metadata
+        self._signature = list(source.signature.values())
+        if getattr(metadata, "num_ctas", 1) != 1:
+            raise InputError(f"Triton kernel '{metadata.name}': clusters (num_ctas) are not there")
+        if any(str(type_).startswith("tensordesc") for type_ in self._signature):
+            raise InputError(f"Triton kernel '{metadata.name}': tensor descriptors as arguments are not there")
+
+    def __call__(
+        self, x: int, y: int, z: int, stream: int, function: tuple[LoadedModule, Program], packed: Any, about: Any,
+        enter: Callable[[Any], None] | None, leave: Callable[[Any], None] | None, *arguments: Any,
+    ) -> None:  # fmt: skip
+        """Launch, unless the grid is empty. Raises InputError for what cannot be executed, and what faults."""
+        if not x * y * z:
+            return
+        if enter is not None:
+            enter(about)
+        self._launch(Dim3(x, y, z), function, arguments)
+        if leave is not None:
+            leave(about)
+
+    def _launch(self, grid: Dim3, function: tuple[LoadedModule, Program], arguments: Sequence[Any]) -> None:
+        loaded, program = function
+        server, metadata = self._capture.server, self._metadata
+        pairs = list(_flat(self._signature, arguments))
+        with HostRanges(server.memory, [value for type_, value in pairs if type_.startswith("*")]) as ranges:
+            values = [_number(type_, value, ranges, program.name) for type_, value in pairs]
+            scratch = [ranges.scratch(grid.total * size) for size in _scratch_bytes(metadata)]
+            values += [np.uint64(address) for address in scratch]
+            block = Dim3(32 * metadata.num_warps)
+            cooperative = bool(getattr(metadata, "launch_cooperative_grid", False))
+            parameters = _block(program, values)
+            try:
+                said = server.execute(loaded, program, grid, block, parameters, metadata.shared, 0, cooperative)
+            except CudaError as error:
+                raise InputError(f"kernel '{program.name}': a GPU refuses this launch: {error}") from None
+        if said:
+            print(said, end="")
+
+
+def _scratch_bytes(metadata: Any) -> list[int]:
+    return [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
+
+
+def _flat(types: Sequence[Any], values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Types and values, tuples taken apart, without what is known when the kernel is compiled."""
+    for type_, value in zip(types, values, strict=True):
+        if isinstance(type_, tuple):
+            yield from _flat(type_, value)
+        elif type_ != "constexpr":
+            yield type_, value
+
+
+def _number(type_: str, value: Any, ranges: HostRanges, kernel: str) -> np.generic:
+    if type_.startswith("*"):
+        return np.uint64(ranges.address(value))
+    if type_ == "bf16":
+        return np.uint16(np.float32(value).view(np.uint32) >> 16)
+    if type_ not in _NUMBERS:
+        raise InputError(f"Triton kernel '{kernel}': an argument of type {type_} is not there")
+    return np.dtype(_NUMBERS[type_]).type(value)
+
+
+def _block(program: Program, values: Sequence[np.generic]) -> bytes:
+    """The parameter block. Raises InputError if the kernel has other parameters than Triton says."""
+    if [p.bytes for p in program.parameters] != [v.nbytes for v in values][: len(program.parameters)]:
+        raise InputError(f"kernel '{program.name}': its parameters are not those that Triton passes")
+    end = max((p.offset + p.bytes for p in program.parameters), default=0)
+    block = bytearray(end)
+    for parameter, value in zip(program.parameters, values, strict=False):
+        block[parameter.offset : parameter.offset + parameter.bytes] = value.tobytes()
+    return bytes(block)
+
+
+class AbstimDriver(DriverBase):
+    """Triton's view of the GPU."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture, self._number = capture, next(_DEVICES)
+        self.launcher_cls = lambda source, metadata: Launcher(capture, source, metadata)
+        self.utils = SimpleNamespace(
+            load_binary=self._load, unload_module=lambda module: None, get_device_properties=self._properties
+        )
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Only where a capture makes it so."""
+        return False
+
+    def get_current_target(self) -> GPUTarget:
+        """The first GPU; one that names no architecture has 8.0."""
+        major, minor = compute_capability(self._capture.gpus[0], 80)
+        return GPUTarget("cuda", 10 * major + minor, 32)
+
+    def get_current_device(self) -> int:
+        """A number that is this capture's alone."""
+        return self._number
+
+    def set_current_device(self, device: int) -> None:
+        """There is one."""
+
+    def get_current_stream(self, device: int) -> int:
+        """The default stream."""
+        return 0
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        """Major and minor."""
+        return compute_capability(self._capture.gpus[0], 80)
+
+    def get_active_torch_device(self) -> Any:
+        """Where tensors lie that kernels can take: the CPU."""
+        import torch
+
+        return torch.device("cpu")
+
+    def get_benchmarker(self) -> Callable[..., list[float] | float]:
+        """How `triton.autotune` finds the fastest: by simulated times, which do not vary."""
+        return self._benchmark
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        """The C type of one of Triton's."""
+        from triton.backends.nvidia.driver import ty_to_cpp
+
+        return str(ty_to_cpp(ty))
+
+    def _benchmark(
+        self, kernel_call: Callable[[], object], *, quantiles: Sequence[float] | None = None, **_: Any
+    ) -> Any:
+        """Milliseconds; as often as quantiles are asked for."""
+        milliseconds = 1e3 * self._capture.trial(kernel_call)
+        return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
+
+    def _load(self, name: str, ptx: bytes, shared_bytes: int, device: int) -> tuple[Any, ...]:
+        """Module, function, registers a thread, spills, and the most threads of a block."""
+        server = self._capture.server
+        loaded = server.modules[server.modules.load(False, bytes(ptx))]
+        program = loaded.program(name)
+        registers = server.case.registers_of(program).count
+        return loaded, (loaded, program), registers, 0, 1024
+
+    def _properties(self, device: int) -> dict[str, int]:
+        gpu = self._capture.gpus[0]
+        known = attributes(gpu, 80)
+        return {
+            "max_shared_mem": most_shared_bytes(gpu), "max_num_regs": known[82], "multiprocessor_count": known[16],
+            "warpSize": 32, "sm_clock_rate": known[13], "mem_clock_rate": known[36], "mem_bus_width": known[37],
+        }  # fmt: skip
+
+
+def _ptx_compiler(compiler: type) -> type:
+    """Triton's compiler for NVIDIA's GPUs, without its last step."""
+
+    class PtxCompiler(compiler):  # type: ignore[misc, valid-type]
+        def __init__(self, target: GPUTarget) -> None:
+            super().__init__(target)
+            self.binary_ext = "ptx"
+
+        def add_stages(self, stages: dict[str, Any], *others: Any) -> None:
+            super().add_stages(stages, *others)
+            del stages["cubin"]
+
+        def hash(self) -> str:
+            return f"abstim-{super().hash()}"
+
+    return PtxCompiler
+
+
+@contextmanager
+def attached(capture: Capture) -> Iterator[None]:
+    """Triton's kernels go to `capture`."""
+    original, before, run = backends["nvidia"], drivers._active, JITFunction.run
+
+    def run_on_arrays(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        held = {name: HostArray(v) if isinstance(v, np.ndarray) else v for name, v in named.items()}
+        return run(self, *_wrapped(arguments), grid=grid, warmup=warmup, **held)
+
+    backends["nvidia"] = type(original)(compiler=_ptx_compiler(original.compiler), driver=original.driver)
+    JITFunction.run = run_on_arrays
+    drivers.set_active(AbstimDriver(capture))
+    try:
+        yield
+    finally:
+        JITFunction.run = run
+        drivers._active = before
+        backends["nvidia"] = original

@@ -1,0 +1,124 @@
+"""Kernels that Python frameworks launch: Numba's driver with our library, and Triton where it is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import abstim
+from abstim.application.device_memory import DeviceMemory
+from abstim.application.host_ranges import HostRanges
+from abstim.gpu.config import load_gpu
+from functional.errors import InputError
+
+CAN = sys.platform == "linux" and shutil.which("cc") is not None
+pytestmark = pytest.mark.skipif(not CAN, reason="needs Linux and a C compiler")
+PTX = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry scale(.param .u64 p, .param .f32 by) { .reg .b32 %r<2>; .reg .b64 %rd<4>; .reg .f32 %f<4>;
+ ld.param.u64 %rd1, [p]; ld.param.f32 %f1, [by]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4;
+ add.u64 %rd3, %rd1, %rd2; ld.global.f32 %f2, [%rd3]; mul.f32 %f3, %f1, %f2; st.global.f32 [%rd3], %f3; ret; }
+"""
+
+
+@pytest.fixture
+def gpus():
+    return [load_gpu(name, ("perfect_memory=true",)) for name in ("rtx3070", "gtx480")]
+
+
+class Held:
+    """An array as a framework hands it over."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+
+def test_what_is_changed_on_the_device_comes_back():
+    memory, whole = DeviceMemory(), np.arange(100, dtype=np.int32)
+    views = [Held(whole[3:10]), Held(whole[50:]), None]
+    with HostRanges(memory, views) as ranges:
+        first, second, nothing = (ranges.address(view) for view in views)
+        assert second - first == 47 * 4 and nothing == 0 and memory.region_at(first) is not None
+        assert first % 16 == views[0].data_ptr() % 16  # what a compiler took for aligned is aligned
+        region = memory.region_at(first)
+        memory.memory.bytes_of(region)[first - region.address :][:4] = 255
+        assert memory.region_at(ranges.scratch(64)) is not region
+    assert whole[3] == -1 and whole[4] == 4 and memory.region_at(first) is None
+
+
+def test_a_read_only_array_is_not_written():
+    memory, constant = DeviceMemory(), np.zeros(8)
+    constant.flags.writeable = False
+    with pytest.raises(InputError, match="read-only"), HostRanges(memory, [Held(constant)]) as ranges:
+        memory.memory.bytes_of(memory.region_at(ranges.address(Held(constant))))[:] = 1
+    assert not constant.any() and not memory.memory.regions
+
+
+def test_other_things_are_refused():
+    with pytest.raises(InputError, match="neither a NumPy array nor a tensor"):
+        HostRanges(DeviceMemory(), [3])
+    with pytest.raises(InputError, match="after its end"):
+        _ = abstim.capture("gtx480").launches
+    with pytest.raises(InputError, match="unknown GPU"):
+        abstim.capture("no_such_gpu")
+
+
+def launch(values, by):
+    """What Numba does with a compiled kernel: its module, a device array, and a launch through its driver."""
+    from numba import cuda
+    from numba.cuda.cudadrv import driver
+
+    context = cuda.current_context()
+    kernel = context.create_module_ptx(PTX.encode()).get_function("scale")
+    array = cuda.to_device(values)
+    start, end = cuda.event(), cuda.event()
+    start.record()
+    pointer, factor = ctypes.c_uint64(array.device_ctypes_pointer.value), ctypes.c_float(by)
+    driver.launch_kernel(kernel.handle, 1, 1, 1, len(values), 1, 1, 0, 0, [pointer, factor])
+    end.record()
+    return array.copy_to_host(), cuda.event_elapsed_time(start, end)
+
+
+def test_numba_and_a_second_capture(gpus):
+    pytest.importorskip("numba.cuda")
+    values = np.arange(64, dtype=np.float32)
+    with abstim.capture(gpus) as first:
+        found, milliseconds = launch(values, 3)
+        with pytest.raises(InputError, match="another capture is active"), abstim.capture(gpus):
+            pass
+    assert np.array_equal(found, 3 * values)
+    results = first.launches[0].results
+    assert len(first.launches) == 1 and [r.kernel for r in results] == ["scale"] * 2
+    assert milliseconds == pytest.approx(results[0].seconds * 1e3, rel=1e-5) and results[0].cycles != results[1].cycles
+    with abstim.capture(gpus[::-1]) as second:
+        found, milliseconds = launch(values, 2)
+    assert np.array_equal(found, 2 * values) and milliseconds == pytest.approx(results[1].seconds * 1e3, rel=1e-5)
+    assert [r.cycles for r in second.launches[0].results] == [r.cycles for r in results[::-1]]
+    assert second.result.to_json()["kind"] == "application"
+
+
+def test_triton(gpus):
+    triton = pytest.importorskip("triton")
+    from capture_triton_kernels import add, matmul
+
+    x, y = np.random.default_rng(1).random((2, 3000)).astype(np.float32)
+    out, square = np.zeros_like(x), np.eye(64, dtype=np.float16)
+    a = np.random.default_rng(2).random((64, 64)).astype(np.float16)
+    product = np.zeros((64, 64), np.float32)
+    before = triton.runtime.driver._active
+    with abstim.capture(gpus[0]) as c:
+        add[(triton.cdiv(3000, 1024),)](x, y, out, 3000, SIZE=1024)
+        matmul[(1,)](a, square, product, SIZE=64)
+    assert np.array_equal(out, x + y) and np.array_equal(product, a.astype(np.float32))
+    # one of the two ways to compile the product was tried and found slower, then the other used
+    assert [t.launch.program.name for t in c.launches] == ["add", "matmul"] and len(c.trials) == 2
+    assert min(t.results[0].cycles for t in c.trials) == c.launches[1].results[0].cycles
+    assert triton.runtime.driver._active is before
