@@ -71,7 +71,8 @@ def _told(error: Exception) -> int:
     """One line for what is no InputError; numbers that no machine can hold count as bad input."""
     name = type(error).__name__
     if isinstance(error, OSError):
-        status = _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+        where = error.filename or "the output cannot be written"  # of files that abstim opens, it knows the name
+        status = _fail(f"{where}: {error.strerror or error}", 2)
         return _discard_output(status)
     if isinstance(error, MemoryError):
         return _fail(f"not enough memory: {error}" if str(error) else "not enough memory", 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -20,7 +19,7 @@ from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.line_record import sectors_of
-from functional.source_lines import SourceLine, source_lines
+from functional.source_lines import SourceLine, ptx_text, source_lines
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -146,7 +145,7 @@ def _add_accesses(kernel: _Kernel, inputs: LaunchInputs) -> None:
 
 
 def _spots(kernel: _Kernel) -> Iterator[HotSpot]:
-    text = _text_of(kernel.program)
+    text = ptx_text(kernel.program)
     lines, sources = text.splitlines(), source_lines(text)
     for i, instruction in enumerate(kernel.program.instructions):
         at = instruction.line
@@ -156,17 +155,6 @@ def _spots(kernel: _Kernel) -> Iterator[HotSpot]:
             stalls={name: int(kernel.stalls[i, k]) for k, name in enumerate(STALLS)},
             **{name: int(values[i]) for name, values in kernel.counts.items()},
         )  # fmt: skip
-
-
-def _text_of(program: Program) -> str:
-    """The PTX, if it is still where it was read, and as it was."""
-    from hashlib import sha256
-
-    try:
-        data = Path(program.path).read_bytes().removeprefix(BOM_UTF8)
-    except OSError:
-        return ""
-    return data.decode("utf-8", "replace") if sha256(data).hexdigest() == program.digest else ""
 
 
 @lru_cache(maxsize=64)

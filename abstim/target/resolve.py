@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import nearest
 from functional.errors import InputError
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.target.loading import LoadedModule
@@ -107,7 +109,10 @@ def ptx_case(
 
     loaded = _loaded(path).kernel(kernel or None)
     case = loaded.launch(grid, block, loaded.parse_arguments(arguments), dynamic_shared_bytes)
-    case.resources = read_resources(Path(path).with_name("resources.json"))
+    beside = Path(path).with_name("resources.json")
+    case.resources = read_resources(beside)
+    if case.resources and case.launches[0].program.name not in case.resources:
+        note(f"abstim: {beside} says nothing of kernel '{case.launches[0].program.name}'; another source is taken")
     return case
 
 
@@ -127,7 +132,7 @@ def _loaded(path: str) -> LoadedModule:
         return load(path)
     from abstim.target.compile_cuda import ptx_of
 
-    return load(str(ptx_of(path)))
+    return replace(load(str(ptx_of(path))), source=path)
 
 
 def _extents(option: str, text: str) -> list[int]:

@@ -11,7 +11,7 @@ from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
 from abstim.show.report.result_files import Source, read_source
 from abstim.show.tables import quantity
-from functional.disk.folder import write_output
+from functional.disk.folder import check_output, write_output
 from functional.errors import InputError
 
 _HERE = Path(__file__).parent
@@ -23,6 +23,7 @@ def write_report(
     """Write one HTML file that shows result files. Raises InputError for a file that is none."""
     if not results:
         raise InputError("a report needs at least one result file; write one with --json")
+    check_output(output)
     sections = []
     for number, path in enumerate(results):
         progress(f"report {path.name}", number, len(results))

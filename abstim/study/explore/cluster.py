@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from abstim.engine.inputs import LaunchInputs
     from abstim.gpu.config import Gpu
 
-CONNECT_SECONDS = 30
+CONNECT_SECONDS = 10
 FAILURES = 5  # rounds in a row without a single result, after which the cluster is given up
 
 
