@@ -62,6 +62,7 @@ def validate(
 
     `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
     """
+    from abstim.extras import need
     from abstim.study import validate as library
     from functional.disk.folder import check_output
     from functional.errors import InputError
@@ -83,6 +84,7 @@ def validate(
     if flush not in library.TABLE_FLUSHES:
         raise InputError(f"--flush {flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
     if plot is not None:
+        need("matplotlib")
         check_output(plot)
     table = library.read_reference(reference, flush)
     chosen, skipped = library.select(table, variant or (), group or (), benchmark or ())

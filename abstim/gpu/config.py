@@ -189,7 +189,7 @@ def _path_of(name: str, beside: Path | None = None) -> Path:
         if not path.is_file():
             raise InputError(f"{path}: no such GPU description")
         return path
-    if path.exists():
+    if name and path.exists():
         raise InputError(f"{name}: no GPU description; the name of one ends in .toml")
     raise InputError(f"unknown GPU {name!r}{nearest(name, gpu_names())}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.engine.stalls import STALLS, attribute
+from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.flush import Flushed
@@ -35,8 +35,8 @@ class HotSpot:
     """One instruction of a kernel, over all its launches; sums over warps.
 
     `stalls`: cycles that warps waited before it, by STALLS. `requests` are executions that touched memory, `sectors`
-    those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. Misses, L2 and DRAM
-    sectors are what its accesses caused.
+    those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. L2 and DRAM sectors are
+    those that its accesses waited for; several may wait for one of what is read-only.
     """
 
     kernel: str
@@ -121,12 +121,8 @@ def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress
 
 def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs) -> None:
     log = log[np.lexsort((log["cycle"], log["warp"]))]
-    names = ("warp", "cycle", "instruction", "result_cycle")
-    warp, cycle, instruction, result = (np.ascontiguousarray(log[name], np.int64) for name in names)
-    table = inputs.table
-    program = (np.ascontiguousarray(a, np.int64) for a in (table.kind, table.waits, table.writes))
-    ready, of_memory = (np.zeros(table.register_count + 1, np.int64) for _ in range(2))
-    attribute(warp, cycle, instruction, result, *program, ready, of_memory, kernel.stalls)
+    instruction = np.ascontiguousarray(log["instruction"], np.int64)
+    add_stalls(log, inputs.table, instruction, kernel.stalls)
     kernel.add("issues", instruction)
     for name, column in (("l1d_misses", "l1d_misses"), ("l2_sectors", "l2_accesses"), ("dram_sectors", "dram_reads")):
         kernel.add(name, instruction, log[column])

@@ -26,11 +26,13 @@ def open_target(target: Target) -> Case:
     """A Case as it is (or made by a function), a benchmark or workload by name, a launches.json, store or trace."""
     if not isinstance(target, str):
         return _case_of(target() if callable(target) else target)
+    if not target:
+        raise InputError("the target is empty; name a benchmark (`abstim suite`), a file or a folder")
     if target.endswith(".json"):
         from functional.launches_json import load_case
 
         return load_case(target)
-    if target.endswith(SOURCES):
+    if _is_source(target):
         raise InputError(f"{target}: a kernel's source needs a grid, a block and arguments; see `abstim run --help`")
     from abstim.target import workloads
     from functional import suite
@@ -71,6 +73,10 @@ def names_in(group: str) -> tuple[str, ...]:
     return suite.names(None if group == "all" else group)
 
 
+def _is_source(target: str) -> bool:
+    return target.lower().endswith(SOURCES)
+
+
 def _is_trace(target: str) -> bool:
     from functional.accelsim import is_trace  # only for what is there: importing it takes a while
 
@@ -82,14 +88,14 @@ def resolve(
 ) -> Case:
     """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else."""
     shape = {"--grid": grid, "--block": block}
-    if target.endswith(SOURCES):
+    if _is_source(target):
         if missing := [option for option, value in shape.items() if not value]:
             raise InputError(f"{target}: a {Path(target).suffix} target also needs {' and '.join(missing)}")
         extents = {option: _extents(option, text) for option, text in shape.items()}
         return ptx_case(target, kernel, extents["--grid"], extents["--block"], arguments, dynamic_shared_bytes)
     options = {"--kernel": kernel, **shape, "--arg": arguments, "--dynamic-shared": dynamic_shared_bytes}
     if used := [option for option, value in options.items() if value]:
-        raise InputError(f"{', '.join(used)}: only for a .ptx or .cu target; {target} has its own launches")
+        raise InputError(f"{', '.join(used)}: only for a .ptx or .cu target, which {target!r} is not")
     return open_target(target)
 
 
@@ -118,7 +124,7 @@ def ptx_case(
 
 def programs_of(target: str) -> list[Program]:
     """Every kernel a target launches, or every entry of a .ptx or .cu file."""
-    if target.endswith(SOURCES):
+    if _is_source(target):
         module = _loaded(target)
         return [module.kernel(name).program for name in module.kernels]
     launches = open_target(target).launches
@@ -128,7 +134,7 @@ def programs_of(target: str) -> list[Program]:
 def _loaded(path: str) -> LoadedModule:
     from abstim.target.loading import load
 
-    if path.endswith(".ptx"):
+    if path.lower().endswith(".ptx"):
         return load(path)
     from abstim.target.compile_cuda import ptx_of
 

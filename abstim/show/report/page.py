@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from abstim.extras import need
 from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
 from abstim.show.report.result_files import Source, read_source
@@ -24,6 +25,9 @@ def write_report(
     if not results:
         raise InputError("a report needs at least one result file; write one with --json")
     check_output(output)
+    need("bokeh")
+    if output.resolve() in [path.resolve() for path in results]:
+        raise InputError(f"-o {output}: it is one of the results; choose another name")
     sections = []
     for number, path in enumerate(results):
         progress(f"report {path.name}", number, len(results))

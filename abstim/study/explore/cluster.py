@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from abstim.extras import need
 from abstim.study.explore.jobs import Job, Planner, engine_digest
 from abstim.study.explore.local import Chunk, Results, chunks, time_chunk
 from functional.errors import InputError
@@ -42,11 +43,10 @@ def run_on_cluster(planner: Planner, jobs: Sequence[Job], address: str) -> Itera
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    try:
-        import dask
-        from distributed import Client
-    except ImportError:
-        raise InputError("--cluster needs dask.distributed: pip install 'abstim[cluster]'") from None
+    need("distributed")
+    import dask
+    from distributed import Client
+
     dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"})  # traces are large
     try:
         client = Client(address, timeout=CONNECT_SECONDS)

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.extras import need
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.pareto import front
 from abstim.study.explore.points import Points
@@ -165,6 +166,8 @@ def check_format(path: Path) -> None:
     if path.suffix not in FORMATS:
         raise InputError(f"-o {path}: the name must end in one of {', '.join(FORMATS)}")
     check_output(path)
+    if path.suffix != ".json":
+        need("pyarrow")
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
