@@ -1,3 +1,4 @@
+# ruff: noqa: E501  the tables
 """What is typed wrong, points at the wrong file, or meets a full disk: one clear line and exit code 2, each time."""
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ BUFFER = "--arg buf:f32:256"
 GIVEN = f"{SHAPE} {BUFFER} {BUFFER} {BUFFER} --arg 256"
 REST = f"{BUFFER} {BUFFER} --arg 256"
 
-# command | what it must say  # ruff: noqa: E501
+# command | what it must say
 TYPED = f"""
 rnu relu                                            | Did you mean 'run'?
 helpp                                               | No such command 'helpp'

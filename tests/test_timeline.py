@@ -170,13 +170,13 @@ def test_timeline_of_a_run_says_what_the_run_says(gpu, tmp_path):
     text = Path(session.launch(0).program.path).read_text().splitlines()
     lines = {event["args"]["PTX line"] for event in drawn}
     assert all(text[line - 1].strip().endswith(";") for line in lines) and len(lines) > 1
-    for number, (launch, result) in enumerate(zip(launches, found.launches, strict=True)):
-        kinds = session.inputs(number, load_gpu(gpu)).table.kind[launch.log.instruction]
-        data_accesses = kinds >= Kind.GLOBAL_LOAD  # what is read-only, several wait for at once
-        assert 0.8 < launch.log.l2_sectors[data_accesses].sum() * 32 / result.memory["l2_bytes"] <= 1
-        assert 0.8 < launch.log.dram_sectors[data_accesses].sum() * 32 / result.memory["dram_read_bytes"] <= 1
-        l2 = [e["args"]["value"] for e in data["traceEvents"] if e["name"] == "L2 sectors a cycle"]
-        assert len(l2) > 100 and max(l2) > 0
+    # reads, stores, atomics of data; several wait at once for one sector of what is read-only
+    data_accesses = session.inputs(0, load_gpu(gpu)).table.kind[launches[0].log.instruction] >= Kind.GLOBAL_LOAD
+    memory = found.launches[0].memory
+    assert 0.9 < launches[0].log.l2_sectors[data_accesses].sum() * 32 / memory["l2_bytes"] <= 1
+    assert 0.9 < launches[0].log.dram_sectors[data_accesses].sum() * 32 / memory["dram_read_bytes"] <= 1
+    l2 = [e["args"]["value"] for e in data["traceEvents"] if e["name"] == "L2 sectors a cycle"]
+    assert len(l2) > 100 and max(l2) > 0
 
 
 def test_too_many_slices_are_merged_and_said():

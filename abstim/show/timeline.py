@@ -1,10 +1,10 @@
 """What every warp did when: a timeline for Perfetto or chrome://tracing, and the issue rate over time.
 
 A process is an SM, a thread a warp slot, a slice one visit of a basic block by a warp: from the issue of its first
-instruction to that of the warp's next block, or to its last issue. It says the block's line of the PTX and what the warp
-waited for in it. Counters of an SM are warp instructions a cycle, and warps between their first and last issue; those of
-the process `memory` are sectors of 32 B a cycle that instructions of all SMs wait for from L2, and from DRAM, at the time
-of their issue. Times are microseconds of the GPU's clock, as the trace-event format wants.
+instruction to that of the warp's next block, or to its last issue. It says the block's line of the PTX and what the
+warp waited for in it. Counters of an SM are warp instructions a cycle, and warps between their first and last issue;
+those of the process `memory` are sectors of 32 B a cycle that instructions of all SMs wait for from L2, and from DRAM,
+at the time of their issue. Times are microseconds of the GPU's clock, as the trace-event format wants.
 """
 
 from __future__ import annotations
