@@ -35,8 +35,8 @@ class HotSpot:
     """One instruction of a kernel, over all its launches; sums over warps.
 
     `stalls`: cycles that warps waited before it, by STALLS. `requests` are executions that touched memory, `sectors`
-    those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. L2 and DRAM sectors are
-    those that its accesses waited for; several may wait for one of what is read-only.
+    those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. L2 and DRAM sectors
+    are those that its accesses waited for; several may wait for one of what is read-only.
     """
 
     kernel: str
