@@ -24,6 +24,7 @@ from abstim.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from abstim.gpu.config import Gpu
     from abstim.study.explore import Exploration
 
 _WHICH, _HOW = "Which points", "How"

@@ -25,8 +25,8 @@ ATOMICS = (int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC))
 @compiled
 def attribute(warp, cycle, instruction, result, place, kind, waits, writes, ready, of_memory, found):
     """Add to `found` [place, STALLS]. Of the log, by warp and then time: `warp`, `cycle`, `instruction`, `result`
-    cycle, and the `place` where the wait before it counts; of the program `kind`, `waits`, `writes` [instruction, register];
-    scratch `ready`, `of_memory` [register]."""
+    cycle, and the `place` where the wait before it counts; of the program `kind`, `waits`, `writes` [instruction,
+    register]; scratch `ready`, `of_memory` [register]."""
     last, before, previous = -1, 0, 0
     for k in range(len(warp)):
         i = instruction[k]

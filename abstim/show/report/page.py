@@ -37,6 +37,7 @@ def write_report(
 
 def section_of(source: Source) -> Section:
     """The section of one file. Raises InputError if a key is missing that its kind always has."""
+    from abstim.show.report.advice import advice_section
     from abstim.show.report.benchmark import bench_section
     from abstim.show.report.cold_start import coldstart_section
     from abstim.show.report.launches import comparison_section, run_section
@@ -55,6 +56,7 @@ def section_of(source: Source) -> Section:
         "sample": lambda: sampling_section(source.data),
         "sample-comparison": lambda: comparison_of_methods_section(source.data),
         "bench-sample": lambda: sample_bench_section(source.data),
+        "advice": lambda: advice_section(source.data),
         "coldstart": lambda: coldstart_section(source.data),
     }
     try:
