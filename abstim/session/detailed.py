@@ -112,6 +112,7 @@ def launch_result(
     memory = memory_use(result.counters, cycles, spec, gpu.params)
     inputs = session.inputs(number, gpu, trace)
     memory["atomic_use"] = atomic_use(inputs, gpu, cycles)
+    code_waits = result.counters["l1i_misses"] * int(result.resident_warp_cycles.sum()) / max(1, active_cycles)
     return LaunchResult(
         **launch_facts(session, number, launch, trace, gpu, cycles),
         occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),
@@ -121,5 +122,5 @@ def launch_result(
         memory=memory,
         windows=result.history,
         **timed_facts(session, number, trace, gpu),
-        limit=limit_of(slots, memory, unit_use(inputs, gpu, active_cycles), known_waits(inputs, gpu)),
+        limit=limit_of(slots, memory, unit_use(inputs, gpu, active_cycles), known_waits(inputs, gpu, code_waits)),
     )

@@ -86,8 +86,10 @@ def extra_passes(inputs: LaunchInputs) -> int:
     return int(inputs.trace.conflicts.sum()) - int(np.count_nonzero(inputs.trace.conflicts))
 
 
-def known_waits(inputs: LaunchInputs, gpu: Gpu) -> dict[str, float]:
+def known_waits(inputs: LaunchInputs, gpu: Gpu, code_waits: float) -> dict[str, float]:
     """Cycles that a lone warp waits between instructions, and for its loads if each hits: shares of their sum.
+
+    `code_waits`: how often a warp waited for a line of code that was not in its SM; it comes from DRAM the first time.
 
     Which of them a warp waited for when none was ready, nobody noted.
     """
@@ -95,7 +97,9 @@ def known_waits(inputs: LaunchInputs, gpu: Gpu) -> dict[str, float]:
     constant = (kind == Kind.PARAM_LOAD) | (kind == Kind.CONST_LOAD)
     shared, data = (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC), kind >= Kind.GLOBAL_LOAD
     cycles = {
-        MEMORY: counts[constant].sum() * params.const_latency_cycles + counts[data].sum() * params.l1d_latency_cycles,
+        MEMORY: counts[constant].sum() * params.const_latency_cycles
+        + counts[data].sum() * params.l1d_latency_cycles
+        + code_waits * (params.l2_request_cycles + params.dram_latency_cycles + params.l2_reply_cycles),
         SHARED: counts[shared].sum() * params.shared_latency_cycles,
         CONFLICTS: extra_passes(inputs),
         ARITHMETIC: (counts * np.maximum(0, inputs.table.gap_cycles - 1))[kind < Kind.PARAM_LOAD].sum(),
