@@ -1,13 +1,19 @@
 # Works on a clean clone with Python >= 3.11 and make; everything else comes from pip into .venv.
 PYTHON ?= python3
 VENV := .venv
-STAMP := $(VENV)/installed
 BIN := $(VENV)/bin
+# What `run` needs; with it everything that abstim can use; with that what its developers use
+RUN := $(VENV)/installed
+ALL := $(VENV)/installed-all
+STAMP := $(VENV)/installed-dev
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 
-.PHONY: run test fast fuzz docs clean
+.PHONY: run all test fast fuzz docs clean
 
-run: $(STAMP)
+run: $(RUN)
 	$(BIN)/abstim run hotspot --gpu gtx480 --gpu rtx3070
+
+all: $(ALL)
 
 test: $(STAMP)
 	$(BIN)/ruff check .
@@ -27,13 +33,20 @@ docs: $(STAMP)
 	$(BIN)/python -m abstim.cli.reference > docs/cli.md.new
 	mv docs/cli.md.new docs/cli.md
 
-$(STAMP): pyproject.toml
+$(RUN): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "Python >= 3.11 is needed; say which with make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@$(BIN)/python -m compileall -q functional precharacterize abstim configs sampling
-	@touch $(STAMP)
+	$(PIP) -e .
+	@touch $@
+
+$(ALL): $(RUN)
+	$(PIP) -e '.[all]'
+	@touch $@
+
+$(STAMP): $(RUN)
+	$(PIP) -e '.[dev]'
+	@touch $@ $(ALL)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

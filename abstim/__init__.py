@@ -25,10 +25,11 @@ _HOME = {
     "RunResult": "abstim.session.result",
     "LaunchResult": "abstim.session.result",
     "InputError": "functional.errors",
+    "logged": "abstim.progress",
 }
 __all__ = [
     "Gpu", "InputError", "LaunchResult", "RunResult", "advise", "capture", "counterfactual", "kernel_time", "load",
-    "load_gpu", "open_session", "run", "run_many",
+    "load_gpu", "logged", "open_session", "run", "run_many",
 ]  # fmt: skip
 
 

@@ -52,7 +52,7 @@ class Model(Protocol):
 def model_named(name: str) -> Model:
     """A model. Raises InputError for a name that is none of MODELS."""
     if name not in MODELS:
-        raise InputError(f"no model {name!r}{nearest(name, MODELS)}; there are {', '.join(MODELS)}")
+        raise InputError(f"no model {name!r}{nearest(name, MODELS)}")
     return cast(Model, import_module(MODELS[name]))
 
 

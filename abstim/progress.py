@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,11 @@ Progress = Callable[[str, int, int], None]  # what is done, steps finished, step
 
 def silent(what: str, done: int, total: int) -> None:
     """Tell nobody."""
+
+
+def logged(what: str, done: int, total: int) -> None:
+    """Tell the logger `abstim`, at level INFO."""
+    logging.getLogger("abstim").info("%s: %d of %d", what, done, total)
 
 
 def pipelined(jobs: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from functional.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from functional.program import Program
 
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*inlined_at\s+(\d+)\s+(\d+))?")
@@ -31,3 +41,29 @@ def source_lines(ptx: str) -> dict[int, SourceLine]:
         elif now is not None:
             lines[number] = now
     return lines
+
+
+def ptx_text(program: Program) -> str:
+    """The PTX, if it is still where it was read, and as it was; else nothing."""
+    try:
+        data = Path(program.path).read_bytes().removeprefix(BOM_UTF8)
+    except OSError:
+        return ""
+    return data.decode("utf-8", "replace") if sha256(data).hexdigest() == program.digest else ""
+
+
+@contextmanager
+def naming_source(program: Program) -> Iterator[None]:
+    """A fault of a kernel, which names the line of the PTX, names that of the CUDA source too, where the PTX says it.
+
+    The executor cannot: it may run in a process that reads no files.
+    """
+    try:
+        yield
+    except ExecutionError as error:
+        found = re.search(re.escape(program.path) + r":(\d+)(?=: )", str(error))
+        source = source_lines(ptx_text(program)).get(int(found[1])) if found else None
+        if found and source:
+            at = found.end()
+            error.args = (f"{str(error)[:at]} ({source.file}:{source.line}){str(error)[at:]}",)
+        raise

@@ -41,7 +41,8 @@ def stalls(rows, kinds, waits, writes):
     columns = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     found = np.zeros((len(kinds), len(STALLS)), np.int64)
     program = (np.array(a, np.int64) for a in (kinds, waits, writes))
-    attribute(*columns, *program, np.zeros(8, np.int64), np.zeros(8, np.int64), found)
+    columns = tuple(columns)
+    attribute(*columns, columns[2], *program, np.zeros(8, np.int64), np.zeros(8, np.int64), found)
     return [dict(zip(STALLS, row, strict=True)) for row in found.tolist()]
 
 

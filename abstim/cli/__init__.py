@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 
 MOST_CHARACTERS = 1000  # of an error, in which a stranger's name may stand
 TRACEBACK = "ABSTIM_TRACEBACK"  # an environment variable: an error ends in its traceback
@@ -49,6 +50,9 @@ def _occupy_standard_files() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     if sys.stderr is None:  # as Python has it then; many ask it whether it is a terminal
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  for the rest of the process
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character shows `?` in its place
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -69,9 +73,14 @@ def _run(arguments: list[str] | None) -> int:
 
 def _told(error: Exception) -> int:
     """One line for what is no InputError; numbers that no machine can hold count as bad input."""
+    from abstim.extras import lacking
+
     name = type(error).__name__
+    if isinstance(error, ModuleNotFoundError) and (said := lacking(error.name or "")):
+        return _fail(said, 2)
     if isinstance(error, OSError):
-        status = _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+        where = error.filename or "the output cannot be written"  # of files that abstim opens, it knows the name
+        status = _fail(f"{where}: {error.strerror or error}", 2)
         return _discard_output(status)
     if isinstance(error, MemoryError):
         return _fail(f"not enough memory: {error}" if str(error) else "not enough memory", 2)

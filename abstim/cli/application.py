@@ -159,7 +159,16 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
 
 def _row(kernel, launches):
     from abstim.show.tables import duration
+    from functional.shown_name import shown_name
 
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
     ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)
-    return (kernel, len(launches), cycles, duration(sum(times)), duration(min(times)), duration(max(times)), ipc)
+    return (
+        shown_name(kernel),
+        len(launches),
+        cycles,
+        duration(sum(times)),
+        duration(min(times)),
+        duration(max(times)),
+        ipc,
+    )

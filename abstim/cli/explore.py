@@ -24,6 +24,7 @@ from abstim.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from abstim.gpu.config import Gpu
     from abstim.study.explore import Exploration
 
 _WHICH, _HOW = "Which points", "How"
@@ -125,6 +126,7 @@ def explore(
     how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model}
     base = load_gpu(gpu, overrides or ())
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
+    _refuse_set_and_varied(base, vary)
     opened = [launched(target, kernel, grid, block, arg, dynamic_shared) for target in targets]
     with progress(quiet=as_json) as report:
         found = run(opened, sweep, progress=report)
@@ -133,6 +135,18 @@ def explore(
     print_json(found.to_json()) if as_json else _print(found, top, output)
     if not found.timed.any():
         raise InputError(f"none of {len(found.reasons)} points could be timed" + _first(found.reasons))
+
+
+def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
+    """Raises InputError for a `--set` that every point replaces."""
+    from abstim.study.explore.keys import DERIVED, key_of
+    from functional.errors import InputError
+
+    for text in vary:
+        key = key_of(text.partition("=")[0])
+        source = base.settings[DERIVED[key].base if key in DERIVED else key].source
+        if source.startswith("--set"):
+            raise InputError(f"{source}: no effect beside --vary {text}")
 
 
 def _first(reasons: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ def gpus(
     from abstim.gpu.config import gpu_names, load_gpu
     from abstim.show.tables import print_json
 
-    chosen = [load_gpu(each, overrides or ()) for each in ([name] if name else gpu_names())]
+    chosen = [load_gpu(each, overrides or ()) for each in (gpu_names() if name is None else [name])]
     if as_json:
         print_json({gpu.name: _as_json(gpu) for gpu in chosen})
     elif name is None:

@@ -140,6 +140,7 @@ def run(
 
 
 def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: bool, timeline: Path | None) -> None:
+    from functional.disk.folder import check_output
     from functional.errors import InputError
 
     of_one_gpu = {"--hot": hot, "--timeline": timeline is not None}
@@ -149,6 +150,8 @@ def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: b
     for option, given in of_one_gpu.items():
         if given and len(gpus) > 1:
             raise InputError(f"{option} is of one GPU, and {len(gpus)} were given; choose one")
+    if timeline is not None:
+        check_output(timeline)
 
 
 def _results(

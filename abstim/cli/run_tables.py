@@ -5,6 +5,8 @@ from __future__ import annotations
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from functional.shown_name import shown_name
+
 if TYPE_CHECKING:
     from abstim.session.result import RunResult
     from abstim.study.baseline import Baseline
@@ -67,7 +69,7 @@ def _print_kernels(result: RunResult) -> None:
     for kernel, launches in groups.items():
         cycles, seconds = sum(x.cycles for x in launches), sum(x.seconds for x in launches)
         ipc = sum(x.thread_instructions for x in launches) / cycles
-        rows.append((kernel, len(launches), cycles, duration(seconds), ipc))
+        rows.append((shown_name(kernel), len(launches), cycles, duration(seconds), ipc))
     title = f"{_where(result)}, {len(result.launches):,} launches (--json has each)"
     print_table(title, ("kernel", "launches", "cycles", "time", "IPC"), rows)
 
@@ -93,7 +95,7 @@ def _print_launches(result: RunResult) -> None:
 
 
 def _name(launch) -> str:
-    return f"{launch.launch} {launch.kernel}" + (f" ({launch.label})" if launch.label else "")
+    return f"{launch.launch} {shown_name(launch.kernel)}" + (f" ({launch.label})" if launch.label else "")
 
 
 def _print_slots(result: RunResult) -> None:

@@ -64,7 +64,9 @@ def validate(
 
     `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
     """
+    from abstim.extras import need
     from abstim.study import validate as library
+    from functional.disk.folder import check_output
     from functional.errors import InputError
 
     alone = {"reference": reference, "variant": variant, "group": group, "flush": flush != "all"}
@@ -83,6 +85,9 @@ def validate(
         raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
     if flush not in library.TABLE_FLUSHES:
         raise InputError(f"--flush {flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
+    if plot is not None:
+        need("matplotlib")
+        check_output(plot)
     table = library.read_reference(reference, flush)
     chosen, skipped = library.select(table, variant or (), group or (), benchmark or ())
     with progress(quiet=as_json) as report:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from functional.disk.machine_code import compiled
 from precharacterize.classify import Kind
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+
+    from precharacterize.table import LatencyTable
 
 # Columns of `stalls`, cycles between a warp's issues: for a load, for an arithmetic result, at a barrier, and the rest:
 # for its turn, its unit, its port, its fetch
@@ -14,9 +23,10 @@ ATOMICS = (int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC))
 
 
 @compiled
-def attribute(warp, cycle, instruction, result, kind, waits, writes, ready, of_memory, found):
-    """Fill `found` [instruction, STALLS]. Of the log, by warp and then time: `warp`, `cycle`, `instruction`, `result`
-    cycle; of the program `kind`, `waits`, `writes` [instruction, register]; scratch `ready`, `of_memory` [register]."""
+def attribute(warp, cycle, instruction, result, place, kind, waits, writes, ready, of_memory, found):
+    """Add to `found` [place, STALLS]. Of the log, by warp and then time: `warp`, `cycle`, `instruction`, `result`
+    cycle, and the `place` where the wait before it counts; of the program `kind`, `waits`, `writes` [instruction,
+    register]; scratch `ready`, `of_memory` [register]."""
     last, before, previous = -1, 0, 0
     for k in range(len(warp)):
         i = instruction[k]
@@ -27,10 +37,10 @@ def attribute(warp, cycle, instruction, result, kind, waits, writes, ready, of_m
         elif cycle[k] > before + 1:
             left, memory, arithmetic = cycle[k] - before - 1, 0, 0
             if kind[previous] == BARRIER:
-                found[i, AT_BARRIER] += left
+                found[place[k], AT_BARRIER] += left
                 left = 0
             elif kind[previous] == FENCE or kind[previous] == ATOMICS[0] or kind[previous] == ATOMICS[1]:
-                found[i, MEMORY] += left
+                found[place[k], MEMORY] += left
                 left = 0
             for j in range(waits.shape[1]):
                 r = waits[i, j]
@@ -40,12 +50,22 @@ def attribute(warp, cycle, instruction, result, kind, waits, writes, ready, of_m
                     arithmetic = max(arithmetic, ready[r] - before - 1)
             memory = min(memory, left)
             arithmetic = min(max(arithmetic - memory, 0), left - memory)
-            found[i, MEMORY] += memory
-            found[i, ARITHMETIC] += arithmetic
-            found[i, TURN] += left - memory - arithmetic
+            found[place[k], MEMORY] += memory
+            found[place[k], ARITHMETIC] += arithmetic
+            found[place[k], TURN] += left - memory - arithmetic
         for j in range(writes.shape[1]):
             r = writes[i, j]
             if r >= 0:
                 ready[r] = result[k]
                 of_memory[r] = kind[i] >= FIRST_MEMORY
         before, previous = cycle[k], i
+
+
+def add_stalls(
+    log: np.ndarray, table: LatencyTable, place: Int64[np.ndarray, " issue"], found: Int64[np.ndarray, "place reason"]
+) -> None:
+    """What the issues of a log (ISSUE, by warp and then time) waited for, each added to its place of `found`."""
+    columns = (np.ascontiguousarray(log[name], np.int64) for name in ("warp", "cycle", "instruction", "result_cycle"))
+    program = (np.ascontiguousarray(a, np.int64) for a in (table.kind, table.waits, table.writes))
+    ready, of_memory = (np.zeros(table.register_count + 1, np.int64) for _ in range(2))
+    attribute(*columns, np.ascontiguousarray(place, np.int64), *program, ready, of_memory, found)

@@ -33,6 +33,7 @@ class Setting:
     source: str
 
 
+MOST_NAMES = 20  # that an error lists where none is near
 ALTERED = "with values changed, nothing; as described: "
 Overrides = Sequence[str] | Mapping[str, Any]
 Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setting
@@ -77,12 +78,12 @@ def gpu_names() -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean X?)`, or all names if none is near and they are few; for error messages."""
+    """`; did you mean X?`, or all names if none is near and they are few: the end of an error message."""
     known = sorted(known)
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
-    return f"; known: {', '.join(known)}" if len(known) <= 12 else ""
+    return f"; known: {', '.join(known)}" if len(known) <= MOST_NAMES else ""
 
 
 def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
@@ -99,9 +100,12 @@ def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
     known = str(read_toml(path).get("known_error", ""))
     if path.parent == config_dir():
         known = known_error(path.stem, timed_code=settings["timed_code"].value)
+    given: dict[str, str] = {}
     for override in overrides:
         key, value = _parse_override(override)
-        settings[key] = Setting(value, f"--set {override}")
+        if key in given:
+            raise InputError(f"--set {override}: {key} was set already, by {given[key]}")
+        given[key], settings[key] = override, Setting(value, f"--set {override}")
     label = " ".join([Path(name).stem, *overrides])
     return replace(_build(label, title, settings, labels), known_error=_altered(known) if overrides else known)
 
@@ -185,6 +189,8 @@ def _path_of(name: str, beside: Path | None = None) -> Path:
         if not path.is_file():
             raise InputError(f"{path}: no such GPU description")
         return path
+    if name and path.exists():
+        raise InputError(f"{name}: no GPU description; the name of one ends in .toml")
     raise InputError(f"unknown GPU {name!r}{nearest(name, gpu_names())}")
 
 

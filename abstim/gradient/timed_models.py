@@ -19,6 +19,6 @@ KERNELS = {
 def kernel_of(model: str) -> type[TimedKernel]:
     """What times kernels by a model, with derivatives. Raises InputError for a model that has none."""
     if model not in KERNELS:
-        raise InputError(f"no derivatives by model {model!r}{nearest(model, KERNELS)}; there are {', '.join(KERNELS)}")
+        raise InputError(f"no derivatives by model {model!r}{nearest(model, KERNELS)}")
     module, name = KERNELS[model]
     return cast("type[TimedKernel]", getattr(import_module(module), name))

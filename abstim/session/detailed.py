@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session.flush import Flushed, check_flush
-from abstim.session.limits import atomic_use, limit_of, memory_use
+from abstim.session.limits import atomic_use, known_waits, limit_of, memory_use, unit_use
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
 from functional.threads import default_threads
@@ -111,7 +111,9 @@ def launch_result(
     active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
     slots = dict(zip(SLOT_REASONS, result.issue_slots.sum(0).tolist(), strict=True))
     memory = memory_use(result.counters, cycles, spec, gpu.params)
-    memory["atomic_use"] = atomic_use(session.inputs(number, gpu, trace), gpu, cycles)
+    inputs = session.inputs(number, gpu, trace)
+    memory["atomic_use"] = atomic_use(inputs, gpu, cycles)
+    code_waits = result.counters["l1i_misses"] * int(result.resident_warp_cycles.sum()) / max(1, active_cycles)
     return LaunchResult(
         **launch_facts(session, number, launch, trace, gpu, cycles),
         occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),
@@ -121,5 +123,5 @@ def launch_result(
         memory=memory,
         windows=result.history,
         **timed_facts(session, number, trace, gpu),
-        limit=limit_of(slots, memory),
+        limit=limit_of(slots, memory, unit_use(inputs, gpu, active_cycles), known_waits(inputs, gpu, code_waits)),
     )

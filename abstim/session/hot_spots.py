@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.engine.stalls import STALLS, attribute
+from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.flush import Flushed
@@ -20,7 +19,7 @@ from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.line_record import sectors_of
-from functional.source_lines import SourceLine, source_lines
+from functional.source_lines import SourceLine, ptx_text, source_lines
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -36,8 +35,8 @@ class HotSpot:
     """One instruction of a kernel, over all its launches; sums over warps.
 
     `stalls`: cycles that warps waited before it, by STALLS. `requests` are executions that touched memory, `sectors`
-    those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. Misses, L2 and DRAM
-    sectors are what its accesses caused.
+    those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. L2 and DRAM sectors
+    are those that its accesses waited for; several may wait for one of what is read-only.
     """
 
     kernel: str
@@ -122,12 +121,8 @@ def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress
 
 def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs) -> None:
     log = log[np.lexsort((log["cycle"], log["warp"]))]
-    names = ("warp", "cycle", "instruction", "result_cycle")
-    warp, cycle, instruction, result = (np.ascontiguousarray(log[name], np.int64) for name in names)
-    table = inputs.table
-    program = (np.ascontiguousarray(a, np.int64) for a in (table.kind, table.waits, table.writes))
-    ready, of_memory = (np.zeros(table.register_count + 1, np.int64) for _ in range(2))
-    attribute(warp, cycle, instruction, result, *program, ready, of_memory, kernel.stalls)
+    instruction = np.ascontiguousarray(log["instruction"], np.int64)
+    add_stalls(log, inputs.table, instruction, kernel.stalls)
     kernel.add("issues", instruction)
     for name, column in (("l1d_misses", "l1d_misses"), ("l2_sectors", "l2_accesses"), ("dram_sectors", "dram_reads")):
         kernel.add(name, instruction, log[column])
@@ -146,7 +141,7 @@ def _add_accesses(kernel: _Kernel, inputs: LaunchInputs) -> None:
 
 
 def _spots(kernel: _Kernel) -> Iterator[HotSpot]:
-    text = _text_of(kernel.program)
+    text = ptx_text(kernel.program)
     lines, sources = text.splitlines(), source_lines(text)
     for i, instruction in enumerate(kernel.program.instructions):
         at = instruction.line
@@ -156,17 +151,6 @@ def _spots(kernel: _Kernel) -> Iterator[HotSpot]:
             stalls={name: int(kernel.stalls[i, k]) for k, name in enumerate(STALLS)},
             **{name: int(values[i]) for name, values in kernel.counts.items()},
         )  # fmt: skip
-
-
-def _text_of(program: Program) -> str:
-    """The PTX, if it is still where it was read, and as it was."""
-    from hashlib import sha256
-
-    try:
-        data = Path(program.path).read_bytes().removeprefix(BOM_UTF8)
-    except OSError:
-        return ""
-    return data.decode("utf-8", "replace") if sha256(data).hexdigest() == program.digest else ""
 
 
 @lru_cache(maxsize=64)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.flush import Flushed
 from abstim.session.session import Session
 from functional.errors import InputError
+from functional.shown_name import shown_name
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
+
+    from functional.program import Program
+    from precharacterize.table import LatencyTable
+    from precharacterize.timed_code import TimedCode
 
 MOST_ISSUES = 20_000_000  # of a launch: a gigabyte of log
 
 
 @dataclass(frozen=True)
 class IssueLog:
-    """Every warp instruction issued in a launch, ascending by cycle within an SM. `warp` counts those of the launch."""
+    """Every warp instruction issued in a launch, ascending by cycle within an SM. `warp` counts those of the launch.
+
+    `stalls`: cycles that the warp waited before it, by STALLS; `l2_sectors`, `dram_sectors`: of 32 B, that it
+    waited for from L2, and from DRAM; several may wait for one sector of what is read-only.
+    """
 
     sm: Int64[np.ndarray, " issue"]
     cycle: Int64[np.ndarray, " issue"]
@@ -30,15 +40,24 @@ class IssueLog:
     instruction: Int64[np.ndarray, " issue"]  # flat position in the program
     warp: Int64[np.ndarray, " issue"]
     scheduler: Int64[np.ndarray, " issue"]
+    stalls: Int64[np.ndarray, "issue reason"]
+    l2_sectors: Int64[np.ndarray, " issue"]
+    dram_sectors: Int64[np.ndarray, " issue"]
+
+    def where(self, chosen: np.ndarray) -> IssueLog:
+        """Some of them."""
+        return IssueLog(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
 
 @dataclass(frozen=True)
 class LaunchLog:
-    """A launch to be drawn. `block_start`: first instruction of every basic block, ascending."""
+    """A launch to be drawn. `block_start`: first instruction of every basic block, ascending; `block_line`: the line of
+    the PTX where it begins (of machine code: where the PTX block begins that it was made of)."""
 
     name: str
     log: IssueLog
     block_start: Int64[np.ndarray, " basic_block"]
+    block_line: Int64[np.ndarray, " basic_block"]
     cycles: int
     sm_count: int
 
@@ -55,10 +74,23 @@ def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progres
         run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
         log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
         policy.after(run)
-        log = log[np.lexsort((log["cycle"], log["sm"]))]
-        sm, cycle, slot, instruction, warp = (
-            np.ascontiguousarray(log[name]) for name in ("sm", "cycle", "slot", "instruction", "warp")
-        )
-        issues = IssueLog(sm, cycle, slot, instruction, warp, slot % gpu.spec.schedulers_per_sm)
-        name = launch.program.name + (f" ({launch.label})" if launch.label else "")
-        yield LaunchLog(name, issues, run.inputs.table.block_start, run.result().cycles, gpu.spec.sm_count)
+        name = shown_name(launch.program.name) + (f" ({launch.label})" if launch.label else "")
+        issues, table = _issue_log(log, run.inputs.table, gpu), run.inputs.table
+        lines = _block_lines(launch.program, code, len(table.block_start))
+        yield LaunchLog(name, issues, table.block_start, lines, run.result().cycles, gpu.spec.sm_count)
+
+
+def _issue_log(log: np.ndarray, table: LatencyTable, gpu: Gpu) -> IssueLog:
+    log = log[np.lexsort((log["cycle"], log["warp"]))]
+    stalls = np.zeros((len(log), len(STALLS)), np.int64)
+    add_stalls(log, table, np.arange(len(log)), stalls)
+    order = np.lexsort((log["cycle"], log["sm"]))
+    log = log[order]
+    names = ("sm", "cycle", "slot", "instruction", "warp", "l2_accesses", "dram_reads")
+    sm, cycle, slot, instruction, warp, l2, dram = (np.ascontiguousarray(log[name]) for name in names)
+    return IssueLog(sm, cycle, slot, instruction, warp, slot % gpu.spec.schedulers_per_sm, stalls[order], l2, dram)
+
+
+def _block_lines(program: Program, code: TimedCode | None, count: int) -> Int64[np.ndarray, " basic_block"]:
+    blocks = range(count) if code is None else code.numbers[:, 0].tolist()
+    return np.array([program.line_of(block) for block in blocks], np.int64)

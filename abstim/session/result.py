@@ -121,8 +121,9 @@ class RunResult:
         """As notebooks show it."""
         from html import escape
 
-        columns = ["kernel", "cycles", "seconds", "ipc", "occupancy", "blocks_per_sm", "limit"]
-        table = self.to_frame()[columns].to_html(index=False, float_format="{:.4g}".format)
+        columns = ("kernel", "cycles", "seconds", "ipc", "occupancy", "blocks_per_sm", "limit")
+        table = "".join(_html_row([getattr(launch, name) for name in columns], "td") for launch in self.launches)
+        table = f"<table>{_html_row(columns, 'th')}{table}</table>"
         facts = f"{repr(self)[1:-1]}; memory: {self.memory_model}; error: {self.known_error}"
         return f"<p>{escape(facts)}</p>{table}"
 
@@ -154,6 +155,13 @@ class RunResult:
         """Everything, as what `json.dumps` takes."""
         limits = {"limit": self.limit, "limit_basis": self.limit_basis, "limits": [asdict(x) for x in self.limits]}
         return {"kind": "run"} | asdict(self) | limits
+
+
+def _html_row(cells: Sequence[Any], tag: str) -> str:
+    from html import escape
+
+    texts = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
+    return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
 
 
 def run_result(

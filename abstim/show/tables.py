@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from functional.terminal import plain
@@ -98,6 +99,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
+def _show(bar: Any, task: Any, what: str, done: int, total: int) -> None:
+    """Another kind of work starts its own clock, or the time left would be reckoned from that before it."""
+    if bar.tasks[0].description != what:
+        bar.reset(task, description=what)
+    bar.update(task, completed=done, total=total, visible=True)
+
+
 @contextmanager
 def progress(quiet: bool = False, after_seconds: float = 2.0) -> Iterator[Any]:
     """A callable `(what, done, total)` that shows a bar on stderr once `after_seconds` have passed.
@@ -109,20 +117,29 @@ def progress(quiet: bool = False, after_seconds: float = 2.0) -> Iterator[Any]:
         return
     from threading import Timer
 
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
+        MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     )
     bar = Progress(*columns, console=console(stderr=True), transient=True)
-    task, timer = bar.add_task("", total=None), Timer(after_seconds, bar.start)
+    task, timer = bar.add_task("", total=None, visible=False), Timer(after_seconds, bar.start)  # nothing is known yet
     timer.daemon = True
     timer.start()
     try:
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+        yield partial(_show, bar, task)
     finally:
         timer.cancel()
         bar.stop()

@@ -1,8 +1,10 @@
 """What every warp did when: a timeline for Perfetto or chrome://tracing, and the issue rate over time.
 
 A process is an SM, a thread a warp slot, a slice one visit of a basic block by a warp: from the issue of its first
-instruction to that of the warp's next block, or to its last issue. Counters are warp instructions a cycle, and warps
-between their first and last issue. Times are microseconds of the GPU's clock, as the trace-event format wants.
+instruction to that of the warp's next block, or to its last issue. It says the block's line of the PTX and what the
+warp waited for in it. Counters of an SM are warp instructions a cycle, and warps between their first and last issue;
+those of the process `memory` are sectors of 32 B a cycle that instructions of all SMs wait for from L2, and from DRAM,
+at the time of their issue. Times are microseconds of the GPU's clock, as the trace-event format wants.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.engine.stalls import STALLS
 from abstim.session.issue_logs import IssueLog, LaunchLog
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ class Slices:
     stop: Int64[np.ndarray, " slice"]
     visits: Int64[np.ndarray, " slice"]
     instructions: Int64[np.ndarray, " slice"]
+    stalls: Int64[np.ndarray, "slice reason"]  # cycles that the warp waited in it
 
 
 def slices(log: IssueLog, block_start: Int64[np.ndarray, " basic_block"], merge: int = 1) -> Slices:
@@ -66,7 +70,18 @@ def slices(log: IssueLog, block_start: Int64[np.ndarray, " basic_block"], merge:
         stop=np.where(ends_warp, cycle[last_of_warp[first]] + 1, next_start),
         visits=np.bincount(np.cumsum(kept) - 1, minlength=count),
         instructions=np.bincount(group, minlength=count),
+        stalls=_stalls_within(log.stalls[order], first, ends_warp),
     )
+
+
+def _stalls_within(
+    stalls: Int64[np.ndarray, "issue reason"], first: Int64[np.ndarray, " slice"], ends_warp: np.ndarray
+) -> Int64[np.ndarray, "slice reason"]:
+    """Of issues by warp, then time: what comes before a slice's first issue was waited in the slice before."""
+    before = stalls[first]
+    found = np.add.reduceat(stalls, first) - before if len(first) else stalls
+    found[:-1] += np.where(ends_warp[:-1, None], 0, before[1:])
+    return found
 
 
 def windows(log: IssueLog, cycles: int, most: int = MOST_WINDOWS) -> dict[str, Any]:
@@ -109,6 +124,7 @@ def timeline(launches: Sequence[LaunchLog], core_clock_hz: float, most_slices: i
     for launch, drawn in zip(launches, found, strict=True):
         events += islice(_slice_events(launch, drawn, start, 1e6 / core_clock_hz), None if merge == 1 else most)
         events += _counter_events(launch, start, 1e6 / core_clock_hz, MOST_COUNTERS // len(launches))
+        events += _memory_events(launch, start, 1e6 / core_clock_hz)
         start += launch.cycles
     said = f"{visits:,} visits of basic blocks, drawn in groups of {merge} of a warp" if merge > 1 else ""
     if merge > 1 and max(len(s.start) for s in found) > most:
@@ -130,6 +146,9 @@ def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
     for sm in range(max((launch.sm_count for launch in launches), default=0)):
         yield {"ph": "M", "name": "process_name", "pid": sm, "args": {"name": f"SM {sm}"}}
         yield {"ph": "M", "name": "process_sort_index", "pid": sm, "args": {"sort_index": sm}}
+    memory = max((launch.sm_count for launch in launches), default=0)
+    yield {"ph": "M", "name": "process_name", "pid": memory, "args": {"name": "memory"}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": memory, "args": {"sort_index": memory}}
     pairs = {pair for launch in launches for pair in zip(launch.log.sm.tolist(), launch.log.slot.tolist(), strict=True)}
     for sm, slot in sorted(pairs):
         place: dict[str, Any] = {"ph": "M", "pid": sm, "tid": slot}
@@ -138,8 +157,14 @@ def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
 
 
 def _slice_events(launch: LaunchLog, drawn: Slices, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:
-    columns = (drawn.sm, drawn.slot, drawn.warp, drawn.block, drawn.start, drawn.stop, drawn.visits, drawn.instructions)
-    for sm, slot, warp, block, begin, end, visits, count in zip(*(c.tolist() for c in columns), strict=True):
+    columns = (
+        drawn.sm, drawn.slot, drawn.warp, drawn.block, drawn.start, drawn.stop, drawn.visits, drawn.instructions,
+        drawn.stalls, launch.block_line[drawn.block],
+    )  # fmt: skip
+    for sm, slot, warp, block, begin, end, visits, count, stalls, line in zip(
+        *(c.tolist() for c in columns), strict=True
+    ):
+        waited = {reason.replace("_", " "): cycles for reason, cycles in zip(STALLS, stalls, strict=True) if cycles}
         yield {
             "ph": "X",
             "name": f"BB {block}" if visits == 1 else f"BB {block} and {visits - 1} more",
@@ -148,7 +173,15 @@ def _slice_events(launch: LaunchLog, drawn: Slices, start: int, us_per_cycle: fl
             "tid": slot,
             "ts": _us(start + begin, us_per_cycle),
             "dur": _us(end - begin, us_per_cycle),
-            "args": {"warp": warp, "instructions": count, "cycle": begin, "cycles": end - begin},
+            "args": {
+                "warp": warp,
+                "instructions": count,
+                "cycle": begin,
+                "cycles": end - begin,
+                "PTX line": line,
+                "waited for": max(waited, key=waited.__getitem__, default="nothing"),
+                "cycles waited": waited,
+            },
         }
 
 
@@ -156,8 +189,7 @@ def _counter_events(launch: LaunchLog, start: int, us_per_cycle: float, most: in
     log, most_windows = launch.log, max(1, min(MOST_WINDOWS, most // (2 * launch.sm_count)))
     for sm in range(launch.sm_count):
         own = log.sm == sm
-        part = IssueLog(*(a[own] for a in (log.sm, log.cycle, log.slot, log.instruction, log.warp, log.scheduler)))
-        found = windows(part, launch.cycles, most_windows)
+        found = windows(log.where(own), launch.cycles, most_windows)
         width = found["window_cycles"]
         lengths = np.minimum(width, launch.cycles - width * np.arange(len(found["warp_instructions"])))
         rates: tuple[Float64[np.ndarray, " window"], ...] = (
@@ -168,6 +200,18 @@ def _counter_events(launch: LaunchLog, start: int, us_per_cycle: float, most: in
             event = {"ph": "C", "pid": sm, "ts": _us(start + k * width, us_per_cycle)}
             yield event | {"name": "warp instructions a cycle", "args": {"value": ipc}}
             yield event | {"name": "resident warps", "args": {"value": warps}}
+
+
+def _memory_events(launch: LaunchLog, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:
+    width = max(1, -(-launch.cycles // MOST_WINDOWS))
+    count = max(1, -(-launch.cycles // width))
+    lengths = np.minimum(width, launch.cycles - width * np.arange(count))
+    log = launch.log
+    for name, sectors in (("L2 sectors a cycle", log.l2_sectors), ("DRAM sectors a cycle", log.dram_sectors)):
+        rates = np.bincount(log.cycle // width, sectors, minlength=count) / lengths
+        for k, value in enumerate(rates.round(4).tolist()):
+            event = {"ph": "C", "pid": launch.sm_count, "name": name, "ts": _us(start + k * width, us_per_cycle)}
+            yield event | {"args": {"value": value}}
 
 
 def _us(cycles: int, us_per_cycle: float) -> float:

@@ -18,6 +18,7 @@ from abstim.target.trace_cache import Execution, OutputCheck
 from abstim.target.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.case import Case
 from functional.errors import InputError
+from functional.source_lines import naming_source
 from functional.terminal import note
 from functional.trace_store import StoredCase, StoreWriter
 from functional.trace_store.manifest import OutputEntry
@@ -132,7 +133,8 @@ def execute_case(
     memory, traces = case.memory.copy(), []
     for number, launch in enumerate(case.launches):
         progress(f"execute {case.name}", number, len(case.launches))
-        traces.append(executor.run(launch, memory, instruction_budget=instruction_budget or default_budget(launch)))
+        with naming_source(launch.program):
+            traces.append(executor.run(launch, memory, instruction_budget=instruction_budget or default_budget(launch)))
     return Execution(tuple(traces), _checked_outputs(case, memory), memory.printed.text())
 
 
@@ -162,7 +164,8 @@ def write_store(
     for launch in case.launches:
         budget = instruction_budget or default_budget(launch)
         chunks = executor.stream(launch, memory, instruction_budget=budget)
-        writer.launch(launch, case.registers(launch), reported(chunks))
+        with naming_source(launch.program):
+            writer.launch(launch, case.registers(launch), reported(chunks))
     outputs = [OutputEntry(**asdict(check)) for check in _checked_outputs(case, memory)]
     return writer.finish(case.name, outputs, memory.printed.text())
 

@@ -28,6 +28,7 @@ from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
 from functional.program import Program
+from functional.source_lines import naming_source
 from functional.symbols import say_unset_constants, set_symbol
 
 _RANDOM_SEED = 2024
@@ -41,9 +42,10 @@ def load(path: str | Path) -> LoadedModule:
 
 @dataclass(frozen=True)
 class LoadedModule:
-    """The kernels of a PTX file."""
+    """The kernels of a PTX file. `source`: what the file was compiled from, if the user named that."""
 
     module: Module
+    source: str = ""
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -53,7 +55,8 @@ class LoadedModule:
     def kernel(self, name: str | None = None) -> LoadedKernel:
         """A kernel by name; without one, the only kernel of the file. Raises InputError."""
         if name is None and len(self.kernels) != 1:
-            raise InputError(f"{self.module.path}: choose a kernel: {', '.join(self.kernels) or 'the file has none'}")
+            which = ", ".join(self.kernels) or "the file has none"
+            raise InputError(f"{self.source or self.module.path}: choose a kernel: {which}")
         return LoadedKernel(self.module, link(self.module, self.kernels[0] if name is None else name))
 
 
@@ -160,7 +163,8 @@ class LaunchedKernel(Case):
 
         memory, executor = self.memory.copy(), chosen_executor()
         for launch in self.launches:
-            executor.run(launch, memory)
+            with naming_source(launch.program):
+                executor.run(launch, memory)
         return memory
 
 
@@ -241,9 +245,14 @@ def _buffer(rest: str, parameter: Parameter, where: str) -> np.ndarray:
 
 def _npy(file: str, where: str) -> np.ndarray:
     try:
-        return np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{where}: cannot read {file}: {error}") from None
+        found = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"{where}: cannot read {file}: {error.strerror or error}") from None
+    except (ValueError, EOFError):  # NumPy takes it for a pickle, and says how to load one
+        found = None
+    if not isinstance(found, np.ndarray):
+        raise InputError(f"{where}: {file} is no .npy file of numbers; write one with numpy.save")
+    return found
 
 
 def _allocate(memory: Memory, name: str, array: np.ndarray) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import nearest
 from functional.errors import InputError
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.target.loading import LoadedModule
@@ -24,11 +26,13 @@ def open_target(target: Target) -> Case:
     """A Case as it is (or made by a function), a benchmark or workload by name, a launches.json, store or trace."""
     if not isinstance(target, str):
         return _case_of(target() if callable(target) else target)
+    if not target:
+        raise InputError("the target is empty; name a benchmark (`abstim suite`), a file or a folder")
     if target.endswith(".json"):
         from functional.launches_json import load_case
 
         return load_case(target)
-    if target.endswith(SOURCES):
+    if _is_source(target):
         raise InputError(f"{target}: a kernel's source needs a grid, a block and arguments; see `abstim run --help`")
     from abstim.target import workloads
     from functional import suite
@@ -69,6 +73,10 @@ def names_in(group: str) -> tuple[str, ...]:
     return suite.names(None if group == "all" else group)
 
 
+def _is_source(target: str) -> bool:
+    return target.lower().endswith(SOURCES)
+
+
 def _is_trace(target: str) -> bool:
     from functional.accelsim import is_trace  # only for what is there: importing it takes a while
 
@@ -80,14 +88,14 @@ def resolve(
 ) -> Case:
     """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else."""
     shape = {"--grid": grid, "--block": block}
-    if target.endswith(SOURCES):
+    if _is_source(target):
         if missing := [option for option, value in shape.items() if not value]:
             raise InputError(f"{target}: a {Path(target).suffix} target also needs {' and '.join(missing)}")
         extents = {option: _extents(option, text) for option, text in shape.items()}
         return ptx_case(target, kernel, extents["--grid"], extents["--block"], arguments, dynamic_shared_bytes)
     options = {"--kernel": kernel, **shape, "--arg": arguments, "--dynamic-shared": dynamic_shared_bytes}
     if used := [option for option, value in options.items() if value]:
-        raise InputError(f"{', '.join(used)}: only for a .ptx or .cu target; {target} has its own launches")
+        raise InputError(f"{', '.join(used)}: only for a .ptx or .cu target, which {target!r} is not")
     return open_target(target)
 
 
@@ -107,13 +115,16 @@ def ptx_case(
 
     loaded = _loaded(path).kernel(kernel or None)
     case = loaded.launch(grid, block, loaded.parse_arguments(arguments), dynamic_shared_bytes)
-    case.resources = read_resources(Path(path).with_name("resources.json"))
+    beside = Path(path).with_name("resources.json")
+    case.resources = read_resources(beside)
+    if case.resources and case.launches[0].program.name not in case.resources:
+        note(f"abstim: {beside} says nothing of kernel '{case.launches[0].program.name}'; another source is taken")
     return case
 
 
 def programs_of(target: str) -> list[Program]:
     """Every kernel a target launches, or every entry of a .ptx or .cu file."""
-    if target.endswith(SOURCES):
+    if _is_source(target):
         module = _loaded(target)
         return [module.kernel(name).program for name in module.kernels]
     launches = open_target(target).launches
@@ -123,11 +134,11 @@ def programs_of(target: str) -> list[Program]:
 def _loaded(path: str) -> LoadedModule:
     from abstim.target.loading import load
 
-    if path.endswith(".ptx"):
+    if path.lower().endswith(".ptx"):
         return load(path)
     from abstim.target.compile_cuda import ptx_of
 
-    return load(str(ptx_of(path)))
+    return replace(load(str(ptx_of(path))), source=path)
 
 
 def _extents(option: str, text: str) -> list[int]:

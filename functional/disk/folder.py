@@ -79,6 +79,17 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         _told.add(str(error.strerror))
 
 
+def check_output(path: Path) -> None:
+    """Raises InputError where `write_output` could not write: asked before the work whose result it is to hold."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise InputError(f"{path}: cannot be written: it is a folder")
+    if not folder.is_dir():
+        raise InputError(f"{path}: cannot be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{path}: cannot be written: {folder} is not yours to write to")
+
+
 def write_output(path: Path, data: bytes) -> None:
     """Write a file that a user asked for, whole or not at all. Raises InputError if it cannot be written."""
     try:

@@ -72,9 +72,13 @@ class Space(ABC):
     def out_of_bounds(
         self, frame: Frame, inst: Instruction, addresses: np.ndarray, bad: np.ndarray, size: int, near: str
     ) -> Exception:
-        """The error of the first bad lane."""
+        """The error of the first bad lane. Lanes that are not active stand at an active one's address: addresses, not
+        lanes, are counted."""
         row, lane, address = _first(addresses, bad)
+        others = len(np.unique(np.broadcast_to(addresses, np.broadcast_shapes(addresses.shape, bad.shape))[bad])) - 1
         message = f"{size} bytes at {address:#x} are out of bounds: {near}"
+        if others:
+            message += f"; so {'are' if others > 1 else 'is'} {others:,} more address{'es' if others > 1 else ''} of it"
         return frame.machine.fault(inst, message, int(frame.index[row]), lane)
 
 

@@ -18,6 +18,10 @@ SLOT_COLORS = {
     "empty": "#999999",
 }
 HEIGHT_PX = 340
+NARROW_PX = 360  # of a chart on a telephone; a legend fits it, for its columns cannot change with the page
+AXIS_PX = 80  # left of a plot, and the tools right of it
+MOST_NAMES = 24
+LEGEND_KEY_PX, LETTER_PX = 34, 7  # of an entry: its colour and the gaps; a letter of its name
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,31 @@ def figure(x: str, y: str, tooltips: Sequence[tuple[str, str]] | None = None, **
         x_axis_label=x, y_axis_label=y, background_fill_color=None, border_fill_color=None, outline_line_color=None,
         **options,
     )  # fmt: skip
+    plain_numbers(found)
+    _turn_names(found)
     found.toolbar.logo, found.toolbar.active_scroll = None, None  # type: ignore[assignment]
     if tooltips is not None:
         found.add_tools(HoverTool(tooltips=list(tooltips)))
     return found
+
+
+def plain_numbers(plot: Any) -> None:
+    """Ticks of linear axes as people write numbers: 250,000, and not 2.500e+5."""
+    from bokeh.models import LinearAxis, NumeralTickFormatter
+
+    for axis in plot.select(LinearAxis):
+        axis.formatter = NumeralTickFormatter(format="0,0.[000]")
+
+
+def _turn_names(plot: Any) -> None:
+    """Names along the x axis stand upright where they would touch on a telephone, and are left to the table if many."""
+    from bokeh.models import FactorRange
+
+    names = plot.x_range.factors if isinstance(plot.x_range, FactorRange) else []
+    if len(names) > MOST_NAMES:
+        plot.xaxis.major_label_text_font_size = "0px"
+    elif sum(LETTER_PX * len(str(name)) + LETTER_PX for name in names) > NARROW_PX - AXIS_PX:
+        plot.xaxis.major_label_orientation = "vertical"
 
 
 def stacked_bars(
@@ -124,10 +149,6 @@ def stacked_bars(
         color=[colors[part] for part in parts], legend_label=list(names.values()), line_color=None,
     )  # fmt: skip
     found.y_range.start = 0
-    if len(categories) > 24:
-        found.xaxis.major_label_text_font_size = "0px"  # the hover and the table name them
-    elif sum(map(len, categories)) > 60:
-        found.xaxis.major_label_orientation = 0.9
     return legend_outside(found)
 
 
@@ -135,7 +156,9 @@ def legend_outside(found: Any) -> Any:
     """Move a figure's legend below its plot, where it hides no data; a click on an entry hides its part."""
     if found.legend:
         legend = found.legend[0]
-        legend.orientation, legend.click_policy, legend.ncols = "horizontal", "hide", 6
+        longest = max(len(str(getattr(item.label, "value", item.label))) for item in legend.items)
+        legend.orientation, legend.click_policy = "horizontal", "hide"
+        legend.ncols = max(1, min(len(legend.items), NARROW_PX // (LEGEND_KEY_PX + LETTER_PX * longest)))
         legend.background_fill_color, legend.border_line_color = None, None
         found.add_layout(legend, "below")
     return found

@@ -14,6 +14,7 @@ from abstim.show.report.chart import (
     Table,
     figure,
     legend_outside,
+    plain_numbers,
     stacked_bars,
     unique,
 )
@@ -21,6 +22,7 @@ from abstim.show.report.hot_source import hot_listings
 from abstim.show.report.roofline import roofline_chart
 from abstim.show.report.twice_as_fast import limits_chart
 from abstim.show.tables import duration, quantity
+from functional.shown_name import shown_name
 
 SHOWN_LAUNCHES = 200  # a chart shows the longest ones; the totals hold all
 CACHES = ("l1d", "const", "l1i", "l2")
@@ -104,7 +106,7 @@ def _slot_cycles(launches: Sequence[dict[str, Any]], reason: str) -> float:
 
 
 def _names(launches: Sequence[dict[str, Any]]) -> list[str]:
-    return [f"{launch['launch']} {launch['label'] or launch['kernel']}" for launch in launches]
+    return [f"{launch['launch']} {launch['label'] or shown_name(launch['kernel'])}" for launch in launches]
 
 
 def _shown(run: Run) -> list[dict[str, Any]]:
@@ -156,6 +158,7 @@ def _windows_chart(run: Run) -> Chart | None:
     plot.step(at, ipc, mode="after", line_width=2, color=COLORS[0], legend_label="warp instructions")
     plot.extra_y_ranges = {"warps": Range1d(0, 1.05 * max(*warps, 1))}
     plot.add_layout(LinearAxis(y_range_name="warps", axis_label="resident warps, all SMs"), "right")
+    plain_numbers(plot)
     plot.step(at, warps, mode="after", y_range_name="warps", line_dash="dashed", color=COLORS[1], legend_label="warps")
     plot.y_range.start = 0
     peak = max(range(len(ipc)), key=ipc.__getitem__)

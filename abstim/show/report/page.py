@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from abstim.extras import need
 from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
 from abstim.show.report.result_files import Source, read_source
 from abstim.show.tables import quantity
-from functional.disk.folder import write_output
+from functional.disk.folder import check_output, write_output
 from functional.errors import InputError
 
 _HERE = Path(__file__).parent
@@ -23,6 +24,10 @@ def write_report(
     """Write one HTML file that shows result files. Raises InputError for a file that is none."""
     if not results:
         raise InputError("a report needs at least one result file; write one with --json")
+    check_output(output)
+    need("bokeh")
+    if output.resolve() in [path.resolve() for path in results]:
+        raise InputError(f"-o {output}: it is one of the results; choose another name")
     sections = []
     for number, path in enumerate(results):
         progress(f"report {path.name}", number, len(results))
@@ -32,6 +37,7 @@ def write_report(
 
 def section_of(source: Source) -> Section:
     """The section of one file. Raises InputError if a key is missing that its kind always has."""
+    from abstim.show.report.advice import advice_section
     from abstim.show.report.benchmark import bench_section
     from abstim.show.report.cold_start import coldstart_section
     from abstim.show.report.launches import comparison_section, run_section
@@ -50,6 +56,7 @@ def section_of(source: Source) -> Section:
         "sample": lambda: sampling_section(source.data),
         "sample-comparison": lambda: comparison_of_methods_section(source.data),
         "bench-sample": lambda: sample_bench_section(source.data),
+        "advice": lambda: advice_section(source.data),
         "coldstart": lambda: coldstart_section(source.data),
     }
     try:

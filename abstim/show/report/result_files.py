@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import pandas
 
 # the key "kind" of a JSON result
-KINDS = ("run", "runs", "validate", "bench", "explore", "sample", "sample-comparison", "bench-sample", "coldstart")
+KINDS = (
+    "run", "runs", "validate", "bench", "explore", "sample", "sample-comparison", "bench-sample", "coldstart", "advice",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

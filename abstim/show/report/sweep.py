@@ -7,7 +7,8 @@ number to the left of these two that is no key of a GPU is something the user de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.spec import SECTIONS
 from abstim.show.report.chart import Section
@@ -22,6 +23,7 @@ from abstim.show.report.sweep_charts import (
     shared_source,
 )
 from abstim.show.tables import duration, quantity
+from abstim.study.explore.sensitivity import of_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -64,8 +66,15 @@ def _part(title: str, table: pandas.DataFrame) -> Section:
     charts = [pareto_chart(table, source, fronts)] if fronts else []
     charts += [heat_chart(table, varied)] if len(varied) > 1 else []
     charts.append(parallel_chart(table, shown, varied, source))
-    charts += [sensitivity_chart(found)] if (found := table.attrs.get("sensitivity")) else []
+    charts.append(sensitivity_chart(table.attrs.get("sensitivity") or _sensitivity(table, varied)))
     return Section(title, facts, charts, notes)
+
+
+def _sensitivity(table: pandas.DataFrame, varied: Sequence[str]) -> list[dict[str, Any]]:
+    """How much each key matters, of a table that does not say it: Parquet and CSV hold points alone."""
+    columns = {key: table[key].to_numpy() for key in varied}
+    columns = {key: c if c.dtype.kind in "if" else c.astype(str) for key, c in columns.items()}
+    return [asdict(found) for found in of_columns(columns, table["seconds"].to_numpy())]
 
 
 def _columns(table: pandas.DataFrame) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from abstim.extras import need
 from abstim.study.explore.jobs import Job, Planner, engine_digest
 from abstim.study.explore.local import Chunk, Results, chunks, time_chunk
 from functional.errors import InputError
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from abstim.engine.inputs import LaunchInputs
     from abstim.gpu.config import Gpu
 
-CONNECT_SECONDS = 30
+CONNECT_SECONDS = 10
 FAILURES = 5  # rounds in a row without a single result, after which the cluster is given up
 
 
@@ -42,11 +43,10 @@ def run_on_cluster(planner: Planner, jobs: Sequence[Job], address: str) -> Itera
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    try:
-        import dask
-        from distributed import Client
-    except ImportError:
-        raise InputError("--cluster needs dask.distributed: pip install 'abstim[cluster]'") from None
+    need("distributed")
+    import dask
+    from distributed import Client
+
     dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"})  # traces are large
     try:
         client = Client(address, timeout=CONNECT_SECONDS)

@@ -11,11 +11,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.extras import need
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.pareto import front
 from abstim.study.explore.points import Points
 from abstim.study.explore.sensitivity import Sensitivity
 from abstim.study.explore.timing import Work
+from functional.disk.folder import check_output
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -163,8 +165,9 @@ def check_format(path: Path) -> None:
     """Raises InputError for a file that `save` cannot write."""
     if path.suffix not in FORMATS:
         raise InputError(f"-o {path}: the name must end in one of {', '.join(FORMATS)}")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"-o {path}: there is no folder {path.parent}")
+    check_output(path)
+    if path.suffix != ".json":
+        need("pyarrow")
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:

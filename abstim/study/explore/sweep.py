@@ -62,7 +62,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
-            raise InputError(f"no model {self.model!r}{nearest(self.model, MODELS)}; there are {', '.join(MODELS)}")
+            raise InputError(f"no model {self.model!r}{nearest(self.model, MODELS)}")
         if self.cluster and self.model != "detailed":
             raise InputError(f"--cluster times by the detailed model; --model {self.model} runs on this machine")
         if self.strategy == MULTI_FIDELITY and self.model != "detailed":

@@ -58,7 +58,7 @@ def inside_named(name: str) -> Inside:
     if name not in INSIDE:
         from abstim.gpu.config import nearest
 
-        raise InputError(f"launches cannot be simulated {name!r}{nearest(name, INSIDE)}; there are {', '.join(INSIDE)}")
+        raise InputError(f"launches cannot be simulated {name!r}{nearest(name, INSIDE)}")
     return INSIDE[name]
 
 

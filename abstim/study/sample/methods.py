@@ -172,5 +172,5 @@ def method_named(name: str) -> Method:
     if name not in METHODS:
         from abstim.gpu.config import nearest
 
-        raise InputError(f"no method {name!r}{nearest(name, METHODS)}; there are {', '.join(METHODS)}")
+        raise InputError(f"no method {name!r}{nearest(name, METHODS)}")
     return METHODS[name]
