@@ -114,6 +114,10 @@ class Simulator(Protocol):
         """
         ...
 
+    def leave_out(self, state: Any, thread_blocks: Int64[np.ndarray, " tb"]) -> Any:
+        """The next thread blocks are never dispatched; caches see what they would have touched, without time."""
+        ...
+
     def result(self, state: Any) -> tuple[Any, Observation]:
         """Advance until everything dispatched has retired; `clock_cycles` is then the launch's time."""
         ...

@@ -15,8 +15,11 @@ from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.session.session import Session
 from abstim.study.sample.basic_block_events import BlockEvents, Watch
 from abstim.study.sample.counts import warps_of
+from abstim.study.sample.launch_features import kinds_of, kinds_of_records
 from abstim.study.sample.thread_blocks import ThreadBlocks
 from abstim.study.sample.warp_profiles import instruction_classes
+from functional.trace import Trace, concatenate
+from precharacterize.classify import Kind
 from sampling import LaunchShape, Observation
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 WINDOW_CYCLES = 128
 WINDOWS = 1 << 20  # the last one is over all that is left
+# Of thread blocks that are left out, as many line records go through L2 as it has lines, times this
+RECORDS_A_LINE, BLOCKS_AT_ONCE = 16, 64
 IDLE = 0.1  # share of the time below which DRAM decides nothing
 _NONE = np.empty(0, np.int64)
 
@@ -87,6 +92,29 @@ class EngineSimulator:
             state.launch.extend(self.session.inputs(self.number, self.gpu, self.thread_blocks.trace))
         self._run(state, positions, drain=False)
         return state, self._observe(state, state.launch.clock_cycles)
+
+    def leave_out(self, state: Stepped, thread_blocks: Int64[np.ndarray, " tb"]) -> Stepped:
+        """See the protocol. Of what is left out the latest line records stand for all: L2 holds no more."""
+        started = perf_counter()
+        program = self.thread_blocks.launch.program
+        most, kinds = RECORDS_A_LINE * state.launch.l2_lines, kinds_of(program)
+        pieces: list[Trace] = []
+        for last in range(len(thread_blocks), 0, -BLOCKS_AT_ONCE):
+            if sum(len(piece.records) for piece in pieces) < most:
+                pieces.append(self._trace_of(thread_blocks[max(last - BLOCKS_AT_ONCE, 0) : last]))
+        for piece in reversed(pieces):
+            written = np.isin(kinds_of_records(program, piece, kinds)[0], (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
+            state.launch.leave_out(piece.records, written)
+        self._spent("time", perf_counter() - started)
+        return state
+
+    def _trace_of(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
+        """Of some thread blocks in order; those that have not been are executed."""
+        positions = np.sort(self.thread_blocks.at(np.asarray(thread_blocks, np.int64)))
+        trace = self.thread_blocks.trace
+        assert trace is not None
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+        return concatenate([trace.part(int(run[0]), int(run[-1]) + 1) for run in runs], trace.warps_per_block)
 
     def result(self, state: Stepped) -> tuple[Stepped, Observation]:
         """See the protocol; `clock_cycles` is the engine's own figure, the cycle after the last warp has left."""
