@@ -32,7 +32,8 @@ class Estimate:
     `detailed_fraction`: share of the warp instructions that was simulated in detail; `functional_fraction`: share that
     was executed at all, detailed ones included. Both are 1 where a method does not pay. `ideal`: all was simulated to
     choose the sample, so nothing was saved; `detailed_fraction` is that of a method that would know what to choose.
-    `counters`: any other statistics of the whole; empty where the method projects none.
+    `counters`: any other statistics of the whole; empty where the method projects none. `unit_cycles`: of each launch
+    (or other unit) in order, their sum is the total; empty for a single launch.
     """
 
     method: str
@@ -46,6 +47,7 @@ class Estimate:
     confidence: float = CONFIDENCE
     ideal: bool = False
     counters: Mapping[str, float] = field(default_factory=dict)
+    unit_cycles: tuple[float, ...] = ()
 
     @property
     def standard_error(self) -> float:
@@ -109,6 +111,7 @@ def combine(
         detailed_fraction=sum(e.detailed_fraction * n for e, n in pairs) / weight,
         functional_fraction=sum(e.functional_fraction * n for e, n in pairs) / weight,
         parts=tuple(part for estimate in estimates for part in estimate.parts),
+        unit_cycles=tuple(estimate.total for estimate in estimates),
         counters=weighted_counters(estimates, [1.0] * len(estimates)),
     )
 

@@ -86,6 +86,7 @@ class Observation:
     block_retire_cycles: Float64[np.ndarray, " tb"]
     resident_dispatch_cycles: Float64[np.ndarray, " resident"]  # of the thread blocks still in flight ...
     resident_blocks: Int64[np.ndarray, " resident"]  # ... and which they are
+    dispatched_instructions: float  # warp instructions of all thread blocks dispatched since the launch's start
     warp_issue_cycles: Float64[np.ndarray, " warp"] = field(default_factory=_none)
     warp_retire_cycles: Float64[np.ndarray, " warp"] = field(default_factory=_none)
     warps: Int64[np.ndarray, " warp"] = field(default_factory=_none)  # thread block x warps a block + warp

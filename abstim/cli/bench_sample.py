@@ -62,13 +62,14 @@ def _print_summaries(found: SampleBench) -> None:
     overall, each = found.overall(), found.summaries()
     if overall is None:
         return
-    columns = ("method", "error", "geomean", "worst", "detailed", "inside", "if sampled", "faster", "best")
+    columns = ("method", "error", "geomean", "worst", "detailed", "inside", "if sampled", "faster", "least", "best")
     lines = [_line(s) for s in ([*each, overall] if len(each) > 1 else each)]
     targets = len(found.comparisons)
     title = (
         f"Over {targets} target{'s' if targets > 1 else ''} (inside: of all, of those sampled; faster: geometric mean)"
     )
     print_table(title, columns, lines)
+    print("\n".join(f"{s.method} is worst on {s.worst_target}: {s.worst_error:.2%}" for s in each))
 
 
 def _line(s: Summary) -> tuple[str, ...]:
@@ -81,5 +82,6 @@ def _line(s: Summary) -> tuple[str, ...]:
         f"{s.covered:.1%}",
         "-" if s.covered_of_sampled is None else f"{s.covered_of_sampled:.1%} of {s.sampled}",
         "-" if s.speed_up is None else f"{s.speed_up:.3g}x",
+        f"{s.least_speed_up:.3g}x",
         f"{s.best_speed_up:.3g}x",
     )

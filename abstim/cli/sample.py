@@ -10,6 +10,7 @@ import typer
 
 from abstim.cli.options import (
     Arguments,
+    Batch,
     Block,
     DynamicShared,
     GpuName,
@@ -18,6 +19,8 @@ from abstim.cli.options import (
     Kernel,
     Model,
     Overrides,
+    Prompt,
+    Steps,
     launched,
     refuse_options,
 )
@@ -42,6 +45,9 @@ def sample(
     block: Block = "",
     arg: Arguments = None,
     dynamic_shared: DynamicShared = 0,
+    prompt: Prompt = None,
+    steps: Steps = None,
+    batch: Batch = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -133,13 +139,13 @@ def sample(
     from abstim.study.sample.files import known_from, write_selection
 
     names = method or []
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
     _check(names, compare, plot is not None, bool(profile or light_profile))
     if select_only:
         refuse_options(
             "with --select-only", inside=inside, compare=compare, warm_up=warm_up, model=model != "detailed",
             partial_functional=partial_functional, kernel=kernel, grid=grid, block=block, arg=arg,
-            dynamic_shared=dynamic_shared,
+            dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch,
         )  # fmt: skip
     else:
         refuse_options("without --select-only", output=output)
@@ -223,6 +229,11 @@ def _print_sample(result: SampleResult) -> None:
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
     print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
     print(fill(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}", 80))
+    for note in result.notes:
+        print(fill(f"note: {note}", 80))
+    shares = [(k.kernel, k.launches, round(k.cycles), f"{k.share:.1%}") for k in result.kernels]
+    if len(shares) > 1:
+        print_table("By kernel", ("kernel", "launches", "cycles", "share"), shares)
     ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
     found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
     print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)

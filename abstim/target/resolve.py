@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import nearest
@@ -76,9 +77,15 @@ def _is_trace(target: str) -> bool:
 
 
 def resolve(
-    target: str, *, kernel: str, grid: str, block: str, arguments: Sequence[str], dynamic_shared_bytes: int = 0
-) -> Case:
-    """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else."""
+    target: str, *, kernel: str, grid: str, block: str, arguments: Sequence[str], dynamic_shared_bytes: int = 0,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> Case:  # fmt: skip
+    """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else, the
+    sizes to the workloads that have them."""
+    if sizes:
+        from abstim.target import workloads
+
+        return workloads.sized(target, sizes)
     shape = {"--grid": grid, "--block": block}
     if target.endswith(SOURCES):
         if missing := [option for option, value in shape.items() if not value]:

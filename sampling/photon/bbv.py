@@ -32,11 +32,19 @@ class Analysis:
     warps: int  # analysed
     thread_blocks: Int64[np.ndarray, " tb"]  # analysed, ascending
     request_rates: Float64[np.ndarray, " tb"]  # memory requests a warp instruction of each
+    thread_block_instructions: Float64[np.ndarray, " tb"]  # warp instructions of each
 
     @property
     def dominant_share(self) -> float:
         """Share of the most frequent type of warp."""
         return float(self.type_shares[0])
+
+    def instructions_from(self, dispatched: int, thread_blocks: int) -> float:
+        """Warp instructions of the thread blocks from `dispatched` on, by those of them that were analysed (of all that
+        were, if none of them was)."""
+        later = self.thread_block_instructions[np.searchsorted(self.thread_blocks, dispatched) :]
+        mean = later.mean() if len(later) else self.thread_block_instructions.mean()
+        return float(mean) * (thread_blocks - dispatched)
 
     def resembles(self, retired: int, dispatched: int, tolerance: float, fewest: int = 8) -> bool:
         """Whether the thread blocks from `dispatched` on use memory as the last ones before `retired` do.
@@ -95,6 +103,7 @@ def summarise(
     shares = members[order] / members.sum()
     by_block = (len(profile.thread_blocks), -1)
     requests = profile.memory_requests.reshape(by_block).sum(1)
+    issued = instructions.reshape(by_block).sum(1)
     return Analysis(
         gpu_bbv=shares[:, None] * (vectors[order] @ projection),
         type_ids=types[order],
@@ -103,7 +112,8 @@ def summarise(
         instructions=float(instructions.sum()),
         warps=len(profile.types),
         thread_blocks=np.asarray(profile.thread_blocks),
-        request_rates=requests / np.maximum(instructions.reshape(by_block).sum(1), 1),
+        request_rates=requests / np.maximum(issued, 1),
+        thread_block_instructions=issued.astype(float),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sampling.estimate import Part
 from sampling.protocol import Observation, Simulator
 
 if TYPE_CHECKING:
@@ -68,6 +69,26 @@ class Run:
             cycles = seen.block_retire_cycles - seen.block_dispatch_cycles
             self._retired.append((seen.blocks[steady], cycles[steady]))
         return seen
+
+    def parts(self, how: str, total_cycles: float, instructions_left: float) -> tuple[Part, Part]:
+        """What was dispatched, its warp instructions counted, and the rest, whose cycles were found some other way."""
+        now = self.seen.clock_cycles
+        return (
+            Part(name=f"thread blocks 0-{self.dispatched - 1}", how="detailed", cycles=now,
+                 instructions=self.seen.dispatched_instructions),
+            Part(name=f"thread blocks {self.dispatched}-{self.shape.thread_blocks - 1}", how=how,
+                 cycles=total_cycles - now, instructions=instructions_left),
+        )  # fmt: skip
+
+    def whole(self, total_cycles: float) -> tuple[Part]:
+        """Everything, once all of it was dispatched."""
+        instructions = self.seen.dispatched_instructions
+        return (Part(name=self.shape.name, how="detailed", instructions=instructions, cycles=total_cycles),)
+
+    def detailed_share(self, instructions_left: float) -> float:
+        """Share of the launch's warp instructions that was dispatched."""
+        done = self.seen.dispatched_instructions
+        return done / (done + instructions_left)
 
     @property
     def settled(self) -> bool:

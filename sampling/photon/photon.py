@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 
-from sampling.estimate import Estimate, Part, combine, exact, renamed
+from sampling.estimate import Estimate, combine, exact, renamed
 from sampling.photon.bbv import Analysis, analyse
 from sampling.photon.block_sampling import BlockSampling, BlockTimes
 from sampling.photon.kernel_sampling import KernelSampling, KnownLaunch
@@ -62,17 +62,15 @@ class Photon:
         if self.kernel is not None and (match := self.kernel.match(known, shape)) is not None:
             estimate = self.kernel.predict(known, shape, match)
             return estimate, sum(part.instructions for part in estimate.parts), match, known
-        instructions = known.instructions / known.warps * shape.warps
-        executed = 0.0 if analysis is not None else known.warps / shape.warps
-        estimate = renamed(self._inside(simulator, functional, known, instructions, executed), self.name)
+        analysed = 0.0 if analysis is not None else known.instructions
+        estimate = renamed(self._inside(simulator, functional, known, analysed), self.name)
+        instructions = sum(part.instructions for part in estimate.parts)
         if self.kernel is not None:
             self.kernel.remember(KnownLaunch(analysis=known, shape=shape, instructions=instructions, estimate=estimate))
             return estimate, instructions, len(self.kernel.known) - 1, known
         return estimate, instructions, None, known
 
-    def _inside(
-        self, simulator: Simulator, functional: Functional, analysis: Analysis, instructions: float, executed: float
-    ) -> Estimate:
+    def _inside(self, simulator: Simulator, functional: Functional, analysis: Analysis, analysed: float) -> Estimate:
         run = Run(simulator)
         warp = self.warp if self.warp is not None and self.warp.possible(analysis) else None
         detector = warp.detector() if warp else None
@@ -83,14 +81,14 @@ class Photon:
             if warp is not None and detector is not None:
                 warp.watch(detector, seen)
                 if detector.stable and self._may_skip(run, analysis):
-                    return warp.predict(run, detector, instructions, executed)
+                    left = analysis.instructions_from(run.dispatched, run.shape.thread_blocks)
+                    return warp.predict(run, detector, left, analysed)
             if times is not None:
                 times.watch(seen)
                 if times.ready(analysis) and self._may_skip(run, analysis):
-                    return BlockPrediction(run, times, instructions, executed).finish(warp, detector)
+                    return BlockPrediction(run, times, analysis, analysed).finish(warp, detector)
         total = run.finish()
-        whole = Part(name=run.shape.name, how="detailed", instructions=instructions, cycles=total)
-        return exact(self.name, total, (whole,))
+        return exact(self.name, total, run.whole(total))
 
     def _may_skip(self, run: Run, analysis: Analysis) -> bool:
         """Not within the last wave either: a launch that drains is not steady (not in the paper)."""

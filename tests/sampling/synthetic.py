@@ -23,6 +23,7 @@ class State:
     windows: np.ndarray = field(default_factory=lambda: np.zeros(64))
     told: int = 0
     requests: float = 0.0
+    instructions: float = 0.0
 
 
 class SyntheticLaunch:
@@ -124,6 +125,7 @@ class SyntheticLaunch:
             state.flying.append((retire, start, block))
             started[place], scales[place] = start, scale
         self._issue(state, thread_blocks, started, scales)
+        state.instructions += float(self.instructions[thread_blocks].sum())
         state.clock = started[-1]
         return state, self._observe(state)
 
@@ -168,6 +170,7 @@ class SyntheticLaunch:
             block_retire_cycles=retire,
             resident_dispatch_cycles=np.array([row[1] for row in state.flying]),
             resident_blocks=np.array([row[2] for row in state.flying], int),
+            dispatched_instructions=state.instructions,
             warps=warps[by_end],
             warp_issue_cycles=np.repeat(start, self.shape.warps_per_block)[by_end],
             warp_retire_cycles=warp_end.ravel()[by_end],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from synthetic import SyntheticLaunch
@@ -159,3 +161,54 @@ def test_levels_can_be_switched_off() -> None:
     estimate = Photon(kernel=None, warp=None, block=None).launch(launch, launch)
     assert estimate.detailed_fraction == 1.0
     assert KernelSampling().match(analyse(launch, launch.shape), launch.shape) is None
+
+
+def growing(**settings) -> SyntheticLaunch:
+    """Later thread blocks execute up to eight times the instructions of the first, in equal time."""
+    launch = regular(**settings)
+    grown = np.arange(launch.shape.thread_blocks) * 8 // launch.shape.thread_blocks + 1
+    launch.warp_instructions = launch.warp_instructions * grown[:, None]
+    plain = launch.profile
+
+    def profile(blocks: np.ndarray):
+        found = plain(blocks)
+        return replace(found, counts=found.counts * np.repeat(grown[blocks], launch.shape.warps_per_block)[:, None])
+
+    launch.profile = profile
+    return launch
+
+
+def longer(**settings) -> SyntheticLaunch:
+    """The same with time: short warps first, long ones last."""
+    launch = regular(sequences=IRREGULAR, **settings)
+    order = np.argsort(launch.instructions, kind="stable")
+    for name in ("events", "cycles", "event_instructions", "warp_instructions", "block_cycles"):
+        setattr(launch, name, getattr(launch, name)[order])
+    launch.types = launch.types.reshape(launch.shape.thread_blocks, -1)[order].ravel()
+    return launch
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [(growing, Photon(block=None, request_tolerance=np.inf)), (longer, Photon(warp=None)), (longer, Photon())],
+)
+def test_the_detailed_share_counts_instructions_not_thread_blocks(make, method) -> None:
+    launch = make()
+    dispatched: list[int] = []
+    step = launch.step
+    launch.step = lambda state, blocks: dispatched.extend(blocks) or step(state, blocks)
+    estimate = method.launch(launch, launch)
+    done = launch.instructions[dispatched].sum()
+    assert 0 < len(dispatched) < launch.shape.thread_blocks
+    assert estimate.parts[0].instructions == done
+    share = done / launch.instructions.sum()
+    assert abs(share - len(dispatched) / launch.shape.thread_blocks) > 0.02  # or this would test nothing
+    assert estimate.detailed_fraction == pytest.approx(share, rel=0.03)
+    assert sum(part.instructions for part in estimate.parts) == pytest.approx(launch.instructions.sum(), rel=0.03)
+
+
+def test_a_launch_simulated_in_full_has_the_instructions_counted() -> None:
+    launch = growing(thread_blocks=50)
+    estimate = Photon().launch(launch, launch)
+    assert estimate.basis == "exact"
+    assert [part.instructions for part in estimate.parts] == [launch.instructions.sum()]

@@ -25,7 +25,8 @@ WHOLE = 0.999  # a method that simulates more than this in detail has sampled no
 class Summary:
     """One method over all targets. Errors, fractions and shares are of 1; `None`: it sampled nothing anywhere.
 
-    `sampled` targets are those of which it left something out. `speed_up` is a geometric mean.
+    `sampled` targets are those of which it left something out. `speed_up` is a geometric mean, which hides single
+    targets: the worst error and the least speed-up stand beside.
     """
 
     method: str
@@ -34,10 +35,12 @@ class Summary:
     mean_error: float
     geomean_error: float
     worst_error: float
+    worst_target: str  # whose error that is
     detailed_fraction: float
     covered: float
     covered_of_sampled: float | None
     speed_up: float | None
+    least_speed_up: float
     best_speed_up: float
 
 
@@ -99,10 +102,12 @@ def summary(method: str, rows: Sequence[Row]) -> Summary:
         mean_error=fmean(errors),
         geomean_error=geomean([max(error, LEAST_ERROR) for error in errors]) or 0.0,
         worst_error=max(errors),
+        worst_target=max(rows, key=lambda row: row.error).target,
         detailed_fraction=fmean(row.detailed_fraction for row in rows),
         covered=fmean(row.covered for row in rows),
         covered_of_sampled=fmean(row.covered for row in sampled) if sampled else None,
         speed_up=geomean(speeds),
+        least_speed_up=min(speeds),
         best_speed_up=max(speeds),
     )
 

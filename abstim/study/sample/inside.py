@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -36,10 +35,7 @@ def photon(program: SampledProgram, number: int) -> Estimate:
 def pkp(program: SampledProgram, number: int) -> Estimate:
     """Until instructions a cycle have settled."""
     simulator = program.simulator(number)
-    estimate = sampling.Pkp().launch(simulator, 1.0)
-    blocks = simulator.thread_blocks  # how many instructions there are is known only now
-    whole = blocks.mean_instructions * blocks.launch.thread_blocks
-    return replace(estimate, parts=tuple(replace(p, instructions=p.instructions * whole) for p in estimate.parts))
+    return sampling.Pkp().launch(simulator)
 
 
 def tbpoint(program: SampledProgram, number: int) -> Estimate:

@@ -22,6 +22,7 @@ from functional.disk.kept import Kept, key
 from sampling.photon import Analysis
 
 MODULES = ("abstim.engine.simulation", "precharacterize", "functional.parser")
+ANALYSED_BY = ("sampling.photon.bbv", "abstim.study.sample.warp_profiles")
 _COLUMNS = ("cycles", "instructions", "execute_seconds", "time_seconds")
 
 
@@ -71,11 +72,12 @@ class AnalysisStore(MutableMapping[int, Analysis]):
 
     def __init__(self, case: Case) -> None:
         self._case = case
+        self.loaded: dict[int, Analysis] = {}  # what was asked for
 
     @cached_property
     def _kept(self) -> Kept:
         """Found when first asked for: the key takes a pass over all launches and all memory."""
-        return Kept(f"analyses/{execution_key(self._case, 'photon')}")
+        return Kept(f"analyses/{key(ANALYSED_BY, execution_key(self._case, 'photon'))}")
 
     def __contains__(self, number: object) -> bool:
         return isinstance(number, int) and self._kept.path(str(number)).is_file()
@@ -84,6 +86,7 @@ class AnalysisStore(MutableMapping[int, Analysis]):
         found = self._kept.load(str(number), lambda content: Analysis.load(io.BytesIO(content)))
         if found is None:
             raise KeyError(number)
+        self.loaded[number] = found
         return found
 
     def __setitem__(self, number: int, analysis: Analysis) -> None:

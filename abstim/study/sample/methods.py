@@ -70,9 +70,11 @@ def _every_launch(program: SampledProgram, known: Known | None, inside: Inside) 
     estimates = simulate(program, range(len(program)), inside)
     weights = [sum(part.instructions for part in estimate.parts) for estimate in estimates]
     if all(estimate.basis == "exact" for estimate in estimates):
-        total, count = sum(estimate.total for estimate in estimates), len(program)
+        cycles = tuple(estimate.total for estimate in estimates)
+        total, count = sum(cycles), len(program)
         part = Part(name=f"{count} launches", how="detailed", instructions=sum(weights), cycles=total)
-        return exact("full", total, (part,), weighted_counters(estimates, [1.0] * len(estimates)))
+        whole = exact("full", total, (part,), weighted_counters(estimates, [1.0] * len(estimates)))
+        return replace(whole, unit_cycles=cycles)
     return combine("every launch", estimates, weights)
 
 

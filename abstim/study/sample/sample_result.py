@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,6 +10,30 @@ from typing import Any
 from sampling import Estimate
 
 _POINTS = 200  # of a launch's history that are worth a line in a file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelShare:
+    """What all launches of one kernel contribute. `share`: of the program's cycles, of 1."""
+
+    kernel: str
+    launches: int
+    cycles: float
+    share: float
+
+
+def by_kernel(kernels: Sequence[str], cycles: Sequence[float]) -> tuple[KernelShare, ...]:
+    """Contributions of kernels, most cycles first, from those of launches; none where cycles are not by launch."""
+    if len(kernels) != len(cycles):
+        return ()
+    whole, found = sum(cycles), defaultdict(list)
+    for kernel, each in zip(kernels, cycles, strict=True):
+        found[kernel].append(each)
+    rows = [
+        KernelShare(kernel=kernel, launches=len(own), cycles=sum(own), share=sum(own) / whole if whole else 0.0)
+        for kernel, own in found.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.cycles))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +56,8 @@ class SampleResult:
     stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     true_cycles: float | None = None
+    kernels: tuple[KernelShare, ...] = ()  # most cycles first
+    notes: tuple[str, ...] = ()  # what may be wrong with it
 
     @property
     def total_seconds(self) -> float:
@@ -53,7 +80,9 @@ class SampleResult:
             "method": self.method,
             "model": self.model,
             "known_error": self.known_error,
-            "estimate": asdict(self.estimate),
+            "estimate": {name: value for name, value in asdict(self.estimate).items() if name != "unit_cycles"},
+            "kernels": [asdict(kernel) for kernel in self.kernels],
+            "notes": list(self.notes),
             "seconds": self.seconds,
             "memory": self.memory,
             "stability": {launch: thinned(history) for launch, history in self.stability.items()},
@@ -64,6 +93,7 @@ class SampleResult:
 class Row:
     """A method against the full simulation. Speed-ups: of the whole way, of the timing stage alone, in instructions."""
 
+    target: str
     method: str
     cycles: float
     error: float
@@ -96,6 +126,7 @@ class Comparison:
     def _row(self, result: SampleResult) -> Row:
         estimate = result.estimate
         return Row(
+            target=result.target,
             method=result.method,
             cycles=estimate.total,
             error=estimate.relative_error(self.true_cycles),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial as bound
 from threading import Lock
 
@@ -39,8 +39,10 @@ class SampledProgram:
         self.warm_up: WarmUp = warm_up or Flushed()
         self.whole = whole or ByEngine()
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
-        self.asked: set[int] = set()  # which of them this one asked for
-        self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs
+        self.asked: set[int] = set()  # which of them this one asked for ...
+        self.simulated: set[int] = set()  # ... and which it simulated itself
+        self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs ...
+        self.loaded_analyses: Mapping[int, Analysis] = {}  # ... and those of them that were used
         self.simulators: dict[int, EngineSimulator] = {}  # of launches that are stepped
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._lock = Lock()
@@ -89,6 +91,7 @@ class SampledProgram:
                 self.spent("time", known.time_seconds)
         else:
             self.measured[number] = self._measure(number)
+            self.simulated.add(number)
         self.asked.add(number)
         return self.measured[number]
 
@@ -96,6 +99,22 @@ class SampledProgram:
         found = self.whole.measure(self, number)
         self.spent("time", found.time_seconds)
         return found
+
+    @property
+    def executed_instructions(self) -> float:
+        """Warp instructions that were executed for what was asked for: here, or in a run whose results were kept."""
+        found = self.launches.executed_instructions
+        for number, analysis in self.loaded_analyses.items():
+            elsewhere = ~self.launches.executed(number, analysis.thread_blocks)
+            found += float(analysis.thread_block_instructions[elsewhere].sum())
+        for number in self.asked - self.simulated:
+            found += self.measured[number].instructions
+        return found
+
+    @property
+    def kernels(self) -> list[str]:
+        """What each launch runs."""
+        return [launch.program.name for launch in self.case.launches]
 
     def prepare(self) -> None:
         """Compile or load the model, characterise, import SciPy, so that no method's time holds them."""

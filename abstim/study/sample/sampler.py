@@ -18,7 +18,7 @@ from abstim.study.sample.inside import INSIDE, inside_named
 from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
 from abstim.study.sample.profiling import profile_of
-from abstim.study.sample.sample_result import Comparison, SampleResult
+from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
 from abstim.target import trace_cache
@@ -71,7 +71,8 @@ def sample(
     program = opened(case, point, chosen.online, partial, instruction_budget, progress, before, whole)
     program.prepare()
     store = MeasuredStore(case, point, before.name, model)
-    program.measured, program.analyses = store.load(), AnalysisStore(case)
+    analyses = AnalysisStore(case)
+    program.measured, program.analyses, program.loaded_analyses = store.load(), analyses, analyses.loaded
     try:
         return run_method(chosen, program, known)
     finally:  # after an interrupt too
@@ -173,11 +174,21 @@ def run_method(
         method=method.name,
         model=program.whole.model,
         known_error=known_error_of(program.whole.model, program.gpu),
-        estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate.functional_fraction)),
+        estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
+        kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
+        notes=_notes(program),
         stability={program.name(n): tuple(s.history) for n, s in sorted(program.simulators.items()) if s.history},
     )
+
+
+def _notes(program: SampledProgram) -> tuple[str, ...]:
+    reordered = ", ".join(program.launches.reordered())
+    if not reordered:
+        return ()
+    return (f"thread blocks of {reordered} may read what others of the same launch write, and were executed in another "
+            "order than in a run: they may have done other work than there",)  # fmt: skip
 
 
 def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
@@ -186,11 +197,13 @@ def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
     return memory_use(estimate.counters, estimate.total, gpu.spec, gpu.params)
 
 
-def _executed(method: Method, program: SampledProgram, known: Known | None, chosen: float) -> float:
-    """Share of the work that the method had executed, whether anybody else executed more of it or not. `chosen`: what
-    the launches it chose needed."""
+def _executed(method: Method, program: SampledProgram, known: Known | None, estimate: Estimate) -> float:
+    """Share of the work that the method had executed, now or in a run whose results were kept, and whether anybody else
+    executed more of it or not."""
+    chosen = estimate.functional_fraction
     if method.online:
-        return chosen if program.launches.given else program.launches.executed_fraction
+        whole = sum(part.instructions for part in estimate.parts)
+        return chosen if program.launches.given or estimate.ideal else min(program.executed_instructions / whole, 1.0)
     if known is None or program.launches.signatures is None:
         return 1.0
     return min(chosen + program.launches.looked_instructions / float(known.profile.instructions.sum()), 1.0)

@@ -41,6 +41,7 @@ class Stepped:
     watch: Watch | None
     resident: Int64[np.ndarray, " tb"] = field(default_factory=lambda: _NONE)
     running: Int64[np.ndarray, " warp"] = field(default_factory=lambda: _NONE)  # warps
+    instructions: int = 0  # of warps: those of all dispatched thread blocks
     unissued: int = 0  # warp instructions of dispatched blocks that the log has not shown
     told: int = 0  # windows
     log: np.ndarray = field(default_factory=lambda: _NONE)
@@ -125,7 +126,9 @@ class EngineSimulator:
         started = perf_counter()
         trace = state.launch.inputs.trace
         warps = warps_of(trace, positions)
-        state.unissued += int(trace.warp_instructions[warps].sum())
+        dispatched = int(trace.warp_instructions[warps].sum())
+        state.instructions += dispatched
+        state.unissued += dispatched
         state.resident = np.concatenate([state.resident, positions])
         state.running = np.concatenate([state.running, warps])
         rows = state.unissued if state.watch is not None else 0
@@ -152,6 +155,7 @@ class EngineSimulator:
             block_retire_cycles=blocks["retire_cycle"][retired] + float(self.latency),
             resident_dispatch_cycles=blocks["dispatch_cycle"][state.resident] + float(self.latency),
             resident_blocks=ids[state.resident],
+            dispatched_instructions=float(state.instructions),
             warps=ids[warps // per_block] * per_block + warps % per_block,
             warp_issue_cycles=times["issue_cycle"] + float(self.latency),
             warp_retire_cycles=times["retire_cycle"] + float(self.latency),

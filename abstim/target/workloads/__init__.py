@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ ENLARGED = {  # by how much; the suite's names
     16: ("bfs", "spmv_csr", "lavamd", "mandelbrot", *STREAMING, "aes256_encrypt", "matmul_naive"),
     256: STREAMING,
 }
+SIZED = ("gpt", "llama")  # `sized` sets prompt, steps and batch
+PROMPT, STEPS, BATCH = 16, 64, 1
 GROUPS = ("programs", *(f"{times}x" for times in ENLARGED))  # programs: many launches
 
 
@@ -36,12 +38,22 @@ def case(name: str) -> Case:
     return _makers()[name]()
 
 
+def sized(name: str, sizes: Mapping[str, int]) -> Case:
+    """One of SIZED with some of `prompt`, `steps`, `batch`. Raises InputError for others, or sizes that cannot be."""
+    from functional.errors import InputError
+
+    if name not in SIZED:
+        raise InputError(f"{', '.join(f'--{size}' for size in sizes)}: of {' and '.join(SIZED)} alone, not of {name}")
+    return _transformer(name, **sizes)
+
+
 def _makers() -> dict[str, Callable[[], Case]]:
     return {
         "pagerank_converged": _pagerank,
         **{f"vgg{depth}": partial(_vgg, depth) for depth in VGGS},
         **{f"resnet{depth}": partial(_resnet, depth) for depth in RESNETS},
         "kernel_stream": _stream,
+        **{name: partial(_transformer, name) for name in SIZED},
         **{f"{name}_{times}x": partial(_enlarged, name, times) for times, own in ENLARGED.items() for name in own},
     }
 
@@ -62,6 +74,12 @@ def _resnet(depth: int) -> Case:
     from abstim.target.workloads.resnet import resnet
 
     return resnet(depth)
+
+
+def _transformer(name: str, prompt: int = PROMPT, steps: int = STEPS, batch: int = BATCH) -> Case:
+    from abstim.target.workloads.transformer import SMALL, transformer
+
+    return transformer(name, SMALL[name], prompt, steps, batch).case()
 
 
 def _stream() -> Case:
