@@ -59,6 +59,11 @@ class Estimate:
         """Half the interval over the total; 0 for a total of zero."""
         return (self.high - self.low) / (2.0 * self.total) if self.total else 0.0
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval; where nothing is known of the error it ends nowhere."""
+        return math.isfinite(self.high)
+
     def covers(self, true_total: float) -> bool:
         """Whether the interval holds a total (to rounding)."""
         slack = 1e-9 * max(abs(true_total), 1.0)

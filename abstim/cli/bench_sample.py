@@ -29,6 +29,7 @@ def bench_sample(
     elif found.comparisons:
         _print_rows(found)
         _print_summaries(found)
+        _print_reliability(found)
     if found.interrupted:
         raise typer.Exit(130)
     if found.failed:
@@ -44,7 +45,7 @@ def _print_rows(found: SampleBench) -> None:
             row.method,
             each.true_cycles,
             f"{row.error:.2%}",
-            "yes" if row.covered else "no",
+            "no bound" if row.half_width is None else "yes" if row.covered else "no",
             f"{row.detailed_fraction:.1%}",
             duration(row.seconds),
             f"{row.speed_up:.3g}x",
@@ -72,6 +73,29 @@ def _print_summaries(found: SampleBench) -> None:
     print("\n".join(f"{s.method} is worst on {s.worst_target}: {s.worst_error:.2%}" for s in each))
 
 
+def _print_reliability(found: SampleBench) -> None:
+    from abstim.show.tables import print_table
+
+    rows = [
+        (
+            each.method,
+            each.basis,
+            each.rows,
+            each.unbounded,
+            "-" if each.covered is None else f"{each.covered:.1%}",
+            "-" if each.half_width is None else f"{each.half_width:.2%}",
+            f"{each.error:.2%}",
+            each.silent,
+        )
+        for each in found.reliability()
+    ]
+    columns = ("method", "rests on", "rows", "no bound", "inside", "median half", "median error", "silent")
+    if rows:
+        print_table(
+            "Intervals where something was left out; silent: off by over 10 % and not inside", columns, rows, left=2
+        )
+
+
 def _line(s: Summary) -> tuple[str, ...]:
     return (
         s.method,
@@ -79,7 +103,7 @@ def _line(s: Summary) -> tuple[str, ...]:
         f"{s.geomean_error:.2%}",
         f"{s.worst_error:.1%}",
         f"{s.detailed_fraction:.1%}",
-        f"{s.covered:.1%}",
+        "-" if s.covered is None else f"{s.covered:.1%}",
         "-" if s.covered_of_sampled is None else f"{s.covered_of_sampled:.1%} of {s.sampled}",
         "-" if s.speed_up is None else f"{s.speed_up:.3g}x",
         f"{s.least_speed_up:.3g}x",

@@ -27,6 +27,8 @@ from abstim.cli.options import (
 
 if TYPE_CHECKING:
     from abstim.study.sample import Comparison, SampleResult
+    from abstim.study.sample.automatic import Aim
+    from sampling import Estimate
 
 _FILES = "From and for other tools"
 
@@ -52,11 +54,17 @@ def sample(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random, systematic; "
-            "over parts of launches, needing the full simulation: ideal-first, -random, -systematic, -simpoint; "
-            "with --compare repeatable. Default: photon (of programs with many launches stem), or all of them.",
+            help="auto, photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random, "
+            "systematic; over parts of launches, needing the full simulation: ideal-first, -random, -systematic, "
+            "-simpoint; with --compare repeatable. Default: auto (with another model or a profile stem), or all.",
         ),
     ] = None,
+    error: Annotated[
+        str, typer.Option(metavar="PERCENT", help="With auto: half of the interval to reach. Default: 2%.")
+    ] = "",
+    confidence: Annotated[
+        str, typer.Option(metavar="PERCENT", help="With auto: how often the interval is to hold. Default: 95%.")
+    ] = "",
     model: Model = "detailed",
     inside: Annotated[
         str,
@@ -125,6 +133,8 @@ def sample(
 
     `abstim sample spmv_csr`
 
+    `abstim sample resnet50 --error 1%`
+
     `abstim sample gaussian_elimination --method pks`
 
     `abstim sample resnet18 --method stem --inside pkp`
@@ -145,7 +155,7 @@ def sample(
         refuse_options(
             "with --select-only", inside=inside, compare=compare, warm_up=warm_up, model=model != "detailed",
             partial_functional=partial_functional, kernel=kernel, grid=grid, block=block, arg=arg,
-            dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch,
+            error=error, confidence=confidence, dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch,
         )  # fmt: skip
     else:
         refuse_options("without --select-only", output=output)
@@ -157,10 +167,12 @@ def sample(
             return _say_written(written, as_json)
         options["progress"] = report
         if compare:
+            refuse_options("with --compare", error=error, confidence=confidence)
             show: Callable[[Any], None] = _print_comparison
             found = _compare(opened, gpu, overrides, names, plot, options)
         else:
             show = _print_sample
+            options["aim"] = _aim(error, confidence)
             found = _sample(opened, gpu, overrides, names, known, options)
     print_json(found.to_json()) if as_json else show(found)
 
@@ -169,6 +181,25 @@ def _sample(target, gpu, overrides, names, known, options) -> Any:
     from abstim.study.sample import sample
 
     return sample(target, gpu, (names or [""])[0], overrides or (), known=known, **options)
+
+
+def _aim(error: str, confidence: str) -> Aim | None:
+    """Raises InputError for what is no percentage, or none to aim at."""
+    from abstim.study.sample.automatic import Aim
+
+    if not (error or confidence):
+        return None
+    wanted = {"error": error, "confidence": confidence}
+    return Aim(**{name: _share(name, text) for name, text in wanted.items() if text})
+
+
+def _share(name: str, text: str) -> float:
+    from functional.errors import InputError
+
+    try:
+        return float(text.removesuffix("%")) / 100.0
+    except ValueError:
+        raise InputError(f"--{name} {text}: give a percentage, as in 2%") from None
 
 
 def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
@@ -214,10 +245,7 @@ def _print_sample(result: SampleResult) -> None:
     from abstim.show.tables import duration, on_gpu, print_table, quantity
 
     estimate = result.estimate
-    half = f"+-{estimate.relative_half_width:.2%}"
-    rows = [("cycles", f"{quantity(round(estimate.total))} {half}")]
-    rows += [("95 % interval", f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}")]
-    rows += [("which rests on", _BASIS[estimate.basis])]
+    rows = [("cycles", quantity(round(estimate.total))), *_interval(estimate)]
     ideal = "; ideal: choosing them needs the full simulation" if estimate.ideal else ""
     rows += [("simulated in detail", f"{estimate.detailed_fraction:.2%} of the instructions{ideal}")]
     rows += [("executed", f"{estimate.functional_fraction:.2%}")]
@@ -239,6 +267,19 @@ def _print_sample(result: SampleResult) -> None:
     print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)
 
 
+def _interval(estimate: Estimate) -> list[tuple[str, str]]:
+    from abstim.show.tables import quantity
+
+    if not estimate.bounded:
+        return [("interval", "no bound: on programs that are hard to sample this method's errors have none")]
+    ends = f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}"
+    half = f"+-{estimate.relative_half_width:.2%}"
+    return [
+        (f"{100 * estimate.confidence:.4g} % interval", f"{ends}, {half}"),
+        ("which rests on", _BASIS[estimate.basis]),
+    ]
+
+
 _BASIS = {
     "exact": "nothing: everything was simulated",
     "sampled": "the spread of the sample",
@@ -254,7 +295,7 @@ def _print_comparison(found: Comparison) -> None:
             row.method,
             round(row.cycles),
             f"{row.error:.2%}",
-            "yes" if row.covered else "no",
+            "no bound" if row.half_width is None else "yes" if row.covered else "no",
             f"{row.detailed_fraction:.2%}",
             f"{row.functional_fraction:.1%}",
             duration(row.seconds),

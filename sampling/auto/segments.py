@@ -10,8 +10,8 @@ import numpy as np
 
 from sampling.auto.prediction import Prediction, predict
 from sampling.auto.unlike import choose_unlike
-from sampling.estimate import Estimate, Part, around, exact
-from sampling.protocol import Simulator
+from sampling.estimate import Estimate, Part, around
+from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, t_quantile
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FIRST_WAVES, LAST_WAVES = 2, 1  # always simulated: thread blocks in step on cold caches, and a launch that drains
 WARM_WAVES = 2  # simulated before each: one to be rid of what was in flight, one to fill the queues
 FIRST_SEGMENTS = 6
+SEGMENTS = 48  # about so many, of so many waves
+SHORTEST, LONGEST = 2, 16
 FEWEST = 12  # segments that are worth choosing from
 DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
 GIANT = 0.1  # of the mean time of all that one slot gets, in instructions: a warp so long may decide when a launch ends
@@ -27,57 +29,41 @@ GIANT = 0.1  # of the mean time of all that one slot gets, in instructions: a wa
 
 @dataclass(frozen=True)
 class SegmentSampling:
-    """Thread blocks are cut into segments of `waves` of them. Of those chosen, each after WARM_WAVES that are simulated to
+    """Thread blocks are cut into segments. Of those chosen, each after WARM_WAVES that are simulated to
     warm up, the time from the dispatch of its first to that of its last block is taken; caches see what is left out.
     The other segments are predicted from their work (`predict`), and more are chosen until half the interval is at
-    most `error`. A launch for which that does not pay, or in which single blocks are long, is simulated in full.
+    most `error`. A launch for which that does not pay, or in which single blocks are long, is none for it.
     """
 
     error: float = 0.02
     confidence: float = CONFIDENCE
-    floor: float = 0.0
-    waves: int = 2
     seed: int = 0
     name = "segments"
 
     def launch(
         self, simulator: Simulator, work: Float64[np.ndarray, "tb work"], longest: Float64[np.ndarray, " tb"]
-    ) -> Estimate:
-        """`work` of every thread block, instructions first; `longest`: instructions of its longest warp."""
-        cut = cut_into_segments(simulator, self.waves)
-        if cut is None or not pays(simulator, cut) or _has_giants(longest, simulator):
-            return whole(simulator)
+    ) -> Estimate | None:
+        """`work` of every thread block, instructions first; `longest`: instructions of its longest warp. None where
+        the error asked for takes a simulation in full."""
+        cut = cut_into_segments(simulator.shape)
+        if cut is None or _has_giants(longest, simulator.shape):
+            return None
         return _Launch(self, simulator, cut, work).estimate()
 
 
-def whole(simulator: Simulator) -> Estimate:
-    """Everything, in detail."""
-    blocks = np.arange(simulator.shape.thread_blocks)
-    state, _ = simulator.step(simulator.init(), blocks)
-    _, seen = simulator.result(state)
-    part = Part(name=simulator.shape.name, how="detailed", instructions=0.0, cycles=seen.clock_cycles)
-    return exact("full", seen.clock_cycles, (part,), dict(seen.counters))
-
-
-def cut_into_segments(simulator: Simulator, waves: int) -> Int64[np.ndarray, " bound"] | None:
-    """Where segments begin and the last one ends; None for a launch of too few waves. Segments are whole waves, because
-    equal thread blocks are dispatched in bursts, a wave each."""
-    shape = simulator.shape
+def cut_into_segments(shape: LaunchShape) -> Int64[np.ndarray, " bound"] | None:
+    """Where segments begin and the last one ends; None where the first of them would cost nearly as much as all.
+    Segments are whole waves, because equal thread blocks are dispatched in bursts, a wave each."""
+    waves = min(max(shape.thread_blocks // (SEGMENTS * shape.wave_blocks), SHORTEST), LONGEST)
     first, each = FIRST_WAVES * shape.wave_blocks, waves * shape.wave_blocks
     count = (shape.thread_blocks - first - LAST_WAVES * shape.wave_blocks) // each
-    return first + each * np.arange(count + 1) if count >= FEWEST else None
+    cut = first + each * np.arange(max(count, 0) + 1)
+    dear = FIRST_SEGMENTS * (WARM_WAVES * shape.wave_blocks + each) + WARM_WAVES * shape.wave_blocks + first
+    return cut if count >= FEWEST and dear < DEAREST * shape.thread_blocks else None
 
 
-def pays(simulator: Simulator, cut: Int64[np.ndarray, " bound"]) -> bool:
-    """Whether the first segments cost less than all."""
-    wave, blocks = simulator.shape.wave_blocks, simulator.shape.thread_blocks
-    each = WARM_WAVES * wave + cut[1] - cut[0]
-    ends = cut[0] + WARM_WAVES * wave + blocks - cut[-1]
-    return bool(FIRST_SEGMENTS * each + ends < DEAREST * blocks)
-
-
-def _has_giants(longest: Float64[np.ndarray, " tb"], simulator: Simulator) -> bool:
-    slot = float(longest.sum()) / simulator.shape.wave_blocks
+def _has_giants(longest: Float64[np.ndarray, " tb"], shape: LaunchShape) -> bool:
+    slot = float(longest.sum()) / shape.wave_blocks
     return float(longest.max()) > GIANT * slot
 
 
@@ -90,6 +76,7 @@ class _Launch:
     ) -> None:  # fmt: skip
         self.method, self.simulator, self.cut = method, simulator, cut
         self.wave, self.blocks = simulator.shape.wave_blocks, simulator.shape.thread_blocks
+        self.instructions = float(work[:, 0].sum())
         self.work = work_in_flight(work, cut, self.wave)
         self.rng = np.random.default_rng(method.seed)
         self.sample: list[int] = []
@@ -97,8 +84,8 @@ class _Launch:
         self.ends = [0.0, 0.0]  # cycles of what comes before the first segment, and after the last
         self.stepped = 0  # thread blocks, those to warm up included
 
-    def estimate(self) -> Estimate:
-        """First segments; then as many as their spread asks for; then, at the latest, everything."""
+    def estimate(self) -> Estimate | None:
+        """First segments; then as many as their spread asks for, if that is less than everything."""
         self._run(choose_unlike(self.work, self.work[:, 0], self.sample, FIRST_SEGMENTS, self.rng))
         for _ in range(2):
             found, half = self._interval()
@@ -109,7 +96,7 @@ class _Launch:
             if self.stepped + wanted * each > DEAREST * self.blocks:
                 break
             self._run(choose_unlike(self.work, self.work[:, 0], self.sample, wanted, self.rng))
-        return whole(self.simulator)
+        return None
 
     def _run(self, segments: list[int]) -> None:
         """Segments in order, on one clock; the ends too, if they have not been."""
@@ -149,8 +136,7 @@ class _Launch:
     def _interval(self) -> tuple[Prediction, float]:
         found = predict(self.work, np.array(self.sample), np.array(self.cycles))
         quantile = t_quantile(found.degrees, self.method.confidence)
-        guessed = float(found.cycles[found.errors > 0].sum())
-        return found, quantile * math.sqrt(found.variance) + self.method.floor * guessed
+        return found, quantile * math.sqrt(found.variance)
 
     def _wanted(self, half: float) -> int:
         """Segments more, so that the error is small enough if it falls with the root of their number."""
@@ -162,11 +148,19 @@ class _Launch:
         total, done = self._total(found), min(self.stepped / self.blocks, 1.0)
         seen = sum(self.ends) + sum(self.cycles)
         parts = (
-            Part(name=f"{len(self.sample)} of {len(found.cycles)} segments", how="detailed", instructions=done, cycles=seen),
-            Part(name="the others", how="predicted from their work", instructions=1.0 - done, cycles=total - seen),
+            Part(name=f"{len(self.sample)} of {len(found.cycles)} segments", how="detailed", cycles=seen,
+                 instructions=done * self.instructions),
+            Part(name="the other segments", how="predicted", cycles=total - seen,
+                 instructions=(1.0 - done) * self.instructions),
         )  # fmt: skip
         return around(
-            self.method.name, total, half / t_quantile(math.inf), basis="sampled", detailed_fraction=done, parts=parts
+            self.method.name,
+            total,
+            half / t_quantile(math.inf),
+            basis="sampled",
+            detailed_fraction=done,
+            parts=parts,
+            confidence=self.method.confidence,
         )
 
 

@@ -21,7 +21,8 @@ def choose_unlike(
 ) -> list[int]:  # fmt: skip
     """At most `count` that are not in `sample`: large and unlike all that were chosen; every other one at random, in
     proportion to the root of its size (STEM's allocation), because they may differ in what no column shows."""
-    left, chosen = np.ones(len(work), bool), []
+    left = np.ones(len(work), bool)
+    chosen: list[int] = []
     left[list(sample)] = False
     nearest = np.full(len(work), FARTHEST)
     if len(sample):

@@ -32,6 +32,7 @@ class Analysis:
     warps: int  # analysed
     thread_blocks: Int64[np.ndarray, " tb"]  # analysed, ascending
     request_rates: Float64[np.ndarray, " tb"]  # memory requests a warp instruction of each
+    line_rates: Float64[np.ndarray, " tb"]  # distinct cache lines a warp instruction of each
     thread_block_instructions: Float64[np.ndarray, " tb"]  # warp instructions of each
 
     @property
@@ -58,6 +59,12 @@ class Analysis:
             return True
         noise = 2.0 * np.hypot(seen.std() / np.sqrt(len(seen)), left.std() / np.sqrt(len(left)))
         return bool(abs(seen.mean() - left.mean()) <= tolerance * left.mean() + noise)
+
+    def alike(self, other: Analysis, tolerance: float) -> bool:
+        """Whether two launches use memory alike: as many requests and distinct lines a warp instruction, so that
+        coalescing and locality are the same, which basic blocks do not tell."""
+        rates = ((self.request_rates, other.request_rates), (self.line_rates, other.line_rates))
+        return all(abs(a.mean() - b.mean()) <= tolerance * min(a.mean(), b.mean()) for a, b in rates)
 
     def save(self, path: Path | IO[bytes]) -> None:
         """Write an `.npz` file."""
@@ -113,6 +120,7 @@ def summarise(
         warps=len(profile.types),
         thread_blocks=np.asarray(profile.thread_blocks),
         request_rates=requests / np.maximum(issued, 1),
+        line_rates=profile.lines / np.maximum(issued, 1),
         thread_block_instructions=issued.astype(float),
     )
 

@@ -103,6 +103,7 @@ class SyntheticLaunch:
             types=self.types[warps],
             memory_requests=np.repeat(self.requests[thread_blocks] / events.shape[1], events.shape[1]),
             thread_instructions=instructions * 32,
+            lines=self.requests[thread_blocks].astype(int),
         )
 
     def code(self, basic_block: int) -> BlockCode:
@@ -128,6 +129,9 @@ class SyntheticLaunch:
         state.instructions += float(self.instructions[thread_blocks].sum())
         state.clock = started[-1]
         return state, self._observe(state)
+
+    def leave_out(self, state: State, thread_blocks: np.ndarray) -> State:
+        return state
 
     def result(self, state: State) -> tuple[State, Observation]:
         state.clock = max(state.slots)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sampling import Estimate
+from sampling.estimate import Basis
 
 _POINTS = 200  # of a launch's history that are worth a line in a file
 
@@ -55,6 +56,7 @@ class SampleResult:
     memory_model: str = ""
     stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
+    own_half_width: float = 0.0  # of the interval that the method itself states, of the estimate (`sampling.bounds`)
     true_cycles: float | None = None
     kernels: tuple[KernelShare, ...] = ()  # most cycles first
     notes: tuple[str, ...] = ()  # what may be wrong with it
@@ -80,7 +82,8 @@ class SampleResult:
             "method": self.method,
             "model": self.model,
             "known_error": self.known_error,
-            "estimate": {name: value for name, value in asdict(self.estimate).items() if name != "unit_cycles"},
+            "estimate": _plain(self.estimate),
+            "own_half_width": self.own_half_width,
             "kernels": [asdict(kernel) for kernel in self.kernels],
             "notes": list(self.notes),
             "seconds": self.seconds,
@@ -91,13 +94,20 @@ class SampleResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A method against the full simulation. Speed-ups: of the whole way, of the timing stage alone, in instructions."""
+    """A method against the full simulation. Speed-ups: of the whole way, of the timing stage alone, in instructions.
+
+    `half_width` of the interval, `own_half_width` of the one that the method itself states; of the estimate. Without a
+    bound there is no half_width, and nothing is `covered`.
+    """
 
     target: str
     method: str
     cycles: float
     error: float
     covered: bool
+    basis: Basis
+    half_width: float | None
+    own_half_width: float
     detailed_fraction: float
     functional_fraction: float
     seconds: float
@@ -130,7 +140,10 @@ class Comparison:
             method=result.method,
             cycles=estimate.total,
             error=estimate.relative_error(self.true_cycles),
-            covered=estimate.covers(self.true_cycles),
+            covered=estimate.bounded and estimate.covers(self.true_cycles),
+            basis=estimate.basis,
+            half_width=estimate.relative_half_width if estimate.bounded else None,
+            own_half_width=result.own_half_width,
             detailed_fraction=estimate.detailed_fraction,
             functional_fraction=estimate.functional_fraction,
             seconds=result.total_seconds,
@@ -152,6 +165,12 @@ class Comparison:
             "full": self.full.to_json(),
             "results": [result.to_json() | {"true_cycles": self.true_cycles} for result in self.results],
         }
+
+
+def _plain(estimate: Estimate) -> dict[str, Any]:
+    """As JSON has it: without a bound, `low` and `high` are null."""
+    found = {name: value for name, value in asdict(estimate).items() if name != "unit_cycles"}
+    return found if estimate.bounded else found | {"low": None, "high": None}
 
 
 def thinned(history: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

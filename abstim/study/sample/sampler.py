@@ -14,6 +14,7 @@ from abstim.progress import Progress, silent
 from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
 from abstim.session.warm_up import WarmUp, warm_up_named
+from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import INSIDE, inside_named
 from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
@@ -24,17 +25,19 @@ from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
 from abstim.target import trace_cache
 from abstim.target.execution import execute, kept_execution
 from abstim.target.resolve import open_target
+from abstim.target.workloads.dependence import signatures
 from abstim.target.workloads.lazy_launches import StreamedCase
 from functional.case import Case
 from functional.errors import InputError
 from functional.trace import Trace
 from functional.trace_store import StoredCase
 from sampling import Estimate, SamplingError
+from sampling.bounds import bounded
 
 if TYPE_CHECKING:
     from abstim.target.resolve import Target
 
-MANY_LAUNCHES = "stem"  # the method for programs of many launches, where none is named
+MODELLED = "stem"  # the method where another model than the detailed one times whole launches, and none is named
 
 
 def sample(
@@ -47,22 +50,25 @@ def sample(
     inside: str = "",
     warm_up: str = "",
     known: Known | None = None,
+    aim: Aim | None = None,
     partial: bool = False,
     instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> SampleResult:
-    """A target's cycles by one method of `METHODS` (default: photon; of targets with many launches, stem).
+    """A target's cycles by one method of `METHODS` (default: auto, which aims at an error).
 
     `model`: what times the launches that are chosen; all but the detailed one time them whole, so methods and `inside`
     that look into launches are refused, and STEM is the default. `inside`: how each launch that the method chooses is
     simulated, a name of `INSIDE`. Launches simulated in full are kept on disk: an interrupted sample goes on where it
-    was. `warm_up`: what each finds in the caches (`warm_up_named`; nothing by default). `known`: a profile made
-    elsewhere. `partial`: what is skipped is not executed either, though later launches might read it
-    (`SampledProgram`). Raises InputError for anything a user got wrong.
+    was, and so does one that aims at less error. `warm_up`: what each finds in the caches (`warm_up_named`; nothing by
+    default). `known`: a profile made elsewhere. `aim`: the error that auto is to reach. `partial`: what is skipped is
+    not executed either, though later launches might read it (`SampledProgram`). Raises InputError for anything a user
+    got wrong.
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
-    chosen = _chosen(method or _default_method(case, model), inside)
-    if chosen.online and known is not None:
+    chosen = _chosen(method or _default_method(case, model, known), inside)
+    chosen = chosen.aiming(aim) if aim else chosen
+    if not chosen.profiled and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
     before = _warm_up(warm_up, chosen, point)
     _check_ideal(chosen, case, before)
@@ -79,8 +85,10 @@ def sample(
         store.save(program.measured)
 
 
-def _default_method(case: Case, model: str) -> str:
-    return MANY_LAUNCHES if isinstance(case, StreamedCase) or model != DETAILED else "photon"
+def _default_method(case: Case, model: str, known: Known | None) -> str:
+    """auto, unless the model times launches alone, a profile is there to choose by, or launches must come in turn."""
+    in_turn = isinstance(case, StreamedCase) and signatures(case) is None
+    return MODELLED if model != DETAILED or known is not None or in_turn else "auto"
 
 
 def _check_model(model: str, method: Method, gpu: Gpu, warm_up: WarmUp) -> None:
@@ -90,9 +98,9 @@ def _check_model(model: str, method: Method, gpu: Gpu, warm_up: WarmUp) -> None:
     model_named(model).refuse([gpu], "all")
     if warm_up.name != EMPTY:
         raise InputError(f"the {model} model starts each launch with empty caches; leave out --warm-up")
-    if method.ideal or method.inside is not INSIDE["full"] or (method.own and method.online):
+    if method.ideal or method.inside is not INSIDE["full"] or (method.own and not method.profiled):
         raise InputError(
-            f"{method.name} looks into launches, which the {model} model times whole; --method {MANY_LAUNCHES} or pks, "
+            f"{method.name} looks into launches, which the {model} model times whole; --method {MODELLED} or pks, "
             "or --model detailed"
         )
 
@@ -159,13 +167,13 @@ def run_method(
     """One method on a program. `already`: seconds that others have spent on what it would have needed itself."""
     started = perf_counter()
     try:
-        if known is None and not method.online:
+        if known is None and method.profiled:
             known = Known(profile_of(program))
         _check(known, program)
-        estimate = method.estimate(program, known)
+        stated = method.estimate(program, known)
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
-    spent = program.seconds
+    estimate, spent = bounded(stated, method.name), program.seconds
     spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
     return SampleResult(
         target=program.case.name,
@@ -177,6 +185,7 @@ def run_method(
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
+        own_half_width=stated.relative_half_width,
         kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
         notes=_notes(program),
         stability={program.name(n): tuple(s.history) for n, s in sorted(program.simulators.items()) if s.history},
@@ -281,7 +290,7 @@ class Prepared:
 
     def known(self, method: Method) -> tuple[Known | None, dict[str, float]]:
         """A profile, and the seconds it took; nothing where the method makes its own."""
-        if method.online or self.whole.launches.signatures is not None:
+        if not method.profiled or self.whole.launches.signatures is not None:
             return None, {}
         if self._known is None:
             started = perf_counter()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.study.sample.counts import block_counts, memory_requests, warp_types, warps_of
+from abstim.study.sample.counts import block_counts, distinct_lines, memory_requests, warp_types, warps_of
 from abstim.study.sample.thread_blocks import ThreadBlocks
 from functional.ir import Instruction
 from functional.program import Program
@@ -39,6 +39,7 @@ class EngineFunctional:
             types=warp_types(trace, warps),
             memory_requests=memory_requests(trace, warps),
             thread_instructions=trace.thread_instructions[warps],
+            lines=distinct_lines(trace, positions),
         )
 
     def code(self, basic_block: int) -> BlockCode:

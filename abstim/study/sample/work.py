@@ -24,7 +24,7 @@ WORK = ("one", "instructions", "requests", "sectors", "own_lines", "new_lines", 
 
 @dataclass(frozen=True, eq=False)
 class BlockWork:
-    """Of every thread block, in the trace's order. `counts`: the columns of `count_work`; `path_`: of the longest warp."""
+    """Of every thread block, in the trace's order. `counts`: columns of `count_work`; `path_`: of its longest warp."""
 
     instructions: Float64[np.ndarray, " tb"]
     counts: Float64[np.ndarray, "tb column"]
@@ -56,9 +56,7 @@ def block_work(traces: Sequence[Trace], gpu: Gpu) -> list[BlockWork]:
         if spec.perfect_memory:
             counts[:, L2_MISSES] = 0
         issued = trace.warp_instructions.reshape(blocks, each).astype(float)
-        found.append(
-            BlockWork(issued.sum(1), counts.astype(float), issued.max(1, initial=0.0), longest.astype(float))
-        )
+        found.append(BlockWork(issued.sum(1), counts.astype(float), issued.max(1, initial=0.0), longest.astype(float)))
     return found
 
 

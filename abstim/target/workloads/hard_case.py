@@ -62,7 +62,9 @@ class HardCase:
         """Of random numbers."""
         return self.buffer(name, self.rng.uniform(0.5, 1.5, count).astype(np.float32))
 
-    def graph(self, degrees: Int64[np.ndarray, " node"], columns: Int64[np.ndarray, " edge"]) -> tuple[Pointer, Pointer]:
+    def graph(
+        self, degrees: Int64[np.ndarray, " node"], columns: Int64[np.ndarray, " edge"]
+    ) -> tuple[Pointer, Pointer]:
         """Compressed rows: where each node's edges begin, and where they lead."""
         return self.ints("start", np.append(0, np.cumsum(degrees))), self.ints("column", columns)
 

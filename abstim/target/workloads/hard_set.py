@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abstim.target.workloads.hard_case import HardCase
+from functional.launch import Argument
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
+    from jaxtyping import Int64
 
     from functional.case import Case
 
@@ -29,7 +30,7 @@ def _phases(
 ) -> None:
     """One launch, steps and kind of each thread block; `resident`: so many persistent ones go through the work."""
     x, y = p.floats("x", WORDS), p.floats("y", len(steps) * NARROW)
-    work = [p.ints("steps", np.maximum(steps, 1)), p.ints("kind", kind), x, y, WORDS - 1]
+    work: list[Argument] = [p.ints("steps", np.maximum(steps, 1)), p.ints("kind", kind), x, y, WORDS - 1]
     if resident is None:
         p.launch("phases", len(steps), NARROW, *work)
     else:
@@ -163,10 +164,10 @@ def v_cycles(p: HardCase) -> None:
             for a, b in ((u[k], v[k]), (v[k], u[k])):
                 p.launch("smooth", -(-s * s // 128), 128, a, f[k], b, s)
             if k + 1 < depth:
-                p.launch("coarsen", -(-sides[k + 1] ** 2 // 128), 128, u[k], f[k + 1], sides[k + 1])
+                p.launch("coarsen", -(-(sides[k + 1] ** 2) // 128), 128, u[k], f[k + 1], sides[k + 1])
         for k in reversed(range(depth - 1)):
-            p.launch("refine", -(-sides[k] ** 2 // 128), 128, u[k + 1], u[k], sides[k])
-            p.launch("smooth", -(-sides[k] ** 2 // 128), 128, u[k], f[k], v[k], sides[k])
+            p.launch("refine", -(-(sides[k] ** 2) // 128), 128, u[k + 1], u[k], sides[k])
+            p.launch("smooth", -(-(sides[k] ** 2) // 128), 128, u[k], f[k], v[k], sides[k])
 
 
 def decode(p: HardCase) -> None:
