@@ -144,7 +144,7 @@ def _estimate(method: LaunchSampling, kernels: list[_Kernel], work: ProgramWork)
         basis="sampled" if left.any() else worst(inner),
         parts=tuple(parts),
         unit_cycles=tuple(cycles.tolist()),
-        detailed_fraction=min(done, 1.0),
+        detailed_fraction=min(round(done, 12), 1.0),
     )
 
 

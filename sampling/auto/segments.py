@@ -83,6 +83,7 @@ class _Launch:
         self.cycles: list[float] = []
         self.ends = [0.0, 0.0]  # cycles of what comes before the first segment, and after the last
         self.stepped = 0  # thread blocks, those to warm up included
+        self.dispatch_cycles = np.zeros(self.blocks)
 
     def estimate(self) -> Estimate | None:
         """First segments; then as many as their spread asks for, if that is less than everything."""
@@ -122,13 +123,18 @@ class _Launch:
             state = self.simulator.leave_out(state, np.arange(at, start))
         if start < first:
             return self._step(state, start, first)
-        return state, first, self._clock
+        return state, first, self._clock(first)
 
     def _step(self, state: Any, first: int, last: int) -> tuple[Any, int, float]:
         state, seen = self.simulator.step(state, np.arange(first, last))
         self.stepped += last - first
-        self._clock = seen.clock_cycles
-        return state, last, seen.clock_cycles
+        self.dispatch_cycles[seen.blocks] = seen.block_dispatch_cycles
+        self.dispatch_cycles[seen.resident_blocks] = seen.resident_dispatch_cycles
+        return state, last, self._clock(last)
+
+    def _clock(self, thread_block: int) -> float:
+        """When a thread block is reached: the mean over the wave before it, which bursts do not move."""
+        return float(self.dispatch_cycles[thread_block - self.wave : thread_block].mean())
 
     def _total(self, found: Prediction) -> float:
         return float(found.cycles.sum()) + sum(self.ends)
@@ -168,10 +174,19 @@ def work_in_flight(
     work: Float64[np.ndarray, "tb work"], cut: Int64[np.ndarray, " bound"], wave_blocks: int
 ) -> Float64[np.ndarray, "segment work"]:
     """Work done between the dispatch of one thread block and another: each is in flight, and works as evenly, while as
-    many are dispatched after it as the GPU holds. The last column is the place, by which cycles may drift."""
-    before = np.concatenate([np.zeros((1, work.shape[1])), np.cumsum(work, 0)])
-    twice = np.concatenate([np.zeros((1, work.shape[1])), np.cumsum(before[1:], 0)])
-    done = (twice[cut] - twice[np.maximum(cut - wave_blocks, 0)]) / wave_blocks
+    many are dispatched after it as the GPU holds. Means over the wave before either, as `_clock` has them. The last
+    column is the place, by which cycles may drift."""
+    done = np.cumsum(work, 0)
+    for _ in range(2):
+        done = _mean_over(done, wave_blocks)
+    done = np.concatenate([np.zeros((1, work.shape[1])), done])[cut]
     blocks = np.diff(cut).astype(float)
     place = 1.0 + np.arange(len(blocks)) / len(blocks)
     return np.column_stack([np.diff(done, axis=0), blocks, blocks * place])
+
+
+def _mean_over(values: Float64[np.ndarray, "tb work"], count: int) -> Float64[np.ndarray, "tb work"]:
+    """Mean of each value and those before it, `count` together; before the first there is 0."""
+    sums = np.cumsum(values, 0)
+    sums[count:] -= sums[:-count].copy()
+    return sums / count

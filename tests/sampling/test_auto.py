@@ -99,7 +99,7 @@ def test_distance_is_of_the_column_that_differs_most():
 def test_work_in_flight_is_all_work_and_none_twice():
     work = np.random.default_rng(0).uniform(size=(500, 2))
     cut = np.arange(0, 501, 50)
-    late = work_in_flight(np.vstack([work, np.zeros((100, 2))]), np.append(cut, 600), 100)
+    late = work_in_flight(np.vstack([work, np.zeros((200, 2))]), np.append(cut, 700), 100)
     assert late[:, :2].sum(0) == pytest.approx(work.sum(0))
     assert late[0, 0] < work[:50, 0].sum()  # the first blocks have only begun
 
