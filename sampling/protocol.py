@@ -95,6 +95,7 @@ class Observation:
     basic_block_retire_cycles: Float64[np.ndarray, " event"] = field(default_factory=_none)
     window_instructions: Float64[np.ndarray, " window"] = field(default_factory=_none)  # issued, whole windows only
     class_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # mean so far, NaN if never seen
+    initial_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # of one never seen
     cache_fill: float = 1.0  # share of the last-level cache's lines in use
     counters: Mapping[str, float] = field(default_factory=dict)  # any statistic, since the launch's start
 
@@ -113,6 +114,10 @@ class Simulator(Protocol):
 
         Blocks may be left out for good: the clock then does not hold the time they would have taken.
         """
+        ...
+
+    def forget(self, state: Any) -> Any:
+        """From now on only the end is asked for: observations may leave out warps, basic blocks and windows."""
         ...
 
     def result(self, state: Any) -> tuple[Any, Observation]:

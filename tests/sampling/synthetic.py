@@ -129,6 +129,9 @@ class SyntheticLaunch:
         state.clock = started[-1]
         return state, self._observe(state)
 
+    def forget(self, state: State) -> State:
+        return state
+
     def result(self, state: State) -> tuple[State, Observation]:
         state.clock = max(state.slots)
         return state, self._observe(state)
