@@ -415,3 +415,11 @@ def test_a_selection_that_was_changed_is_refused(selected, tmp_path, capsys, cha
 def test_a_selection_takes_times_alone(capsys) -> None:
     code, _, err = command(capsys, "selection.json", "--times", "x.csv", "--method", "pks")
     assert code == 2 and "--method: no effect with --times" in err
+
+
+def test_pkp_over_single_cycles_stops_no_earlier_than_over_windows() -> None:
+    """The deviation of single cycles is larger than that of means over 128."""
+    case = streaming(400)
+    windows, cycles = sample(case, REAL, "pkp"), sample(case, REAL, "full", inside="pkp-cycles")
+    assert cycles.method == "full+pkp-cycles"
+    assert cycles.estimate.detailed_fraction >= windows.estimate.detailed_fraction

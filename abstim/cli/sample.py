@@ -62,7 +62,7 @@ def sample(
         str,
         typer.Option(
             metavar="NAME",
-            help="How each launch that the method chooses is simulated: full, photon, pkp or tbpoint. Default: full; "
+            help="How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint. Default: full; "
             "photon, pkp, pka and tbpoint have a way of their own.",
         ),
     ] = "",
