@@ -62,8 +62,8 @@ def sample(
         str,
         typer.Option(
             metavar="NAME",
-            help="How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint. Default: full; "
-            "photon, pkp, pka and tbpoint have a way of their own.",
+            help="How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint. "
+            "Default: full; photon, pkp, pka and tbpoint have a way of their own.",
         ),
     ] = "",
     warm_up: Annotated[
