@@ -78,6 +78,7 @@ class Store:
     regions: list[Region]
     shared: bool = False
     unmade: dict[int, Contents] = field(default_factory=dict)
+    gaps: bool = False  # something was released
     making: Lock = field(default_factory=Lock, compare=False)
 
     def moved(self, size_bytes: int, zeros: Callable[[int], np.ndarray]) -> UInt8[np.ndarray, " byte"]:
@@ -192,6 +193,7 @@ class Memory:
             raise InputError(f"there is no buffer '{name}'")
         region = self.buffers.pop(name)
         self._regions.remove(region)
+        self._store.gaps = True
         self._store.unmade.pop(region.address, None)
         self._table = None
         return region
@@ -317,7 +319,7 @@ class Memory:
         other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
         other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
         moved = replace(self._store, regions=self._regions).moved(len(self._store.bytes), sparse_zeros)
-        other._store = Store(moved, other._regions, unmade=dict(self._store.unmade))
+        other._store = Store(moved, other._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
         other._used_bytes = self._used_bytes
         other.const_arena, other.printed = self.const_arena.copy(), self.printed.copy()
         other._textures = list(self._textures)
@@ -340,6 +342,9 @@ class Memory:
         """Where so many bytes and a red zone fit first: between which regions, and at which address. Only what was
         released leaves gaps."""
         after = GLOBAL_BASE
+        if not self._store.gaps and self._regions:
+            after = self._regions[-1].address + self._regions[-1].bytes + RED_ZONE_BYTES
+            return len(self._regions), -(-after // align) * align
         for place, region in enumerate(self._regions):
             start = -(-after // align) * align
             if start + size_bytes + RED_ZONE_BYTES <= region.address:
@@ -356,7 +361,7 @@ class Memory:
                 moved = self._store.moved(max(used_bytes, 2 * self._used_bytes), sparse_zeros)
             except MemoryError:
                 raise _too_much(used_bytes) from None
-            self._store = Store(moved, self._regions, unmade=dict(self._store.unmade))
+            self._store = Store(moved, self._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
         self._used_bytes = max(used_bytes, self._used_bytes)
 
     def _reserve_const(self, variable: Variable) -> Region:

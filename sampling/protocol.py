@@ -96,6 +96,7 @@ class Observation:
     basic_block_retire_cycles: Float64[np.ndarray, " event"] = field(default_factory=_none)
     window_instructions: Float64[np.ndarray, " window"] = field(default_factory=_none)  # issued, whole windows only
     class_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # mean so far, NaN if never seen
+    initial_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # of one never seen
     cache_fill: float = 1.0  # share of the last-level cache's lines in use
     counters: Mapping[str, float] = field(default_factory=dict)  # any statistic, since the launch's start
 
@@ -118,6 +119,10 @@ class Simulator(Protocol):
 
     def leave_out(self, state: Any, thread_blocks: Int64[np.ndarray, " tb"]) -> Any:
         """The next thread blocks are never dispatched; caches see what they would have touched, without time."""
+        ...
+
+    def forget(self, state: Any) -> Any:
+        """From now on only the end is asked for: observations may leave out warps, basic blocks and windows."""
         ...
 
     def result(self, state: Any) -> tuple[Any, Observation]:

@@ -25,8 +25,9 @@ from functional.default_executor import default_executor
 from functional.errors import InputError
 from functional.line_record import more_follow, sectors_of
 from functional.link import link
-from functional.memory import Memory
+from functional.memory import Contents, Memory
 from functional.parser import parse
+from functional.sparse_zeros import sparse_zeros
 
 # Learnt parameters and multiply-accumulates (10^9) of the published models (torchvision's table of classifiers)
 PUBLISHED = {
@@ -369,3 +370,60 @@ def test_sizes_make_the_program():
     one, two = (workloads.sized("llama", {"prompt": 2, "steps": steps}) for steps in (1, 2))
     per_step = len(two.launches) - len(one.launches)
     assert per_step == len(one.launches) / 2 == 4 + 11 * SMALL["llama"].layers
+
+
+def test_weights_that_nobody_looks_at_are_never_made():
+    net = resnet_network(18, stages=1, size=32)
+    case, made = net.case(), []
+    unmade = case.memory.store.unmade
+    weights = {address: contents for address, contents in unmade.items() if contents.make is not None}
+    for address, contents in weights.items():
+        unmade[address] = replace(contents, make=lambda into, at=address: made.append(at))
+    names = [launch.label for launch in case.launches]
+    execute_launch(default_executor(), case.launches[names.index("conv1")], case.memory, 1 << 32)
+    assert sorted(made) == sorted(case.memory.buffers[name].address for name in ("image", "conv1.weight"))
+    copied = case.memory.copy()
+    assert set(copied.store.unmade) == set(unmade) and len(unmade) > 20
+
+
+def test_what_is_made_later_is_what_is_made_now():
+    def filled(*, early: bool):
+        memory = Memory()
+        for n in range(40):
+            memory.allocate(f"b{n}", 4096 + n, Contents(f"{n}", lambda into, n=n: into.fill(n + 1)) if n % 3 else None)
+            if early:
+                memory.bytes_of(memory.buffers[f"b{n}"])
+        return memory
+
+    now, later = filled(early=True), filled(early=False)
+    assert not now.store.unmade and len(later.store.unmade) == 40
+    copied, shared = later.copy(), later.copy()
+    shared.share()
+    assert not shared.store.unmade
+    for memory in (later, copied, shared, later.part([f"b{n}" for n in range(40)])):
+        for n in range(40):
+            assert np.array_equal(memory.read(f"b{n}", np.uint8), now.read(f"b{n}", np.uint8)), n
+    copied.bytes_of(copied.buffers["b3"])[:] = 9  # of its own
+    assert not later.read("b3", np.uint8).any() and (copied.copy().read("b3", np.uint8) == 9).all()
+
+
+def test_a_buffer_in_place_of_a_released_one_is_made_at_once():
+    memory = Memory()
+    memory.allocate("a", 64, np.full(64, 7, np.uint8))
+    memory.allocate("b", 64)
+    memory.release("a")
+    region = memory.allocate("c", 64, Contents("nines", lambda into: into.fill(9)))
+    assert region.address == memory.buffers["c"].address < memory.buffers["b"].address
+    assert (memory.read("c", np.uint8) == 9).all()
+
+
+def test_zeros_take_memory_where_they_are_touched():
+    found = sparse_zeros(1 << 28)
+    before = resident_bytes()
+    found[:: 1 << 20] = 1  # 256 pages of 4 KiB; huge ones would be all of it
+    assert found.sum() == 256 and resident_bytes() - before < 1 << 26
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096

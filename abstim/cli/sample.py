@@ -70,8 +70,8 @@ def sample(
         str,
         typer.Option(
             metavar="NAME",
-            help="How each launch that the method chooses is simulated: full, photon, pkp or tbpoint. Default: full; "
-            "photon, pkp, pka and tbpoint have a way of their own.",
+            help="How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint. "
+            "Default: full; photon, pkp, pka and tbpoint have a way of their own.",
         ),
     ] = "",
     warm_up: Annotated[
@@ -125,6 +125,23 @@ def sample(
             rich_help_panel=_FILES,
         ),
     ] = None,
+    traces: Annotated[
+        bool,
+        typer.Option(
+            "--traces",
+            help="With --select-only: Accel-Sim's traces of the selected launches, too.",
+            rich_help_panel=_FILES,
+        ),
+    ] = False,
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="TARGET is the selection.json of --select-only, and something else has timed what was selected: "
+            "columns launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Estimate a target's cycles from a sample: with a 95 % interval, the share simulated, and how each part was found.
@@ -144,10 +161,21 @@ def sample(
     `abstim sample hotspot --compare --plot methods.svg`
 
     `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
+
+    `abstim sample reduced/selection.json --times measured.csv`
     """  # fmt: skip
     from abstim.show.tables import print_json, progress
     from abstim.study.sample.files import known_from, write_selection
 
+    if times is not None:
+        refuse_options(
+            "with --times, which needs the selection alone", method=method, model=model != "detailed", inside=inside,
+            warm_up=warm_up, compare=compare, plot=plot, partial_functional=partial_functional, select_only=select_only,
+            output=output, profile=profile, light_profile=light_profile, kernel=kernel, grid=grid, block=block, arg=arg,
+            dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch, set=overrides, traces=traces,
+            error=error, confidence=confidence,
+        )  # fmt: skip
+        return _say_estimate(target, times, as_json)
     names = method or []
     opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
     _check(names, compare, plot is not None, bool(profile or light_profile))
@@ -158,12 +186,13 @@ def sample(
             error=error, confidence=confidence, dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch,
         )  # fmt: skip
     else:
-        refuse_options("without --select-only", output=output)
+        refuse_options("without --select-only", output=output, traces=traces)
     known = known_from(profile, light_profile)
     options: dict[str, Any] = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial_functional}
     with progress(quiet=as_json) as report:
         if select_only:
-            written = write_selection(target, gpu, overrides or (), (names or ["pks"])[0], known, output, report)
+            chosen = (names or ["pks"])[0]
+            written = write_selection(target, gpu, overrides or (), chosen, known, output, report, traces)
             return _say_written(written, as_json)
         options["progress"] = report
         if compare:
@@ -236,6 +265,22 @@ def _say_written(written: dict, as_json: bool) -> None:
     print(f"{written['method']}: {written['selected']:,} of {written['launches']:,} launches, ", end="")
     print(f"{written['detailed_fraction']:.2%} of the instructions")
     print("\n".join(written["files"]))
+
+
+def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
+    from abstim.show.tables import print_json, print_table, quantity
+    from abstim.study.sample.timed_elsewhere import estimate_from
+
+    found = estimate_from(selection, times)
+    if as_json:
+        return print_json(found.to_json())
+    estimate = found.estimate
+    rows = [(found.unit, f"{quantity(estimate.total)} +-{estimate.relative_half_width:.2%}")]
+    rows += [("95 % interval", f"{quantity(estimate.low)} to {quantity(estimate.high)}")]
+    rows += [("which rests on", _BASIS[estimate.basis])]
+    rows += [("timed", f"{found.selected:,} of {found.launches:,} launches")]
+    rows += [("", f"{estimate.detailed_fraction:.2%} of the instructions")]
+    print_table(f"{found.target}, {found.method}, timed elsewhere", ("", ""), rows, left=2)
 
 
 def _print_sample(result: SampleResult) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -68,15 +69,23 @@ class Analysis:
 
     def save(self, path: Path | IO[bytes]) -> None:
         """Write an `.npz` file."""
-        columns: dict[str, Any] = {name: np.asarray(value) for name, value in vars(self).items()}
-        np.savez(path, **columns)
+        np.savez(path, **self.columns())  # type: ignore[arg-type]
 
     @staticmethod
     def load(path: Path | IO[bytes]) -> Analysis:
         """What `save` wrote."""
         with np.load(path) as kept:
-            scalars = {"instructions": float, "warps": int}
-            return Analysis(**{name: scalars.get(name, np.asarray)(kept[name]) for name in kept.files})  # type: ignore[arg-type]
+            return Analysis.of_columns(kept)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every field as an array."""
+        return {name: np.asarray(value) for name, value in vars(self).items()}
+
+    @staticmethod
+    def of_columns(columns: Mapping[str, np.ndarray]) -> Analysis:
+        """What `columns` gave."""
+        scalars = {"instructions": float, "warps": int}
+        return Analysis(**{name: scalars.get(name, np.asarray)(column) for name, column in columns.items()})  # type: ignore[arg-type]
 
 
 def sample_blocks(shape: LaunchShape, share: float) -> Int64[np.ndarray, " tb"]:

@@ -30,6 +30,7 @@ class Run:
         self.last: Observation | None = None
         self.finished = 0
         self.warm_since: float | None = None  # cycle from which caches are neither filling towards overflow nor empty
+        self.warm_dispatched = 0  # thread blocks, at that time
         self._retired: list[tuple[np.ndarray, np.ndarray]] = []  # thread blocks and their cycles
 
     @property
@@ -50,6 +51,20 @@ class Run:
         self.dispatched += len(blocks)
         return self._note(seen)
 
+    def forget(self) -> None:
+        """From now on only the end is asked for."""
+        self.state = self.simulator.forget(self.state)
+
+    def earliest_skip(self) -> float:
+        """Thread blocks dispatched when `settled` can hold at the earliest: one wave is in flight when caches are warm,
+        and the one after it must have gone. Until then, caches fill as they have."""
+        if self.warm_since is not None:
+            return self.warm_dispatched + 2.0 * self.shape.wave_blocks
+        done = self.finished + 0.5 * len(self.seen.resident_blocks)
+        if self.seen.cache_fill <= 0.0 or not self.finished:
+            return 2.0 * self.shape.wave_blocks
+        return done * FULL / self.seen.cache_fill + 2.0 * self.shape.wave_blocks
+
     def finish(self) -> float:
         """Let everything retire; the launch's cycles."""
         self.state, seen = self.simulator.result(self.state)
@@ -61,7 +76,7 @@ class Run:
         if not self._warm(seen):
             self.warm_since = None
         elif self.warm_since is None:
-            self.warm_since = seen.clock_cycles
+            self.warm_since, self.warm_dispatched = seen.clock_cycles, self.dispatched
         if self.warm_since is None:
             self._retired.clear()
         else:

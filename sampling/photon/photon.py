@@ -20,7 +20,9 @@ class Photon:
     """Levels may be switched off by None. A launch in which nothing becomes stable is simulated in full.
 
     The object remembers the launches it has seen: kernel sampling predicts later ones from them. `analysis_share`: of
-    the warps, executed functionally before anything else.
+    the warps, executed functionally before anything else. `pays`: share of a launch's thread blocks; nothing is
+    watched any more once it is clear that skipping cannot begin before it: watching costs as much as timing. Not in the
+    paper; 1 watches every launch to its end.
     """
 
     kernel: KernelSampling | None = field(default_factory=KernelSampling)
@@ -29,6 +31,7 @@ class Photon:
     analysis_share: float = 0.01
     dimensions: int = 16
     request_tolerance: float = 0.1
+    pays: float = 0.5
     name = "Photon"
 
     def program(
@@ -83,10 +86,15 @@ class Photon:
                 if detector.stable and self._may_skip(run, analysis):
                     left = analysis.instructions_from(run.dispatched, run.shape.thread_blocks)
                     return warp.predict(run, detector, left, analysed)
+            if run.earliest_skip() > self.pays * simulator.shape.thread_blocks:
+                run.forget()
+                break
             if times is not None:
                 times.watch(seen)
                 if times.ready(analysis) and self._may_skip(run, analysis):
                     return BlockPrediction(run, times, analysis, analysed).finish(warp, detector)
+        if len(run.remaining):
+            run.step(run.remaining)
         total = run.finish()
         return exact(self.name, total, run.whole(total))
 

@@ -39,11 +39,14 @@ class Pkp:
         known."""
         run = Run(simulator)
         ipc: Float64[np.ndarray, " window"] = np.empty(0)
-        kept = max(2, self.window_cycles // simulator.shape.window_cycles)
+        width, told = simulator.shape.window_cycles, 0
+        kept = max(2, self.window_cycles // width)
         while len(run.remaining):
             seen = run.step()
             ipc = np.concatenate([ipc, seen.window_instructions])[-kept:]
-            if self._enough(run) and len(ipc) == kept and self.quasi_stable(ipc):
+            told += len(seen.window_instructions)
+            current = told * width + self.window_cycles >= seen.clock_cycles  # a simulator may stop counting windows
+            if self._enough(run) and len(ipc) == kept and current and self.quasi_stable(ipc):
                 return self._project(run, ipc, instructions)
         total = run.finish()
         return exact(self.name, total, run.whole(total), dict(run.seen.counters))

@@ -133,6 +133,9 @@ class SyntheticLaunch:
     def leave_out(self, state: State, thread_blocks: np.ndarray) -> State:
         return state
 
+    def forget(self, state: State) -> State:
+        return state
+
     def result(self, state: State) -> tuple[State, Observation]:
         state.clock = max(state.slots)
         return state, self._observe(state)

@@ -212,3 +212,53 @@ def test_a_launch_simulated_in_full_has_the_instructions_counted() -> None:
     estimate = Photon().launch(launch, launch)
     assert estimate.basis == "exact"
     assert [part.instructions for part in estimate.parts] == [launch.instructions.sum()]
+
+
+def test_a_launch_that_cannot_be_skipped_in_its_first_half_is_not_watched_to_its_end() -> None:
+    """Three waves: one in flight and one to settle are more than half of it."""
+    for blocks, given_up in ((180, True), (4000, False)):
+        launch = SyntheticLaunch(thread_blocks=blocks)
+        forgotten = []
+        launch.forget = lambda state, found=forgotten: found.append(1) or state
+        estimate = Photon().launch(launch, launch)
+        assert bool(forgotten) == given_up
+        assert (estimate.basis == "exact") == given_up
+        if given_up:
+            assert estimate.total == pytest.approx(launch.total())
+            watched = Photon(pays=1.0).launch(launch, launch)
+            assert watched.total == pytest.approx(estimate.total)
+
+
+class FillingLaunch(SyntheticLaunch):
+    """Its cache is full after a share of the launch."""
+
+    full_after = 0.8
+
+    def _observe(self, state):
+        seen = super()._observe(state)
+        done = (len(self.block_cycles[: int(state.instructions // self.instructions.mean())])) / len(self.block_cycles)
+        return replace(seen, cache_fill=min(done / self.full_after, 1.0))
+
+
+@pytest.mark.parametrize(("full_after", "given_up"), [(0.8, True), (0.1, False)])
+def test_a_cache_that_fills_late_is_known_early(full_after, given_up) -> None:
+    launch = FillingLaunch(thread_blocks=4000)
+    launch.full_after = full_after
+    forgotten = []
+    launch.forget = lambda state: forgotten.append(state.clock) or state
+    estimate = Photon().launch(launch, launch)
+    assert bool(forgotten) == given_up and (estimate.basis == "exact") == given_up
+    assert not given_up or forgotten[0] < 0.2 * estimate.total
+
+
+def test_a_rare_block_starts_at_the_latencies_that_are_given() -> None:
+    from sampling.photon.block_sampling import BlockTimes
+
+    launch = regular()
+    times = BlockTimes(BlockSampling(), launch)
+    nan = np.array([np.nan])
+    seen = launch.step(launch.init(), np.arange(4))[1]
+    times.watch(replace(seen, basic_blocks=seen.basic_blocks[:0], class_latency_cycles=nan,
+                        initial_latency_cycles=np.array([30.0])))  # fmt: skip
+    chain = launch.code(0)
+    assert times.cycles()[0][0] == interval_cycles(chain, nan, np.array([30.0])) == 30.0 * (len(chain.classes) - 1) + 1

@@ -38,6 +38,11 @@ def pkp(program: SampledProgram, number: int) -> Estimate:
     return sampling.Pkp().launch(simulator)
 
 
+def pkp_cycles(program: SampledProgram, number: int) -> Estimate:
+    """As PKA's text says: the deviation over 3,000 single cycles, a wave finished, and time in proportion to blocks."""
+    return sampling.Pkp(in_flight=False).launch(program.simulator(number, window_cycles=1))
+
+
 def tbpoint(program: SampledProgram, number: int) -> Estimate:
     """One stretch of every region of like thread blocks; all of them are executed beforehand."""
     trace = program.launches.trace(number)
@@ -46,7 +51,7 @@ def tbpoint(program: SampledProgram, number: int) -> Estimate:
     return sampling.IntraLaunch(times=3).launch(program.simulator(number), requests[order], issued[order])
 
 
-INSIDE: dict[str, Inside] = {"full": full, "photon": photon, "pkp": pkp, "tbpoint": tbpoint}
+INSIDE: dict[str, Inside] = {"full": full, "photon": photon, "pkp": pkp, "pkp-cycles": pkp_cycles, "tbpoint": tbpoint}
 
 
 def inside_named(name: str) -> Inside:

@@ -16,7 +16,7 @@ from abstim.target.trace_cache import OutputCheck
 from abstim.target.workloads.dependence import ignores_block_order, signatures
 from abstim.target.workloads.lazy_launches import execute_launch
 from functional.case import Case
-from functional.launch import Launch
+from functional.launch import Launch, Pointer
 from functional.trace import Trace
 
 if TYPE_CHECKING:
@@ -125,8 +125,14 @@ class OnDemand:
 
     def reordered(self) -> list[str]:
         """Kernels whose thread blocks were executed in another order than in a run, and may have told."""
-        launches = [blocks.launch for blocks in self._opened.values() if not blocks.in_order]
-        return sorted({launch.program.name for launch in launches if not ignores_block_order(launch)})
+        if self.signatures is not None:  # nothing that traces depend on is written at all
+            return []
+        found: dict[tuple[object, ...], Launch] = {}  # one of each kernel and its buffers
+        for blocks in self._opened.values():
+            if not blocks.in_order:
+                buffers = (a.buffer for a in blocks.launch.arguments if isinstance(a, Pointer))
+                found.setdefault((blocks.launch.program.name, *buffers), blocks.launch)
+        return sorted({launch.program.name for launch in found.values() if not ignores_block_order(launch)})
 
     def executed(self, number: int, thread_blocks: Int64[np.ndarray, " tb"]) -> Bool[np.ndarray, " tb"]:
         """Which of a launch's thread blocks were executed."""

@@ -57,9 +57,13 @@ _COLUMNS = ("instructions", "thread_instructions", "memory_requests", "block_siz
 
 
 def light_profile_of(program: SampledProgram) -> LightProfile:
-    """What a profiler gives at almost no cost: names and shapes; nothing is executed for it."""
+    """What a profiler gives at almost no cost: names, shapes, and the whole numbers that a launch is given, which are
+    the sizes of its tensors; nothing is executed for it."""
     launches = program.case.launches
-    shapes = np.array([[*launch.grid, *launch.block] for launch in launches], float)
+    sizes = [[abs(float(a)) for a in launch.arguments if isinstance(a, int)] for launch in launches]
+    most = max(map(len, sizes))
+    rows = zip(launches, sizes, strict=True)
+    shapes = np.array([[*launch.grid, *launch.block, *own, *[0.0] * (most - len(own))] for launch, own in rows], float)
     return LightProfile([launch.program.name for launch in launches], shapes)
 
 

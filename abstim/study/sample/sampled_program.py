@@ -14,7 +14,7 @@ from abstim.session.session import Session
 from abstim.session.warm_up import WarmUp
 from abstim.study.sample.measured import Measured
 from abstim.study.sample.on_demand import OnDemand
-from abstim.study.sample.simulator import EngineSimulator
+from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
 from abstim.study.sample.warp_profiles import EngineFunctional
 from abstim.study.sample.whole_launches import ByEngine, WholeLaunches
 from functional.case import Case
@@ -60,11 +60,19 @@ class SampledProgram:
         """What it took to execute and to time, here or, of launches that another program measured, there."""
         return {"execute": self._seconds["execute"] + self.launches.seconds, "time": self._seconds["time"]}
 
-    def simulator(self, number: int, basic_blocks: bool = False) -> EngineSimulator:
+    def simulator(self, number: int, basic_blocks: bool = False, window_cycles: int = WINDOW_CYCLES) -> EngineSimulator:
         """A launch to be stepped."""
         blocks, before = self.launches.thread_blocks(number), bound(self.warm_up.before, self.session, number, self.gpu)
         found = EngineSimulator(
-            self.session, number, self.gpu, blocks, self.name(number), basic_blocks, self.spent, before
+            self.session,
+            number,
+            self.gpu,
+            blocks,
+            self.name(number),
+            basic_blocks,
+            self.spent,
+            before,
+            window_cycles,
         )
         self.simulators[number] = found
         return found

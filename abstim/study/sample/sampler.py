@@ -83,6 +83,7 @@ def sample(
         return run_method(chosen, program, known)
     finally:  # after an interrupt too
         store.save(program.measured)
+        analyses.save()
 
 
 def _default_method(case: Case, model: str, known: Known | None) -> str:
