@@ -44,7 +44,8 @@ class WarpProfile:
     types: Int64[np.ndarray, " warp"]  # equal where two warps execute identical sequences of instructions
     memory_requests: Int64[np.ndarray, " warp"]  # global and local, after coalescing
     thread_instructions: Int64[np.ndarray, " warp"]
-    lines: Int64[np.ndarray, " tb"]  # distinct cache lines of global and local memory of each thread block
+    lines: Int64[np.ndarray, " tb"]  # distinct cache lines of global and local memory of each thread block ...
+    all_lines: int  # ... and of all of them together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ class Analysis:
     thread_blocks: Int64[np.ndarray, " tb"]  # analysed, ascending
     request_rates: Float64[np.ndarray, " tb"]  # memory requests a warp instruction of each
     line_rates: Float64[np.ndarray, " tb"]  # distinct cache lines a warp instruction of each
+    footprint: float  # distinct cache lines of all analysed thread blocks, of the sum of what each has
     thread_block_instructions: Float64[np.ndarray, " tb"]  # warp instructions of each
 
     @property
@@ -62,10 +63,12 @@ class Analysis:
         return bool(abs(seen.mean() - left.mean()) <= tolerance * left.mean() + noise)
 
     def alike(self, other: Analysis, tolerance: float) -> bool:
-        """Whether two launches use memory alike: as many requests and distinct lines a warp instruction, so that
-        coalescing and locality are the same, which basic blocks do not tell."""
-        rates = ((self.request_rates, other.request_rates), (self.line_rates, other.line_rates))
-        return all(abs(a.mean() - b.mean()) <= tolerance * min(a.mean(), b.mean()) for a, b in rates)
+        """Whether two launches use memory alike: as many requests and distinct lines a warp instruction, and as many of
+        the lines shared by thread blocks, so that coalescing and locality are the same, which basic blocks do not
+        tell."""
+        mine = (self.request_rates.mean(), self.line_rates.mean(), self.footprint)
+        others = (other.request_rates.mean(), other.line_rates.mean(), other.footprint)
+        return all(abs(a - b) <= tolerance * min(a, b) for a, b in zip(mine, others, strict=True))
 
     def save(self, path: Path | IO[bytes]) -> None:
         """Write an `.npz` file."""
@@ -84,7 +87,7 @@ class Analysis:
     @staticmethod
     def of_columns(columns: Mapping[str, np.ndarray]) -> Analysis:
         """What `columns` gave."""
-        scalars = {"instructions": float, "warps": int}
+        scalars = {"instructions": float, "warps": int, "footprint": float}
         return Analysis(**{name: scalars.get(name, np.asarray)(column) for name, column in columns.items()})  # type: ignore[arg-type]
 
 
@@ -129,6 +132,7 @@ def summarise(
         warps=len(profile.types),
         thread_blocks=np.asarray(profile.thread_blocks),
         request_rates=requests / np.maximum(issued, 1),
+        footprint=profile.all_lines / max(float(profile.lines.sum()), 1.0),
         line_rates=profile.lines / np.maximum(issued, 1),
         thread_block_instructions=issued.astype(float),
     )

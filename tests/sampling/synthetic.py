@@ -104,6 +104,7 @@ class SyntheticLaunch:
             memory_requests=np.repeat(self.requests[thread_blocks] / events.shape[1], events.shape[1]),
             thread_instructions=instructions * 32,
             lines=self.requests[thread_blocks].astype(int),
+            all_lines=int(self.requests[thread_blocks].sum()),
         )
 
     def code(self, basic_block: int) -> BlockCode:

@@ -35,13 +35,15 @@ class EngineFunctional:
         trace = self.thread_blocks.trace
         assert trace is not None
         warps = warps_of(trace, positions)
+        lines, all_lines = distinct_lines(trace, positions)
         return WarpProfile(
             thread_blocks=thread_blocks,
             counts=block_counts(trace, warps, len(self.block_instructions)),
             types=warp_types(trace, warps),
             memory_requests=memory_requests(trace, warps),
             thread_instructions=trace.thread_instructions[warps],
-            lines=distinct_lines(trace, positions),
+            lines=lines,
+            all_lines=all_lines,
         )
 
     def code(self, basic_block: int) -> BlockCode:
