@@ -11,7 +11,8 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -20,6 +21,7 @@ import numpy as np
 from functional.errors import InputError
 from functional.ir import Symbol, Variable
 from functional.printed import Printed
+from functional.sparse_zeros import sparse_zeros
 from functional.texture import HANDLE, Texture
 
 if TYPE_CHECKING:
@@ -50,28 +52,55 @@ class Region:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a buffer holds before anybody has looked at it: zeros, or what `make` writes into its bytes.
+
+    `recipe` says all that decides these: buffers of equal recipes and sizes hold the same.
+    """
+
+    recipe: str
+    make: Callable[[np.ndarray], None] | None = None
+
+
+ZEROS = Contents("zeros")
+
+
 @dataclass
 class Store:
     """The bytes of an arena, which parts of a memory have in common, and all regions in it.
 
-    `shared`: with processes forked from this one.
+    `shared`: with processes forked from this one. `unmade`: by address, regions that nobody has looked at yet, whose
+    bytes are still zero.
     """
 
     bytes: np.ndarray
     regions: list[Region]
     shared: bool = False
+    unmade: dict[int, Contents] = field(default_factory=dict)
+    gaps: bool = False  # something was released
+    making: Lock = field(default_factory=Lock, compare=False)
 
     def moved(self, size_bytes: int, zeros: Callable[[int], np.ndarray]) -> UInt8[np.ndarray, " byte"]:
-        """The regions' bytes in a new arena."""
+        """The regions' bytes in a new arena; of those not made yet there are none."""
         arena = zeros(size_bytes + MARGIN_BYTES)[MARGIN_BYTES:]
         for region in self.regions:
+            if region.address in self.unmade:
+                continue
             start = region.address - GLOBAL_BASE
             arena[start : start + region.bytes] = self.bytes[start : start + region.bytes]
         return arena
 
-
-def _zeros(size_bytes: int) -> np.ndarray:
-    return np.zeros(size_bytes, np.uint8)
+    def make(self, regions: Iterable[Region]) -> None:
+        """From now on somebody may read or write these."""
+        if not self.unmade:
+            return
+        with self.making:
+            for region in regions:
+                contents = self.unmade.pop(region.address, ZEROS)
+                if contents.make is not None:
+                    start = region.address - GLOBAL_BASE
+                    contents.make(self.bytes[start : start + region.bytes])
 
 
 def _too_much(size_bytes: int) -> InputError:
@@ -114,6 +143,7 @@ class Memory:
     @property
     def arena(self) -> UInt8[np.ndarray, " byte"]:
         """All of global memory, red zones included."""
+        self._store.make(self._regions)
         return self._store.bytes[: self._used_bytes]
 
     @property
@@ -125,26 +155,37 @@ class Memory:
         """From now on processes forked from this one write to the same bytes of global memory. Arrays that were views
         of them are not any more. Raises InputError if the computer's memory cannot hold them."""
         store = self._store
+        store.make(store.regions)  # the other processes would not know what this one makes
         if not store.shared:
             try:
                 store.bytes, store.shared = store.moved(len(store.bytes), _mapped), True
             except OSError:
                 raise _too_much(len(store.bytes)) from None
 
-    def allocate(self, name: str, size_bytes: int, contents: np.ndarray | None = None) -> Region:
-        """A buffer of `size_bytes`, zero or a copy of the bytes of `contents`.
+    def allocate(self, name: str, size_bytes: int, contents: np.ndarray | Contents | None = None) -> Region:
+        """A buffer of `size_bytes`, zero, a copy of the bytes of `contents`, or what these make when they are needed.
 
         Raises InputError for a name in use, a negative size, contents of another size, or no space left.
         """
         if name in self.buffers:
             raise InputError(f"buffer '{name}' is defined twice")
-        if contents is not None and contents.nbytes != size_bytes:
+        if isinstance(contents, np.ndarray) and contents.nbytes != size_bytes:
             raise InputError(f"buffer '{name}' has {size_bytes} bytes, but its contents have {contents.nbytes}")
+        used_bytes = self._used_bytes
         region = self._reserve(name, size_bytes, ALIGNMENT_BYTES)
         self.buffers[name] = region
-        if contents is not None and size_bytes:
-            self.bytes_of(region)[:] = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
+        self._fill(region, ZEROS if contents is None else contents, fresh=region.address - GLOBAL_BASE >= used_bytes)
         return region
+
+    def _fill(self, region: Region, contents: np.ndarray | Contents, fresh: bool) -> None:
+        """`fresh`: nothing was ever there, so that its bytes are zero, and may be made later."""
+        if isinstance(contents, np.ndarray):
+            if region.bytes:
+                self.bytes_of(region)[:] = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
+        elif fresh and not self._store.shared:
+            self._store.unmade[region.address] = contents
+        elif contents.make is not None:
+            contents.make(self.bytes_of(region))
 
     def release(self, name: str) -> Region:
         """Forget a buffer; what is allocated next may lie where it was. Raises InputError if there is none."""
@@ -152,6 +193,8 @@ class Memory:
             raise InputError(f"there is no buffer '{name}'")
         region = self.buffers.pop(name)
         self._regions.remove(region)
+        self._store.gaps = True
+        self._store.unmade.pop(region.address, None)
         self._table = None
         return region
 
@@ -185,6 +228,7 @@ class Memory:
 
     def bytes_of(self, region: Region) -> UInt8[np.ndarray, " byte"]:
         """Writable bytes of a global region."""
+        self._store.make((region,))
         start = region.address - GLOBAL_BASE
         return self._store.bytes[start : start + region.bytes]
 
@@ -193,8 +237,11 @@ class Memory:
         return self.bytes_of(self.buffers[name]).copy().view(dtype)
 
     def contents(self) -> Iterator[np.ndarray]:
-        """The bytes of every region, global ones in order of address, then constant memory, then texture objects."""
-        yield from map(self.bytes_of, self._regions)
+        """The bytes of every region, global ones in order of address, then constant memory, then texture objects; of a
+        region that nobody has looked at, its recipe."""
+        for region in self._regions:
+            unmade = self._store.unmade.get(region.address)
+            yield self.bytes_of(region) if unmade is None else np.frombuffer(unmade.recipe.encode(), np.uint8)
         yield self.const_arena
         if self._textures:
             yield np.frombuffer(repr(self._textures).encode(), np.uint8)
@@ -271,8 +318,9 @@ class Memory:
         other = Memory()
         other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
         other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
-        moved = replace(self._store, regions=self._regions).moved(len(self._store.bytes), _zeros)
-        other._store, other._used_bytes = Store(moved, other._regions), self._used_bytes
+        moved = replace(self._store, regions=self._regions).moved(len(self._store.bytes), sparse_zeros)
+        other._store = Store(moved, other._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
+        other._used_bytes = self._used_bytes
         other.const_arena, other.printed = self.const_arena.copy(), self.printed.copy()
         other._textures = list(self._textures)
         return other
@@ -294,6 +342,9 @@ class Memory:
         """Where so many bytes and a red zone fit first: between which regions, and at which address. Only what was
         released leaves gaps."""
         after = GLOBAL_BASE
+        if not self._store.gaps and self._regions:
+            after = self._regions[-1].address + self._regions[-1].bytes + RED_ZONE_BYTES
+            return len(self._regions), -(-after // align) * align
         for place, region in enumerate(self._regions):
             start = -(-after // align) * align
             if start + size_bytes + RED_ZONE_BYTES <= region.address:
@@ -307,10 +358,10 @@ class Memory:
             if self._fixed:
                 raise InputError(f"device memory has {len(self._store.bytes)} bytes, {used_bytes} are needed")
             try:
-                moved = self._store.moved(max(used_bytes, 2 * self._used_bytes), _zeros)
+                moved = self._store.moved(max(used_bytes, 2 * self._used_bytes), sparse_zeros)
             except MemoryError:
                 raise _too_much(used_bytes) from None
-            self._store = Store(moved, self._regions)
+            self._store = Store(moved, self._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
         self._used_bytes = max(used_bytes, self._used_bytes)
 
     def _reserve_const(self, variable: Variable) -> Region:

@@ -61,6 +61,7 @@ class FirstInstructions:
             detailed_fraction=plain.detailed_fraction,
             functional_fraction=plain.functional_fraction,
             parts=plain.parts,
+            unit_cycles=plain.unit_cycles,
         )
 
 

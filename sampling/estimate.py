@@ -32,7 +32,8 @@ class Estimate:
     `detailed_fraction`: share of the warp instructions that was simulated in detail; `functional_fraction`: share that
     was executed at all, detailed ones included. Both are 1 where a method does not pay. `ideal`: all was simulated to
     choose the sample, so nothing was saved; `detailed_fraction` is that of a method that would know what to choose.
-    `counters`: any other statistics of the whole; empty where the method projects none.
+    `counters`: any other statistics of the whole; empty where the method projects none. `unit_cycles`: of each launch
+    (or other unit) in order, their sum is the total; empty for a single launch.
     """
 
     method: str
@@ -46,6 +47,7 @@ class Estimate:
     confidence: float = CONFIDENCE
     ideal: bool = False
     counters: Mapping[str, float] = field(default_factory=dict)
+    unit_cycles: tuple[float, ...] = ()
 
     @property
     def standard_error(self) -> float:
@@ -56,6 +58,11 @@ class Estimate:
     def relative_half_width(self) -> float:
         """Half the interval over the total; 0 for a total of zero."""
         return (self.high - self.low) / (2.0 * self.total) if self.total else 0.0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval; where nothing is known of the error it ends nowhere."""
+        return math.isfinite(self.high)
 
     def covers(self, true_total: float) -> bool:
         """Whether the interval holds a total (to rounding)."""
@@ -109,6 +116,7 @@ def combine(
         detailed_fraction=sum(e.detailed_fraction * n for e, n in pairs) / weight,
         functional_fraction=sum(e.functional_fraction * n for e, n in pairs) / weight,
         parts=tuple(part for estimate in estimates for part in estimate.parts),
+        unit_cycles=tuple(estimate.total for estimate in estimates),
         counters=weighted_counters(estimates, [1.0] * len(estimates)),
     )
 

@@ -44,6 +44,8 @@ class WarpProfile:
     types: Int64[np.ndarray, " warp"]  # equal where two warps execute identical sequences of instructions
     memory_requests: Int64[np.ndarray, " warp"]  # global and local, after coalescing
     thread_instructions: Int64[np.ndarray, " warp"]
+    lines: Int64[np.ndarray, " tb"]  # distinct cache lines of global and local memory of each thread block ...
+    all_lines: int  # ... and of all of them together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ class Observation:
     block_retire_cycles: Float64[np.ndarray, " tb"]
     resident_dispatch_cycles: Float64[np.ndarray, " resident"]  # of the thread blocks still in flight ...
     resident_blocks: Int64[np.ndarray, " resident"]  # ... and which they are
+    dispatched_instructions: float  # warp instructions of all thread blocks dispatched since the launch's start
     warp_issue_cycles: Float64[np.ndarray, " warp"] = field(default_factory=_none)
     warp_retire_cycles: Float64[np.ndarray, " warp"] = field(default_factory=_none)
     warps: Int64[np.ndarray, " warp"] = field(default_factory=_none)  # thread block x warps a block + warp
@@ -94,6 +97,7 @@ class Observation:
     basic_block_retire_cycles: Float64[np.ndarray, " event"] = field(default_factory=_none)
     window_instructions: Float64[np.ndarray, " window"] = field(default_factory=_none)  # issued, whole windows only
     class_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # mean so far, NaN if never seen
+    initial_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # of one never seen
     cache_fill: float = 1.0  # share of the last-level cache's lines in use
     counters: Mapping[str, float] = field(default_factory=dict)  # any statistic, since the launch's start
 
@@ -112,6 +116,14 @@ class Simulator(Protocol):
 
         Blocks may be left out for good: the clock then does not hold the time they would have taken.
         """
+        ...
+
+    def leave_out(self, state: Any, thread_blocks: Int64[np.ndarray, " tb"]) -> Any:
+        """The next thread blocks are never dispatched; caches see what they would have touched, without time."""
+        ...
+
+    def forget(self, state: Any) -> Any:
+        """From now on only the end is asked for: observations may leave out warps, basic blocks and windows."""
         ...
 
     def result(self, state: Any) -> tuple[Any, Observation]:

@@ -80,8 +80,15 @@ class Selection:
             detailed_fraction=_share(np.dot(sampled, detailed), self.instructions.sum()),
             functional_fraction=_share(np.dot(sampled, executed), self.instructions.sum()),
             parts=self._parts(cycles),
+            unit_cycles=tuple(self._unit_cycles(cycles).tolist()),
             counters=weighted_counters(measured, self.multipliers.tolist()),
         )
+
+    def _unit_cycles(self, cycles: Float64[np.ndarray, " sample"]) -> Float64[np.ndarray, " unit"]:
+        """A unit's share of its stratum goes by its size; a selected one's is what it took only if it is alone."""
+        mine = self.strata[self.units]
+        ratio = np.bincount(mine, cycles) / np.bincount(mine, self.size[self.units])
+        return self.size * ratio[self.strata]
 
     def _parts(self, cycles: Float64[np.ndarray, " sample"]) -> tuple[Part, ...]:
         instructions = np.bincount(self.strata, self.instructions)

@@ -1,11 +1,17 @@
-"""A selection as files for the user's own simulator: a reduced kernelslist.g, SimPoint's two files, or CSV."""
+"""A selection as files for the user's own simulator or profiler: a reduced kernelslist.g, SimPoint's two files, Nsight
+Compute's kernel ids, CSV, and JSON, which alone holds all that an estimate from their times takes."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from sampling.errors import SamplingError
 from sampling.selection import Selection
@@ -46,6 +52,56 @@ def write_csv(selection: Selection, folder: Path) -> Path:
     for unit, multiplier in zip(selection.units.tolist(), selection.multipliers.tolist(), strict=True):
         rows.writerow((unit, selection.strata[unit], f"{multiplier:.9g}", f"{selection.instructions[unit]:.0f}"))
     return _write(folder / "selection.csv", text.getvalue())
+
+
+def write_kernel_ids(selection: Selection, kernels: Sequence[str], folder: Path) -> Path:
+    """`--kernel-id ::NAME:N` of Nsight Compute, one a selected launch: the Nth of its kernel, from 1. `kernels`: the
+    name of each launch's."""
+    chosen, seen, lines = set(selection.units.tolist()), defaultdict[str, int](int), []
+    for number, kernel in enumerate(kernels):
+        seen[kernel] += 1
+        if number in chosen:
+            lines.append(f"--kernel-id ::{kernel}:{seen[kernel]}\n")
+    return _write(folder / "ncu-kernel-ids.txt", "".join(lines))
+
+
+_INTEGERS, _NUMBERS = ("units", "strata"), ("size", "instructions", "spread")
+
+
+def write_json(selection: Selection, method: str, target: str, folder: Path) -> Path:
+    """Everything, for `read_json`. `method`: by what name it was asked for; `target`: of what."""
+    columns = {name: getattr(selection, name) for name in (*_INTEGERS, *_NUMBERS)}
+    known = {"kind": "selection", "method": method, "target": target, "bias": float(selection.bias)}
+    lists = {name: None if column is None else np.asarray(column).tolist() for name, column in columns.items()}
+    return _write(folder / "selection.json", json.dumps(known | lists) + "\n")
+
+
+def read_json(path: Path) -> tuple[Selection, str, str]:
+    """What `write_json` wrote: the selection, its method and its target. Raises SamplingError for anything else."""
+    try:
+        data = json.loads(path.read_text())
+        integers = {name: np.array(data[name], np.int64) for name in _INTEGERS}
+        numbers = {name: None if data[name] is None else np.array(data[name], float) for name in _NUMBERS}
+        selection = Selection(method=str(data["method"]), bias=float(data["bias"]), **integers, **numbers)  # type: ignore[arg-type]
+        _check(selection)
+        return selection, str(data["method"]), str(data["target"])
+    except (OSError, UnicodeDecodeError) as error:
+        raise SamplingError(f"{path}: cannot be read ({error})") from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise SamplingError(f"{path}: no selection.json of `abstim sample --select-only` ({error})") from None
+
+
+def _check(selection: Selection) -> None:
+    """Raises ValueError where columns do not fit together."""
+    count = len(selection.strata)
+    columns = [column for column in (selection.size, selection.instructions) if len(column) == count]
+    if len(columns) < 2 or not all((np.isfinite(column) & (column > 0)).all() for column in columns):
+        raise ValueError("sizes and instructions are positive numbers, one a launch")
+    if not 0 <= selection.bias < np.inf or (np.diff(selection.units) <= 0).any() or selection.units[0] < 0:
+        raise ValueError("launches ascend, and the bias is no negative number")
+    spread = np.zeros(1) if selection.spread is None else selection.spread
+    if not (np.isfinite(spread) & (spread >= 0)).all() or len(spread) not in (1, int(selection.strata.max()) + 1):
+        raise ValueError("a spread is no negative number, one a stratum")
 
 
 def _write(path: Path, text: str) -> Path:

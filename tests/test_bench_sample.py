@@ -16,16 +16,21 @@ from functional import suite
 from functional.errors import InputError
 
 
-def row(error, covered=True, detailed=0.5, speed_up=2.0, method="photon"):
+def row(error, covered=True, detailed=0.5, speed_up=2.0, method="photon", target="x"):
     return Row(
-        method=method, cycles=1.0, error=error, covered=covered, detailed_fraction=detailed, functional_fraction=1.0,
-        seconds=1.0, speed_up=speed_up, timing_speed_up=speed_up, instruction_speed_up=1 / detailed,
+        target=target, method=method, cycles=1.0, error=error, covered=covered, detailed_fraction=detailed,
+        functional_fraction=1.0, seconds=1.0, speed_up=speed_up, timing_speed_up=speed_up,
+        instruction_speed_up=1 / detailed,
     )  # fmt: skip
 
 
 def test_means_over_targets():
-    found = summary("photon", [row(0.04, speed_up=8.0), row(0.01, covered=False), row(0.0, detailed=1.0, speed_up=0.5)])
+    found = summary(
+        "photon",
+        [row(0.04, speed_up=8.0, target="bfs"), row(0.01, covered=False), row(0.0, detailed=1.0, speed_up=0.5)],
+    )
     assert (found.targets, found.sampled, found.worst_error) == (3, 2, 0.04)
+    assert (found.worst_target, found.least_speed_up) == ("bfs", 0.5)  # a geometric mean hides them
     assert found.mean_error == pytest.approx(0.05 / 3)
     assert found.geomean_error == pytest.approx((0.04 * 0.01 * sampling.LEAST_ERROR) ** (1 / 3))
     assert found.detailed_fraction == pytest.approx(2 / 3)
@@ -70,7 +75,13 @@ def test_command_measures_and_prints(capsys):
     assert first["error"] == direct.rows()[1].error
     assert data["overall"]["targets"] == 4 and [m["method"] for m in data["methods"]] == ["pks", "ideal-first"]
     code, out, _ = call(capsys, "nn_euclid", *STAGE)
-    assert code == 0 and "ideal-first" in out and "geomean" in out and max(map(len, out.splitlines())) <= 100
+    assert (
+        code == 0
+        and "ideal-first" in out
+        and "geomean" in out
+        and "pks is worst on nn_euclid" in out
+        and max(map(len, out.splitlines())) <= 100
+    )
 
 
 def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_fails(capsys, monkeypatch):

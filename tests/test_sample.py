@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,8 +16,10 @@ from abstim.gpu.config import load_gpu
 from abstim.show.parts import MOST_WAYS, by_way
 from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
 from abstim.study.sample.sample_result import thinned
+from functional.disk.kept import Kept
 from functional.errors import InputError
-from functional.suite import ptx_path
+from functional.suite import case_of, ptx_path
+from functional.suite._table1_networks import bfs
 from sampling import Estimate, Part, Profile
 
 REAL = load_gpu("gtx480")
@@ -86,8 +87,47 @@ def test_every_method_states_an_interval_that_holds_its_estimate(method) -> None
 
 def test_the_same_sample_twice_is_the_same() -> None:
     first, second = (sample("bfs", REAL, "photon").estimate for _ in range(2))
-    # What was executed may differ: the second finds the analyses that the first has kept on disk
-    assert replace(first, functional_fraction=0.0) == replace(second, functional_fraction=0.0)
+    assert first == second
+
+
+@pytest.mark.parametrize("method", ["photon", "full"])
+def test_what_was_executed_in_an_earlier_run_counts_too(method, monkeypatch, tmp_path) -> None:
+    """The second run finds analyses, or launches, that the first has kept on disk."""
+
+    def empty_at_first(kind: str) -> Kept:
+        kept = Kept(kind)
+        kept.folder = tmp_path / kind
+        return kept
+
+    monkeypatch.setattr("abstim.study.sample.kept_samples.Kept", empty_at_first)
+    first, second = (sample("pagerank", REAL, method).estimate for _ in range(2))
+    assert list(tmp_path.rglob("*")) and first.total == second.total
+    assert first.functional_fraction == pytest.approx(second.functional_fraction, abs=0.02)
+    if method == "photon":
+        assert first.detailed_fraction <= first.functional_fraction < 0.5
+
+
+def test_contributions_of_kernels_sum_to_the_whole(capsys) -> None:
+    exact_run = abstim.run("pagerank", REAL)
+    for method in ("full", "photon", "stem", "pka", "tbpoint", "random"):
+        found = sample("pagerank", REAL, method)
+        assert sum(kernel.launches for kernel in found.kernels) == 8, method
+        assert sum(kernel.cycles for kernel in found.kernels) == pytest.approx(found.estimate.total), method
+        assert sum(kernel.share for kernel in found.kernels) == pytest.approx(1.0)
+    full = {kernel.kernel: kernel.cycles for kernel in sample("pagerank", REAL, "full").kernels}
+    for name, cycles in full.items():
+        assert cycles == sum(launch.cycles for launch in exact_run.launches if launch.kernel == name)
+    with pytest.raises(SystemExit):
+        main(["sample", "pagerank", "--gpu", "gtx480"])
+    assert "By kernel" in capsys.readouterr().out
+
+
+def test_thread_blocks_that_may_race_and_ran_in_another_order_are_named() -> None:
+    """bfs reads the frontier that it writes; nn_euclid writes what nobody reads."""
+    small = case_of("bfs_small", "bfs", bfs(3_000))  # whose execution nobody has kept
+    (note,) = sample(small, REAL, "photon", partial=True).notes
+    assert "bfs_expand" in note and "another order" in note
+    assert sample("nn_euclid", REAL, "photon").notes == sample("bfs", REAL, "full").notes == ()
 
 
 def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
@@ -199,12 +239,12 @@ def test_an_analysis_made_for_one_gpu_serves_another(monkeypatch, tmp_path) -> N
     first = sample(case, REAL, "photon").estimate
     again = sample(case, REAL, "photon").estimate
     assert again.total == first.total and again.functional_fraction <= first.functional_fraction
-    (folder,) = (tmp_path / "analyses").iterdir()
-    file = (folder / "0").stat().st_ino
+    (file,) = (tmp_path / "analyses").iterdir()
+    made = file.stat().st_ino
     wider = load_gpu("gtx480", ["sm_count=30"])
     assert sample(case, wider, "photon").estimate.total < first.total
-    assert (folder / "0").stat().st_ino == file  # it is not written again
-    (folder / "0").write_bytes(b"damaged")
+    assert file.stat().st_ino == made  # it is not written again
+    file.write_bytes(b"damaged")
     assert sample(case, REAL, "photon").estimate.total == first.total
 
 
@@ -293,3 +333,93 @@ def test_other_models_time_what_a_method_chooses(model):
 def test_other_models_refuse_what_they_cannot_do(options, message):
     with pytest.raises(InputError, match=message):
         sample("gaussian_elimination", model="occupancy", **options)
+
+
+def command(capsys, *arguments) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["sample", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return end.value.code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory):
+    """A folder with the launches of pagerank that pks selects, and what each launch takes."""
+    folder = tmp_path_factory.mktemp("selected")
+    with pytest.raises(SystemExit):
+        main(["sample", "pagerank", "--method", "pks", "--select-only", "--traces", "-o", str(folder)])
+    return folder, [launch.cycles for launch in abstim.run("pagerank", REAL).launches]
+
+
+def test_times_from_elsewhere_give_the_estimate_of_our_own(selected, tmp_path, capsys) -> None:
+    folder, cycles = selected
+    own = sample("pagerank", REAL, "pks").estimate
+    units = [int(row.partition(",")[0]) for row in (folder / "selection.csv").read_text().splitlines()[1:]]
+    table = tmp_path / "times.csv"
+    table.write_text("launch,kernel,cycles\n" + "".join(f"{n},k,{cycles[n]}\n" for n in reversed(units)))
+    profile = tmp_path / "ncu.csv"
+    rows = [f'"{k}","k","(1, 1, 1)","gpc__cycles_elapsed.max","{cycles[n]:,}"' for k, n in enumerate(units)]
+    profile.write_text("ID,Kernel Name,Block Size,Metric Name,Metric Value\n" + "\n".join(rows) + "\n")
+    for target, times in ((folder, table), (folder / "selection.json", profile)):
+        code, out, _ = command(capsys, target, "--times", times, "--json")
+        data = json.loads(out)
+        found = data["estimate"]
+        assert code == 0 and (data["unit"], data["selected"], data["launches"]) == ("cycles", len(units), 8)
+        assert [found[end] for end in ("total", "low", "high")] == [own.total, own.low, own.high]
+    code, out, _ = command(capsys, folder, "--times", table)
+    assert code == 0 and "pagerank, pks, timed elsewhere" in out and "95 % interval" in out
+
+
+def test_selected_launches_for_accel_sim_and_nsight_compute(selected) -> None:
+    folder, _ = selected
+    units = [int(row.partition(",")[0]) for row in (folder / "selection.csv").read_text().splitlines()[1:]]
+    listed = [line for line in (folder / "traces" / "kernelslist.g").read_text().split() if line.startswith("kernel")]
+    assert listed == [f"kernel-{n + 1}.traceg" for n in units] and 0 < len(units) < 8
+    traced = abstim.run(str(folder / "traces"), REAL).launches
+    alone = abstim.run("pagerank", REAL).launches
+    assert [launch.warp_instructions for launch in traced] == [alone[n].warp_instructions for n in units]
+    names = [launch.kernel for launch in alone]
+    expected = [f"--kernel-id ::{names[n]}:{names[: n + 1].count(names[n])}" for n in units]
+    assert (folder / "ncu-kernel-ids.txt").read_text().splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("launch,cycles\n0,5\n", "no time of launch"),
+        ("launch,meters\n0,5\n", "no column of times"),
+        ("launch,cycles\n0,five\n", "could not convert"),
+        ("ID,Kernel Name\n0,k\n", "no times of launches"),
+        ("", "no times of launches"),
+    ],
+)
+def test_times_that_do_not_fit_are_refused(selected, tmp_path, capsys, text, message) -> None:
+    (tmp_path / "times.csv").write_text(text)
+    code, _, err = command(capsys, selected[0], "--times", tmp_path / "times.csv")
+    assert code == 2 and message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"units": [5, 1]}, {"size": [1.0]}, {"bias": -1}, {"spread": ["x"]}, {"strata": None}, {"units": [99]},
+     {"instructions": [0.0] * 8}, {"spread": [float("nan")] * 3}],
+)  # fmt: skip
+def test_a_selection_that_was_changed_is_refused(selected, tmp_path, capsys, change) -> None:
+    data = json.loads((selected[0] / "selection.json").read_text()) | change
+    (tmp_path / "selection.json").write_text(json.dumps(data))
+    (tmp_path / "times.csv").write_text("launch,cycles\n" + "".join(f"{n},5\n" for n in range(8)))
+    code, _, err = command(capsys, tmp_path, "--times", tmp_path / "times.csv")
+    assert code == 2 and "selection.json" in err and err.count("\n") == 1
+
+
+def test_a_selection_takes_times_alone(capsys) -> None:
+    code, _, err = command(capsys, "selection.json", "--times", "x.csv", "--method", "pks")
+    assert code == 2 and "--method: no effect with --times" in err
+
+
+def test_pkp_over_single_cycles_stops_no_earlier_than_over_windows() -> None:
+    """The deviation of single cycles is larger than that of means over 128."""
+    case = streaming(400)
+    windows, cycles = sample(case, REAL, "pkp"), sample(case, REAL, "full", inside="pkp-cycles")
+    assert cycles.method == "full+pkp-cycles"
+    assert cycles.estimate.detailed_fraction >= windows.estimate.detailed_fraction

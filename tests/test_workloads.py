@@ -16,14 +16,18 @@ from abstim.target.workloads.kernel_stream import kernel_stream
 from abstim.target.workloads.lazy_launches import LazyLaunches, execute_launch
 from abstim.target.workloads.network import Network
 from abstim.target.workloads.resnet import DEPTHS, resnet_network
+from abstim.target.workloads.transformer import PUBLISHED as LANGUAGE_MODELS
+from abstim.target.workloads.transformer import SMALL, transformer
 from abstim.target.workloads.vgg import vgg_network
 from functional import suite
 from functional.case import Case
 from functional.default_executor import default_executor
+from functional.errors import InputError
 from functional.line_record import more_follow, sectors_of
 from functional.link import link
-from functional.memory import Memory
+from functional.memory import Contents, Memory
 from functional.parser import parse
+from functional.sparse_zeros import sparse_zeros
 
 # Learnt parameters and multiply-accumulates (10^9) of the published models (torchvision's table of classifiers)
 PUBLISHED = {
@@ -246,3 +250,180 @@ def test_there_are_readable_bytes_in_front_of_the_first_buffer():
         arena = memory.arena
         whole = arena.base if arena.base is not None else arena
         assert arena.ctypes.data - whole.ctypes.data >= 31 * 16 + 16
+
+
+# Learnt parameters of the published models: GPT-2's are those of its released checkpoints with tied output weights,
+# Llama's those of theirs
+PARAMETERS = {
+    "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-xl": 1_557_611_200, "tinyllama-1.1b": 1_100_048_384,
+    "llama-2-7b": 6_738_415_616, "llama-3-8b": 8_030_261_248,
+}  # fmt: skip
+TINY = {
+    name: replace(model, layers=2, width=128, heads=4, kv_heads=model.kv_heads // 2 or 1, inner=96, vocabulary=50)
+    for name, model in (("gpt", replace(SMALL["gpt"], kv_heads=8)), ("llama", SMALL["llama"]))
+}
+
+
+def test_language_models_have_their_published_sizes():
+    assert {name: model.parameters for name, model in LANGUAGE_MODELS.items()} == PARAMETERS
+    for name, model in (SMALL | TINY).items():
+        assert transformer(name, model, 2, 1, 1).parameters == model.parameters
+
+
+def normalised(x, gain, bias, rms):
+    centred = x if rms else x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * gain + bias
+
+
+def turned(x):
+    """Rotary embedding of [position][head][feature]: halves of a head are the two parts of a complex number."""
+    half = x.shape[-1] // 2
+    angle = np.arange(len(x))[:, None] * 10_000.0 ** (-np.arange(half) / half)
+    pairs = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)[:, None]
+    return np.concatenate([pairs.real, pairs.imag], -1)
+
+
+def logits_reference(model, weights, tokens):
+    """Of the last token, without any cache, in double precision."""
+    rms, size = model.rotary, model.head_size
+
+    def of(name):
+        return weights(name).astype(float)
+
+    def linear(x, name):
+        bias = 0.0 if rms else of(f"{name}.bias")
+        return x @ of(name).reshape(-1, x.shape[-1]).T + bias
+
+    def norm(x, name):
+        return normalised(x, of(f"{name}.gain"), 0.0 if rms else of(f"{name}.bias"), rms)
+
+    x = of("embedding").reshape(-1, model.width)[tokens]
+    if not rms:
+        x = x + of("positions").reshape(-1, model.width)[: len(tokens)]
+    future = np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)
+    for layer in range(model.layers):
+        qkv = linear(norm(x, f"layer{layer}.norm1"), f"layer{layer}.qkv").reshape(len(tokens), -1, size)
+        query, key, value = np.split(qkv, [model.heads, model.heads + model.kv_heads], axis=1)
+        if rms:
+            query, key = turned(query), turned(key)
+        key, value = (np.repeat(each, model.heads // model.kv_heads, axis=1) for each in (key, value))
+        score = np.einsum("qhd,khd->hqk", query, key) / np.sqrt(size) + future
+        share = np.exp(score - score.max(-1, keepdims=True))
+        share /= share.sum(-1, keepdims=True)
+        x = x + linear(np.einsum("hqk,khd->qhd", share, value).reshape(len(tokens), -1), f"layer{layer}.out")
+        inner = linear(norm(x, f"layer{layer}.norm2"), f"layer{layer}.up")
+        if rms:
+            gate, up = np.split(inner, 2, axis=1)
+            inner = gate / (1 + np.exp(-gate)) * up
+        else:
+            inner = 0.5 * inner * (1 + np.tanh(np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3)))
+        x = x + linear(inner, f"layer{layer}.down")
+    output = of("output" if rms else "embedding").reshape(-1, model.width)
+    return norm(x, "norm")[-1] @ output.T
+
+
+@pytest.mark.parametrize(("name", "prompt", "steps", "batch"), [
+    ("gpt", 3, 2, 1), ("gpt", 0, 2, 3), ("llama", 5, 0, 2), ("llama", 17, 2, 8),
+])  # fmt: skip
+def test_language_models_compute_what_they_should(name, prompt, steps, batch):
+    """Prompt and steps through the cache against a whole pass without one."""
+    case = transformer(name, TINY[name], prompt, steps, batch).case()
+    _, buffer = run_all(case)
+    tokens = buffer("tokens").reshape(batch, prompt + steps)
+    found = buffer("logits").reshape(batch, -1)
+    for sequence in range(batch):
+        expected = logits_reference(TINY[name], buffer, tokens[sequence])
+        np.testing.assert_allclose(found[sequence], expected, rtol=2e-3, atol=2e-4)
+    assert buffer("chosen").tolist() == found.argmax(1).tolist()
+
+
+def test_a_step_reads_more_of_the_cache_than_the_one_before():
+    case = transformer("llama", TINY["llama"], 0, 40, 1).case()
+    traces, _ = run_all(case)
+    pairs = zip(case.launches, traces, strict=True)
+    read = [len(trace.records) for launch, trace in pairs if launch.program.name == "attention"][::2]
+    assert len(read) == 40 and read == sorted(read) and read[-1] > 3 * read[0]
+
+
+def test_launches_of_a_language_model_decide_nothing_for_each_other():
+    case = transformer("llama", TINY["llama"], 2, 3, 1).case()
+    keys = signatures(case)
+    assert keys is not None and len(set(keys)) < len(keys)
+
+
+@pytest.mark.parametrize(
+    ("target", "sizes", "message"),
+    [
+        ("llama", {"batch": 9}, "1 to 8 sequences"),
+        ("gpt", {"prompt": 0, "steps": 0}, "together 1 to 1024"),
+        ("gpt", {"steps": 2000}, "together 1 to 1024"),
+        ("llama", {"prompt": -1}, "together 1 to 1024"),
+        ("resnet18", {"steps": 3, "batch": 2}, "--steps, --batch: of gpt and llama alone, not of resnet18"),
+    ],
+)
+def test_sizes_that_cannot_be(target, sizes, message):
+    with pytest.raises(InputError, match=message):
+        workloads.sized(target, sizes)
+
+
+def test_sizes_make_the_program():
+    one, two = (workloads.sized("llama", {"prompt": 2, "steps": steps}) for steps in (1, 2))
+    per_step = len(two.launches) - len(one.launches)
+    assert per_step == len(one.launches) / 2 == 4 + 11 * SMALL["llama"].layers
+
+
+def test_weights_that_nobody_looks_at_are_never_made():
+    net = resnet_network(18, stages=1, size=32)
+    case, made = net.case(), []
+    unmade = case.memory.store.unmade
+    weights = {address: contents for address, contents in unmade.items() if contents.make is not None}
+    for address, contents in weights.items():
+        unmade[address] = replace(contents, make=lambda into, at=address: made.append(at))
+    names = [launch.label for launch in case.launches]
+    execute_launch(default_executor(), case.launches[names.index("conv1")], case.memory, 1 << 32)
+    assert sorted(made) == sorted(case.memory.buffers[name].address for name in ("image", "conv1.weight"))
+    copied = case.memory.copy()
+    assert set(copied.store.unmade) == set(unmade) and len(unmade) > 20
+
+
+def test_what_is_made_later_is_what_is_made_now():
+    def filled(*, early: bool):
+        memory = Memory()
+        for n in range(40):
+            memory.allocate(f"b{n}", 4096 + n, Contents(f"{n}", lambda into, n=n: into.fill(n + 1)) if n % 3 else None)
+            if early:
+                memory.bytes_of(memory.buffers[f"b{n}"])
+        return memory
+
+    now, later = filled(early=True), filled(early=False)
+    assert not now.store.unmade and len(later.store.unmade) == 40
+    copied, shared = later.copy(), later.copy()
+    shared.share()
+    assert not shared.store.unmade
+    for memory in (later, copied, shared, later.part([f"b{n}" for n in range(40)])):
+        for n in range(40):
+            assert np.array_equal(memory.read(f"b{n}", np.uint8), now.read(f"b{n}", np.uint8)), n
+    copied.bytes_of(copied.buffers["b3"])[:] = 9  # of its own
+    assert not later.read("b3", np.uint8).any() and (copied.copy().read("b3", np.uint8) == 9).all()
+
+
+def test_a_buffer_in_place_of_a_released_one_is_made_at_once():
+    memory = Memory()
+    memory.allocate("a", 64, np.full(64, 7, np.uint8))
+    memory.allocate("b", 64)
+    memory.release("a")
+    region = memory.allocate("c", 64, Contents("nines", lambda into: into.fill(9)))
+    assert region.address == memory.buffers["c"].address < memory.buffers["b"].address
+    assert (memory.read("c", np.uint8) == 9).all()
+
+
+def test_zeros_take_memory_where_they_are_touched():
+    found = sparse_zeros(1 << 28)
+    before = resident_bytes()
+    found[:: 1 << 20] = 1  # 256 pages of 4 KiB; huge ones would be all of it
+    assert found.sum() == 256 and resident_bytes() - before < 1 << 26
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096

@@ -29,6 +29,7 @@ def bench_sample(
     elif found.comparisons:
         _print_rows(found)
         _print_summaries(found)
+        _print_reliability(found)
     if found.interrupted:
         raise typer.Exit(130)
     if found.failed:
@@ -44,7 +45,7 @@ def _print_rows(found: SampleBench) -> None:
             row.method,
             each.true_cycles,
             f"{row.error:.2%}",
-            "yes" if row.covered else "no",
+            "no bound" if row.half_width is None else "yes" if row.covered else "no",
             f"{row.detailed_fraction:.1%}",
             duration(row.seconds),
             f"{row.speed_up:.3g}x",
@@ -62,13 +63,37 @@ def _print_summaries(found: SampleBench) -> None:
     overall, each = found.overall(), found.summaries()
     if overall is None:
         return
-    columns = ("method", "error", "geomean", "worst", "detailed", "inside", "if sampled", "faster", "best")
+    columns = ("method", "error", "geomean", "worst", "detailed", "inside", "if sampled", "faster", "least", "best")
     lines = [_line(s) for s in ([*each, overall] if len(each) > 1 else each)]
     targets = len(found.comparisons)
     title = (
         f"Over {targets} target{'s' if targets > 1 else ''} (inside: of all, of those sampled; faster: geometric mean)"
     )
     print_table(title, columns, lines)
+    print("\n".join(f"{s.method} is worst on {s.worst_target}: {s.worst_error:.2%}" for s in each))
+
+
+def _print_reliability(found: SampleBench) -> None:
+    from abstim.show.tables import print_table
+
+    rows = [
+        (
+            each.method,
+            each.basis,
+            each.rows,
+            each.unbounded,
+            "-" if each.covered is None else f"{each.covered:.1%}",
+            "-" if each.half_width is None else f"{each.half_width:.2%}",
+            f"{each.error:.2%}",
+            each.silent,
+        )
+        for each in found.reliability()
+    ]
+    columns = ("method", "rests on", "rows", "no bound", "inside", "median half", "median error", "silent")
+    if rows:
+        print_table(
+            "Intervals where something was left out; silent: off by over 10 % and not inside", columns, rows, left=2
+        )
 
 
 def _line(s: Summary) -> tuple[str, ...]:
@@ -78,8 +103,9 @@ def _line(s: Summary) -> tuple[str, ...]:
         f"{s.geomean_error:.2%}",
         f"{s.worst_error:.1%}",
         f"{s.detailed_fraction:.1%}",
-        f"{s.covered:.1%}",
+        "-" if s.covered is None else f"{s.covered:.1%}",
         "-" if s.covered_of_sampled is None else f"{s.covered_of_sampled:.1%} of {s.sampled}",
         "-" if s.speed_up is None else f"{s.speed_up:.3g}x",
+        f"{s.least_speed_up:.3g}x",
         f"{s.best_speed_up:.3g}x",
     )

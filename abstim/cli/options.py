@@ -55,12 +55,27 @@ Model = Annotated[
         help="Every stage of the GPU (detailed), what warps wait for (occupancy), or a formula (analytic).",
     ),
 ]
+_LANGUAGE_MODEL = "gpt and llama"
+Prompt = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Tokens that are known at the start (16).", rich_help_panel=_LANGUAGE_MODEL),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Tokens after these, one at a time (64).", rich_help_panel=_LANGUAGE_MODEL),
+]
+Batch = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Sequences at once, 1 to 8 (1).", rich_help_panel=_LANGUAGE_MODEL),
+]
 
 
 def launched(
-    target: str, kernel: str, grid: str, block: str, arguments: list[str] | None, dynamic_shared_bytes: int
-) -> Callable[[], Case]:
-    """A target with the launch that the options say, opened when it is asked for (`resolve`)."""
+    target: str, kernel: str, grid: str, block: str, arguments: list[str] | None, dynamic_shared_bytes: int,
+    **sizes: int | None,
+) -> Callable[[], Case]:  # fmt: skip
+    """A target with the launch that the options say, opened when it is asked for (`resolve`). `sizes`: of a workload
+    (`workloads.SIZED`), None where the option was not given."""
 
     def opened() -> Case:
         from abstim.target.resolve import resolve
@@ -68,6 +83,7 @@ def launched(
         return resolve(
             target, kernel=kernel, grid=grid, block=block, arguments=arguments or (),
             dynamic_shared_bytes=dynamic_shared_bytes,
+            sizes={name: size for name, size in sizes.items() if size is not None},
         )  # fmt: skip
 
     return opened

@@ -9,6 +9,7 @@ import typer
 
 from abstim.cli.options import (
     Arguments,
+    Batch,
     Block,
     DynamicShared,
     GpuNames,
@@ -18,6 +19,8 @@ from abstim.cli.options import (
     Kernel,
     Model,
     Overrides,
+    Prompt,
+    Steps,
     launched,
     refuse_options,
 )
@@ -47,6 +50,9 @@ def run(
     block: Block = "",
     arg: Arguments = None,
     dynamic_shared: DynamicShared = 0,
+    prompt: Prompt = None,
+    steps: Steps = None,
+    batch: Batch = None,
     instruction_budget: InstructionBudget = None,
     flush: Annotated[
         str,
@@ -124,7 +130,7 @@ def run(
     refuse_options("with several GPUs", against=against and len(gpu) > 1)
     old = read_baseline(against) if against else None
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
     with progress(quiet=as_json) as report:
         session = open_for(
             model, prechecked(opened, check, strict), gpus, executor=chosen_executor(strict=True) if strict else None,

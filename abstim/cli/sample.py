@@ -10,6 +10,7 @@ import typer
 
 from abstim.cli.options import (
     Arguments,
+    Batch,
     Block,
     DynamicShared,
     GpuName,
@@ -18,12 +19,16 @@ from abstim.cli.options import (
     Kernel,
     Model,
     Overrides,
+    Prompt,
+    Steps,
     launched,
     refuse_options,
 )
 
 if TYPE_CHECKING:
     from abstim.study.sample import Comparison, SampleResult
+    from abstim.study.sample.automatic import Aim
+    from sampling import Estimate
 
 _FILES = "From and for other tools"
 
@@ -42,22 +47,31 @@ def sample(
     block: Block = "",
     arg: Arguments = None,
     dynamic_shared: DynamicShared = 0,
+    prompt: Prompt = None,
+    steps: Steps = None,
+    batch: Batch = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random, systematic; "
-            "over parts of launches, needing the full simulation: ideal-first, -random, -systematic, -simpoint; "
-            "with --compare repeatable. Default: photon (of programs with many launches stem), or all of them.",
+            help="auto, photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random, "
+            "systematic; over parts of launches, needing the full simulation: ideal-first, -random, -systematic, "
+            "-simpoint; with --compare repeatable. Default: auto (with another model or a profile stem), or all.",
         ),
     ] = None,
+    error: Annotated[
+        str, typer.Option(metavar="PERCENT", help="With auto: half of the interval to reach. Default: 2%.")
+    ] = "",
+    confidence: Annotated[
+        str, typer.Option(metavar="PERCENT", help="With auto: how often the interval is to hold. Default: 95%.")
+    ] = "",
     model: Model = "detailed",
     inside: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="How each launch that the method chooses is simulated: full, photon, pkp or tbpoint. Default: full; "
-            "photon, pkp, pka and tbpoint have a way of their own.",
+            help="How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint. "
+            "Default: full; photon, pkp, pka and tbpoint have a way of their own.",
         ),
     ] = "",
     warm_up: Annotated[
@@ -111,6 +125,23 @@ def sample(
             rich_help_panel=_FILES,
         ),
     ] = None,
+    traces: Annotated[
+        bool,
+        typer.Option(
+            "--traces",
+            help="With --select-only: Accel-Sim's traces of the selected launches, too.",
+            rich_help_panel=_FILES,
+        ),
+    ] = False,
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="TARGET is the selection.json of --select-only, and something else has timed what was selected: "
+            "columns launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Estimate a target's cycles from a sample: with a 95 % interval, the share simulated, and how each part was found.
@@ -118,6 +149,8 @@ def sample(
     Examples:
 
     `abstim sample spmv_csr`
+
+    `abstim sample resnet50 --error 1%`
 
     `abstim sample gaussian_elimination --method pks`
 
@@ -128,33 +161,47 @@ def sample(
     `abstim sample hotspot --compare --plot methods.svg`
 
     `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
+
+    `abstim sample reduced/selection.json --times measured.csv`
     """  # fmt: skip
     from abstim.show.tables import print_json, progress
     from abstim.study.sample.files import known_from, write_selection
 
+    if times is not None:
+        refuse_options(
+            "with --times, which needs the selection alone", method=method, model=model != "detailed", inside=inside,
+            warm_up=warm_up, compare=compare, plot=plot, partial_functional=partial_functional, select_only=select_only,
+            output=output, profile=profile, light_profile=light_profile, kernel=kernel, grid=grid, block=block, arg=arg,
+            dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch, set=overrides, traces=traces,
+            error=error, confidence=confidence,
+        )  # fmt: skip
+        return _say_estimate(target, times, as_json)
     names = method or []
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
     _check(names, compare, plot is not None, bool(profile or light_profile))
     if select_only:
         refuse_options(
             "with --select-only", inside=inside, compare=compare, warm_up=warm_up, model=model != "detailed",
             partial_functional=partial_functional, kernel=kernel, grid=grid, block=block, arg=arg,
-            dynamic_shared=dynamic_shared,
+            error=error, confidence=confidence, dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch,
         )  # fmt: skip
     else:
-        refuse_options("without --select-only", output=output)
+        refuse_options("without --select-only", output=output, traces=traces)
     known = known_from(profile, light_profile)
     options: dict[str, Any] = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial_functional}
     with progress(quiet=as_json) as report:
         if select_only:
-            written = write_selection(target, gpu, overrides or (), (names or ["pks"])[0], known, output, report)
+            chosen = (names or ["pks"])[0]
+            written = write_selection(target, gpu, overrides or (), chosen, known, output, report, traces)
             return _say_written(written, as_json)
         options["progress"] = report
         if compare:
+            refuse_options("with --compare", error=error, confidence=confidence)
             show: Callable[[Any], None] = _print_comparison
             found = _compare(opened, gpu, overrides, names, plot, options)
         else:
             show = print_sample
+            options["aim"] = _aim(error, confidence)
             found = _sample(opened, gpu, overrides, names, known, options)
     print_json(found.to_json()) if as_json else show(found)
 
@@ -163,6 +210,25 @@ def _sample(target, gpu, overrides, names, known, options) -> Any:
     from abstim.study.sample import sample
 
     return sample(target, gpu, (names or [""])[0], overrides or (), known=known, **options)
+
+
+def _aim(error: str, confidence: str) -> Aim | None:
+    """Raises InputError for what is no percentage, or none to aim at."""
+    from abstim.study.sample.automatic import Aim
+
+    if not (error or confidence):
+        return None
+    wanted = {"error": error, "confidence": confidence}
+    return Aim(**{name: _share(name, text) for name, text in wanted.items() if text})
+
+
+def _share(name: str, text: str) -> float:
+    from functional.errors import InputError
+
+    try:
+        return float(text.removesuffix("%")) / 100.0
+    except ValueError:
+        raise InputError(f"--{name} {text}: give a percentage, as in 2%") from None
 
 
 def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
@@ -201,6 +267,22 @@ def _say_written(written: dict, as_json: bool) -> None:
     print("\n".join(written["files"]))
 
 
+def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
+    from abstim.show.tables import print_json, print_table, quantity
+    from abstim.study.sample.timed_elsewhere import estimate_from
+
+    found = estimate_from(selection, times)
+    if as_json:
+        return print_json(found.to_json())
+    estimate = found.estimate
+    rows = [(found.unit, f"{quantity(estimate.total)} +-{estimate.relative_half_width:.2%}")]
+    rows += [("95 % interval", f"{quantity(estimate.low)} to {quantity(estimate.high)}")]
+    rows += [("which rests on", _BASIS[estimate.basis])]
+    rows += [("timed", f"{found.selected:,} of {found.launches:,} launches")]
+    rows += [("", f"{estimate.detailed_fraction:.2%} of the instructions")]
+    print_table(f"{found.target}, {found.method}, timed elsewhere", ("", ""), rows, left=2)
+
+
 def print_sample(result: SampleResult) -> None:
     """An estimate as tables: the interval, what it rests on, and how each part was found."""
     from textwrap import fill
@@ -209,10 +291,7 @@ def print_sample(result: SampleResult) -> None:
     from abstim.show.tables import duration, on_gpu, print_table, quantity
 
     estimate = result.estimate
-    half = f"+-{estimate.relative_half_width:.2%}"
-    rows = [("cycles", f"{quantity(round(estimate.total))} {half}")]
-    rows += [("95 % interval", f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}")]
-    rows += [("which rests on", _BASIS[estimate.basis])]
+    rows = [("cycles", quantity(round(estimate.total))), *_interval(estimate)]
     ideal = "; ideal: choosing them needs the full simulation" if estimate.ideal else ""
     rows += [("simulated in detail", f"{estimate.detailed_fraction:.2%} of the instructions{ideal}")]
     rows += [("executed", f"{estimate.functional_fraction:.2%}")]
@@ -224,9 +303,27 @@ def print_sample(result: SampleResult) -> None:
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
     print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
     print(fill(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}", 80))
+    for note in result.notes:
+        print(fill(f"note: {note}", 80))
+    shares = [(k.kernel, k.launches, round(k.cycles), f"{k.share:.1%}") for k in result.kernels]
+    if len(shares) > 1:
+        print_table("By kernel", ("kernel", "launches", "cycles", "share"), shares)
     ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
     found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
     print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)
+
+
+def _interval(estimate: Estimate) -> list[tuple[str, str]]:
+    from abstim.show.tables import quantity
+
+    if not estimate.bounded:
+        return [("interval", "no bound: on programs that are hard to sample this method's errors have none")]
+    ends = f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}"
+    half = f"+-{estimate.relative_half_width:.2%}"
+    return [
+        (f"{100 * estimate.confidence:.4g} % interval", f"{ends}, {half}"),
+        ("which rests on", _BASIS[estimate.basis]),
+    ]
 
 
 _BASIS = {
@@ -244,7 +341,7 @@ def _print_comparison(found: Comparison) -> None:
             row.method,
             round(row.cycles),
             f"{row.error:.2%}",
-            "yes" if row.covered else "no",
+            "no bound" if row.half_width is None else "yes" if row.covered else "no",
             f"{row.detailed_fraction:.2%}",
             f"{row.functional_fraction:.1%}",
             duration(row.seconds),

@@ -18,6 +18,7 @@ from abstim.engine.state import EMPTY, ISSUE, OVER, TRAFFIC, Team
 from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
 from functional.disk.machine_code import Native
+from functional.line_record import FIRST_GLOBAL_LINE
 from functional.threads import default_threads
 from functional.trace import Trace
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 WINDOWS, WINDOW_CYCLES = 1 << 14, 64  # of `simulate`: a million cycles; of longer launches no history is kept
 THREAD_WARP_INSTRUCTIONS = 1 << 12  # fewer take as long as to start a thread that runs them
 BEHIND_SMS = frozenset(TRAFFIC.names or ())  # counters that the memory side keeps
+RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 CACHE_LINE_WORDS = 16  # two lines: those side by side are fetched together
 
+_touch = Native("abstim.engine.skipped_blocks", "touch")
 _run_grid = Native("abstim.engine.event_loop", "run_grid", "compiling the timing engine for this CPU: some 20 s, once")
 
 
@@ -73,6 +76,13 @@ class Simulation:
         _run_together(members, len(self.state.sms), state, code, streams, offsets, order, drain)
         return log[: int(launch["logged"])]
 
+    def leave_out(self, records: np.ndarray, written: np.ndarray) -> None:
+        """What thread blocks that will never be handed out would have left in L2: their line records, in order, and
+        which of them are of stores and atomics. Takes no time."""
+        if not self.machine["perfect"]:
+            recent = np.full(RECENT_LINES, -1, np.int64)
+            _touch(self.state, np.ascontiguousarray(records), written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
+
     @property
     def machine(self) -> np.ndarray:
         """The design point's numbers, a MACHINE record."""
@@ -109,6 +119,11 @@ class Simulation:
         """Share of L2's lines in use; 1 with perfect memory, which has none."""
         tag = self.state.shared.l2.tag
         return np.count_nonzero(tag) / len(tag) if len(tag) else 1.0
+
+    @property
+    def l2_lines(self) -> int:
+        """Lines that L2 has room for; 0 with perfect memory."""
+        return len(self.state.shared.l2.tag)
 
     def history(self, most: int = 100) -> dict[str, Any]:
         """A drained launch over time, in at most `most` windows of equal length; {} if they did not last.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import nearest
@@ -84,9 +85,15 @@ def _is_trace(target: str) -> bool:
 
 
 def resolve(
-    target: str, *, kernel: str, grid: str, block: str, arguments: Sequence[str], dynamic_shared_bytes: int = 0
-) -> Case:
-    """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else."""
+    target: str, *, kernel: str, grid: str, block: str, arguments: Sequence[str], dynamic_shared_bytes: int = 0,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> Case:  # fmt: skip
+    """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else, the
+    sizes to the workloads that have them."""
+    if sizes:
+        from abstim.target import workloads
+
+        return workloads.sized(target, sizes)
     shape = {"--grid": grid, "--block": block}
     if _is_source(target):
         if missing := [option for option, value in shape.items() if not value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lzma
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -15,6 +15,7 @@ from functional.accelsim.addresses import format_addresses
 from functional.accelsim.header import LIST_NAME
 from functional.accelsim.register_allocation import allocate
 from functional.case import Case
+from functional.default_executor import default_executor
 from functional.errors import InputError
 from functional.executor import DEFAULT_INSTRUCTION_BUDGET
 from functional.ir import Instruction, Register, registers_of
@@ -44,14 +45,17 @@ def write(
     sass_opcode: SassOpcode,
     *,
     compress: bool = False,
+    chosen: Collection[int] | None = None,
+    alone: bool = False,
     instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
     progress: Progress = lambda *_: None,
 ) -> list[Path]:
     """Execute every launch of a case and write what its warps did; returns the files of the kernels.
 
-    `sass_opcode` names the SASS opcode of a PTX instruction. `compress`: `.traceg.xz`. The list of kernels is written
-    last, so that a directory with one is whole. Raises InputError for a directory that has one already or cannot be
-    written, and whatever executing raises.
+    `sass_opcode` names the SASS opcode of a PTX instruction. `compress`: `.traceg.xz`. `chosen`: of these launches
+    only; the others are executed all the same, unless each launch can be executed `alone`. The list of kernels is
+    written last, so that a directory with one is whole. Raises InputError for a directory that has one already or
+    cannot be written, and whatever executing raises.
     """
     memory, files = case.memory.copy(), list[Path]()
     if (directory / LIST_NAME).exists():
@@ -60,6 +64,10 @@ def write(
         directory.mkdir(parents=True, exist_ok=True)
         for number, launch in enumerate(case.launches):
             progress(f"trace {case.name}", number, len(case.launches))
+            if chosen is not None and number not in chosen:
+                if not alone:
+                    default_executor().run(launch, memory, None, instruction_budget)
+                continue
             files.append(directory / f"kernel-{number + 1}.traceg{'.xz' if compress else ''}")
             with _replacing(files[-1]) as file:
                 file.write(_header(launch, number + 1, case.registers(launch).count))

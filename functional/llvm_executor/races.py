@@ -14,6 +14,7 @@ from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES, STORE
 from functional.llvm_executor.streams import MOST_KEPT_BYTES
 from functional.memory import GLOBAL_BASE, Memory
 from functional.program import Program
+from functional.sparse_zeros import sparse_zeros
 from functional.trace import LINE_BYTES, SECTOR_BYTES, Trace
 
 _CELL_WORDS = 2 * LINE_BYTES // SECTOR_BYTES
@@ -57,7 +58,10 @@ class Shadow:
         """
         lines = -(-len(memory.arena) // LINE_BYTES)
         if len(self._cells) < lines or self._next >= _LAST_ID:
-            self._cells, self._next = np.zeros((lines, _CELL_WORDS), np.uint32), 1
+            self._cells, self._next = (
+                sparse_zeros(4 * lines * _CELL_WORDS).view(np.uint32).reshape(lines, _CELL_WORDS),
+                1,
+            )
         self._accesses = Accesses(program)
         self._base = self._next - 1
         self._next += 1

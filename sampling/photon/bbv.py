@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -32,11 +33,21 @@ class Analysis:
     warps: int  # analysed
     thread_blocks: Int64[np.ndarray, " tb"]  # analysed, ascending
     request_rates: Float64[np.ndarray, " tb"]  # memory requests a warp instruction of each
+    line_rates: Float64[np.ndarray, " tb"]  # distinct cache lines a warp instruction of each
+    footprint: float  # distinct cache lines of all analysed thread blocks, of the sum of what each has
+    thread_block_instructions: Float64[np.ndarray, " tb"]  # warp instructions of each
 
     @property
     def dominant_share(self) -> float:
         """Share of the most frequent type of warp."""
         return float(self.type_shares[0])
+
+    def instructions_from(self, dispatched: int, thread_blocks: int) -> float:
+        """Warp instructions of the thread blocks from `dispatched` on, by those of them that were analysed (of all that
+        were, if none of them was)."""
+        later = self.thread_block_instructions[np.searchsorted(self.thread_blocks, dispatched) :]
+        mean = later.mean() if len(later) else self.thread_block_instructions.mean()
+        return float(mean) * (thread_blocks - dispatched)
 
     def resembles(self, retired: int, dispatched: int, tolerance: float, fewest: int = 8) -> bool:
         """Whether the thread blocks from `dispatched` on use memory as the last ones before `retired` do.
@@ -51,17 +62,33 @@ class Analysis:
         noise = 2.0 * np.hypot(seen.std() / np.sqrt(len(seen)), left.std() / np.sqrt(len(left)))
         return bool(abs(seen.mean() - left.mean()) <= tolerance * left.mean() + noise)
 
+    def alike(self, other: Analysis, tolerance: float) -> bool:
+        """Whether two launches use memory alike: as many requests and distinct lines a warp instruction, and as many of
+        the lines shared by thread blocks, so that coalescing and locality are the same, which basic blocks do not
+        tell."""
+        mine = (self.request_rates.mean(), self.line_rates.mean(), self.footprint)
+        others = (other.request_rates.mean(), other.line_rates.mean(), other.footprint)
+        return all(abs(a - b) <= tolerance * min(a, b) for a, b in zip(mine, others, strict=True))
+
     def save(self, path: Path | IO[bytes]) -> None:
         """Write an `.npz` file."""
-        columns: dict[str, Any] = {name: np.asarray(value) for name, value in vars(self).items()}
-        np.savez(path, **columns)
+        np.savez(path, **self.columns())  # type: ignore[arg-type]
 
     @staticmethod
     def load(path: Path | IO[bytes]) -> Analysis:
         """What `save` wrote."""
         with np.load(path) as kept:
-            scalars = {"instructions": float, "warps": int}
-            return Analysis(**{name: scalars.get(name, np.asarray)(kept[name]) for name in kept.files})  # type: ignore[arg-type]
+            return Analysis.of_columns(kept)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every field as an array."""
+        return {name: np.asarray(value) for name, value in vars(self).items()}
+
+    @staticmethod
+    def of_columns(columns: Mapping[str, np.ndarray]) -> Analysis:
+        """What `columns` gave."""
+        scalars = {"instructions": float, "warps": int, "footprint": float}
+        return Analysis(**{name: scalars.get(name, np.asarray)(column) for name, column in columns.items()})  # type: ignore[arg-type]
 
 
 def sample_blocks(shape: LaunchShape, share: float) -> Int64[np.ndarray, " tb"]:
@@ -95,6 +122,7 @@ def summarise(
     shares = members[order] / members.sum()
     by_block = (len(profile.thread_blocks), -1)
     requests = profile.memory_requests.reshape(by_block).sum(1)
+    issued = instructions.reshape(by_block).sum(1)
     return Analysis(
         gpu_bbv=shares[:, None] * (vectors[order] @ projection),
         type_ids=types[order],
@@ -103,7 +131,10 @@ def summarise(
         instructions=float(instructions.sum()),
         warps=len(profile.types),
         thread_blocks=np.asarray(profile.thread_blocks),
-        request_rates=requests / np.maximum(instructions.reshape(by_block).sum(1), 1),
+        request_rates=requests / np.maximum(issued, 1),
+        footprint=profile.all_lines / max(float(profile.lines.sum()), 1.0),
+        line_rates=profile.lines / np.maximum(issued, 1),
+        thread_block_instructions=issued.astype(float),
     )
 
 

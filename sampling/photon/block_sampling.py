@@ -40,6 +40,7 @@ class BlockTimes:
         rule = StabilityRule(method.window, method.delta)
         self.detectors = [Detector(rule) for _ in functional.block_instructions]
         self.latency_cycles: Float64[np.ndarray, " class"] = np.empty(0)
+        self.initial_cycles: Float64[np.ndarray, " class"] = np.empty(0)
 
     def watch(self, seen: Observation) -> None:
         """Feed the basic blocks that retired."""
@@ -48,7 +49,7 @@ class BlockTimes:
         for kind, rows in zip(kinds.astype(int).tolist(), np.split(order, starts[1:]), strict=False):
             self.detectors[kind].add(seen.basic_block_issue_cycles[rows], seen.basic_block_retire_cycles[rows])
         if len(seen.class_latency_cycles):
-            self.latency_cycles = seen.class_latency_cycles
+            self.latency_cycles, self.initial_cycles = seen.class_latency_cycles, seen.initial_latency_cycles
 
     @property
     def stable(self) -> Bool[np.ndarray, " basic_block"]:
@@ -70,7 +71,8 @@ class BlockTimes:
 
     def _block(self, number: int, detector: Detector) -> tuple[float, float]:
         if len(detector.durations) == 0:
-            return interval_cycles(self.functional.code(number), self.latency_cycles), 1.0
+            code = self.functional.code(number)
+            return interval_cycles(code, self.latency_cycles, self.initial_cycles), 1.0
         mean, error, _ = batch_means(detector.durations)
         drift = detector.drift if math.isfinite(detector.drift) else 0.0
         return mean, math.hypot(error / mean, drift) if mean else 0.0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float64
 
-DEFAULT_LATENCY_CYCLES = 20.0  # of a class never seen and without an initial value: about an ALU pipeline
+DEFAULT_LATENCY_CYCLES = 20.0  # of a class that nobody gives an initial value: about an ALU pipeline
 
 
 def interval_cycles(

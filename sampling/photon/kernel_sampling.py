@@ -31,13 +31,16 @@ class KernelSampling:
     two launches with nothing in common are at most 2 apart). Launches with fewer warps than the GPU has cores match
     only an equal number of warps. The interval assumes a relative error of IPC of `ipc_error` plus the distance.
 
-    Not in the paper: a launch that the GPU holds all at once matches others of that kind only, with a number of warps
-    within `size_tolerance`: there IPC grows with the warps. Its time is between that of the match, if only latencies
-    count, and one in proportion to the warps, if units are full: the middle is taken, and the interval holds both.
+    Not in the paper: launches match only if their requests and distinct cache lines a warp instruction are within
+    `request_tolerance` (inf: the paper), because the same code on other strides or data was up to 90 % off. A launch
+    that the GPU holds all at once matches others of that kind only, with a number of warps within `size_tolerance`:
+    there IPC grows with the warps. Its time is between that of the match, if only latencies count, and one in
+    proportion to the warps, if units are full: the middle is taken, and the interval holds both.
     """
 
     threshold: float = 0.05
     size_tolerance: float = 0.1
+    request_tolerance: float = 0.1
     ipc_error: float = MODEL_ERROR
     known: list[KnownLaunch] = field(default_factory=list)
     name = "kernel"
@@ -58,6 +61,7 @@ class KernelSampling:
             (abs(shape.warps - self.known[number].shape.warps), number)
             for number in self._of_kernel.get(shape.kernel, ())
             if self._comparable(shape, self.known[number].shape)
+            and analysis.alike(self.known[number].analysis, self.request_tolerance)
         ]
         for _, alike in groupby(sorted(others), key=lambda other: other[0]):
             apart = [(distance(analysis.gpu_bbv, self.known[n].analysis.gpu_bbv), n) for _, n in alike]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sampling.estimate import Part
 from sampling.protocol import Observation, Simulator
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Run:
         self.last: Observation | None = None
         self.finished = 0
         self.warm_since: float | None = None  # cycle from which caches are neither filling towards overflow nor empty
+        self.warm_dispatched = 0  # thread blocks, at that time
         self._retired: list[tuple[np.ndarray, np.ndarray]] = []  # thread blocks and their cycles
 
     @property
@@ -49,6 +51,20 @@ class Run:
         self.dispatched += len(blocks)
         return self._note(seen)
 
+    def forget(self) -> None:
+        """From now on only the end is asked for."""
+        self.state = self.simulator.forget(self.state)
+
+    def earliest_skip(self) -> float:
+        """Thread blocks dispatched when `settled` can hold at the earliest: one wave is in flight when caches are warm,
+        and the one after it must have gone. Until then, caches fill as they have."""
+        if self.warm_since is not None:
+            return self.warm_dispatched + 2.0 * self.shape.wave_blocks
+        done = self.finished + 0.5 * len(self.seen.resident_blocks)
+        if self.seen.cache_fill <= 0.0 or not self.finished:
+            return 2.0 * self.shape.wave_blocks
+        return done * FULL / self.seen.cache_fill + 2.0 * self.shape.wave_blocks
+
     def finish(self) -> float:
         """Let everything retire; the launch's cycles."""
         self.state, seen = self.simulator.result(self.state)
@@ -60,7 +76,7 @@ class Run:
         if not self._warm(seen):
             self.warm_since = None
         elif self.warm_since is None:
-            self.warm_since = seen.clock_cycles
+            self.warm_since, self.warm_dispatched = seen.clock_cycles, self.dispatched
         if self.warm_since is None:
             self._retired.clear()
         else:
@@ -68,6 +84,26 @@ class Run:
             cycles = seen.block_retire_cycles - seen.block_dispatch_cycles
             self._retired.append((seen.blocks[steady], cycles[steady]))
         return seen
+
+    def parts(self, how: str, total_cycles: float, instructions_left: float) -> tuple[Part, Part]:
+        """What was dispatched, its warp instructions counted, and the rest, whose cycles were found some other way."""
+        now = self.seen.clock_cycles
+        return (
+            Part(name=f"thread blocks 0-{self.dispatched - 1}", how="detailed", cycles=now,
+                 instructions=self.seen.dispatched_instructions),
+            Part(name=f"thread blocks {self.dispatched}-{self.shape.thread_blocks - 1}", how=how,
+                 cycles=total_cycles - now, instructions=instructions_left),
+        )  # fmt: skip
+
+    def whole(self, total_cycles: float) -> tuple[Part]:
+        """Everything, once all of it was dispatched."""
+        instructions = self.seen.dispatched_instructions
+        return (Part(name=self.shape.name, how="detailed", instructions=instructions, cycles=total_cycles),)
+
+    def detailed_share(self, instructions_left: float) -> float:
+        """Share of the launch's warp instructions that was dispatched."""
+        done = self.seen.dispatched_instructions
+        return done / (done + instructions_left)
 
     @property
     def settled(self) -> bool:

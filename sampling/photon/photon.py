@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 
-from sampling.estimate import Estimate, Part, combine, exact, renamed
+from sampling.estimate import Estimate, combine, exact, renamed
 from sampling.photon.bbv import Analysis, analyse
 from sampling.photon.block_sampling import BlockSampling, BlockTimes
 from sampling.photon.kernel_sampling import KernelSampling, KnownLaunch
@@ -20,7 +20,9 @@ class Photon:
     """Levels may be switched off by None. A launch in which nothing becomes stable is simulated in full.
 
     The object remembers the launches it has seen: kernel sampling predicts later ones from them. `analysis_share`: of
-    the warps, executed functionally before anything else.
+    the warps, executed functionally before anything else. `pays`: share of a launch's thread blocks; nothing is
+    watched any more once it is clear that skipping cannot begin before it: watching costs as much as timing. Not in the
+    paper; 1 watches every launch to its end.
     """
 
     kernel: KernelSampling | None = field(default_factory=KernelSampling)
@@ -29,6 +31,7 @@ class Photon:
     analysis_share: float = 0.01
     dimensions: int = 16
     request_tolerance: float = 0.1
+    pays: float = 0.5
     name = "Photon"
 
     def program(
@@ -62,17 +65,15 @@ class Photon:
         if self.kernel is not None and (match := self.kernel.match(known, shape)) is not None:
             estimate = self.kernel.predict(known, shape, match)
             return estimate, sum(part.instructions for part in estimate.parts), match, known
-        instructions = known.instructions / known.warps * shape.warps
-        executed = 0.0 if analysis is not None else known.warps / shape.warps
-        estimate = renamed(self._inside(simulator, functional, known, instructions, executed), self.name)
+        analysed = 0.0 if analysis is not None else known.instructions
+        estimate = renamed(self._inside(simulator, functional, known, analysed), self.name)
+        instructions = sum(part.instructions for part in estimate.parts)
         if self.kernel is not None:
             self.kernel.remember(KnownLaunch(analysis=known, shape=shape, instructions=instructions, estimate=estimate))
             return estimate, instructions, len(self.kernel.known) - 1, known
         return estimate, instructions, None, known
 
-    def _inside(
-        self, simulator: Simulator, functional: Functional, analysis: Analysis, instructions: float, executed: float
-    ) -> Estimate:
+    def _inside(self, simulator: Simulator, functional: Functional, analysis: Analysis, analysed: float) -> Estimate:
         run = Run(simulator)
         warp = self.warp if self.warp is not None and self.warp.possible(analysis) else None
         detector = warp.detector() if warp else None
@@ -83,14 +84,19 @@ class Photon:
             if warp is not None and detector is not None:
                 warp.watch(detector, seen)
                 if detector.stable and self._may_skip(run, analysis):
-                    return warp.predict(run, detector, instructions, executed)
+                    left = analysis.instructions_from(run.dispatched, run.shape.thread_blocks)
+                    return warp.predict(run, detector, left, analysed)
+            if run.earliest_skip() > self.pays * simulator.shape.thread_blocks:
+                run.forget()
+                break
             if times is not None:
                 times.watch(seen)
                 if times.ready(analysis) and self._may_skip(run, analysis):
-                    return BlockPrediction(run, times, instructions, executed).finish(warp, detector)
+                    return BlockPrediction(run, times, analysis, analysed).finish(warp, detector)
+        if len(run.remaining):
+            run.step(run.remaining)
         total = run.finish()
-        whole = Part(name=run.shape.name, how="detailed", instructions=instructions, cycles=total)
-        return exact(self.name, total, (whole,))
+        return exact(self.name, total, run.whole(total))
 
     def _may_skip(self, run: Run, analysis: Analysis) -> bool:
         """Not within the last wave either: a launch that drains is not steady (not in the paper)."""

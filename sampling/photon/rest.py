@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.dispatcher import dispatch
-from sampling.estimate import Estimate, Part, around
+from sampling.estimate import Estimate, around
+from sampling.photon.bbv import Analysis
 from sampling.photon.block_sampling import BlockTimes
 from sampling.photon.launch_in_progress import Run
 from sampling.photon.stability import Detector
@@ -30,9 +31,10 @@ class BlockPrediction:
     the blocks' mean times, of the ratios' mean and its change over two waves, and the spread of the last thread block.
     """
 
-    def __init__(self, run: Run, times: BlockTimes, instructions: float, executed: float, seed: int = 0) -> None:
+    def __init__(self, run: Run, times: BlockTimes, analysis: Analysis, analysed: float, seed: int = 0) -> None:
         self.run, self.functional = run, times.functional
-        self.instructions, self.executed, self.delta = instructions, executed, times.method.delta
+        self.analysis, self.analysed, self.delta = analysis, analysed, times.method.delta
+        self.executed = 0.0  # warp instructions of the thread blocks predicted so far, counted
         self.cycles, self.errors = times.cycles()
         self.rng = np.random.default_rng(seed)
         blocks, observed = run.retired(2 * run.shape.wave_blocks)
@@ -49,7 +51,12 @@ class BlockPrediction:
         if len(thread_blocks) == 0:
             return np.empty((0, self.run.shape.warps_per_block))
         counts = self.functional.profile(np.asarray(thread_blocks)).counts
-        return np.maximum(counts @ self.cycles, 1.0).reshape(len(thread_blocks), -1)
+        return self._cycles_of(counts, len(thread_blocks))
+
+    def _cycles_of(
+        self, counts: Int64[np.ndarray, "warp basic_block"], thread_blocks: int
+    ) -> Float64[np.ndarray, "tb warp"]:
+        return np.maximum(counts @ self.cycles, 1.0).reshape(thread_blocks, -1)
 
     def _block_cycles(self, warps: Float64[np.ndarray, "tb warp"]) -> Float64[np.ndarray, " tb"]:
         return warps.max(1, initial=0.0) * self.rng.choice(self.ratios, len(warps), p=self.shares)
@@ -59,7 +66,10 @@ class BlockPrediction:
         remaining, chunk = self.run.remaining, max(self.run.chunk, _FEWEST_BLOCKS)
         predicted: list[np.ndarray] = []
         for start in range(0, len(remaining), chunk):
-            warps = self.warp_cycles(remaining[start : start + chunk])
+            blocks = remaining[start : start + chunk]
+            counts = self.functional.profile(blocks).counts
+            self.executed += float((counts @ self.functional.block_instructions).sum())
+            warps = self._cycles_of(counts, len(blocks))
             predicted.append(self._block_cycles(warps))
             starts, self.free = dispatch(self.free, predicted[-1])
             left = len(remaining) - start - len(warps)
@@ -69,32 +79,29 @@ class BlockPrediction:
             detector.add(np.repeat(starts, warps.shape[1]), (starts[:, None] + scaled).ravel())
             if detector.stable:
                 return self._hand_over(warp, detector, np.concatenate(predicted), left)
-        return self._estimate(float(self.free.max()), 0.0, len(remaining), "basic block")
+        return self._estimate(float(self.free.max()), 0.0, self.executed, "basic block")
 
     def _hand_over(
         self, warp: WarpSampling, detector: Detector, predicted: Float64[np.ndarray, " tb"], left: int
     ) -> Estimate:
         last = predicted[-max(warp.window // self.run.shape.warps_per_block, 1) :]
-        rest = warp.extrapolate(self.run, last, self.free, left, detector.drift, self.instructions, 0.0)
-        return self._estimate(rest.total, rest.standard_error, len(predicted), "basic block, then warp")
+        blocks = self.run.shape.thread_blocks
+        unseen = self.executed + self.analysis.instructions_from(blocks - left, blocks)
+        rest = warp.extrapolate(self.run, last, self.free, left, detector.drift, unseen, 0.0)
+        return self._estimate(rest.total, rest.standard_error, unseen, "basic block, then warp")
 
-    def _estimate(self, total: float, error: float, executed: int, how: str) -> Estimate:
+    def _estimate(self, total: float, error: float, left: float, how: str) -> Estimate:
         run, now = self.run, self.run.seen.clock_cycles
         mean, ratio_error, degrees = batch_means(self.ratios)
         unseen = self.delta / math.sqrt(3.0)
         relative = math.hypot(self._block_error(), (ratio_error + self.drift) / mean, unseen)
         last = float(self.ratios.std()) * self.mean_cycles
         spread = math.sqrt(((total - now) * relative) ** 2 + error**2 + last**2)
-        done = run.dispatched / run.shape.thread_blocks
-        parts = (
-            Part(name=f"thread blocks 0-{run.dispatched - 1}", how="detailed", cycles=now,
-                 instructions=self.instructions * done),
-            Part(name=f"thread blocks {run.dispatched}-{run.shape.thread_blocks - 1}", how=how, cycles=total - now,
-                 instructions=self.instructions * (1 - done)),
-        )  # fmt: skip
+        done = run.seen.dispatched_instructions
+        executed = (done + self.analysed + self.executed) / (done + left)
         return around(
-            "basic block", total, spread, degrees, basis="sampled", detailed_fraction=done, parts=parts,
-            functional_fraction=min(done + self.executed + executed / run.shape.thread_blocks, 1.0),
+            "basic block", total, spread, degrees, basis="sampled", detailed_fraction=run.detailed_share(left),
+            functional_fraction=min(executed, 1.0), parts=run.parts(how, total, left),
         )  # fmt: skip
 
     def _block_error(self) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.dispatcher import finish
-from sampling.estimate import Estimate, Part, around
+from sampling.estimate import Estimate, around
 from sampling.photon.bbv import Analysis
 from sampling.photon.launch_in_progress import Run
 from sampling.photon.stability import Detector, StabilityRule
@@ -47,11 +47,12 @@ class WarpSampling:
         """Feed the warps that retired."""
         detector.add(seen.warp_issue_cycles, seen.warp_retire_cycles)
 
-    def predict(self, run: Run, detector: Detector, instructions: float, functional: float) -> Estimate:
-        """The launch's cycles, if everything not dispatched behaves as the last n warps."""
+    def predict(self, run: Run, detector: Detector, instructions_left: float, analysed: float) -> Estimate:
+        """The launch's cycles, if everything not dispatched behaves as the last n warps. `instructions_left`: warp
+        instructions of that; `analysed`: of what was executed for the analysis."""
         observed = run.retired(max(self.window // run.shape.warps_per_block, 1))[1]
         free = run.free_cycles(np.full(len(run.seen.resident_blocks), observed.mean()))
-        return self.extrapolate(run, observed, free, len(run.remaining), detector.drift, instructions, functional)
+        return self.extrapolate(run, observed, free, len(run.remaining), detector.drift, instructions_left, analysed)
 
     def extrapolate(
         self,
@@ -60,8 +61,8 @@ class WarpSampling:
         free: Float64[np.ndarray, " slot"],
         count: int,
         drift: float,
-        instructions: float,
-        functional: float,
+        instructions_left: float,
+        analysed: float,
     ) -> Estimate:
         """Cycles when `count` more thread blocks take times like those observed, from slots that free as given."""
         ends = finish(free, observed, count, np.random.default_rng(self.seed))
@@ -71,17 +72,9 @@ class WarpSampling:
         unseen = self.delta / math.sqrt(3.0)  # uniform: what the rule of stability lets pass
         relative = math.hypot(error / mean if mean else 0.0, 2 * drift if math.isfinite(drift) else 0.0, unseen)
         spread = math.hypot((total - now) * relative, float(ends.std(ddof=1)))
-        done = run.dispatched / run.shape.thread_blocks
-        skipped = Part(
-            name=f"thread blocks {run.dispatched}-{run.shape.thread_blocks - 1}",
-            how=self.name,
-            instructions=instructions * (1 - done),
-            cycles=total - now,
-        )
-        seen = Part(
-            name=f"thread blocks 0-{run.dispatched - 1}", how="detailed", instructions=instructions * done, cycles=now
-        )
+        done = run.detailed_share(instructions_left)
+        executed = done + analysed * done / run.seen.dispatched_instructions
         return around(
             self.name, total, spread, degrees, basis="sampled", detailed_fraction=done,
-            functional_fraction=min(done + functional, 1.0), parts=(seen, skipped),
+            functional_fraction=min(executed, 1.0), parts=run.parts(self.name, total, instructions_left),
         )  # fmt: skip

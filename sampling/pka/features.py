@@ -66,6 +66,18 @@ def read_nsight_compute(path: Path) -> Profile:
     )
 
 
+def read_nsight_times(path: Path) -> tuple[str, Float64[np.ndarray, " launch"]]:
+    """Unit (cycles, or nanoseconds where only the duration was collected) and time of every launch in `ncu --csv`.
+
+    Raises SamplingError for a file without them.
+    """
+    launches = list(_launches(path))
+    time = next((metric for metric in _TIME if launches and metric in launches[0]), None)
+    if time is None:
+        raise SamplingError(f"{path}: no times of launches; collect one with `ncu --csv --metrics {_TIME[0]}`")
+    return "cycles" if time.endswith("cycles_elapsed.max") else "nanoseconds", _column(launches, time, path)
+
+
 def _launches(path: Path) -> Iterator[dict[str, str]]:
     """One dict a launch, whichever way the file is laid out."""
     rows = list(_rows(path))

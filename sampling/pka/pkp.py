@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.dispatcher import dispatch_equal
-from sampling.estimate import Estimate, Part, around, exact
+from sampling.estimate import Estimate, around, exact
 from sampling.photon.launch_in_progress import Run
 from sampling.protocol import Simulator
 from sampling.statistics import batch_means
@@ -35,19 +35,21 @@ class Pkp:
     name = "PKP"
 
     def launch(self, simulator: Simulator, instructions: float | None = None) -> Estimate:
-        """One launch, and every other statistic that the simulator counts. `instructions` of the whole launch, if
-        known, are reported with its parts."""
+        """One launch, and every other statistic that the simulator counts. `instructions`: of the whole launch, if
+        known."""
         run = Run(simulator)
         ipc: Float64[np.ndarray, " window"] = np.empty(0)
-        kept = max(2, self.window_cycles // simulator.shape.window_cycles)
+        width, told = simulator.shape.window_cycles, 0
+        kept = max(2, self.window_cycles // width)
         while len(run.remaining):
             seen = run.step()
             ipc = np.concatenate([ipc, seen.window_instructions])[-kept:]
-            if self._enough(run) and len(ipc) == kept and self.quasi_stable(ipc):
+            told += len(seen.window_instructions)
+            current = told * width + self.window_cycles >= seen.clock_cycles  # a simulator may stop counting windows
+            if self._enough(run) and len(ipc) == kept and current and self.quasi_stable(ipc):
                 return self._project(run, ipc, instructions)
         total = run.finish()
-        whole = Part(name=run.shape.name, how="detailed", instructions=instructions or 0.0, cycles=total)
-        return exact(self.name, total, (whole,), dict(run.seen.counters))
+        return exact(self.name, total, run.whole(total), dict(run.seen.counters))
 
     def _enough(self, run: Run) -> bool:
         """The one-wave rule; and, not in the paper, a wave on warm caches to project from and one to project: a launch
@@ -71,18 +73,22 @@ class Pkp:
         drift = abs(float(run.retired(2 * run.shape.wave_blocks)[1].mean()) / mean - 1.0)
         relative = np.hypot(error / mean + drift, float(ipc.std() / ipc.mean()) / np.sqrt(len(ipc)))
         spread = float(np.hypot(left * relative, cycles.std()))
-        share = run.dispatched / whole
-        known = instructions or 0.0
-        parts = (
-            Part(name=f"thread blocks 0-{run.dispatched - 1}", how="detailed", instructions=known * share, cycles=now),
-            Part(name=f"thread blocks {run.dispatched}-{whole - 1}", how="projection", instructions=known * (1 - share),
-                 cycles=left),
-        )  # fmt: skip
+        unseen = self.instructions_left(run, instructions)
+        share = run.detailed_share(unseen)
         done = now / (now + left) if self.in_flight else finished / whole
         return around(
             self.name, now + left, spread, degrees, basis="sampled", detailed_fraction=share, functional_fraction=share,
-            parts=parts, counters={name: value / done for name, value in run.seen.counters.items()},
+            parts=run.parts("projection", now + left, unseen),
+            counters={name: value / done for name, value in run.seen.counters.items()},
         )  # fmt: skip
+
+    def instructions_left(self, run: Run, instructions: float | None) -> float:
+        """Warp instructions of what was not dispatched; where the launch's are not known, as many a thread block as
+        those dispatched have."""
+        done = run.seen.dispatched_instructions
+        if instructions is None:
+            return done * len(run.remaining) / run.dispatched
+        return max(instructions - done, 0.0)
 
     def cycles_left(self, run: Run, finished: int, mean_cycles: float) -> float:
         """Until the launch ends, if thread blocks go on taking their mean time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,7 @@ class TwoLevel:
             strata=strata,
             size=np.ones(len(strata)),
             instructions=np.asarray(instructions, float),
+            spread=first.spread,
             bias=first.bias,
         )
 
@@ -109,8 +111,21 @@ def _model(name: str, seed: int) -> Any:
     raise SamplingError(f"no classifier {name!r}; there are {', '.join(CLASSIFIERS)} and best")
 
 
+def _tensors(rows: list[dict[str, str]]) -> Float64[np.ndarray, "launch d"]:
+    """Numbers of every column whose name begins with "Tensor", such as `[8, 64, 112, 112]`; missing ones are 0."""
+    columns = [name for name in rows[0] if name.lower().startswith("tensor")]
+    found = [[[float(n) for n in re.findall(r"[\d.]+", row[name] or "")] for row in rows] for name in columns]
+    widths = [max(map(len, column)) for column in found]
+    padded = [
+        [sizes + [0.0] * (width - len(sizes)) for sizes in column] for column, width in zip(found, widths, strict=True)
+    ]
+    return np.hstack([np.zeros((len(rows), 0)), *(np.array(column).reshape(len(rows), -1) for column in padded)])
+
+
 def read_nsight_systems(path: Path) -> LightProfile:
-    """Kernels of `nsys stats --report cuda_gpu_trace --format csv`; copies, which have no grid, are left out."""
+    """Kernels of `nsys stats --report cuda_gpu_trace --format csv`; copies, which have no grid, are left out.
+
+    Columns that begin with "Tensor", which a framework's annotations may add, are dimensions too."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -122,6 +137,7 @@ def read_nsight_systems(path: Path) -> LightProfile:
     time = next((name for name in rows[0] if name.startswith("Duration")), None)
     try:
         dimensions = np.array([[float(row[side]) for side in _GRID] for row in rows])
+        dimensions = np.hstack([dimensions, _tensors(rows)])
         spent = None if time is None else np.array([float(row[time].replace(",", "")) for row in rows])
     except (KeyError, ValueError) as error:
         raise SamplingError(f"{path}: a kernel's row has no usable {error}") from None

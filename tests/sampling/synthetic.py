@@ -23,6 +23,7 @@ class State:
     windows: np.ndarray = field(default_factory=lambda: np.zeros(64))
     told: int = 0
     requests: float = 0.0
+    instructions: float = 0.0
 
 
 class SyntheticLaunch:
@@ -102,6 +103,8 @@ class SyntheticLaunch:
             types=self.types[warps],
             memory_requests=np.repeat(self.requests[thread_blocks] / events.shape[1], events.shape[1]),
             thread_instructions=instructions * 32,
+            lines=self.requests[thread_blocks].astype(int),
+            all_lines=int(self.requests[thread_blocks].sum()),
         )
 
     def code(self, basic_block: int) -> BlockCode:
@@ -124,8 +127,15 @@ class SyntheticLaunch:
             state.flying.append((retire, start, block))
             started[place], scales[place] = start, scale
         self._issue(state, thread_blocks, started, scales)
+        state.instructions += float(self.instructions[thread_blocks].sum())
         state.clock = started[-1]
         return state, self._observe(state)
+
+    def leave_out(self, state: State, thread_blocks: np.ndarray) -> State:
+        return state
+
+    def forget(self, state: State) -> State:
+        return state
 
     def result(self, state: State) -> tuple[State, Observation]:
         state.clock = max(state.slots)
@@ -168,6 +178,7 @@ class SyntheticLaunch:
             block_retire_cycles=retire,
             resident_dispatch_cycles=np.array([row[1] for row in state.flying]),
             resident_blocks=np.array([row[2] for row in state.flying], int),
+            dispatched_instructions=state.instructions,
             warps=warps[by_end],
             warp_issue_cycles=np.repeat(start, self.shape.warps_per_block)[by_end],
             warp_retire_cycles=warp_end.ravel()[by_end],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from synthetic import SyntheticLaunch
@@ -159,3 +161,104 @@ def test_levels_can_be_switched_off() -> None:
     estimate = Photon(kernel=None, warp=None, block=None).launch(launch, launch)
     assert estimate.detailed_fraction == 1.0
     assert KernelSampling().match(analyse(launch, launch.shape), launch.shape) is None
+
+
+def growing(**settings) -> SyntheticLaunch:
+    """Later thread blocks execute up to eight times the instructions of the first, in equal time."""
+    launch = regular(**settings)
+    grown = np.arange(launch.shape.thread_blocks) * 8 // launch.shape.thread_blocks + 1
+    launch.warp_instructions = launch.warp_instructions * grown[:, None]
+    plain = launch.profile
+
+    def profile(blocks: np.ndarray):
+        found = plain(blocks)
+        return replace(found, counts=found.counts * np.repeat(grown[blocks], launch.shape.warps_per_block)[:, None])
+
+    launch.profile = profile
+    return launch
+
+
+def longer(**settings) -> SyntheticLaunch:
+    """The same with time: short warps first, long ones last."""
+    launch = regular(sequences=IRREGULAR, **settings)
+    order = np.argsort(launch.instructions, kind="stable")
+    for name in ("events", "cycles", "event_instructions", "warp_instructions", "block_cycles"):
+        setattr(launch, name, getattr(launch, name)[order])
+    launch.types = launch.types.reshape(launch.shape.thread_blocks, -1)[order].ravel()
+    return launch
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [(growing, Photon(block=None, request_tolerance=np.inf)), (longer, Photon(warp=None)), (longer, Photon())],
+)
+def test_the_detailed_share_counts_instructions_not_thread_blocks(make, method) -> None:
+    launch = make()
+    dispatched: list[int] = []
+    step = launch.step
+    launch.step = lambda state, blocks: dispatched.extend(blocks) or step(state, blocks)
+    estimate = method.launch(launch, launch)
+    done = launch.instructions[dispatched].sum()
+    assert 0 < len(dispatched) < launch.shape.thread_blocks
+    assert estimate.parts[0].instructions == done
+    share = done / launch.instructions.sum()
+    assert abs(share - len(dispatched) / launch.shape.thread_blocks) > 0.02  # or this would test nothing
+    assert estimate.detailed_fraction == pytest.approx(share, rel=0.03)
+    assert sum(part.instructions for part in estimate.parts) == pytest.approx(launch.instructions.sum(), rel=0.03)
+
+
+def test_a_launch_simulated_in_full_has_the_instructions_counted() -> None:
+    launch = growing(thread_blocks=50)
+    estimate = Photon().launch(launch, launch)
+    assert estimate.basis == "exact"
+    assert [part.instructions for part in estimate.parts] == [launch.instructions.sum()]
+
+
+def test_a_launch_that_cannot_be_skipped_in_its_first_half_is_not_watched_to_its_end() -> None:
+    """Three waves: one in flight and one to settle are more than half of it."""
+    for blocks, given_up in ((180, True), (4000, False)):
+        launch = SyntheticLaunch(thread_blocks=blocks)
+        forgotten = []
+        launch.forget = lambda state, found=forgotten: found.append(1) or state
+        estimate = Photon().launch(launch, launch)
+        assert bool(forgotten) == given_up
+        assert (estimate.basis == "exact") == given_up
+        if given_up:
+            assert estimate.total == pytest.approx(launch.total())
+            watched = Photon(pays=1.0).launch(launch, launch)
+            assert watched.total == pytest.approx(estimate.total)
+
+
+class FillingLaunch(SyntheticLaunch):
+    """Its cache is full after a share of the launch."""
+
+    full_after = 0.8
+
+    def _observe(self, state):
+        seen = super()._observe(state)
+        done = (len(self.block_cycles[: int(state.instructions // self.instructions.mean())])) / len(self.block_cycles)
+        return replace(seen, cache_fill=min(done / self.full_after, 1.0))
+
+
+@pytest.mark.parametrize(("full_after", "given_up"), [(0.8, True), (0.1, False)])
+def test_a_cache_that_fills_late_is_known_early(full_after, given_up) -> None:
+    launch = FillingLaunch(thread_blocks=4000)
+    launch.full_after = full_after
+    forgotten = []
+    launch.forget = lambda state: forgotten.append(state.clock) or state
+    estimate = Photon().launch(launch, launch)
+    assert bool(forgotten) == given_up and (estimate.basis == "exact") == given_up
+    assert not given_up or forgotten[0] < 0.2 * estimate.total
+
+
+def test_a_rare_block_starts_at_the_latencies_that_are_given() -> None:
+    from sampling.photon.block_sampling import BlockTimes
+
+    launch = regular()
+    times = BlockTimes(BlockSampling(), launch)
+    nan = np.array([np.nan])
+    seen = launch.step(launch.init(), np.arange(4))[1]
+    times.watch(replace(seen, basic_blocks=seen.basic_blocks[:0], class_latency_cycles=nan,
+                        initial_latency_cycles=np.array([30.0])))  # fmt: skip
+    chain = launch.code(0)
+    assert times.cycles()[0][0] == interval_cycles(chain, nan, np.array([30.0])) == 30.0 * (len(chain.classes) - 1) + 1

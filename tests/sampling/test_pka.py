@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from programs import program
@@ -158,3 +160,48 @@ def test_two_level_of_launches_that_look_alike() -> None:
     first = Profile(instructions=profile.instructions[:20], features=profile.features[:20], cycles=profile.cycles[:20])
     selection = TwoLevel().select(first, light, profile.instructions)
     assert len(selection.strata) == 40
+
+
+def test_the_detailed_share_counts_instructions_not_thread_blocks() -> None:
+    launch = SyntheticLaunch(thread_blocks=3000)
+    grown = np.linspace(1.0, 9.0, launch.shape.thread_blocks)[:, None]
+    launch.warp_instructions = (launch.warp_instructions * grown).astype(int)
+    whole = float(launch.instructions.sum())
+    known, unknown = Pkp().launch(launch, whole), Pkp().launch(launch)
+    blocks = int(known.parts[0].name.rpartition("-")[2]) + 1
+    done = float(launch.instructions[:blocks].sum())
+    assert known.parts[0].instructions == unknown.parts[0].instructions == done
+    assert known.detailed_fraction == pytest.approx(done / whole)
+    assert unknown.detailed_fraction == pytest.approx(blocks / 3000)  # it has seen no others
+
+
+def test_ipc_of_cycles_that_were_not_counted_is_not_stable() -> None:
+    """A simulator's windows end before the launch does."""
+
+    class Ends(SyntheticLaunch):
+        def _observe(self, state):
+            seen = super()._observe(state)
+            return replace(seen, window_instructions=seen.window_instructions[: 0 if state.clock > 100 else None])
+
+    launch = Ends(thread_blocks=3000)
+    assert Pkp().launch(launch).basis == "exact"
+    assert Pkp().launch(SyntheticLaunch(thread_blocks=3000)).basis == "sampled"
+
+
+def test_two_level_keeps_the_spread_of_its_groups() -> None:
+    profile, _ = program(1, launches=60)
+    light = LightProfile([f"k{kernel}" for kernel in profile.kernels], np.ones((60, 6)))
+    columns = {name: None if column is None else column[:30] for name, column in vars(profile).items()}
+    first = Profile(**columns)
+    selection = TwoLevel().select(first, light, profile.instructions)
+    assert np.array_equal(selection.spread, Pks().select(first).spread)
+
+
+def test_tensor_sizes_are_dimensions(tmp_path) -> None:
+    path = tmp_path / "nsys.csv"
+    path.write_text(
+        "Start (ns),Duration (ns),GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Name,Tensor sizes\n"
+        '1,2000,64,1,1,256,1,1,gemm,"[8, 64]"\n3,1500,8,8,1,16,16,1,gemm,"[8, 64, 112]"\n4,1500,8,8,1,16,16,1,add,\n'
+    )
+    light = read_nsight_systems(path)
+    assert light.dimensions[:, 6:].tolist() == [[8, 64, 0], [8, 64, 112], [0, 0, 0]]

@@ -31,6 +31,7 @@ class Scripted:
             block_retire_cycles=np.full(len(gone), clock - 1),
             resident_dispatch_cycles=np.full(len(flying), clock),
             resident_blocks=flying,
+            dispatched_instructions=10.0 * len(flying) * (state + 1),
             cache_fill=self.fill[state],
         )
         return state + 1, seen

@@ -55,11 +55,11 @@ def _methods_chart(methods: list[dict[str, Any]]) -> Chart:
     rows = [
         (m["method"], m["targets"], m["sampled"], *(f"{m[key]:.2%}" for key in keys),
          "-" if m["covered_of_sampled"] is None else f"{m['covered_of_sampled']:.2%}",
-         m["speed_up"], m["best_speed_up"])
+         m["speed_up"], m["least_speed_up"], m["best_speed_up"])
         for m in methods
     ]  # fmt: skip
     columns = ("method", "targets", "of them sampled", "mean error", "geomean", "worst", "detailed", "in interval",
-               "in interval if sampled", "speed-up, geomean", "best")  # fmt: skip
+               "in interval if sampled", "speed-up, geomean", "least", "best")  # fmt: skip
     hollow = "Hollow: the true cycles of a target are outside the interval."
     return Chart("Methods over all targets", f"{summary}. {hollow}", plot, Table(columns, rows))
 

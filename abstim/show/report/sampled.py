@@ -13,6 +13,7 @@ Sample = dict[str, Any]  # `SampleResult.to_json`
 
 KINDS = {"in detail": COLORS[2], "projected": COLORS[1], "either": COLORS[6]}  # of parts
 SHOWN_PARTS = 24  # more are put together by how they were found
+SHOWN_KERNELS = 8  # that contribute most
 SHOWN_STEPPED = 6  # launches whose history is drawn: those stepped longest
 
 
@@ -32,12 +33,15 @@ def sampling_section(data: Sample) -> Section:
         ("Executed at all", f"{fractions['functional']} of the warp instructions"),
         ("Took", ", ".join(f"{stage} {duration(s)}" for stage, s in data["seconds"].items() if s) or "nothing"),
     ]
+    if len(kernels := data.get("kernels", [])) > 1:
+        shares = [f"{k['kernel']} {k['share']:.1%}" for k in kernels[:SHOWN_KERNELS]]
+        facts.append(("Cycles by kernel", ", ".join(shares)))
     if truth:
         facts.append(("Error", f"{estimate['total'] / truth - 1:+.2%} of {quantity(truth)} cycles"))
     charts = [_parts_chart(estimate["parts"]), _steadiness_chart(data["stability"])]
     title = f"{data['target']} on {data['gpu']}, sampled"
     notes = ["Ideal: choosing what to simulate took the full simulation."] if estimate["ideal"] else []
-    return Section(title, facts, [chart for chart in charts if chart is not None], notes)
+    return Section(title, facts, [chart for chart in charts if chart is not None], [*notes, *data.get("notes", [])])
 
 
 def _parts_chart(parts: list[dict[str, Any]]) -> Chart | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from abstim.progress import Progress, silent
@@ -15,9 +15,11 @@ from functional.errors import InputError
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.study.sample.sample_result import Comparison, Row
+    from sampling.estimate import Basis
 
 GROUP, METHODS = "16x", ("photon", "tbpoint")
 LEAST_ERROR = 1e-4  # what an error counts at least in a geometric mean, which a single 0 would make 0
+SILENT = 0.1
 WHOLE = 0.999  # a method that simulates more than this in detail has sampled nothing
 
 
@@ -25,7 +27,8 @@ WHOLE = 0.999  # a method that simulates more than this in detail has sampled no
 class Summary:
     """One method over all targets. Errors, fractions and shares are of 1; `None`: it sampled nothing anywhere.
 
-    `sampled` targets are those of which it left something out. `speed_up` is a geometric mean.
+    `sampled` targets are those of which it left something out. `speed_up` is a geometric mean, which hides single
+    targets: the worst error and the least speed-up stand beside.
     """
 
     method: str
@@ -34,10 +37,12 @@ class Summary:
     mean_error: float
     geomean_error: float
     worst_error: float
+    worst_target: str  # whose error that is
     detailed_fraction: float
-    covered: float
+    covered: float | None  # of those with a bound
     covered_of_sampled: float | None
     speed_up: float | None
+    least_speed_up: float
     best_speed_up: float
 
 
@@ -63,6 +68,10 @@ class SampleBench:
         methods = dict.fromkeys(row.method for row in rows)
         return [summary(method, [row for row in rows if row.method == method]) for method in methods]
 
+    def reliability(self) -> list[Reliability]:
+        """One a method and basis."""
+        return reliability([row for _, row in self.rows()])
+
     def overall(self) -> Summary | None:
         """Of all methods together."""
         rows = [row for _, row in self.rows()]
@@ -84,8 +93,56 @@ class SampleBench:
                 for found, row in self.rows()
             ],
             "methods": [asdict(each) for each in self.summaries()],
+            "reliability": [asdict(each) for each in self.reliability()],
             "overall": None if overall is None else asdict(overall),
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """How far intervals of one method that rest on one basis are to be trusted: of rows that left something out.
+
+    `unbounded` rows have none. `silent`: off by more than SILENT with an interval that excludes the truth. Widths and
+    errors are medians.
+    """
+
+    method: str
+    basis: Basis
+    rows: int
+    unbounded: int
+    covered: float | None
+    half_width: float | None
+    error: float
+    silent: int
+
+
+def reliability(rows: Sequence[Row]) -> list[Reliability]:
+    """One a method and basis, in the order of first appearance."""
+    keys = dict.fromkeys((row.method, row.basis) for row in rows if row.detailed_fraction < WHOLE)
+    return [
+        _reliability(*key, [r for r in rows if (r.method, r.basis) == key and r.detailed_fraction < WHOLE])
+        for key in keys
+    ]
+
+
+def _reliability(method: str, basis: Basis, rows: Sequence[Row]) -> Reliability:
+    widths = [row.half_width for row in rows if row.half_width is not None]
+    return Reliability(
+        method=method,
+        basis=basis,
+        rows=len(rows),
+        unbounded=len(rows) - len(widths),
+        covered=share_covered(rows),
+        half_width=median(widths) if widths else None,
+        error=median(row.error for row in rows),
+        silent=sum(row.error > SILENT and not row.covered and row.half_width is not None for row in rows),
+    )
+
+
+def share_covered(rows: Sequence[Row]) -> float | None:
+    """Of the rows with a bound; None if there are none."""
+    with_bound = [row for row in rows if row.half_width is not None]
+    return fmean(row.covered for row in with_bound) if with_bound else None
 
 
 def summary(method: str, rows: Sequence[Row]) -> Summary:
@@ -99,10 +156,12 @@ def summary(method: str, rows: Sequence[Row]) -> Summary:
         mean_error=fmean(errors),
         geomean_error=geomean([max(error, LEAST_ERROR) for error in errors]) or 0.0,
         worst_error=max(errors),
+        worst_target=max(rows, key=lambda row: row.error).target,
         detailed_fraction=fmean(row.detailed_fraction for row in rows),
-        covered=fmean(row.covered for row in rows),
-        covered_of_sampled=fmean(row.covered for row in sampled) if sampled else None,
+        covered=share_covered(rows),
+        covered_of_sampled=share_covered(sampled),
         speed_up=geomean(speeds),
+        least_speed_up=min(speeds),
         best_speed_up=max(speeds),
     )
 

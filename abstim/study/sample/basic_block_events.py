@@ -38,12 +38,12 @@ class Watch:
 
     def read(self, log: np.ndarray, retired: Int64[np.ndarray, "warp 2"]) -> BlockEvents:
         """Take in what was issued since; `retired`: warps that are gone now, each with its cycle."""
-        instructions = log["instruction"]
-        known = log["result_cycle"] < NEVER  # not of what is still on its way: the mean is without those
-        took = (log["result_cycle"] - log["cycle"])[known]
-        self.latency_sum += np.bincount(instructions[known], took, len(self.classes))
-        self.seen += np.bincount(instructions[known], minlength=len(self.classes))
-        first = log[self.block_at[instructions] >= 0]
+        instructions, results = log["instruction"].astype(np.intp), log["result_cycle"]
+        known = results < NEVER  # not of what is still on its way: the mean is without those
+        took = np.where(known, results - log["cycle"], 0)
+        self.latency_sum += np.bincount(instructions, took, len(self.classes))
+        self.seen += np.bincount(instructions, known, len(self.classes))
+        first = log[np.flatnonzero(self.block_at[instructions] >= 0)]
         warps = np.concatenate([first["warp"], retired[:, 0]])
         cycles = np.concatenate([first["cycle"], retired[:, 1]])
         blocks = np.concatenate([self.block_at[first["instruction"]], np.full(len(retired), -1)])

@@ -54,6 +54,17 @@ def memory_requests(trace: Trace, warps: Int64[np.ndarray, " warp"]) -> Int64[np
     return sums(in_memory(trace.records[ranges(starts, stops)]).astype(np.int64), stops - starts)
 
 
+def distinct_lines(trace: Trace, positions: Int64[np.ndarray, " tb"]) -> tuple[Int64[np.ndarray, " tb"], int]:
+    """Cache lines of global and local memory that each of some thread blocks touches, and all of them together."""
+    starts, stops = (trace.record_offsets[(positions + k) * trace.warps_per_block] for k in (0, 1))
+    owner = np.repeat(np.arange(len(positions), dtype=np.uint64), stops - starts)
+    records = trace.records[ranges(starts, stops)]
+    data = in_memory(records)
+    pairs = np.unique(owner[data] << np.uint64(32) | line_of(records[data]).astype(np.uint64))
+    each = np.bincount((pairs >> np.uint64(32)).astype(np.int64), minlength=len(positions))
+    return each, len(np.unique(pairs & np.uint64(0xFFFFFFFF)))
+
+
 def in_memory(records: np.ndarray) -> Bool[np.ndarray, " record"]:
     """Which line records lie in global or local memory."""
     return is_data(line_of(records))

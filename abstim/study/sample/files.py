@@ -14,7 +14,7 @@ from abstim.study.sample.methods import Known, method_named
 from functional.errors import InputError
 from sampling import Profile, SamplingError, Selection
 from sampling.pka import LightProfile, read_nsight_compute, read_nsight_systems
-from sampling.selection_files import write_csv, write_kernelslist, write_simpoints
+from sampling.selection_files import write_csv, write_json, write_kernel_ids, write_kernelslist, write_simpoints
 
 
 def known_from(profile: Path | None, light: Path | None) -> Known | None:
@@ -59,8 +59,10 @@ def write_selection(
     known: Known | None,
     folder: Path | None,
     progress: Progress,
+    traces: bool = False,
 ) -> dict[str, Any]:
-    """Files in `folder`: selection.csv, launches.simpoints and .weights, and of a kernelslist.g the reduced list.
+    """Files in `folder`: selection.json, selection.csv, launches.simpoints and .weights; of a kernelslist.g the reduced
+    list, of other targets Nsight Compute's kernel ids and, with `traces`, Accel-Sim's traces of what was selected.
 
     Without a profile from elsewhere the target is executed for one. Returns what was written. Raises InputError.
     """
@@ -70,6 +72,8 @@ def write_selection(
     if chosen.select is None:
         raise InputError(f"{method} does not select launches beforehand; choose another method")
     is_list = target.endswith(".g")
+    if is_list and traces:
+        raise InputError(f"{target}: its traces are there already; leave out --traces")
     if known is None:
         if is_list:
             raise InputError(f"{target}: a list of traces has no profile; give one with --profile or --light-profile")
@@ -79,11 +83,32 @@ def write_selection(
         files = [write_csv(selection, folder), *write_simpoints(selection, folder)]
         if is_list:
             files.append(write_kernelslist(selection, Path(target), folder))
+        else:
+            files += _of_launches(target, selection, folder, traces, progress)
+        files.append(write_json(selection, chosen.name, target, folder))
     except SamplingError as error:
         raise InputError(f"{method}: {error}") from None
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
     return _written(method, selection, files)
+
+
+def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, progress: Progress) -> list[Path]:
+    """What takes the target's own launches."""
+    from abstim.target.resolve import open_target
+    from abstim.target.trace_directory import sass_opcode
+    from abstim.target.workloads.dependence import signatures
+    from functional.accelsim import write
+
+    case = open_target(target)
+    if len(case.launches) != len(selection.strata):
+        raise InputError(f"the profile has {len(selection.strata)} launches, {case.name} has {len(case.launches)}")
+    files = [write_kernel_ids(selection, [launch.program.name for launch in case.launches], folder)]
+    if traces:
+        chosen = frozenset(selection.units.tolist())
+        alone = signatures(case) is not None
+        files += write(case, folder / "traces", sass_opcode, chosen=chosen, alone=alone, progress=progress)
+    return files
 
 
 def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Progress) -> Known:

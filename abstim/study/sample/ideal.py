@@ -56,7 +56,7 @@ def from_units(name: str, units: Profile) -> Estimate:
     half = t_quantile(math.inf) * max(_error(selection, units.cycles), found.standard_error)
     return replace(
         found, low=max(found.total - half, 0.0), high=found.total + half, basis="model" if half else "exact",
-        functional_fraction=1.0, ideal=True,
+        functional_fraction=1.0, ideal=True, unit_cycles=(),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from abstim.engine.inputs import COUNTERS
@@ -22,6 +23,7 @@ from functional.disk.kept import Kept, key
 from sampling.photon import Analysis
 
 MODULES = ("abstim.engine.simulation", "precharacterize", "functional.parser")
+ANALYSED_BY = ("sampling.photon.bbv", "abstim.study.sample.warp_profiles")
 _COLUMNS = ("cycles", "instructions", "execute_seconds", "time_seconds")
 
 
@@ -67,37 +69,62 @@ def _measured(content: bytes) -> dict[int, Measured]:
 
 
 class AnalysisStore(MutableMapping[int, Analysis]):
-    """Photon's analyses of one case's launches, a file each: made on one GPU, they serve all others."""
+    """Photon's analyses of one case's launches, in one file: made on one GPU, they serve all others."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
+        self._made: dict[int, Analysis] = {}
+        self.loaded: dict[int, Analysis] = {}  # of those kept before, what was asked for
 
     @cached_property
-    def _kept(self) -> Kept:
+    def name(self) -> str:
         """Found when first asked for: the key takes a pass over all launches and all memory."""
-        return Kept(f"analyses/{execution_key(self._case, 'photon')}")
+        return key(ANALYSED_BY, execution_key(self._case, "photon"))
 
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and self._kept.path(str(number)).is_file()
+    @cached_property
+    def _kept(self) -> dict[int, Analysis]:
+        return Kept("analyses").load(self.name, _analyses) or {}
+
+    def save(self) -> None:
+        """Replace the file, if anything was added."""
+        if self._made:
+            columns = {n: {name: _packed(c) for name, c in a.columns().items()} for n, a in dict(self).items()}
+            Kept("analyses").save(self.name, msgspec.msgpack.encode(columns))
 
     def __getitem__(self, number: int) -> Analysis:
-        found = self._kept.load(str(number), lambda content: Analysis.load(io.BytesIO(content)))
-        if found is None:
-            raise KeyError(number)
-        return found
+        if number in self._kept and number not in self._made:
+            self.loaded[number] = self._kept[number]
+        return self._made[number] if number in self._made else self._kept[number]
 
     def __setitem__(self, number: int, analysis: Analysis) -> None:
-        buffer = io.BytesIO()
-        analysis.save(buffer)
-        self._kept.save(str(number), buffer.getvalue())
+        self._made[number] = analysis
 
     def __delitem__(self, number: int) -> None:
         if number not in self:
             raise KeyError(number)
-        self._kept.forget(str(number))
+        self._made.pop(number, None)
+        self._kept.pop(number, None)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._made or number in self._kept
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(map(int, self._kept.names())))
+        return iter(sorted(self._made.keys() | self._kept.keys()))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._made.keys() | self._kept.keys())
+
+
+def _packed(column: np.ndarray) -> tuple[str, list[int], bytes]:
+    return column.dtype.str, list(column.shape), column.tobytes()
+
+
+def _analyses(content: bytes) -> dict[int, Analysis]:
+    """The launches of a file, by number."""
+    kept = msgspec.msgpack.decode(content, type=dict[int, dict[str, tuple[str, list[int], bytes]]])
+    return {
+        number: Analysis.of_columns(
+            {name: np.frombuffer(data, dtype).reshape(shape) for name, (dtype, shape, data) in columns.items()}
+        )
+        for number, columns in kept.items()
+    }

@@ -13,7 +13,7 @@ from functional.trace import LOCAL_WINDOW_LINE, Trace
 from precharacterize.classify import Kind, kind_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
+    from jaxtyping import Bool, Int64
 
 _SECTORS = np.array([bin(bits).count("1") for bits in range(16)])
 _ON_LINES = {  # make records
@@ -47,16 +47,8 @@ def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " ins
 
 
 def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
-    """Global and local accesses. Records are in the order of the instructions that made them, one or more each."""
-    on_lines = np.isin(kinds, list(_ON_LINES))
-    per_block = [np.flatnonzero(on_lines[b.start : b.stop]) + b.start for b in program.blocks]
-    flat = np.concatenate([*per_block, np.zeros(0, np.int64)])
-    ends = np.cumsum([len(block) for block in per_block])
-    starts = ends - [len(block) for block in per_block]
-    accesses = kinds[flat[ranges(starts[trace.blocks], ends[trace.blocks])]]  # a kind an executed instruction
-    last = more_follow(trace.records) == 0
-    first = np.concatenate([np.ones(min(len(last), 1), bool), last[:-1]])
-    kind = np.repeat(accesses, np.diff(np.append(np.flatnonzero(first), len(last))))
+    """Global and local accesses."""
+    kind, first = kinds_of_records(program, trace, kinds)
     where = in_memory(trace.records)
     local = where & (line_of(trace.records) >= LOCAL_WINDOW_LINE)
     sectors = _SECTORS[sectors_of(trace.records)] * where
@@ -70,6 +62,24 @@ def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruc
         "local_loads": float((load & local & first).sum()),
         "global_atomics": float((atomic & where & first).sum()),
     }
+
+
+def kinds_of_records(
+    program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]
+) -> tuple[Int64[np.ndarray, " record"], Bool[np.ndarray, " record"]]:
+    """The `Kind` of the instruction that made each line record, and whether it is the first of its instruction.
+
+    Records are in the order of the instructions that made them, one or more each.
+    """
+    on_lines = np.isin(kinds, list(_ON_LINES))
+    per_block = [np.flatnonzero(on_lines[b.start : b.stop]) + b.start for b in program.blocks]
+    flat = np.concatenate([*per_block, np.zeros(0, np.int64)])
+    ends = np.cumsum([len(block) for block in per_block])
+    starts = ends - [len(block) for block in per_block]
+    accesses = kinds[flat[ranges(starts[trace.blocks], ends[trace.blocks])]]  # a kind an executed instruction
+    last = more_follow(trace.records) == 0
+    first = np.concatenate([np.ones(min(len(last), 1), bool), last[:-1]])
+    return np.repeat(accesses, np.diff(np.append(np.flatnonzero(first), len(last)))), first
 
 
 def basic_block_vector(program: Program, trace: Trace) -> Int64[np.ndarray, " basic_block"]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import sampling
 from abstim.study.sample import ideal
+from abstim.study.sample.automatic import Aim, automatic
 from abstim.study.sample.inside import INSIDE, Inside, simulate
 from abstim.study.sample.profiling import light_profile_of
 from abstim.study.sample.sampled_program import SampledProgram
@@ -38,8 +39,9 @@ class Known:
 class Method:
     """`run`: the estimate, each launch that the method chooses being simulated by `inside`. `select`: which it chooses.
 
-    `online`: needs no profile, so nothing is executed before it. `inside` may be replaced unless it is `own`.
-    `ideal`: needs all traces at once and a full simulation from empty caches.
+    `online`: needs no profile, so nothing is executed before it. `aimed`: the estimate for an aim, of a method that
+    takes one and looks at the launches itself; they must all be there, or be executable alone. `inside` may be replaced
+    unless it is `own`. `ideal`: needs all traces at once and a full simulation from empty caches.
     """
 
     name: str
@@ -50,10 +52,23 @@ class Method:
     inside: Inside = INSIDE["full"]
     own: bool = False
     ideal: bool = False
+    aimed: Callable[[SampledProgram, Aim], Estimate] | None = None
+    aim: Aim = field(default_factory=Aim)
+
+    @property
+    def profiled(self) -> bool:
+        """Whether it needs a profile made for it."""
+        return not self.online and self.aimed is None
+
+    def aiming(self, aim: Aim) -> Method:
+        """The same with another aim. Raises InputError for a method that takes none."""
+        if self.aimed is None:
+            raise InputError(f"{self.name} aims at no error; leave out --error and --confidence, or --method auto")
+        return replace(self, aim=aim)
 
     def estimate(self, program: SampledProgram, known: Known | None) -> Estimate:
         """The program's cycles."""
-        return self.run(program, known, self.inside)
+        return self.aimed(program, self.aim) if self.aimed else self.run(program, known, self.inside)
 
     def with_inside(self, name: str, inside: Inside) -> Method:
         """The same choice of launches, each simulated another way. Raises InputError if the method has its own."""
@@ -70,9 +85,11 @@ def _every_launch(program: SampledProgram, known: Known | None, inside: Inside) 
     estimates = simulate(program, range(len(program)), inside)
     weights = [sum(part.instructions for part in estimate.parts) for estimate in estimates]
     if all(estimate.basis == "exact" for estimate in estimates):
-        total, count = sum(estimate.total for estimate in estimates), len(program)
+        cycles = tuple(estimate.total for estimate in estimates)
+        total, count = sum(cycles), len(program)
         part = Part(name=f"{count} launches", how="detailed", instructions=sum(weights), cycles=total)
-        return exact("full", total, (part,), weighted_counters(estimates, [1.0] * len(estimates)))
+        whole = exact("full", total, (part,), weighted_counters(estimates, [1.0] * len(estimates)))
+        return replace(whole, unit_cycles=cycles)
     return combine("every launch", estimates, weights)
 
 
@@ -143,6 +160,8 @@ def _ideal(name: str, what: str) -> Method:
 
 
 _ALL = (
+    Method("auto", "as much of launches and inside of them as the error asked for takes", _every_launch, own=True,
+           aimed=automatic),
     Method("photon", "online: like launches, then warps or basic blocks that have settled", _photon, online=True,
            own=True),
     _over_launches("tbpoint", "like launches, then like regions of thread blocks",

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from abstim.study.sample.thread_blocks import ThreadBlocks
 from abstim.target.execution import default_budget
 from abstim.target.executors import chosen_executor
 from abstim.target.trace_cache import OutputCheck
-from abstim.target.workloads.dependence import signatures
+from abstim.target.workloads.dependence import ignores_block_order, signatures
 from abstim.target.workloads.lazy_launches import execute_launch
 from functional.case import Case
-from functional.launch import Launch
+from functional.launch import Launch, Pointer
 from functional.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64
 
 
 class OnDemand:
@@ -117,10 +123,18 @@ class OnDemand:
             self._opened[number].finish(keep=False)
         self._opened[number].trace = None
 
-    @property
-    def executed_fraction(self) -> float:
-        """Share of the thread blocks that was executed, by the warp instructions a block of their launch has."""
-        if len(self._opened) < len(self.case.launches):
-            return 1.0
-        whole = sum(blocks.mean_instructions * blocks.launch.thread_blocks for blocks in self._opened.values())
-        return min(self.executed_instructions / whole, 1.0) if whole else 1.0
+    def reordered(self) -> list[str]:
+        """Kernels whose thread blocks were executed in another order than in a run, and may have told."""
+        if self.signatures is not None:  # nothing that traces depend on is written at all
+            return []
+        found: dict[tuple[object, ...], Launch] = {}  # one of each kernel and its buffers
+        for blocks in self._opened.values():
+            if not blocks.in_order:
+                buffers = (a.buffer for a in blocks.launch.arguments if isinstance(a, Pointer))
+                found.setdefault((blocks.launch.program.name, *buffers), blocks.launch)
+        return sorted({launch.program.name for launch in found.values() if not ignores_block_order(launch)})
+
+    def executed(self, number: int, thread_blocks: Int64[np.ndarray, " tb"]) -> Bool[np.ndarray, " tb"]:
+        """Which of a launch's thread blocks were executed."""
+        opened = self._opened.get(number)
+        return np.zeros(len(thread_blocks), bool) if opened is None else opened.positions[thread_blocks] >= 0

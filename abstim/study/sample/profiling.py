@@ -31,11 +31,11 @@ PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be execu
 
 def profile_of(program: SampledProgram) -> Profile:
     """`cycles` are those of `expected_cycles`, which nobody has simulated."""
-    kind = _kinds_of_launches(program)
+    kind = kinds_of_launches(program)
     rows: list[Row] = []
     shapes = np.zeros((len(program), 2), np.int64)
     kernels: dict[str, int] = {}
-    irregular: dict[str, bool] = {}
+    irregular = irregular_kernels(program)
     runs = np.zeros(len(program), np.int64)
     for number in range(len(program)):
         launch = program.case.launches[number]
@@ -43,9 +43,7 @@ def profile_of(program: SampledProgram) -> Profile:
         runs[number] = kernels.setdefault(launch.program.name, len(kernels))
         if kind[number] == len(rows):
             program.progress("profile", number, len(program))
-            if program.launches.signatures is not None and launch.program.name not in irregular:
-                irregular[launch.program.name] = _irregular(launch.program)
-            rows.append(_row(program, number, launch, irregular.get(launch.program.name, True)))
+            rows.append(_row(program, number, launch, launch.program.name in irregular))
     columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
     blocks = _basic_blocks([row["basic_blocks"] for row in rows], kind, runs)  # type: ignore[misc]
     return Profile(
@@ -59,13 +57,17 @@ _COLUMNS = ("instructions", "thread_instructions", "memory_requests", "block_siz
 
 
 def light_profile_of(program: SampledProgram) -> LightProfile:
-    """What a profiler gives at almost no cost: names and shapes; nothing is executed for it."""
+    """What a profiler gives at almost no cost: names, shapes, and the whole numbers that a launch is given, which are
+    the sizes of its tensors; nothing is executed for it."""
     launches = program.case.launches
-    shapes = np.array([[*launch.grid, *launch.block] for launch in launches], float)
+    sizes = [[abs(float(a)) for a in launch.arguments if isinstance(a, int)] for launch in launches]
+    most = max(map(len, sizes))
+    rows = zip(launches, sizes, strict=True)
+    shapes = np.array([[*launch.grid, *launch.block, *own, *[0.0] * (most - len(own))] for launch, own in rows], float)
     return LightProfile([launch.program.name for launch in launches], shapes)
 
 
-def _kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
+def kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
     """Equal numbers for launches of which one row is enough."""
     if program.launches.signatures is None:
         return np.arange(len(program))
@@ -84,10 +86,13 @@ def _row(program: SampledProgram, number: int, launch: Launch, irregular: bool) 
     return found
 
 
-def _irregular(program: Program) -> bool:
-    """May thread blocks of one launch do different amounts of work, because data decide?"""
-    inputs = trace_inputs(program)
-    return inputs is None or bool(inputs.contents)
+def irregular_kernels(program: SampledProgram) -> frozenset[str]:
+    """Kernels of which thread blocks of one launch may do different amounts of work, because data decide."""
+    if program.launches.signatures is None:
+        return frozenset(launch.program.name for launch in program.case.launches)
+    kernels = {launch.program.name: launch.program for launch in program.case.launches}
+    inputs = {name: trace_inputs(kernel) for name, kernel in kernels.items()}
+    return frozenset(name for name, found in inputs.items() if found is None or found.contents)
 
 
 def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sampling import Estimate
+from sampling.estimate import Basis
 
 _POINTS = 200  # of a launch's history that are worth a line in a file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelShare:
+    """What all launches of one kernel contribute. `share`: of the program's cycles, of 1."""
+
+    kernel: str
+    launches: int
+    cycles: float
+    share: float
+
+
+def by_kernel(kernels: Sequence[str], cycles: Sequence[float]) -> tuple[KernelShare, ...]:
+    """Contributions of kernels, most cycles first, from those of launches; none where cycles are not by launch."""
+    if len(kernels) != len(cycles):
+        return ()
+    whole, found = sum(cycles), defaultdict(list)
+    for kernel, each in zip(kernels, cycles, strict=True):
+        found[kernel].append(each)
+    rows = [
+        KernelShare(kernel=kernel, launches=len(own), cycles=sum(own), share=sum(own) / whole if whole else 0.0)
+        for kernel, own in found.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.cycles))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +56,10 @@ class SampleResult:
     memory_model: str = ""
     stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
+    own_half_width: float = 0.0  # of the interval that the method itself states, of the estimate (`sampling.bounds`)
     true_cycles: float | None = None
+    kernels: tuple[KernelShare, ...] = ()  # most cycles first
+    notes: tuple[str, ...] = ()  # what may be wrong with it
 
     @property
     def total_seconds(self) -> float:
@@ -53,7 +82,10 @@ class SampleResult:
             "method": self.method,
             "model": self.model,
             "known_error": self.known_error,
-            "estimate": asdict(self.estimate),
+            "estimate": _plain(self.estimate),
+            "own_half_width": self.own_half_width,
+            "kernels": [asdict(kernel) for kernel in self.kernels],
+            "notes": list(self.notes),
             "seconds": self.seconds,
             "memory": self.memory,
             "stability": {launch: thinned(history) for launch, history in self.stability.items()},
@@ -62,12 +94,20 @@ class SampleResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A method against the full simulation. Speed-ups: of the whole way, of the timing stage alone, in instructions."""
+    """A method against the full simulation. Speed-ups: of the whole way, of the timing stage alone, in instructions.
 
+    `half_width` of the interval, `own_half_width` of the one that the method itself states; of the estimate. Without a
+    bound there is no half_width, and nothing is `covered`.
+    """
+
+    target: str
     method: str
     cycles: float
     error: float
     covered: bool
+    basis: Basis
+    half_width: float | None
+    own_half_width: float
     detailed_fraction: float
     functional_fraction: float
     seconds: float
@@ -96,10 +136,14 @@ class Comparison:
     def _row(self, result: SampleResult) -> Row:
         estimate = result.estimate
         return Row(
+            target=result.target,
             method=result.method,
             cycles=estimate.total,
             error=estimate.relative_error(self.true_cycles),
-            covered=estimate.covers(self.true_cycles),
+            covered=estimate.bounded and estimate.covers(self.true_cycles),
+            basis=estimate.basis,
+            half_width=estimate.relative_half_width if estimate.bounded else None,
+            own_half_width=result.own_half_width,
             detailed_fraction=estimate.detailed_fraction,
             functional_fraction=estimate.functional_fraction,
             seconds=result.total_seconds,
@@ -121,6 +165,12 @@ class Comparison:
             "full": self.full.to_json(),
             "results": [result.to_json() | {"true_cycles": self.true_cycles} for result in self.results],
         }
+
+
+def _plain(estimate: Estimate) -> dict[str, Any]:
+    """As JSON has it: without a bound, `low` and `high` are null."""
+    found = {name: value for name, value in asdict(estimate).items() if name != "unit_cycles"}
+    return found if estimate.bounded else found | {"low": None, "high": None}
 
 
 def thinned(history: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

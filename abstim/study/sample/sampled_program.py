@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial as bound
 from threading import Lock
 
@@ -14,7 +14,7 @@ from abstim.session.session import Session
 from abstim.session.warm_up import WarmUp
 from abstim.study.sample.measured import Measured
 from abstim.study.sample.on_demand import OnDemand
-from abstim.study.sample.simulator import EngineSimulator
+from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
 from abstim.study.sample.warp_profiles import EngineFunctional
 from abstim.study.sample.whole_launches import ByEngine, WholeLaunches
 from functional.case import Case
@@ -39,8 +39,10 @@ class SampledProgram:
         self.warm_up: WarmUp = warm_up or Flushed()
         self.whole = whole or ByEngine()
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
-        self.asked: set[int] = set()  # which of them this one asked for
-        self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs
+        self.asked: set[int] = set()  # which of them this one asked for ...
+        self.simulated: set[int] = set()  # ... and which it simulated itself
+        self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs ...
+        self.loaded_analyses: Mapping[int, Analysis] = {}  # ... and those of them that were used
         self.simulators: dict[int, EngineSimulator] = {}  # of launches that are stepped
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._lock = Lock()
@@ -58,11 +60,19 @@ class SampledProgram:
         """What it took to execute and to time, here or, of launches that another program measured, there."""
         return {"execute": self._seconds["execute"] + self.launches.seconds, "time": self._seconds["time"]}
 
-    def simulator(self, number: int, basic_blocks: bool = False) -> EngineSimulator:
+    def simulator(self, number: int, basic_blocks: bool = False, window_cycles: int = WINDOW_CYCLES) -> EngineSimulator:
         """A launch to be stepped."""
         blocks, before = self.launches.thread_blocks(number), bound(self.warm_up.before, self.session, number, self.gpu)
         found = EngineSimulator(
-            self.session, number, self.gpu, blocks, self.name(number), basic_blocks, self.spent, before
+            self.session,
+            number,
+            self.gpu,
+            blocks,
+            self.name(number),
+            basic_blocks,
+            self.spent,
+            before,
+            window_cycles,
         )
         self.simulators[number] = found
         return found
@@ -89,6 +99,7 @@ class SampledProgram:
                 self.spent("time", known.time_seconds)
         else:
             self.measured[number] = self._measure(number)
+            self.simulated.add(number)
         self.asked.add(number)
         return self.measured[number]
 
@@ -96,6 +107,22 @@ class SampledProgram:
         found = self.whole.measure(self, number)
         self.spent("time", found.time_seconds)
         return found
+
+    @property
+    def executed_instructions(self) -> float:
+        """Warp instructions that were executed for what was asked for: here, or in a run whose results were kept."""
+        found = self.launches.executed_instructions
+        for number, analysis in self.loaded_analyses.items():
+            elsewhere = ~self.launches.executed(number, analysis.thread_blocks)
+            found += float(analysis.thread_block_instructions[elsewhere].sum())
+        for number in self.asked - self.simulated:
+            found += self.measured[number].instructions
+        return found
+
+    @property
+    def kernels(self) -> list[str]:
+        """What each launch runs."""
+        return [launch.program.name for launch in self.case.launches]
 
     def prepare(self) -> None:
         """Compile or load the model, characterise, import SciPy, so that no method's time holds them."""

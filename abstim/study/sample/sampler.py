@@ -14,27 +14,30 @@ from abstim.progress import Progress, silent
 from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
 from abstim.session.warm_up import WarmUp, warm_up_named
+from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import INSIDE, inside_named
 from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
 from abstim.study.sample.profiling import profile_of
-from abstim.study.sample.sample_result import Comparison, SampleResult
+from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
 from abstim.target import trace_cache
 from abstim.target.execution import execute, kept_execution
 from abstim.target.resolve import open_target
+from abstim.target.workloads.dependence import signatures
 from abstim.target.workloads.lazy_launches import StreamedCase
 from functional.case import Case
 from functional.errors import InputError
 from functional.trace import Trace
 from functional.trace_store import StoredCase
 from sampling import Estimate, SamplingError
+from sampling.bounds import bounded
 
 if TYPE_CHECKING:
     from abstim.target.resolve import Target
 
-MANY_LAUNCHES = "stem"  # the method for programs of many launches, where none is named
+MODELLED = "stem"  # the method where another model than the detailed one times whole launches, and none is named
 
 
 def sample(
@@ -47,22 +50,25 @@ def sample(
     inside: str = "",
     warm_up: str = "",
     known: Known | None = None,
+    aim: Aim | None = None,
     partial: bool = False,
     instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> SampleResult:
-    """A target's cycles by one method of `METHODS` (default: photon; of targets with many launches, stem).
+    """A target's cycles by one method of `METHODS` (default: auto, which aims at an error).
 
     `model`: what times the launches that are chosen; all but the detailed one time them whole, so methods and `inside`
     that look into launches are refused, and STEM is the default. `inside`: how each launch that the method chooses is
     simulated, a name of `INSIDE`. Launches simulated in full are kept on disk: an interrupted sample goes on where it
-    was. `warm_up`: what each finds in the caches (`warm_up_named`; nothing by default). `known`: a profile made
-    elsewhere. `partial`: what is skipped is not executed either, though later launches might read it
-    (`SampledProgram`). Raises InputError for anything a user got wrong.
+    was, and so does one that aims at less error. `warm_up`: what each finds in the caches (`warm_up_named`; nothing by
+    default). `known`: a profile made elsewhere. `aim`: the error that auto is to reach. `partial`: what is skipped is
+    not executed either, though later launches might read it (`SampledProgram`). Raises InputError for anything a user
+    got wrong.
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
-    chosen = _chosen(method or _default_method(case, model), inside)
-    if chosen.online and known is not None:
+    chosen = _chosen(method or _default_method(case, model, known), inside)
+    chosen = chosen.aiming(aim) if aim else chosen
+    if not chosen.profiled and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
     before = _warm_up(warm_up, chosen, point)
     _check_ideal(chosen, case, before)
@@ -71,15 +77,19 @@ def sample(
     program = opened(case, point, chosen.online, partial, instruction_budget, progress, before, whole)
     program.prepare()
     store = MeasuredStore(case, point, before.name, model)
-    program.measured, program.analyses = store.load(), AnalysisStore(case)
+    analyses = AnalysisStore(case)
+    program.measured, program.analyses, program.loaded_analyses = store.load(), analyses, analyses.loaded
     try:
         return run_method(chosen, program, known)
     finally:  # after an interrupt too
         store.save(program.measured)
+        analyses.save()
 
 
-def _default_method(case: Case, model: str) -> str:
-    return MANY_LAUNCHES if isinstance(case, StreamedCase) or model != DETAILED else "photon"
+def _default_method(case: Case, model: str, known: Known | None) -> str:
+    """auto, unless the model times launches alone, a profile is there to choose by, or launches must come in turn."""
+    in_turn = isinstance(case, StreamedCase) and signatures(case) is None
+    return MODELLED if model != DETAILED or known is not None or in_turn else "auto"
 
 
 def _check_model(model: str, method: Method, gpu: Gpu, warm_up: WarmUp) -> None:
@@ -89,9 +99,9 @@ def _check_model(model: str, method: Method, gpu: Gpu, warm_up: WarmUp) -> None:
     model_named(model).refuse([gpu], "all")
     if warm_up.name != EMPTY:
         raise InputError(f"the {model} model starts each launch with empty caches; leave out --warm-up")
-    if method.ideal or method.inside is not INSIDE["full"] or (method.own and method.online):
+    if method.ideal or method.inside is not INSIDE["full"] or (method.own and not method.profiled):
         raise InputError(
-            f"{method.name} looks into launches, which the {model} model times whole; --method {MANY_LAUNCHES} or pks, "
+            f"{method.name} looks into launches, which the {model} model times whole; --method {MODELLED} or pks, "
             "or --model detailed"
         )
 
@@ -158,13 +168,13 @@ def run_method(
     """One method on a program. `already`: seconds that others have spent on what it would have needed itself."""
     started = perf_counter()
     try:
-        if known is None and not method.online:
+        if known is None and method.profiled:
             known = Known(profile_of(program))
         _check(known, program)
-        estimate = method.estimate(program, known)
+        stated = method.estimate(program, known)
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
-    spent = program.seconds
+    estimate, spent = bounded(stated, method.name), program.seconds
     spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
     return SampleResult(
         target=program.case.name,
@@ -173,11 +183,22 @@ def run_method(
         method=method.name,
         model=program.whole.model,
         known_error=known_error_of(program.whole.model, program.gpu),
-        estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate.functional_fraction)),
+        estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
+        own_half_width=stated.relative_half_width,
+        kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
+        notes=_notes(program),
         stability={program.name(n): tuple(s.history) for n, s in sorted(program.simulators.items()) if s.history},
     )
+
+
+def _notes(program: SampledProgram) -> tuple[str, ...]:
+    reordered = ", ".join(program.launches.reordered())
+    if not reordered:
+        return ()
+    return (f"thread blocks of {reordered} may read what others of the same launch write, and were executed in another "
+            "order than in a run: they may have done other work than there",)  # fmt: skip
 
 
 def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
@@ -186,11 +207,13 @@ def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
     return memory_use(estimate.counters, estimate.total, gpu.spec, gpu.params)
 
 
-def _executed(method: Method, program: SampledProgram, known: Known | None, chosen: float) -> float:
-    """Share of the work that the method had executed, whether anybody else executed more of it or not. `chosen`: what
-    the launches it chose needed."""
+def _executed(method: Method, program: SampledProgram, known: Known | None, estimate: Estimate) -> float:
+    """Share of the work that the method had executed, now or in a run whose results were kept, and whether anybody else
+    executed more of it or not."""
+    chosen = estimate.functional_fraction
     if method.online:
-        return chosen if program.launches.given else program.launches.executed_fraction
+        whole = sum(part.instructions for part in estimate.parts)
+        return chosen if program.launches.given or estimate.ideal else min(program.executed_instructions / whole, 1.0)
     if known is None or program.launches.signatures is None:
         return 1.0
     return min(chosen + program.launches.looked_instructions / float(known.profile.instructions.sum()), 1.0)
@@ -268,7 +291,7 @@ class Prepared:
 
     def known(self, method: Method) -> tuple[Known | None, dict[str, float]]:
         """A profile, and the seconds it took; nothing where the method makes its own."""
-        if method.online or self.whole.launches.signatures is not None:
+        if not method.profiled or self.whole.launches.signatures is not None:
             return None, {}
         if self._known is None:
             started = perf_counter()

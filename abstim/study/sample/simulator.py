@@ -15,15 +15,20 @@ from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.session.session import Session
 from abstim.study.sample.basic_block_events import BlockEvents, Watch
 from abstim.study.sample.counts import warps_of
+from abstim.study.sample.launch_features import kinds_of, kinds_of_records
 from abstim.study.sample.thread_blocks import ThreadBlocks
-from abstim.study.sample.warp_profiles import instruction_classes
+from abstim.study.sample.warp_profiles import initial_latencies, instruction_classes
+from functional.trace import Trace, concatenate
+from precharacterize.classify import Kind
 from sampling import LaunchShape, Observation
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
 WINDOW_CYCLES = 128
-WINDOWS = 1 << 20  # the last one is over all that is left
+WINDOWS = {1: 1 << 24, WINDOW_CYCLES: 1 << 20}  # by their cycles; the last one is over all that is left
+# Of thread blocks that are left out, as many line records go through L2 as it has lines, times this
+RECORDS_A_LINE, BLOCKS_AT_ONCE = 16, 64
 IDLE = 0.1  # share of the time below which DRAM decides nothing
 _NONE = np.empty(0, np.int64)
 
@@ -36,21 +41,25 @@ class Stepped:
     watch: Watch | None
     resident: Int64[np.ndarray, " tb"] = field(default_factory=lambda: _NONE)
     running: Int64[np.ndarray, " warp"] = field(default_factory=lambda: _NONE)  # warps
+    instructions: int = 0  # of warps: those of all dispatched thread blocks
     unissued: int = 0  # warp instructions of dispatched blocks that the log has not shown
     told: int = 0  # windows
     log: np.ndarray = field(default_factory=lambda: _NONE)
+    initial_latency_cycles: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
 class EngineSimulator:
     """One launch on one GPU. Thread blocks that are never stepped are never executed.
 
     `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
-    the seconds of a stage; `caches` says what the launch finds in them (None: nothing).
+    the seconds of a stage; `caches` says what the launch finds in them (None: nothing). `window_cycles`: of
+    WINDOWS.
     """
 
     def __init__(
         self, session: Session, number: int, gpu: Gpu, thread_blocks: ThreadBlocks, name: str, basic_blocks: bool,
         spent: Callable[[str, float], None], caches: Callable[[], Caches | None] = lambda: None,
+        window_cycles: int = WINDOW_CYCLES,
     ) -> None:  # fmt: skip
         self.session, self.number, self.gpu, self.thread_blocks = session, number, gpu, thread_blocks
         self.basic_blocks, self._spent, self._caches = basic_blocks, spent, caches
@@ -62,10 +71,11 @@ class EngineSimulator:
             wave_blocks=blocks_per_sm * gpu.spec.sm_count,
             cores=gpu.spec.sm_count,
             kernel=launch.program.name,
-            window_cycles=WINDOW_CYCLES,
+            window_cycles=window_cycles,
         )
+        self.windows = WINDOWS[window_cycles]
         self.latency = int(gpu.params.launch_latency_cycles)
-        self.idle_windows = round(self.latency / WINDOW_CYCLES)  # before anything is dispatched
+        self.idle_windows = round(self.latency / window_cycles)  # before anything is dispatched
         self.history: list[tuple[float, float]] = []  # clock, warp instructions a cycle since the step before
 
     def init(self) -> Stepped:
@@ -74,11 +84,20 @@ class EngineSimulator:
         self.thread_blocks.at(np.zeros(1, np.int64))  # the engine needs a trace to lay out its state
         launch = self.session.simulation(
             self.number, self.gpu, self.thread_blocks.trace, self._caches(), room=self.shape.thread_blocks,
-            windows=WINDOWS, window_cycles=WINDOW_CYCLES,
+            windows=self.windows, window_cycles=self.shape.window_cycles,
         )  # fmt: skip
         classes = instruction_classes(self.thread_blocks.launch.program)
         watch = Watch(launch.inputs.table.block_start, classes, self.shape.warps) if self.basic_blocks else None
-        return Stepped(launch, watch)
+        found = Stepped(launch, watch)
+        if watch is not None:
+            program, table = self.thread_blocks.launch.program, launch.inputs.table
+            found.initial_latency_cycles = initial_latencies(program, table, self.gpu.params)
+        return found
+
+    def forget(self, state: Stepped) -> Stepped:
+        """See the protocol: the log of issues is what costs."""
+        state.watch, state.log = None, _NONE
+        return state
 
     def step(self, state: Stepped, thread_blocks: Int64[np.ndarray, " tb"]) -> tuple[Stepped, Observation]:
         """See the protocol."""
@@ -87,6 +106,29 @@ class EngineSimulator:
             state.launch.extend(self.session.inputs(self.number, self.gpu, self.thread_blocks.trace))
         self._run(state, positions, drain=False)
         return state, self._observe(state, state.launch.clock_cycles)
+
+    def leave_out(self, state: Stepped, thread_blocks: Int64[np.ndarray, " tb"]) -> Stepped:
+        """See the protocol. Of what is left out the latest line records stand for all: L2 holds no more."""
+        started = perf_counter()
+        program = self.thread_blocks.launch.program
+        most, kinds = RECORDS_A_LINE * state.launch.l2_lines, kinds_of(program)
+        pieces: list[Trace] = []
+        for last in range(len(thread_blocks), 0, -BLOCKS_AT_ONCE):
+            if sum(len(piece.records) for piece in pieces) < most:
+                pieces.append(self._trace_of(thread_blocks[max(last - BLOCKS_AT_ONCE, 0) : last]))
+        for piece in reversed(pieces):
+            written = np.isin(kinds_of_records(program, piece, kinds)[0], (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
+            state.launch.leave_out(piece.records, written)
+        self._spent("time", perf_counter() - started)
+        return state
+
+    def _trace_of(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
+        """Of some thread blocks in order; those that have not been are executed."""
+        positions = np.sort(self.thread_blocks.at(np.asarray(thread_blocks, np.int64)))
+        trace = self.thread_blocks.trace
+        assert trace is not None
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+        return concatenate([trace.part(int(run[0]), int(run[-1]) + 1) for run in runs], trace.warps_per_block)
 
     def result(self, state: Stepped) -> tuple[Stepped, Observation]:
         """See the protocol; `clock_cycles` is the engine's own figure, the cycle after the last warp has left."""
@@ -97,7 +139,9 @@ class EngineSimulator:
         started = perf_counter()
         trace = state.launch.inputs.trace
         warps = warps_of(trace, positions)
-        state.unissued += int(trace.warp_instructions[warps].sum())
+        dispatched = int(trace.warp_instructions[warps].sum())
+        state.instructions += dispatched
+        state.unissued += dispatched
         state.resident = np.concatenate([state.resident, positions])
         state.running = np.concatenate([state.running, warps])
         rows = state.unissued if state.watch is not None else 0
@@ -124,6 +168,7 @@ class EngineSimulator:
             block_retire_cycles=blocks["retire_cycle"][retired] + float(self.latency),
             resident_dispatch_cycles=blocks["dispatch_cycle"][state.resident] + float(self.latency),
             resident_blocks=ids[state.resident],
+            dispatched_instructions=float(state.instructions),
             warps=ids[warps // per_block] * per_block + warps % per_block,
             warp_issue_cycles=times["issue_cycle"] + float(self.latency),
             warp_retire_cycles=times["retire_cycle"] + float(self.latency),
@@ -132,6 +177,7 @@ class EngineSimulator:
             basic_block_retire_cycles=events.retire_cycles + float(self.latency),
             window_instructions=self._windows(state, clock),
             class_latency_cycles=np.empty(0) if state.watch is None else state.watch.class_latency_cycles,
+            initial_latency_cycles=state.initial_latency_cycles,
             cache_fill=self._fill(launch, clock),
             counters={name: float(count) for name, count in launch.counters.items()},
         )
@@ -150,12 +196,13 @@ class EngineSimulator:
 
     def _windows(self, state: Stepped, clock: int) -> np.ndarray:
         """Those that are over since the last observation."""
-        whole = min(clock // WINDOW_CYCLES, WINDOWS - 1)
+        width = self.shape.window_cycles
+        whole = min(clock // width, self.windows - 1)
         counts = state.launch.windows[state.told : whole].astype(float)
         if len(counts):
             if not self.history:
                 self.history.append((float(self.latency), 0.0))
-            self.history.append((float(clock + self.latency), float(counts.mean()) / WINDOW_CYCLES))
+            self.history.append((float(clock + self.latency), float(counts.mean()) / width))
         idle = np.zeros(self.idle_windows if state.told == 0 and whole else 0)
         state.told = max(state.told, whole)
         return np.concatenate([idle, counts])

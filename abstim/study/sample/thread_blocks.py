@@ -22,8 +22,8 @@ class ThreadBlocks:
     """A growing trace of a launch; `positions` says where in it a thread block is, -1 if it has not been executed.
 
     Kernels may change what they read, so no block is executed twice: what one part of a method has executed serves the
-    others. Blocks are executed in another order than the GPU's, which no correct kernel can tell. `run` executes some;
-    `complete` is given: the launch was executed before.
+    others. Blocks may be executed in another order than the GPU's (`in_order` says so), which only a kernel whose
+    blocks race can tell. `run` executes some; `complete` is given: the launch was executed before.
     """
 
     def __init__(
@@ -32,21 +32,17 @@ class ThreadBlocks:
         self.launch, self._execute_some = launch, run
         self.positions = np.full(launch.thread_blocks, -1)
         self.trace: Trace | None = None
-        self.ever, self.instructions = 0, 0  # thread blocks executed, traces kept or not, and their warp instructions
+        self.ever = 0  # thread blocks executed, traces kept or not
         self.seconds = 0.0  # that executing took
+        self.in_order = True  # as a whole run executes them
         if complete is not None:
-            self._count(complete)
+            self.ever = len(complete.thread_blocks)
             self._append(complete)
 
     @property
     def executed(self) -> int:
         """How many thread blocks have been."""
         return 0 if self.trace is None else len(self.trace.thread_blocks)
-
-    @property
-    def mean_instructions(self) -> float:
-        """Warp instructions of an executed thread block, on average."""
-        return self.instructions / max(self.ever, 1)
 
     def at(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Int64[np.ndarray, " tb"]:
         """Where these thread blocks are in the trace; those not in it yet, and some that follow, are executed first."""
@@ -73,15 +69,12 @@ class ThreadBlocks:
         self._append(self._run(missing))
 
     def _run(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
+        self.in_order &= bool((thread_blocks == self.ever + np.arange(len(thread_blocks))).all())
         started = perf_counter()
         trace = self._execute_some(self.launch, thread_blocks.tolist())
         self.seconds += perf_counter() - started
-        self._count(trace)
-        return trace
-
-    def _count(self, trace: Trace) -> None:
         self.ever += len(trace.thread_blocks)
-        self.instructions += int(trace.warp_instructions.sum())
+        return trace
 
     def _append(self, trace: Trace) -> None:
         self.positions[trace.thread_blocks] = self.executed + np.arange(len(trace.thread_blocks))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,24 +16,50 @@ ENLARGED = {  # by how much; the suite's names
     16: ("bfs", "spmv_csr", "lavamd", "mandelbrot", *STREAMING, "aes256_encrypt", "matmul_naive"),
     256: STREAMING,
 }
-GROUPS = ("programs", *(f"{times}x" for times in ENLARGED))  # programs: many launches
+SIZED = ("gpt", "llama")  # `sized` sets prompt, steps and batch
+PROMPT, STEPS, BATCH = 16, 64, 1
+HARD = ("hard", "hard2")  # programs that mislead sampling
+GROUPS = (
+    "programs",
+    *(f"{times}x" for times in ENLARGED),
+    *HARD,
+)  # programs: many launches; hard: they mislead sampling
 
 
 def names(group: str | None = None) -> tuple[str, ...]:
     """Names of all workloads, or of one of GROUPS."""
-    if group in (None, *GROUPS[1:]):
-        return tuple(name for name in _makers() if group is None or name.endswith(f"_{group}"))
-    return tuple(name for name in _makers() if not name.endswith(GROUPS[1:]))
+    from abstim.target.workloads.hard_set import MAKERS, hard_names
+
+    if group is None:
+        return (*_makers(), *MAKERS)
+    if group in HARD:
+        return hard_names(group)
+    if group == "programs":
+        return tuple(name for name in _makers() if not name.endswith(GROUPS[1:]))
+    return tuple(name for name in _makers() if name.endswith(f"_{group}"))
 
 
 def is_name(target: str) -> bool:
     """Does `target` name a workload?"""
-    return target in _makers()
+    from abstim.target.workloads.hard_set import is_hard
+
+    return target in _makers() or is_hard(target)
 
 
 def case(name: str) -> Case:
     """A workload ready to run. Raises KeyError for an unknown name (`is_name`)."""
-    return _makers()[name]()
+    from abstim.target.workloads.hard_set import hard_case, is_hard
+
+    return hard_case(name) if is_hard(name) else _makers()[name]()
+
+
+def sized(name: str, sizes: Mapping[str, int]) -> Case:
+    """One of SIZED with some of `prompt`, `steps`, `batch`. Raises InputError for others, or sizes that cannot be."""
+    from functional.errors import InputError
+
+    if name not in SIZED:
+        raise InputError(f"{', '.join(f'--{size}' for size in sizes)}: of {' and '.join(SIZED)} alone, not of {name}")
+    return _transformer(name, **sizes)
 
 
 def _makers() -> dict[str, Callable[[], Case]]:
@@ -42,6 +68,7 @@ def _makers() -> dict[str, Callable[[], Case]]:
         **{f"vgg{depth}": partial(_vgg, depth) for depth in VGGS},
         **{f"resnet{depth}": partial(_resnet, depth) for depth in RESNETS},
         "kernel_stream": _stream,
+        **{name: partial(_transformer, name) for name in SIZED},
         **{f"{name}_{times}x": partial(_enlarged, name, times) for times, own in ENLARGED.items() for name in own},
     }
 
@@ -62,6 +89,12 @@ def _resnet(depth: int) -> Case:
     from abstim.target.workloads.resnet import resnet
 
     return resnet(depth)
+
+
+def _transformer(name: str, prompt: int = PROMPT, steps: int = STEPS, batch: int = BATCH) -> Case:
+    from abstim.target.workloads.transformer import SMALL, transformer
+
+    return transformer(name, SMALL[name], prompt, steps, batch).case()
 
 
 def _stream() -> Case:

@@ -111,6 +111,16 @@ class _Flow:
         return frozenset[tuple[str, int]]().union(*(self.registers.get(r, frozenset()) for r in registers))
 
 
+def ignores_block_order(launch: Launch) -> bool:
+    """Whether a launch's trace is provably the same in whatever order its thread blocks are executed: nothing that
+    decides control flow or an address lies in a buffer that the launch writes."""
+    inputs = trace_inputs(launch.program)
+    if inputs is None:
+        return False
+    buffers = [a.buffer if isinstance(a, Pointer) else "" for a in launch.arguments]
+    return not {buffers[k] for k in inputs.written} & {buffers[k] for k in inputs.contents}
+
+
 def signatures(case: Case) -> list[Hashable] | None:
     """A key a launch, equal where traces are provably equal up to where buffers lie; None if that is not so for all.
 

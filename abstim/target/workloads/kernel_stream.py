@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.target.workloads.kernels import Kernels
+from abstim.target.workloads.kernels import LAYERS, Kernels
 from abstim.target.workloads.lazy_launches import LazyLaunches, StreamedCase
 from functional.launch import Launch, Pointer, Scalar
 from functional.memory import Memory
@@ -25,7 +25,7 @@ BUFFERS = ("x", "y", "z", "out", "out2")  # the first three are never written
 
 def kernel_stream(launches: int = LAUNCHES, seed: int = 7) -> StreamedCase:
     """The stream: kinds repeat in bursts, sizes wander by a factor of eight around each kind's own."""
-    kernels = Kernels(BENCHMARKS, layers=True)
+    kernels = Kernels(BENCHMARKS, LAYERS)
     memory, rng = kernels.memory(), np.random.default_rng(seed)
     for name in BUFFERS:
         memory.allocate(name, 4 * MOST, rng.uniform(0.5, 1.5, MOST).astype(np.float32))

@@ -13,21 +13,27 @@ from functional.memory import Memory
 from functional.parser import parse
 from functional.program import Program
 
-LAYERS = Path(__file__).with_name("layers.ptx")
-# Registers a thread of the kernels of layers.ptx, from `ptxas -v` 13.0 for sm_75, as the suite's resources.json
-LAYER_REGISTERS = {
-    "conv2d": 40, "bias_relu": 10, "batchnorm": 16, "add_relu": 12, "maxpool2x2": 14, "average_pool": 15,
-    "fully_connected_single": 14,
+LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
+# Registers a thread of the kernels of each, from `ptxas -v` 13.0 for sm_75, as the suite's resources.json
+REGISTERS = {
+    LAYERS: {
+        "conv2d": 40, "bias_relu": 10, "batchnorm": 16, "add_relu": 12, "maxpool2x2": 14, "average_pool": 15,
+        "fully_connected_single": 14,
+    },
+    TRANSFORMER: {
+        "embed": 15, "layernorm": 23, "rmsnorm": 19, "gemm": 39, "gemv": 22, "gemv_batch": 60, "append_cache": 26,
+        "attention": 23, "swiglu": 18, "gelu": 16, "add": 10, "argmax": 11,
+    },
 }  # fmt: skip
 
 
 class Kernels:
-    """Every kernel of some suite benchmarks, and, with `layers`, of layers.ptx."""
+    """Every kernel of some suite benchmarks, and of one of the files of REGISTERS."""
 
-    def __init__(self, benchmarks: Sequence[str], layers: bool = False) -> None:
-        paths = [suite.ptx_path(name) for name in benchmarks] + [LAYERS] * layers
+    def __init__(self, benchmarks: Sequence[str], own: Path) -> None:
+        paths = [*map(suite.ptx_path, benchmarks), own]
         self.modules: list[Module] = [parse(path) for path in paths]
-        self.registers = dict(LAYER_REGISTERS) if layers else {}
+        self.registers = dict(REGISTERS[own])
         for name in benchmarks:
             self.registers |= suite.registers(name)
         self.programs: dict[str, Program] = {
@@ -41,7 +47,7 @@ class Kernels:
 
     def launch(
         self, kernel: str, grid: int | Sequence[int], block: int | Sequence[int], arguments: Sequence[Argument],
-        memory: Memory, label: str = "",
+        memory: Memory, label: str = "", dynamic_shared_bytes: int = 0,
     ) -> Launch:  # fmt: skip
         """A launch whose pointers lead into `memory`."""
-        return make_launch(self.programs[kernel], grid, block, arguments, memory, label=label)
+        return make_launch(self.programs[kernel], grid, block, arguments, memory, dynamic_shared_bytes, label)

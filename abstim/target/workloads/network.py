@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abstim.target.workloads.kernels import Kernels
+from abstim.target.workloads.drawn import drawn
+from abstim.target.workloads.kernels import LAYERS, Kernels
 from abstim.target.workloads.lazy_launches import StreamedCase
 from functional.launch import Argument, Launch, Pointer, Scalar
 
@@ -40,14 +41,13 @@ class Network:
     fully connected layers, `parameters` the learnt numbers, as published tables do."""
 
     def __init__(self, name: str, seed: int, size: int = 224, channels: int = 3) -> None:
-        self.name, self.rng = name, np.random.default_rng(seed)
-        self.kernels = Kernels(("conv2d_implicit_gemm", "batchnorm_relu", "maxpool"), layers=True)
+        self.name, self.seed = name, seed
+        self.kernels = Kernels(("conv2d_implicit_gemm", "batchnorm_relu", "maxpool"), LAYERS)
         self.memory = self.kernels.memory()
         self.launches: list[Launch] = []
         self.macs = self.parameters = 0
-        self._filled: list[tuple[str, float, float]] = []  # buffer, least, most value
-        self.image = self._tensor("image", channels, size, size)
-        self._filled.append(("image", 0.0, 1.0))
+        self._buffer("image", channels * size * size, 0.0, 1.0)
+        self.image = Tensor("image", channels, size, size)
 
     def conv(self, x: Tensor, out_channels: int, window: int, label: str, stride: int = 1) -> Tensor:
         """Convolution without bias, padded by half the window. The suite's own kernel where it fits."""
@@ -122,12 +122,7 @@ class Network:
         return y
 
     def case(self) -> StreamedCase:
-        """The network, its weights drawn."""
-        for name, least, most in self._filled:
-            values = self.memory.bytes_of(self.memory.buffers[name]).view(np.float32)
-            self.rng.random(dtype=np.float32, out=values)
-            values *= np.float32(most - least)
-            values += np.float32(least)
+        """The network."""
         dtypes = dict.fromkeys(self.memory.buffers, np.dtype(np.float32))
         module = self.kernels.modules[0]
         return StreamedCase(
@@ -149,8 +144,7 @@ class Network:
         return self._buffer(name, size, -bound, bound)
 
     def _buffer(self, name: str, size: int, least: float, most: float) -> Pointer:
-        self.memory.allocate(name, 4 * size)
-        self._filled.append((name, least, most))
+        self.memory.allocate(name, 4 * size, drawn(self.seed, name, least, most))
         return Pointer(name)
 
     def _tensor(self, name: str, channels: int, height: int, width: int) -> Tensor:

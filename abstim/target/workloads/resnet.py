@@ -22,7 +22,7 @@ def resnet(depth: int) -> StreamedCase:
 
 
 def resnet_network(depth: int, stages: int = 4, size: int = 224) -> Network:
-    """The layers, before weights are drawn; `stages` cuts it short."""
+    """The layers, `stages` cuts it short."""
     counts, bottleneck = DEPTHS[depth]
     net = Network(f"resnet{depth}", seed=depth, size=size)
     x = net.batchnorm(net.conv(net.image, 64, 7, "conv1", stride=2), "bn1")

@@ -15,7 +15,7 @@ def vgg(depth: int) -> StreamedCase:
 
 
 def vgg_network(depth: int, size: int = 224) -> Network:
-    """The layers, before weights are drawn."""
+    """The layers."""
     net = Network(f"vgg{depth}", seed=depth, size=size)
     x = net.image
     for group, (channels, convolutions) in enumerate(zip(CHANNELS, CONVOLUTIONS[depth], strict=True), 1):

@@ -1,0 +1,116 @@
+"""`--method auto` on the engine: the work of every launch, then as much simulation as the error asked for takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from abstim.study.sample.inside import full, simulate
+from abstim.study.sample.profiling import PROFILED_BLOCKS, irregular_kernels, kinds_of_launches
+from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.some_blocks import SomeBlocks, execute_some
+from abstim.study.sample.work import block_work, launch_work
+from functional.errors import InputError
+from sampling import Estimate, LaunchShape
+from sampling.auto import LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments
+from sampling.statistics import CONFIDENCE
+
+REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1
+LAUNCH_COST = 1000.0
+CHEAP = 200_000  # warp instructions of a launch of which all thread blocks are executed, to know its edges
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a sample is to reach: half of the interval, at this confidence, is at most `error` of the cycles.
+
+    Raises InputError for what none can.
+    """
+
+    error: float = 0.02
+    confidence: float = CONFIDENCE
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.error < 1.0:
+            raise InputError(f"an error of {self.error:.4g} cannot be aimed at; give more than 0 % and less than 100 %")
+        if not 0.5 <= self.confidence < 1.0:
+            raise InputError(f"a confidence of {self.confidence:.4g} is none to aim at; give 50 % or more, below 100 %")
+
+
+def automatic(program: SampledProgram, aim: Aim) -> Estimate:
+    """Launches are chosen; of long ones, segments. Raises InputError for a program whose launches must come in turn."""
+    if program.warm_up.in_order or not (program.launches.given or program.launches.signatures is not None):
+        raise InputError(
+            "auto goes back to earlier launches, which this program or warm-up does not allow; --method stem"
+        )
+    work = work_of(program)
+
+    def measure(rows: Sequence[int]) -> list[Estimate]:
+        order = np.argsort(rows)
+        found = simulate(program, [rows[place] for place in order], partial(_launch, aim=aim))
+        return [found[place] for place in np.argsort(order)]
+
+    return LaunchSampling(error=aim.error, confidence=aim.confidence).program(work, measure)
+
+
+def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
+    """A chosen launch: from segments where that pays, else in full."""
+    if number in program.measured or program.gpu.spec.timed_code != "ptx":
+        return full(program, number)
+    if cut_into_segments(_shape(program, number)) is None:
+        return full(program, number)
+    blocks = block_work([program.launches.trace(number)], program.gpu)[0]
+    order = np.argsort(program.launches.trace(number).thread_blocks)
+    sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
+    found = sampling.launch(program.simulator(number), blocks.columns[order], blocks.path_instructions[order])
+    return found or full(program, number)
+
+
+def _shape(program: SampledProgram, number: int) -> LaunchShape:
+    launch, cores = program.session.launch(number), program.gpu.spec.sm_count
+    return LaunchShape(
+        name=program.name(number),
+        thread_blocks=launch.thread_blocks,
+        warps_per_block=launch.warps_per_block,
+        wave_blocks=program.session.blocks_per_sm(number, program.gpu) * cores,
+        cores=cores,
+    )
+
+
+def work_of(program: SampledProgram) -> ProgramWork:
+    """A row a launch; of launches with equal traces one is executed, and of regular ones PROFILED_BLOCKS."""
+    kind = kinds_of_launches(program)
+    irregular = irregular_kernels(program)
+    rows: list[np.ndarray] = []
+    for number in range(len(program)):
+        if kind[number] == len(rows):
+            program.progress("profile", number, len(program))
+            rows.append(_row(program, number, irregular))
+            program.launches.drop(number)
+    columns = np.array(rows)[kind]
+    names = [launch.program.name for launch in program.case.launches]
+    instructions, requests = columns[:, 1], columns[:, 2]
+    return ProgramWork(
+        kernels=np.unique(names, return_inverse=True)[1].reshape(-1),
+        columns=columns,
+        cost=instructions + REQUEST_COST * requests + LAUNCH_COST,
+        instructions=instructions,
+    )
+
+
+def _row(program: SampledProgram, number: int, irregular: frozenset[str]) -> np.ndarray:
+    launch, wave_blocks = program.session.launch(number), _shape(program, number).wave_blocks
+    if program.launches.signatures is None:
+        executed = SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
+        return launch_work(executed, program.gpu, wave_blocks)
+
+    def look_at(most: int) -> SomeBlocks:
+        return execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, most)
+
+    executed = look_at(launch.thread_blocks if launch.program.name in irregular else PROFILED_BLOCKS)
+    if not executed.all_of_it and executed.total(lambda trace: float(trace.warp_instructions.sum())) < CHEAP:
+        executed = look_at(launch.thread_blocks)
+    return launch_work(executed, program.gpu, wave_blocks)

@@ -1,0 +1,84 @@
+"""What a launch asks of a GPU, counted before anything is timed: the numbers that its cycles are predicted from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abstim.gpu.config import Gpu
+from abstim.study.sample.count_work import COLUMNS, L2_MISSES, LINES, RECENT, WAYS, count_work
+from abstim.study.sample.some_blocks import SomeBlocks
+from functional.line_record import FIRST_GLOBAL_LINE
+from functional.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+
+# Of a launch, each 0 or more: cycles are looked for as a sum of shares of them
+WORK = ("one", "instructions", "requests", "sectors", "own_lines", "new_lines", "l2_misses", "path_instructions",
+        "path_requests")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class BlockWork:
+    """Of every thread block, in the trace's order. `counts`: columns of `count_work`; `path_`: of its longest warp."""
+
+    instructions: Float64[np.ndarray, " tb"]
+    counts: Float64[np.ndarray, "tb column"]
+    path_instructions: Float64[np.ndarray, " tb"]
+    path_requests: Float64[np.ndarray, " tb"]
+
+    @property
+    def columns(self) -> Float64[np.ndarray, "tb column"]:
+        """Instructions, then `counts`."""
+        return np.column_stack([self.instructions, self.counts])
+
+
+def block_work(traces: Sequence[Trace], gpu: Gpu) -> list[BlockWork]:
+    """Of pieces of one launch: a line that one piece touched is not new in the next, and may be in L2."""
+    spec = gpu.spec
+    lines = spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets * spec.l2_ways
+    sets = 1 if spec.perfect_memory else max(lines // WAYS, 1)
+    seen, recent = np.zeros(LINES // 32, np.uint32), np.zeros(RECENT, np.int64)
+    tags, used = np.zeros((sets, WAYS), np.int64), np.zeros((sets, WAYS), np.int64)
+    found = []
+    for trace in traces:
+        blocks, each = len(trace.thread_blocks), trace.warps_per_block
+        counts, longest = np.zeros((blocks, COLUMNS), np.int64), np.zeros(blocks, np.int64)
+        recent[:] = 0
+        count_work(
+            np.ascontiguousarray(trace.records), np.arange(blocks + 1) * each, trace.record_offsets, FIRST_GLOBAL_LINE,
+            seen, recent, tags, used, counts, longest,
+        )  # fmt: skip
+        if spec.perfect_memory:
+            counts[:, L2_MISSES] = 0
+        issued = trace.warp_instructions.reshape(blocks, each).astype(float)
+        found.append(BlockWork(issued.sum(1), counts.astype(float), issued.max(1, initial=0.0), longest.astype(float)))
+    return found
+
+
+def launch_work(executed: SomeBlocks, gpu: Gpu, wave_blocks: int) -> Float64[np.ndarray, " work"]:
+    """WORK of a launch on a GPU that holds `wave_blocks` thread blocks of it at once.
+
+    A path is that of the longest warp of a thread block, times the rounds of thread blocks that follow each other on
+    one slot; at least that of the longest warp of all.
+    """
+    return summed(block_work([trace for trace, _ in executed.pieces], gpu), executed, wave_blocks)
+
+
+def summed(pieces: Sequence[BlockWork], executed: SomeBlocks, wave_blocks: int) -> Float64[np.ndarray, " work"]:
+    """`launch_work` from what was counted."""
+    weights = [weight for _, weight in executed.pieces]
+    rounds = max(1.0, executed.thread_blocks / wave_blocks)
+    totals = sum(weight * work.columns.sum(0) for work, weight in zip(pieces, weights, strict=True))
+
+    def path(name: str) -> float:
+        columns = [getattr(work, name) for work in pieces]
+        mean = sum(w * float(c.sum()) for w, c in zip(weights, columns, strict=True)) / executed.thread_blocks
+        return max(max(float(c.max(initial=0.0)) for c in columns), mean * rounds)
+
+    assert isinstance(totals, np.ndarray)
+    return np.array([1.0, *totals.tolist(), path("path_instructions"), path("path_requests")])

@@ -1,0 +1,41 @@
+"""What to simulate next of things that are known by their work: what is large and unlike all that was simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sampling.auto.prediction import distances
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+
+FARTHEST = 10.0  # distances beyond are one
+
+
+def choose_unlike(
+    work: Float64[np.ndarray, "n work"], size: Float64[np.ndarray, " n"], sample: Sequence[int], count: int,
+    rng: np.random.Generator,
+) -> list[int]:  # fmt: skip
+    """At most `count` that are not in `sample`: large and unlike all that were chosen; every other one at random, in
+    proportion to the root of its size (STEM's allocation), because they may differ in what no column shows."""
+    left = np.ones(len(work), bool)
+    chosen: list[int] = []
+    left[list(sample)] = False
+    nearest = np.full(len(work), FARTHEST)
+    if len(sample):
+        nearest = np.minimum(distances(work, work[list(sample)]).min(1), FARTHEST)
+    for _ in range(min(count, int(left.sum()))):
+        places = np.flatnonzero(left)
+        unlike = size[places] * nearest[places]
+        if (len(sample) + len(chosen)) % 2 == 0 and unlike.max() > 0:
+            place = int(places[unlike.argmax()])
+        else:
+            root = np.sqrt(size[places]) + 1e-300
+            place = int(rng.choice(places, p=root / root.sum()))
+        chosen.append(place)
+        left[place] = False
+        nearest = np.minimum(nearest, distances(work, work[[place]])[:, 0])
+    return chosen

@@ -1,0 +1,102 @@
+"""Intervals of methods whose own say too much or too little, from how far off the methods were on programs that are
+hard to sample: split conformal prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005).
+
+`bounds.csv` is made anew by `abstim bench --stage sample --group hard --method all --json > rows.json`, for each
+GPU and seed to learn from, and `python -m sampling.bounds rows.json ...`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from sampling.estimate import Basis, Estimate
+from sampling.statistics import CONFIDENCE
+
+FILE = Path(__file__).with_name("bounds.csv")
+WIDEST = 1.0  # an interval of more than the estimate itself on either side says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Half an interval: `value` of the estimate ("constant") or of the method's own half ("times"). An infinite value:
+    no bound. Learnt from so many `rows`."""
+
+    method: str
+    basis: Basis
+    how: Literal["constant", "times"]
+    value: float
+    rows: int
+
+    def relative_half_width(self, own: float) -> float:
+        """Of an estimate whose method states its `own`; infinite where nothing is to be said."""
+        half = self.value if self.how == "constant" else self.value * own
+        return half if half <= WIDEST else math.inf
+
+
+def bounded(estimate: Estimate, method: str) -> Estimate:
+    """The estimate with the interval learnt for its method and basis, as its own where none was. Without a bound
+    it goes from 0 to infinity."""
+    bound = _learnt().get((method, estimate.basis))
+    if bound is None or estimate.basis == "exact":
+        return estimate
+    half = bound.relative_half_width(estimate.relative_half_width)
+    if not math.isfinite(half):
+        return replace(estimate, low=0.0, high=math.inf)
+    return replace(estimate, low=max(estimate.total * (1.0 - half), 0.0), high=estimate.total * (1.0 + half))
+
+
+@cache
+def _learnt() -> dict[tuple[str, str], Bound]:
+    with FILE.open(newline="") as file:
+        rows = [(r["method"], r["basis"], r["how"], float(r["value"]), int(r["rows"])) for r in csv.DictReader(file)]
+    return {(row[0], row[1]): Bound(*row) for row in rows}  # type: ignore[arg-type]
+
+
+def learn(method: str, basis: Basis, errors: Sequence[float], own: Sequence[float]) -> Bound:
+    """From how far off the truth was of estimates, as a share of these, and half of their methods' intervals.
+
+    Of n rows the one that is the ceil((n + 1) x 0.95)-th in order is within the bound with the confidence asked for,
+    whatever their distribution. Of the two ways to state it the one with the narrower intervals is taken.
+    """
+    constant = _quantile(errors)
+    ratios = [error / half if half else (math.inf if error else 0.0) for error, half in zip(errors, own, strict=True)]
+    times = _quantile(ratios)
+    if times * sum(own) / max(len(own), 1) < constant:
+        return Bound(method, basis, "times", times, len(errors))
+    return Bound(method, basis, "constant", constant, len(errors))
+
+
+def _quantile(values: Sequence[float]) -> float:
+    place = math.ceil((len(values) + 1) * CONFIDENCE)
+    return sorted(values)[place - 1] if place <= len(values) else math.inf
+
+
+def learn_all(rows: Iterable[dict[str, Any]]) -> list[Bound]:
+    """A bound a method and basis, from rows of `abstim bench --stage sample --json` that left something out."""
+    groups: defaultdict[tuple[str, Basis], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row["basis"] != "exact" and row["method"] != "auto":  # auto stands by its own interval
+            off = abs(row["true_cycles"] / row["cycles"] - 1.0)
+            groups[row["method"], row["basis"]].append((off, row["own_half_width"]))
+    return [learn(*key, *map(list, zip(*pairs, strict=True))) for key, pairs in sorted(groups.items())]  # type: ignore[arg-type]
+
+
+def _main(paths: Sequence[str]) -> None:
+    rows = [row for path in paths for row in json.loads(Path(path).read_text())["rows"]]
+    with FILE.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ("method", "basis", "how", "value", "rows"), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(bound) | {"value": f"{bound.value:.4g}"} for bound in learn_all(rows))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,127 @@
+"""Sampling that chooses for the user, on programs and launches whose true cycles are known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import SyntheticLaunch
+
+from sampling.auto import LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments
+from sampling.auto.prediction import distances, predict
+from sampling.auto.segments import work_in_flight
+from sampling.auto.unlike import choose_unlike
+from sampling.estimate import exact
+
+
+def program(seed: int, launches: int = 120, kernels: int = 4, hidden: float = 0.03):
+    """Work of launches, and cycles that are a sum of shares of it, bent, with noise that no column shows."""
+    rng = np.random.default_rng([18, seed])
+    kernel = rng.integers(kernels, size=launches)
+    size = np.exp(rng.normal(0, 1.0, launches))
+    columns = np.column_stack(
+        [np.ones(launches), 1e4 * size, 2e3 * size * rng.uniform(0.5, 2.0, launches), 50 * np.sqrt(size)]
+    )
+    shares = rng.uniform([500, 0.01, 0.05, 1], [3000, 0.1, 2.0, 20], (kernels, 4))
+    cycles = (columns * shares[kernel]).sum(1) ** 1.03 * rng.lognormal(0, hidden, launches)
+    cost = columns[:, 1]
+    return ProgramWork(kernels=kernel, columns=columns, cost=cost, instructions=columns[:, 1]), cycles
+
+
+def sampled(work, cycles, **options):
+    asked = []
+
+    def measure(rows):
+        asked.extend(rows)
+        return [exact("full", float(cycles[row])) for row in rows]
+
+    return LaunchSampling(**options).program(work, measure), asked
+
+
+def test_truth_is_inside_as_often_as_promised():
+    found = [(sampled(work, cycles, seed=k)[0], cycles.sum()) for k in range(60) for work, cycles in [program(k)]]
+    left = [(estimate, true) for estimate, true in found if estimate.basis != "exact"]
+    assert len(left) > 50
+    assert np.mean([estimate.covers(true) for estimate, true in left]) >= 0.93
+    assert np.mean([estimate.relative_error(true) for estimate, true in left]) < 0.01
+    assert max(estimate.relative_half_width for estimate, _ in left) <= 0.02
+    assert np.mean([estimate.detailed_fraction for estimate, _ in left]) < 0.5
+
+
+def test_less_error_goes_on_from_what_was_simulated():
+    work, cycles = program(3)
+    coarse, fine = (sampled(work, cycles, error=error)[1] for error in (0.05, 0.01))
+    assert fine[: len(coarse)] == coarse
+    assert len(fine) > len(coarse)
+
+
+def test_what_cannot_be_predicted_is_simulated_in_full():
+    work, cycles = program(1, launches=24, hidden=1.5)
+    estimate, asked = sampled(work, cycles)
+    assert sorted(asked) == list(range(24))
+    assert (estimate.basis, estimate.total) == ("exact", pytest.approx(cycles.sum()))
+    assert estimate.detailed_fraction == 1.0
+
+
+def test_unlike_launches_are_not_predicted_from_calm_ones():
+    """Thirty equal launches, then ten that move eight times the sectors: a random few would be calm ones."""
+    columns = np.ones((40, 3)) * (1.0, 1e4, 1e3)
+    columns[30:, 2] *= 8
+    work = ProgramWork(kernels=np.zeros(40, int), columns=columns, cost=columns[:, 1], instructions=columns[:, 1])
+    cycles = columns[:, 2] * 3.0
+    for seed in range(10):
+        estimate, asked = sampled(work, cycles, seed=seed)
+        assert max(asked) >= 30
+        assert estimate.covers(cycles.sum())
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.integers(1, 30))
+def test_simulated_launches_keep_their_cycles(seed, count):
+    work, cycles = program(seed, launches=30, kernels=1)
+    sample = np.random.default_rng(seed).permutation(30)[:count]
+    found = predict(work.columns, sample, cycles[sample])
+    assert np.array_equal(found.cycles[sample], cycles[sample])
+    assert np.all(found.errors[sample] == 0)
+    assert np.all(np.delete(found.errors, sample) > 0)
+    assert np.all(found.cycles > 0)
+
+
+def test_a_choice_has_no_launch_twice_and_none_of_the_sample():
+    work, _ = program(0, launches=20, kernels=1)
+    chosen = choose_unlike(work.columns, work.cost, [3, 4], 30, np.random.default_rng(0))
+    assert sorted(chosen) == [k for k in range(20) if k not in (3, 4)]
+
+
+def test_distance_is_of_the_column_that_differs_most():
+    assert distances(np.array([[99.0, 9.0]]), np.array([[99.0, 99.0]]))[0, 0] == pytest.approx(np.log(10))
+
+
+def test_work_in_flight_is_all_work_and_none_twice():
+    work = np.random.default_rng(0).uniform(size=(500, 2))
+    cut = np.arange(0, 501, 50)
+    late = work_in_flight(np.vstack([work, np.zeros((200, 2))]), np.append(cut, 700), 100)
+    assert late[:, :2].sum(0) == pytest.approx(work.sum(0))
+    assert late[0, 0] < work[:50, 0].sum()  # the first blocks have only begun
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_launch_from_segments(seed):
+    blocks = 12_000
+    phase = 1.0 + 0.5 * np.sin(np.linspace(0, 6, blocks)) if seed % 2 else None
+    launch = SyntheticLaunch(seed, thread_blocks=blocks, phase=phase, cold=0.05)
+    work = np.column_stack([launch.instructions, launch.requests])
+    found = SegmentSampling(seed=seed).launch(launch, work, launch.warp_instructions.max(1))
+    assert found is not None
+    assert found.detailed_fraction < 0.6
+    assert found.relative_error(launch.total()) < 0.02
+    assert found.covers(launch.total())
+
+
+def test_launches_that_segments_do_not_pay_for():
+    launch = SyntheticLaunch(0, thread_blocks=600)
+    assert cut_into_segments(launch.shape) is None
+    long = SyntheticLaunch(0, thread_blocks=12_000)
+    giants = long.warp_instructions.max(1).astype(float)
+    giants[-3] = 1e6  # one warp that ends alone
+    work = np.column_stack([long.instructions, long.requests])
+    assert SegmentSampling().launch(long, work, giants) is None
