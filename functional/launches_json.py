@@ -179,7 +179,7 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
         return Struct(tuple(members))
     if len(entry) != 1:
         raise InputError(
-            f"{where}: expected one of buf, struct, {', '.join(SCALARS)}, texture, found {json.dumps(entry)}"
+            f"{where}: expected one of buf, {', '.join(SCALARS)}, texture, struct, found {json.dumps(entry)}"
         )
     _only_keys(where, entry, {"buf", *SCALARS})
     ((type_, value),) = entry.items()

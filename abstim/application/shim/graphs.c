@@ -258,7 +258,7 @@ typedef struct { char properties[88]; const void *access; size_t access_count, b
 PUBLIC Error cudaGraphAddMemAllocNode(Node **node, Graph *graph, Node *const *before, size_t count, AllocateNode *p) {
     Operation operation = {.what = NOTHING};
     Error error = allocate(&p->pointer, p->bytes, DEVICE_MEMORY);
-    if (!error) *node = add(graph, &operation, before, count);
+    if (!error) keep_for_graph(p->pointer), *node = add(graph, &operation, before, count);
     return error;
 }
 PUBLIC Error cudaGraphAddMemFreeNode(Node **node, Graph *graph, Node *const *before, size_t count, void *pointer) {

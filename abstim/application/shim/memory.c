@@ -3,7 +3,7 @@
 
 #include <malloc.h>
 
-typedef struct { uint8_t *start; size_t bytes; int kind; } Allocation;
+typedef struct { uint8_t *start; size_t bytes; int kind, of_graph; } Allocation;
 static Allocation *allocations;
 static unsigned allocation_count, allocation_room;
 
@@ -19,7 +19,7 @@ Error allocate(void **pointer, size_t bytes, int kind) {
             allocation_room = allocation_room ? 2 * allocation_room : 64;
             allocations = realloc(allocations, allocation_room * sizeof *allocations);
         }
-        allocations[allocation_count++] = (Allocation){*pointer, bytes, kind};
+        allocations[allocation_count++] = (Allocation){*pointer, bytes, kind, 0};
     }
     unlock();
     return failed(error);
@@ -48,10 +48,19 @@ Error release(void *pointer) {
     if (!pointer) return failed(SUCCESS);
     lock();
     Allocation *found = holding(pointer);
-    Error error = found && found->start == pointer ? ASK(RELEASE, request, reply) : INVALID_VALUE;
-    if (!error) *found = allocations[--allocation_count];
+    int kept = found && found->of_graph;
+    Error error = kept ? SUCCESS : found && found->start == pointer ? ASK(RELEASE, request, reply) : INVALID_VALUE;
+    if (!error && !kept) *found = allocations[--allocation_count];
     unlock();
     return failed(error);
+}
+
+// Memory that a graph allocates is kept: each of its launches has it again, at the same address
+void keep_for_graph(const void *pointer) {
+    lock();
+    Allocation *found = holding(pointer);
+    if (found) found->of_graph = 1;
+    unlock();
 }
 
 PUBLIC Error cudaMalloc(void **pointer, size_t bytes) { return allocate(pointer, bytes, DEVICE_MEMORY); }
@@ -67,12 +76,13 @@ PUBLIC Error cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
 }
 PUBLIC Error cudaFreeHost(void *pointer) { return release(pointer); }
 PUBLIC Error cudaMallocAsync(void **pointer, size_t bytes, Stream *stream) {
-    (void)stream;
-    return allocate(pointer, bytes, DEVICE_MEMORY);
+    Error error = allocate(pointer, bytes, DEVICE_MEMORY);
+    if (!error && (uintptr_t)stream > 2 && stream->capture) keep_for_graph(*pointer);
+    return error;
 }
 PUBLIC Error cudaMallocFromPoolAsync(void **pointer, size_t bytes, void *pool, Stream *stream) {
-    (void)pool, (void)stream;
-    return allocate(pointer, bytes, DEVICE_MEMORY);
+    (void)pool;
+    return cudaMallocAsync(pointer, bytes, stream);
 }
 PUBLIC Error cudaFreeAsync(void *pointer, Stream *stream) {
     Operation operation = {.what = RELEASE, .memory = {(uint64_t)pointer}};

@@ -126,6 +126,7 @@ size_t bytes_of_device(void);
 // memory.c
 Error allocate(void **pointer, size_t bytes, int kind);
 Error release(void *pointer);
+void keep_for_graph(const void *pointer);
 int kind_of(const void *address, uint8_t **start, size_t *bytes);
 enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, MANAGED_MEMORY = 3 };  // as cudaMemoryType
 

@@ -33,6 +33,16 @@ int main(void) {
         OK(cudaGraphLaunch(executable, stream));
         HOLDS(host[7] == 57);
     }
+
+    // what a graph leaves allocated the program frees, before it launches the graph again
+    OK(cudaStreamBeginCapture(stream, 0)), OK(cudaMallocAsync((void **)&b, 4 * N, stream));
+    OK(cudaMemsetAsync(b, 0, 4 * N, stream)), OK(launch_add(a, b, N, stream));
+    OK(cudaStreamEndCapture(stream, &graph)), OK(cudaGraphInstantiate(&executable, graph, 0));
+    for (int turn = 0; turn < 2; turn++) {
+        OK(cudaGraphLaunch(executable, stream)), OK(cudaMemcpy(host, b, 4 * N, 2));
+        HOLDS(host[7] == 57);
+        OK(cudaFreeAsync(b, stream));
+    }
     printf("PASSED\n");
     return 0;
 }
