@@ -76,9 +76,9 @@ def _copies(program: Program) -> dict[int, int]:
         source = i.sources[0] if len(i.sources) == 1 else None
         if not is_dropped(i, Kind.ALU) or not isinstance(source, Register):
             continue
-        (target,) = i.writes()
-        if written.get(source.name) == written[target.name] == 1:
-            found[ids[target.name]] = found.get(ids[source.name], ids[source.name])
+        for target in i.writes():  # several, of a register taken apart
+            if written.get(source.name) == written[target.name] == 1:
+                found[ids[target.name]] = found.get(ids[source.name], ids[source.name])
     return found
 
 

@@ -22,6 +22,7 @@ from functional.trace import PARAM_WINDOW_LINE
 from precharacterize import build_timed
 from precharacterize.build import kinds_of
 from precharacterize.build_timed import assembly_of, build_timed_code, decode, encode, timed_code_of
+from precharacterize.classify import Kind
 from precharacterize.hoisting import hoisted, is_dropped
 from precharacterize.machine_code import assemble
 from precharacterize.machine_code.assemble import Assembly, assembled_for
@@ -197,6 +198,15 @@ def test_the_result_names_what_was_timed(monkeypatch) -> None:
     assert "hoisted" in with_none.timed_code and "abstim[sass]" in with_none.timed_code
     assert with_none.machine_code_share == 0 and with_none.matched_access_share == 1
     assert abstim.run("nn_euclid", gpu="gtx480").launches[0].timed_code == "PTX"
+
+
+def test_halves_of_a_register_wait_for_it() -> None:
+    code = program("ld.global.u64 %rd3, [%rd1];\nmov.b64 {%r1, %r2}, %rd3;\nst.global.u32 [%rd2], %r2;")
+    table = build_timed_code(code, GPU.pipeline, Assembly({}, "no assembler")).table
+    names = [r.name for r in code.registers]
+    (load,) = (row.tolist() for row in table.writes if names.index("%rd3") in row)
+    stores = [row.tolist() for row, kind in zip(table.waits, table.kind, strict=True) if kind == Kind.GLOBAL_STORE]
+    assert load and names.index("%rd3") in stores[0] and names.index("%r2") not in stores[0]
 
 
 def test_several_instructions_in_a_line_are_not_told_apart() -> None:
