@@ -1,5 +1,7 @@
 """The occupancy-vector engine against its oracle, and what it says of kernels."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from abstim.gpu.config import gpu_names, load_gpu
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import NEVER_LATE
 from abstim.occupancy_vector.compiled_lanes import run_compiled
-from abstim.occupancy_vector.design_points import machine_of_lanes
+from abstim.occupancy_vector.design_points import Asked, collectors_of, machine_of_lanes, queue_of
 from abstim.occupancy_vector.item_records import ITEM
 from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of, words_of
 from abstim.occupancy_vector.lane_records import ACCESS_WORD, Lanes, Layout, Streams
@@ -23,6 +25,7 @@ from functional.errors import InputError
 from tests.oracle import occupancy_vector as oracle
 
 RANDOM = 12  # programs a GPU
+MOST_SMS, KINDS = 3, 4  # of a random launch; groups of an SM's accesses, and as many of its instruction lines
 POLICIES = ("gto", "lrr", "oldest", "two_level")
 
 
@@ -57,7 +60,7 @@ def random_accesses(rng, count):
 
 def random_launch(rng, warps):
     """Streams of a few thread blocks, whose warps meet at the same barriers; warps may share a path."""
-    blocks, paths, lengths, starts, memory, lates, levels, places = int(rng.integers(1, 6)), [], [0], [], [], [], [], []
+    blocks, paths, lengths, starts, memory, lates, places = int(rng.integers(1, 6)), [], [0], [], [], [], []
     for _ in range(blocks):
         barriers = rng.choice(12, rng.integers(0, 3), replace=False)
         paths.append([random_path(rng, barriers, int(rng.integers(13, 20))) for _ in range(2)])
@@ -69,28 +72,50 @@ def random_launch(rng, warps):
             memory.append(random_accesses(rng, len(paths[-1][k])))
             places.append(sum(map(len, lates)))
             lates.append([*np.sort(rng.choice(20, rng.integers(0, 3), replace=False)), NEVER_LATE])
-            answers = rng.integers(1, 3, len(lates[-1]) - 1) + 4 * rng.integers(0, 64, len(lates[-1]) - 1)
-            levels.append([*answers, 0])
     items = np.concatenate([own for pair in paths for own in pair])
     offsets = np.append(0, np.cumsum([len(own) for own in memory]))[:-1]
-    whole = [np.concatenate(x).astype(np.int32) for x in (lates, levels)]
+    accesses, lines = np.concatenate(memory), np.concatenate(lates).astype(np.int32)
     return Streams(
-        items, lane_items_of(items), terms_of(items), np.array(starts, np.int64), np.concatenate(memory),
-        offsets.astype(np.int64), np.array(places, np.int32), *whole, rng.permutation(blocks).astype(np.int32),
+        items, lane_items_of(items), terms_of(items), np.array(starts, np.int64), accesses,
+        np.zeros(len(accesses), np.int32), offsets.astype(np.int64), np.array(places, np.int32), lines,
+        np.zeros(len(lines), np.int32), np.zeros(1 + MOST_SMS * 2 * KINDS, np.int32),
+        rng.permutation(blocks).astype(np.int32),
     )  # fmt: skip
+
+
+def with_groups(rng, streams, cuts, warps):
+    """Each SM's accesses and late lines in groups of their own, some accesses in none."""
+    stops, line_stops = (
+        np.append(streams.access_starts[1:], len(streams.accesses)),
+        np.append(streams.late_starts[1:], len(streams.late_begins)),
+    )
+    for n, (first, stop) in enumerate(pairwise(cuts)):
+        base = 1 + 2 * KINDS * n
+        streams.leaders[base : base + KINDS] = random_accesses(rng, KINDS)
+        streams.leaders[base + KINDS : base + 2 * KINDS] = rng.integers(1, 3, KINDS) + 4 * rng.integers(0, 64, KINDS)
+        for block in streams.dealt[first:stop]:
+            for w in range(block * warps, (block + 1) * warps):
+                own, lines = slice(streams.access_starts[w], stops[w]), slice(streams.late_starts[w], line_stops[w])
+                count = stops[w] - streams.access_starts[w]
+                streams.groups[own] = rng.integers(base, base + KINDS, count) * (rng.random(count) < 0.3)
+                streams.late_groups[lines] = rng.integers(
+                    base + KINDS, base + 2 * KINDS, line_stops[w] - streams.late_starts[w]
+                )
 
 
 def random_lanes(rng, gpu, warps=3, blocks=2):
     """A random launch on a GPU: up to three SMs."""
     spec = gpu.spec
+    holding = collectors_of(gpu, "mem") if spec.shared_collectors else 0
     layout = Layout(
         spec.schedulers_per_sm, blocks, warps, spec.sub_cores, spec.scheduler in ("gto", "oldest"),
-        spec.perfect_memory, (True,) * 3, (True,) * 2,
+        spec.perfect_memory, queue_of(gpu, "mem"), holding, (True,) * 3, (True,) * 2,
     )  # fmt: skip
     streams = random_launch(rng, warps)
     count = len(streams.dealt)
     cuts = np.unique(np.append(rng.integers(0, count + 1, 2), [0, count]))
-    machine = machine_of_lanes(gpu, None, len(cuts) - 1)
+    with_groups(rng, streams, cuts, warps)
+    machine = machine_of_lanes(gpu, None, Asked(*rng.integers(0, 9, (2, len(cuts) - 1))))
     return Lanes(
         layout, machine, int(rng.integers(1, blocks + 1)), streams, cuts[:-1].astype(np.int32),
         cuts[1:].astype(np.int32), [rng.bytes(8) for _ in cuts[1:]],
@@ -128,7 +153,7 @@ def test_threads_change_nothing():
 
 
 def test_lanes_of_one_signature_and_machine_are_run_once(monkeypatch):
-    part = random_lanes(np.random.default_rng(22), load_gpu("gtx480_perfect"))
+    part = random_lanes(np.random.default_rng(22), load_gpu("gtx480"))
     counts = []
 
     def counted(parts, threads):

@@ -136,18 +136,18 @@ class Point(NamedTuple):
     lanes: Lanes
 
 
-def number_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "number name"]:
+def number_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "lane number name"]:
     """How each of NUMBERS changes with each parameter, ticks a cycle: they are linear in them."""
-    slopes = np.zeros((len(NUMBERS), len(names)))
-    gpu, count = point.gpu, len(point.walked.dealt)
+    slopes = np.zeros((len(point.walked.dealt), len(NUMBERS), len(names)))
+    gpu, walked = point.gpu, point.walked
     for k, name in enumerate(names):
         if name in {f.name for f in fields(Params)}:
             more: dict[str, Any] = {name: getattr(gpu.params, name) + 1}
             moved = replace(gpu, params=replace(gpu.params, **more))
-            both = (numbers_of(own, point.walked.found, count) for own in (moved, gpu))
-            slopes[:, k] = np.subtract(*both) * TICKS
+            both = (numbers_of(own, walked.found, walked.asked) for own in (moved, gpu))
+            slopes[:, :, k] = np.subtract(*both) * TICKS
         elif name == "initiation_cycles.sfu":
-            slopes[NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS
+            slopes[:, NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS
     return slopes
 
 

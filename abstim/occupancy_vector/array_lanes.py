@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from abstim.analytic.kept_programs import kept_programs
 from abstim.occupancy_vector.items import words_of
-from abstim.occupancy_vector.lane_records import LIMIT_TICKS, NUMBERS, TICKS, Lanes, Layout, Outcome, outcome_of
+from abstim.occupancy_vector.lane_records import LIMIT_TICKS, NEVER, NUMBERS, TICKS, Lanes, Layout, Outcome, outcome_of
 from abstim.occupancy_vector.lane_state import Machine, State, Words, new_state
 from abstim.occupancy_vector.scheduler_step import refill, step
 from functional.errors import InputError
@@ -47,7 +47,7 @@ def _run_layout(layout: Layout, parts: Sequence[Lanes]) -> Outcome:
     ends = np.where(np.arange(padded) < count, stop[rows], first[rows]).astype(np.int32)  # idle lanes have no blocks
     numbers = Machine(*(jnp.asarray(column[rows]) for column in machine))
     with kept_programs():
-        state = run_words(numbers, _bucketed(words), first[rows], ends, layout)
+        state = run_words(numbers, _bucketed(words), first[rows], ends, _arrivals(parts), layout)
     if int(latest(state)) >= LIMIT_TICKS:
         raise InputError(
             f"the arrays of the occupancy model count up to {LIMIT_TICKS // TICKS:,} cycles a launch, and this one "
@@ -57,9 +57,9 @@ def _run_layout(layout: Layout, parts: Sequence[Lanes]) -> Outcome:
 
 
 @partial(jax.jit, static_argnames=("layout",))
-def run_words(machine: Machine, words: Words, first: Array, stop: Array, layout: Layout) -> State:
+def run_words(machine: Machine, words: Words, first: Array, stop: Array, arrivals: Array, layout: Layout) -> State:
     """All lanes to their ends; times in the type of the machine's numbers."""
-    state = new_state(layout, first, stop, machine.request.dtype)
+    state = new_state(layout, first, stop, arrivals)
     state = refill(state, machine, words, layout)
 
     def goes_on(state: State) -> Array:
@@ -82,12 +82,20 @@ def latest(state: State) -> Array:
     return jnp.max(jnp.stack(lanes))
 
 
+def _room(count: int) -> int:
+    return 1 << max(6, (count - 1).bit_length())
+
+
+def _arrivals(parts: Sequence[Lanes]) -> Int32[np.ndarray, " point_group"]:
+    """Nothing is asked for yet."""
+    return np.full(_room(sum(len(part.streams.leaders) for part in parts)), NEVER, np.int32)
+
+
 def _bucketed(words: Words) -> Words:
     """Padded to powers of two, so that compiled programs serve many launches."""
 
     def padded(values: np.ndarray) -> np.ndarray:
-        room = 1 << max(6, (len(values) - 1).bit_length())
-        return np.concatenate([values, np.zeros((room - len(values), *values.shape[1:]), values.dtype)])
+        return np.concatenate([values, np.zeros((_room(len(values)) - len(values), *values.shape[1:]), values.dtype)])
 
     return Words(*(padded(np.asarray(column)) for column in words))
 
@@ -113,13 +121,15 @@ def joined(
     parts: Sequence[Lanes],
 ) -> tuple[Words, Machine, Int32[np.ndarray, " lane"], Int32[np.ndarray, " lane"]]:
     """Words and numbers of all lanes, and where each one's thread blocks begin and end. Parts may share streams."""
-    items, accesses, lates, levels, dealt = (_Pile() for _ in range(5))
+    items, accesses, groups, lates, late_groups, leaders, dealt = (_Pile() for _ in range(7))
     warps: list[tuple[np.ndarray, ...]] = []
-    bases, first, stop, base = [], [], [], 0
+    bases, first, stop, base = [], [], [], np.zeros(3, np.int64)  # of warps, leaders, groups
     for part in parts:
         own = part.streams
         late = lates.start_of(own.late_begins)
-        levels.start_of(own.late_answers)
+        late_groups.start_of(own.late_groups)
+        groups.start_of(own.groups)
+        base[1] = leaders.start_of(own.leaders)
         warps.append(
             (own.starts + items.start_of(own.items), own.access_starts + accesses.start_of(own.accesses),
              own.late_starts + late)
@@ -127,15 +137,14 @@ def joined(
         blocks = dealt.start_of(own.dealt)
         first.append(part.first + blocks)
         stop.append(part.stop + blocks)
-        bases.append(np.full(len(part.first), base))
-        base += len(own.starts)
-    piles = [np.concatenate(pile.arrays) for pile in (accesses, lates, levels, dealt)]
-    if max(map(len, (*piles, *items.arrays))) > MOST_ITEMS or base > MOST_ITEMS:
+        bases.append(np.repeat(base[None], len(part.first), 0))
+        base += [len(own.starts), 0, len(own.leaders)]
+    piles = [np.concatenate(pile.arrays) for pile in (accesses, groups, lates, late_groups, leaders, dealt)]
+    if max(map(len, (*piles, *items.arrays))) > MOST_ITEMS or base.max() > MOST_ITEMS:
         raise InputError(f"more than the {MOST_ITEMS:,} items, accesses or warps at once that arrays hold")
     starts = [np.concatenate(column).astype(np.int32) for column in zip(*warps, strict=True)]
-    words = Words(
-        np.concatenate([words_of(rows) for rows in items.arrays]), starts[0], piles[0], starts[1], starts[2], *piles[1:]
-    )
+    rows = np.concatenate([words_of(one) for one in items.arrays])
+    words = Words(rows, starts[0], piles[0], piles[1], starts[1], starts[2], piles[2], piles[3], piles[4], piles[5])
     return words, _machine(parts, bases), _int32(first), _int32(stop)
 
 
@@ -145,7 +154,8 @@ def _int32(arrays: Sequence[np.ndarray]) -> Int32[np.ndarray, " lane"]:
 
 def _machine(parts: Sequence[Lanes], bases: Sequence[np.ndarray]) -> Machine:
     counts = [len(part.first) for part in parts]
-    numbers = np.repeat(np.stack([part.machine for part in parts]), counts, 0).astype(np.int32)
+    numbers = np.concatenate([part.machine for part in parts]).astype(np.int32)
     residents = np.repeat([part.residents for part in parts], counts).astype(np.int32)
     columns = {name: numbers[:, k] for k, name in enumerate(NUMBERS)}
-    return Machine(**columns, residents=residents, warp_base=_int32(bases))
+    warps, leaders, groups = _int32(bases).T
+    return Machine(**columns, residents=residents, warp_base=warps, leader_base=leaders, group_base=groups)

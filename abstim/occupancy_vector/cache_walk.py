@@ -25,14 +25,20 @@ if TYPE_CHECKING:
 
 NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
 
-# Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM
-ANSWER = np.dtype([("wait", "i4"), ("sectors", "i2"), ("dram_sectors", "i2")], align=True)
-LINE = np.dtype([("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2")], align=True)
+# Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM; which
+# other access has asked for what it waits for, + 1 (0: none)
+ANSWER = np.dtype([("wait", "i4"), ("sectors", "i2"), ("dram_sectors", "i2"), ("waits_for", "i8")], align=True)
+LINE = np.dtype(
+    [("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2"), ("asker", "i8")], align=True
+)
 SLOT = np.dtype(
     [(name, "i8") for name in ("item", "stop", "access", "fetch", "ready", "back", "age", "state")], align=True
 )
 SM = np.dtype([("clock", "i8"), ("last", "i8"), ("next", "i8"), ("stop", "i8")])
-TOTALS = np.dtype([("uses", "i8"), ("rows_opened", "i8"), ("dram_reads", "i8")])
+TOTALS = np.dtype(
+    [(name, "i8") for name in ("uses", "rows_opened", "dram_reads", "slice_sectors", "channel_sectors", "busiest_slice",
+                               "busiest_channel")]
+)  # fmt: skip
 
 walk_launch = Native("abstim.occupancy_vector.walk_kernel", "walk_launch")
 
@@ -45,7 +51,8 @@ class Caches(NamedTuple):
     code: np.ndarray
     l2: np.ndarray
     open_rows: np.ndarray
-    slice_sectors: np.ndarray
+    slice_sectors: np.ndarray  # of the window
+    channel_sectors: np.ndarray
     totals: np.ndarray
     code_found: np.ndarray  # ANSWER of the latest fetch: scratch
 
@@ -65,6 +72,7 @@ class Walk(NamedTuple):
     answers: np.ndarray
     fetch_offsets: np.ndarray  # of a warp's items
     fetch_waits: np.ndarray  # nominal cycles each waits for its instruction line
+    fetch_askers: np.ndarray  # which of them has asked for it, + 1
 
 
 class Late(NamedTuple):
@@ -73,6 +81,7 @@ class Late(NamedTuple):
     offsets: Int32[np.ndarray, " warp"]
     begins: Int32[np.ndarray, " late"]  # instructions of the warp before it
     answers: Int32[np.ndarray, " late"]  # LATE_WORD
+    askers: Int64[np.ndarray, " late"]  # which of them has asked for the line; -1: end marks
 
 
 def levels_of(waits: Int64[np.ndarray, " access"]) -> dict[str, Int64[np.ndarray, " access"]]:
@@ -100,7 +109,8 @@ class Found(NamedTuple):
 
     answers: np.ndarray
     late: Late
-    imbalance: float  # sectors of the busiest L2 slice over those of the mean one
+    slice_imbalance: float  # sectors of the busiest L2 slice of each window over those of the mean one
+    channel_imbalance: float  # the same of DRAM channels
     rows_a_sector: float  # DRAM rows opened for each sector read
 
 
@@ -117,15 +127,20 @@ def walk_caches(
     slots["state"] = GONE
     fetch_offsets = np.append(0, np.cumsum(np.diff(items.offsets)[warps.paths]))
     answers, fetch_waits = np.zeros(len(warps.accesses), ANSWER), np.zeros(fetch_offsets[-1], np.uint16)
+    fetch_askers = np.zeros(fetch_offsets[-1], np.int64)
     walk = Walk(
         np.array([m]), items.rows, items.offsets, warps.paths, warps.accesses, warps.offsets, trace.records,
-        np.concatenate(dealt).astype(np.int64), NOMINAL_CYCLES, answers, fetch_offsets, fetch_waits,
+        np.concatenate(dealt).astype(np.int64), NOMINAL_CYCLES, answers, fetch_offsets, fetch_waits, fetch_askers,
     )  # fmt: skip
     walk_launch(walk, caches, sms, slots)
-    served, totals = caches.slice_sectors, caches.totals[0]
-    imbalance = float(served.max() * len(served) / served.sum()) if served.any() else 1.0
+    totals = caches.totals[0]
     rows_a_sector = int(totals["rows_opened"]) / max(1, int(totals["dram_reads"]))
-    return Found(answers[:-1], _late(items, warps, fetch_offsets, fetch_waits), imbalance, rows_a_sector)
+    uneven = [
+        int(totals[f"busiest_{name}"]) * len(counts) / max(1, int(totals[f"{name}_sectors"]))
+        for name, counts in (("slice", caches.slice_sectors), ("channel", caches.channel_sectors))
+    ]
+    late = _late(items, warps, fetch_offsets, fetch_waits, fetch_askers)
+    return Found(answers[:-1], late, max(1.0, uneven[0]), max(1.0, uneven[1]), rows_a_sector)
 
 
 def _empty_caches(gpu: Gpu, sm_count: int) -> Caches:
@@ -138,6 +153,7 @@ def _empty_caches(gpu: Gpu, sm_count: int) -> Caches:
         l2=np.zeros(slices * spec.l2_sets * spec.l2_ways, LINE),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
         slice_sectors=np.zeros(slices, np.int64),
+        channel_sectors=np.zeros(spec.dram_channels, np.int64),
         totals=np.zeros(1, TOTALS),
         code_found=np.zeros(1, ANSWER),
     )
@@ -145,17 +161,22 @@ def _empty_caches(gpu: Gpu, sm_count: int) -> Caches:
 
 def none_late(warps: int) -> Late:
     """Every instruction line hits."""
-    return Late(np.zeros(warps, np.int32), np.array([NEVER_LATE], np.int32), np.zeros(1, np.int32))
+    return Late(np.zeros(warps, np.int32), np.array([NEVER_LATE], np.int32), np.zeros(1, np.int32), np.full(1, -1))
 
 
-def _late(items: Items, warps: Warps, offsets: Int64[np.ndarray, " warp_plus_1"], waits: np.ndarray) -> Late:
+def _late(
+    items: Items, warps: Warps, offsets: Int64[np.ndarray, " warp_plus_1"], waits: np.ndarray, askers: np.ndarray
+) -> Late:
     missed = np.flatnonzero(waits)
     warp = np.searchsorted(offsets, missed, "right") - 1
     begins = items.rows["begins"][items.offsets[warps.paths[warp]] + missed - offsets[warp]]
     ends = np.searchsorted(missed, offsets[1:])
     count = np.arange(len(ends))
+    places = np.arange(len(missed)) + np.searchsorted(ends, np.arange(len(missed)), "right")  # end marks among them
+    asked_by = places[np.searchsorted(missed, askers[missed] - 1)]
     return Late(
         (np.append(0, ends[:-1]) + count).astype(np.int32),
         np.insert(begins, ends, NEVER_LATE).astype(np.int32),
         np.insert(packed(levels_of(waits[missed]), LATE_WORD), ends, FIRST).astype(np.int32),
+        np.insert(asked_by, ends, -1),
     )

@@ -15,7 +15,6 @@ from abstim.occupancy_vector.lane_records import (
     LOADS,
     POOL_COUNT,
     PROGRESS,
-    QUEUE,
     RESULTS,
     SERVERS,
     SHAPE,
@@ -48,7 +47,7 @@ def run_compiled(parts: Sequence[Lanes], threads: int | None = None) -> list[Out
 
     def task(own: tuple[int, slice]) -> None:
         k, share = own
-        lane, ends = new_lane(parts[k].layout, parts[k].residents), np.zeros(len(parts[k].first[share]), np.int64)
+        lane, ends = new_lane(parts[k]), np.zeros(len(parts[k].first[share]), np.int64)
         found[k].end[share], found[k].issued[share] = _run_on(lane, parts[k], share, ends, stopped)
 
     tasks = [(k, own) for k, part in enumerate(parts) for own in _shares(len(part.first), len(parts), count)]
@@ -79,7 +78,7 @@ def _run_on(
     """(ends, items issued) of some lanes of a part, in the state `lane`."""
     progress = np.zeros(len(part.first[own]), PROGRESS)
     progress["next"], progress["stop"] = part.first[own], part.stop[own]
-    run_lanes(lane, part.streams, _shape(part), part.machine, progress, ends, stopped)
+    run_lanes(lane, part.streams, _shape(part), part.machine[own], progress, ends, stopped)
     return ends, progress["issued"]
 
 
@@ -87,7 +86,7 @@ def _shape(part: Lanes) -> np.ndarray:
     layout, shape = part.layout, np.zeros(1, SHAPE)
     shape[0] = (
         layout.schedulers, _rows(layout, part.residents), layout.warps, part.residents, layout.sub_cores,
-        layout.priority, layout.perfect_memory,
+        layout.priority, layout.perfect_memory, layout.memory_queue, layout.holding,
     )  # fmt: skip
     return shape
 
@@ -98,8 +97,9 @@ def _rows(layout: Layout, residents: int) -> int:
     return -(-warps // VECTOR) * VECTOR
 
 
-def new_lane(layout: Layout, residents: int) -> Lane:
-    """The arrays of a lane's state, all zero."""
+def new_lane(part: Lanes) -> Lane:
+    """The arrays of a lane's state, all zero; lanes of a part have groups of their own."""
+    layout, residents, kinds = part.layout, part.residents, len(part.streams.leaders)
     slots, groups = layout.schedulers * _rows(layout, residents), layout.groups
 
     def times(count: int) -> np.ndarray:
@@ -119,7 +119,9 @@ def new_lane(layout: Layout, residents: int) -> Lane:
         last=times(layout.schedulers),
         drained=times(residents),
         blocks=np.zeros(residents, BLOCK),
-        memory_starts=times(QUEUE),
+        memory_starts=times(groups * layout.memory_queue),
+        arrivals=times(kinds),
+        asked=np.zeros(kinds, np.int64),
         special_free=times(SPECIALS * groups),
         pool_free=times(POOL_COUNT * groups),
         servers=times(SERVERS),
@@ -132,24 +134,27 @@ def new_lane(layout: Layout, residents: int) -> Lane:
 
 
 # Of Lane: all arrays of times, which have derivatives beside them where they are asked for
-_TIMES = ("ready", "floor", "drain", "loads", "results", "clock", "drained", "memory_starts", "special_free",
-          "pool_free", "servers", "begins")  # fmt: skip
+_TIMES = ("ready", "floor", "drain", "loads", "results", "clock", "drained", "memory_starts", "arrivals",
+          "special_free", "pool_free", "servers", "begins")  # fmt: skip
 
 
 def run_with_derivatives(
-    part: Lanes, term_slopes: Float64[np.ndarray, "item term name"], number_slopes: Float64[np.ndarray, "number name"]
+    part: Lanes,
+    term_slopes: Float64[np.ndarray, "item term name"],
+    number_slopes: Float64[np.ndarray, "lane number name"],
 ) -> Float64[np.ndarray, "lane tick_and_names"]:
     """The end of each lane, in ticks, and how it changes with each of up to DUAL_WIDTH - 1 parameters, given how TERMS
     and NUMBERS do."""
     terms = _dual(part.streams.terms, term_slopes.reshape(-1, term_slopes.shape[-1]))
+    machine = _dual(part.machine.ravel(), number_slopes.reshape(-1, number_slopes.shape[-1]))
     own = part._replace(
-        streams=part.streams._replace(terms=terms), machine=_dual(part.machine, number_slopes)
-    )  # fmt: skip
+        streams=part.streams._replace(terms=terms), machine=machine.reshape(*part.machine.shape, DUAL_WIDTH)
+    )
     found = np.zeros((len(part.first), DUAL_WIDTH))
     stopped = np.zeros(1, np.int64)
 
     def task(share: slice) -> None:
-        lane = new_lane(part.layout, part.residents)
+        lane = new_lane(part)
         lane = lane._replace(**{name: _dual(getattr(lane, name)) for name in _TIMES})
         found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), DUAL_WIDTH)), stopped)
 

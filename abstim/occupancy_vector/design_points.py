@@ -18,7 +18,7 @@ from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
+    from jaxtyping import Float64, Int32, Int64
 
 HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
@@ -78,6 +78,13 @@ def walking(gpu: Gpu, residents: int, shared_bytes: int) -> tuple:
     return (spec.perfect_memory, spec.sm_count, *touching(gpu), *fetch, residents, shared_bytes, *own)
 
 
+class Asked(NamedTuple):
+    """What each SM asks of what all share."""
+
+    sectors: Int64[np.ndarray, " lane"]  # of L2
+    dram_sectors: Int64[np.ndarray, " lane"]
+
+
 class Walked(NamedTuple):
     """What the caches of a design point answered, as its lanes read it."""
 
@@ -88,39 +95,107 @@ class Walked(NamedTuple):
     first: np.ndarray  # of each SM: where its thread blocks begin and end among those of all SMs
     stop: np.ndarray
     kinds: list[bytes]  # of each SM: what its thread blocks are, without their items; equal ones do the same
+    asked: Asked
+    groups: Groups
 
 
 def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int) -> Walked:
     """Deal the thread blocks and, with real memory, walk the caches."""
-    per_block = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
-    dealt = deal(per_block, gpu.spec.sm_count, residents)
+    lengths = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
+    dealt = deal(lengths, gpu.spec.sm_count, residents)
     found, late = None, none_late(len(trace.warp_instructions))
     if not gpu.spec.perfect_memory:
         items = cut_for_walk(table, trace, warps, gpu)
         found = walk_caches(table, trace, warps, items, gpu, residents, shared_bytes, dealt)
         late = found.late
-    words = access_words(warps, found.answers if found else None)
-    blocks, ends = (
-        _kinds(words, late, warps, trace.warps_per_block, bool(found)),
-        np.cumsum([len(own) for own in dealt]),
+    words, per_block = access_words(warps, found.answers if found else None), trace.warps_per_block
+    groups = (
+        groups_of(found, words, late, warps, per_block, dealt) if found else no_groups(len(words), len(late.begins))
     )
+    ends = np.cumsum([len(own) for own in dealt])
     return Walked(
         words, late, dealt, found, np.append(0, ends[:-1]).astype(np.int32), ends.astype(np.int32),
-        [blake2b(b"".join(blocks[b] for b in own), digest_size=16).digest() for own in dealt],
+        _kinds(words, late, groups, warps, per_block, dealt), asked_of(found, warps, per_block, dealt), groups,
     )  # fmt: skip
 
 
-def _kinds(words: np.ndarray, late: Late, warps: Warps, warps_per_block: int, real: bool) -> list[bytes]:
-    """A digest of each thread block's accesses, paths and late lines."""
+class Groups(NamedTuple):
+    """Accesses that wait for the same data, numbered from 1 on in the order in which their SMs come to them."""
+
+    accesses: Int32[np.ndarray, " access"]  # 0: no other access waits for what this one asks, if it does
+    late: Int32[np.ndarray, " late"]  # late instruction lines, numbered behind those
+    leaders: Int32[np.ndarray, " group"]  # words of those that asked
+
+
+def no_groups(accesses: int, lines: int) -> Groups:
+    """Every access and every line hits."""
+    return Groups(np.zeros(accesses, np.int32), np.zeros(lines, np.int32), np.zeros(1, np.int32))
+
+
+def groups_of(
+    found: Found, words: np.ndarray, late: Late, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
+) -> Groups:
+    """Who waits for the same data, as the walk had it."""
+    turn = np.empty(len(warps.paths), np.int64)  # of each warp, among those of all SMs one after the other
+    turn[(np.concatenate(dealt)[:, None] * warps_per_block + np.arange(warps_per_block)).ravel()] = np.arange(len(turn))
+    answers = found.answers
+    asks, waits = answers["sectors"] > 0, answers["waits_for"] > 0
+    askers = np.where(waits & ~asks, answers["waits_for"] - 1, -1)
+    followed = np.zeros(len(answers), bool)
+    followed[askers[askers >= 0]] = True
+    askers = np.where(followed, np.arange(len(answers)), askers)
+    accesses, first = _numbered(askers, np.repeat(turn, np.diff(warps.offsets)))
+    lines, second = _numbered(late.askers, np.repeat(turn, np.diff(np.append(late.offsets, len(late.begins)))))
+    leaders = np.concatenate([[0], words[first], late.answers[second]]).astype(np.int32)
+    return Groups(accesses, np.where(lines > 0, lines + len(first), 0).astype(np.int32), leaders)
+
+
+def _numbered(
+    keys: Int64[np.ndarray, " member"], turns: Int64[np.ndarray, " member"]
+) -> tuple[Int32[np.ndarray, " member"], Int64[np.ndarray, " group"]]:
+    """(numbers from 1 on, keys in their order): keys as numbers, in the order of the turn in which they come first;
+    0 for a negative key."""
+    used = np.flatnonzero(keys >= 0)
+    used = used[np.argsort(turns[used], kind="stable")]
+    unique, first, inverse = np.unique(keys[used], return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    numbers = np.empty(len(order), np.int32)
+    numbers[order] = np.arange(1, len(order) + 1)
+    found = np.zeros(len(keys), np.int32)
+    found[used] = numbers[inverse]
+    return found, unique[order]
+
+
+def asked_of(found: Found | None, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]) -> Asked:
+    """The sectors of each SM's thread blocks; with perfect memory none."""
+    if found is None:
+        return Asked(*np.zeros((2, len(dealt)), np.int64))
+    first = warps.offsets[:-1:warps_per_block]
+    columns = []
+    for name in Asked._fields:
+        before = np.append(0, np.cumsum(found.answers[name], dtype=np.int64))
+        of_block = np.diff(before[np.append(first, len(found.answers))])
+        columns.append(np.array([of_block[own].sum() for own in dealt], np.int64))
+    return Asked(*columns)
+
+
+def _kinds(
+    words: np.ndarray, late: Late, groups: Groups, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
+) -> list[bytes]:
+    """A digest of each SM's accesses, paths and late lines, in order; groups count by which of the SM's they are."""
     found, offsets = [], warps.offsets
     late_stops = np.append(late.offsets[1:], len(late.begins))
-    for first in range(0, len(warps.paths), warps_per_block):
-        stop = first + warps_per_block
-        digest = blake2b(words[offsets[first] : offsets[stop]].tobytes(), digest_size=16)
-        digest.update(warps.paths[first:stop].tobytes())
-        if real:
-            own = slice(late.offsets[first], late_stops[stop - 1])
-            digest.update(late.begins[own].tobytes() + late.answers[own].tobytes())
+    for own in dealt:
+        digest, first = blake2b(digest_size=16), [0, 0]
+        for block in own.tolist():
+            warp, stop = block * warps_per_block, (block + 1) * warps_per_block
+            digest.update(words[offsets[warp] : offsets[stop]].tobytes() + warps.paths[warp:stop].tobytes())
+            lines = slice(late.offsets[warp], late_stops[stop - 1])
+            digest.update(late.begins[lines].tobytes())
+            for k, ids in enumerate((groups.accesses[offsets[warp] : offsets[stop]], groups.late[lines])):
+                used = ids[ids > 0]
+                first[k] = first[k] or (int(used[0]) if len(used) else 0)
+                digest.update(np.where(ids > 0, ids - first[k] + 1, 0).tobytes() + groups.leaders[used].tobytes())
         found.append(digest.digest())
     return found
 
@@ -135,6 +210,8 @@ def layout_of(prepared: Prepared, warps_per_block: int, gpu: Gpu, residents: int
         sub_cores=spec.sub_cores,
         priority=spec.scheduler in ("gto", "oldest"),
         perfect_memory=spec.perfect_memory,
+        memory_queue=queue_of(gpu, "mem"),
+        holding=collectors_of(gpu, "mem") if spec.shared_collectors else 0,
         specials=prepared.specials,
         pools=prepared.pools,
     )
@@ -142,25 +219,41 @@ def layout_of(prepared: Prepared, warps_per_block: int, gpu: Gpu, residents: int
 
 def queue_of(gpu: Gpu, kind: str) -> int:
     """Instructions that can wait in front of a kind of unit of one group of schedulers."""
+    return collectors_of(gpu, kind) + BESIDE_COLLECTORS
+
+
+def collectors_of(gpu: Gpu, kind: str) -> int:
+    """Operand collectors that instructions for a kind of unit of one group of schedulers can take."""
     spec = gpu.spec
     groups = spec.schedulers_per_sm if spec.sub_cores else 1
-    collectors = spec.shared_collectors or getattr(spec, f"{kind}_collectors")
-    return max(1, collectors // groups) + BESIDE_COLLECTORS
+    return max(1, (spec.shared_collectors or getattr(spec, f"{kind}_collectors")) // groups)
 
 
-def machine_of_lanes(gpu: Gpu, found: Found | None, lanes: int) -> Int64[np.ndarray, " number"]:
-    """A design point's NUMBERS, in ticks."""
-    return np.round(numbers_of(gpu, found, lanes) * TICKS).astype(np.int64)
+def sharers(asked: Int64[np.ndarray, " lane"]) -> Float64[np.ndarray, " lane"]:
+    """How many SMs share a server with each, in the mean, until it has served what they ask: all alike, as long as they
+    have work left (processor sharing)."""
+    order = np.argsort(asked, kind="stable")
+    work = asked[order].astype(float)
+    done = np.cumsum(np.diff(work, prepend=0.0) * np.arange(len(work), 0, -1))
+    found = np.ones(len(work))
+    found[order] = np.divide(done, work, out=np.ones(len(work)), where=work > 0)
+    return found
 
 
-def numbers_of(gpu: Gpu, found: Found | None, lanes: int) -> Float64[np.ndarray, " number"]:
-    """A design point's NUMBERS, in cycles; `lanes`: its SMs that have work."""
+def machine_of_lanes(gpu: Gpu, found: Found | None, asked: Asked) -> Int64[np.ndarray, "lane number"]:
+    """NUMBERS of each lane of a design point, in ticks."""
+    return np.round(numbers_of(gpu, found, asked) * TICKS).astype(np.int64)
+
+
+def numbers_of(gpu: Gpu, found: Found | None, asked: Asked) -> Float64[np.ndarray, "lane number"]:
+    """NUMBERS of each lane of a design point, in cycles."""
     spec, params = gpu.spec, gpu.params
     slices = spec.dram_channels * spec.l2_slices_per_channel
     rows_a_sector = found.rows_a_sector if found else 0.0
     # the busiest slice keeps the others waiting; where it is none, the switch loses what its queues' heads block
-    slowdown = max(found.imbalance if found else 1.0, 1.0 if spec.crossbar_repeats else 1 / HEAD_OF_LINE)
-    share, channel_share = lanes * slowdown / slices, lanes / spec.dram_channels
+    slowdown = max(found.slice_imbalance if found else 1.0, 1.0 if spec.crossbar_repeats else 1 / HEAD_OF_LINE)
+    share = sharers(asked.sectors) * slowdown / slices
+    channel_share = sharers(asked.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
     cycles = {
         "request": params.l2_request_cycles,
         "l2_sector": params.l2_sector_cycles * share,
@@ -175,7 +268,8 @@ def numbers_of(gpu: Gpu, found: Found | None, lanes: int) -> Float64[np.ndarray,
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
     }  # fmt: skip
-    return np.array([cycles[name] for name in NUMBERS])
+    lanes = len(asked.sectors)
+    return np.stack([np.broadcast_to(np.asarray(cycles[name], float), lanes) for name in NUMBERS], -1)
 
 
 def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: int, gpu: Gpu, residents: int) -> Lanes:
@@ -186,13 +280,15 @@ def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: 
         terms=prepared.terms,
         starts=prepared.items.offsets[warps.paths],
         accesses=walked.accesses,
+        groups=walked.groups.accesses,
         access_starts=warps.offsets[:-1],
         late_starts=walked.late.offsets,
         late_begins=walked.late.begins,
-        late_answers=walked.late.answers,
+        late_groups=walked.groups.late,
+        leaders=walked.groups.leaders,
         dealt=np.concatenate(walked.dealt).astype(np.int32),
     )
     return Lanes(
-        layout_of(prepared, warps_per_block, gpu, residents), machine_of_lanes(gpu, walked.found, len(walked.dealt)),
+        layout_of(prepared, warps_per_block, gpu, residents), machine_of_lanes(gpu, walked.found, walked.asked),
         residents, streams, walked.first, walked.stop, [prepared.digest + kinds for kinds in walked.kinds],
     )  # fmt: skip

@@ -7,11 +7,10 @@ from itertools import accumulate
 import numpy as np
 
 from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
-from abstim.occupancy_vector.item_records import ATOMIC, DRAM, FIRST, MEMORY, STORE, TO_UNIT_CYCLES
+from abstim.occupancy_vector.item_records import ATOMIC, DRAM, MEMORY, STORE, TO_UNIT_CYCLES
 from abstim.occupancy_vector.lane_records import (
     ACCESS_WORD,
     AFTER_NEXT,
-    ARRIVAL,
     DISPATCHED,
     DRAM_FREE,
     DRAM_LATENCY,
@@ -33,7 +32,6 @@ from abstim.occupancy_vector.lane_records import (
     POOL_COUNT,
     POOL_SLACK,
     PORT_FREE,
-    QUEUE,
     REPLY_FREE,
     REPLY_SECTOR,
     REQUEST,
@@ -48,7 +46,7 @@ from abstim.occupancy_vector.lane_records import (
     TO_DRAIN,
     WAITING,
 )
-from abstim.occupancy_vector.times import at, earlier, get, later, portion, put, zero
+from abstim.occupancy_vector.times import at, get, later, portion, put, zero
 from functional.disk.compile import jit
 
 TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
@@ -97,9 +95,11 @@ def find_bounds(lane, shape, m, s):
     """The earliest issues that units allow a scheduler: Lane.unit_bounds by special unit, Lane.pool_bounds by pools."""
     g = s if shape.sub_cores else 0
     special, pools = lane.unit_bounds, lane.pool_bounds
-    special[MEMORY] = at(get(lane.memory_starts, QUEUE - 1))
+    held = special[0] = at(collectors_held(lane, shape, g))
+    special[MEMORY] = at(get(lane.memory_starts, (g + 1) * shape.memory_queue - 1))
     for n in range(SPECIALS):
-        special[MEMORY + 1 + n] = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, SPECIAL_SLACK))
+        free = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, SPECIAL_SLACK))
+        special[MEMORY + 1 + n] = max(held, free)
     slack = at(get(m, POOL_SLACK)) + TO_UNIT
     pools[SP] = at(get(lane.pool_free, POOL_COUNT * g)) - slack
     pools[INT] = at(get(lane.pool_free, POOL_COUNT * g + 1)) - slack
@@ -133,13 +133,23 @@ def wake(lane, slot, time):
 
 
 @jit
+def collectors_held(lane, shape, g):
+    """Until when memory instructions that wait hold every collector of a group: the earliest issue of others."""
+    if not shape.holding:
+        return get(lane.clock, g) - get(lane.clock, g)
+    return get(lane.memory_starts, g * shape.memory_queue + shape.holding - 1) - TO_UNIT
+
+
+@jit
 def begin_of(lane, shape, m, s, slot):
     """When a scheduler can issue what a slot has next."""
     g, unit, pools = s if shape.sub_cores else 0, np.int64(lane.units[slot]), lane.pools[slot]
     time = later(get(lane.clock, s), get(lane.ready, slot))
     if unit == MEMORY:
-        time = later(time, get(lane.memory_starts, QUEUE - 1))
-    elif unit:
+        time = later(time, get(lane.memory_starts, (g + 1) * shape.memory_queue - 1))
+    elif shape.holding:
+        time = later(time, collectors_held(lane, shape, g))
+    if unit > MEMORY:
         time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - get(m, SPECIAL_SLACK))
     for n in range(POOL_COUNT):
         if pools & (1 << n):
@@ -148,27 +158,12 @@ def begin_of(lane, shape, m, s, slot):
 
 
 @jit
-def wait_for_another(lane, m, level, part, here):
-    """When data is there that another access has asked for: part of the way, and what waits at L2 and DRAM now; not
-    later than all data asked for."""
-    l2, servers = get(m, REQUEST) + get(m, L2_REPLY), lane.servers
-    at_l2 = later(get(servers, L2_FREE), here + get(m, REQUEST))
-    waits = at_l2 - (here + get(m, REQUEST))
-    if level == DRAM:
-        waits = waits + (later(get(servers, DRAM_FREE), at_l2) - at_l2)
-        wait = l2 + portion(get(m, DRAM_LATENCY), part)
-    else:
-        wait = portion(l2, part)
-    return earlier(here + wait + waits, get(servers, ARRIVAL))
-
-
-@jit
 def beyond_l1d(lane, m, kind, word, here):
     """When an access is answered that the first level has at `here`: sectors asked of the SM's share of L2 and DRAM."""
     level, sectors, dram = (word >> LEVEL_SHIFT) & 3, (word >> SECTORS_SHIFT) & 255, (word >> DRAM_SHIFT) & 255
     part, servers = ((word >> PART_SHIFT) & (PARTS - 1)) + 1, lane.servers
     if sectors == 0:
-        return here if level == FIRST else later(here, wait_for_another(lane, m, level, part, here))
+        return here
     leave = here + TICKS
     if kind == STORE or kind == ATOMIC:  # noqa: SIM109 (Numba would make a tuple)
         leave = later(get(servers, PORT_FREE), leave) + get(m, STORE_SECTOR) * sectors
@@ -188,8 +183,30 @@ def beyond_l1d(lane, m, kind, word, here):
     answer = later(answer, read) + get(m, L2_REPLY)
     if level == DRAM:
         answer = answer + portion(get(m, DRAM_LATENCY), part)
-    put(servers, ARRIVAL, later(get(servers, ARRIVAL), answer))
     return answer
+
+
+@jit
+def answered(lane, streams, m, kind, access, here):
+    """When access number `access` is answered that the first level has at `here`. The first of a group asks for what
+    all of it wait for, whichever did in the walk."""
+    word, group = np.int64(streams.accesses[access]), streams.groups[access]
+    if not group:
+        return beyond_l1d(lane, m, kind, word, here)
+    if not lane.asked[group]:
+        lane.asked[group] = 1
+        put(lane.arrivals, group, beyond_l1d(lane, m, kind, np.int64(streams.leaders[group]), here))
+    return later(here, get(lane.arrivals, group))
+
+
+@jit
+def with_code(lane, streams, m, late, ready):
+    """`ready`, not before late instruction line `late` is there; the first that waits for it asks for it."""
+    group = streams.late_groups[late]
+    if not lane.asked[group]:
+        lane.asked[group] = 1
+        put(lane.arrivals, group, ready + code_delay(m, np.int64(streams.leaders[group])))
+    return later(ready, get(lane.arrivals, group))
 
 
 @jit
@@ -203,20 +220,22 @@ def code_delay(m, answer):
 
 
 @jit
-def use_memory(lane, streams, shape, m, warp, arrive, latency):
+def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
     """The result of a memory instruction that comes to the load/store unit at `arrive`."""
     word = np.int64(streams.accesses[warp.access])
     warp.access += 1
     held = (word & OCCUPIES_MASK) * TICKS
     begin = later(arrive, get(lane.servers, MEMORY_FREE))
     put(lane.servers, MEMORY_FREE, begin + held)
-    for n in range(QUEUE - 1, 0, -1):
+    first = g * shape.memory_queue
+    for n in range(first + shape.memory_queue - 1, first, -1):
         put(lane.memory_starts, n, get(lane.memory_starts, n - 1))
-    put(lane.memory_starts, 0, begin)
+    put(lane.memory_starts, first, begin)
     here = begin + latency + (held - TICKS)
     if shape.perfect:
         return here
-    return beyond_l1d(lane, m, streams.lane_items[np.uint64(warp.item)].access, word, here)
+    kind, access = streams.lane_items[np.uint64(warp.item)].access, warp.access - 1
+    return answered(lane, streams, m, kind, access, here)
 
 
 @jit
@@ -305,7 +324,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
     item, terms, g = streams.lane_items[np.uint64(warp.item)], warp.item * len(TERMS), s if shape.sub_cores else 0
     arrive, result = start + (item.unit_offset * TICKS + TO_UNIT), start - start
     if item.unit == MEMORY:
-        result = use_memory(lane, streams, shape, m, warp, arrive, get(streams.terms, terms + LATENCY))
+        result = use_memory(lane, streams, shape, m, warp, g, arrive, get(streams.terms, terms + LATENCY))
     elif item.unit:
         result = use_special(lane, streams, SPECIALS * g + item.unit - MEMORY - 1, terms, arrive)
     delay = use_pools(lane, streams, slot, g, terms, start)
@@ -329,7 +348,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
     warp.item += 1
     load_item(lane, streams, slot, warp)
     if not shape.perfect and is_late(streams, warp):
-        ready = ready + code_delay(m, streams.late_answers[warp.late - 1])
+        ready = with_code(lane, streams, m, warp.late - 1, ready)
     wake(lane, slot, ready)
     if item.barrier:
         warp.state, lane.due[slot] = WAITING, FAR_OFF
@@ -381,7 +400,7 @@ def enter(lane, streams, shape, m, b, k, number, time):
     load_item(lane, streams, slot, warp)
     ready = time + FIRST_ISSUE
     if not shape.perfect and is_late(streams, warp):
-        ready = ready + code_delay(m, streams.late_answers[warp.late - 1])
+        ready = with_code(lane, streams, m, warp.late - 1, ready)
     wake(lane, slot, ready)
     lane.stale[w % shape.schedulers] = 1
     put(lane.floor, slot, zero)
@@ -425,30 +444,31 @@ def step(lane, streams, shape, m, progress):
 
 
 @jit
-def clear(lane):
+def clear(lane, shape):
     """An SM before its first thread block; every time is zero already."""
     before = get(lane.servers, DISPATCHED) - TICKS
     for w in range(len(lane.warps)):
         lane.warps[w].state, lane.due[w], lane.units[w], lane.pools[w] = GONE, FAR_OFF, 0, 0
     lane.stale[:] = 1
-    lane.unit_bounds[0] = lane.pool_bounds[0] = 0  # of what needs none
+    lane.pool_bounds[0] = 0  # of what needs none
     for b in range(len(lane.blocks)):
         lane.blocks[b].running, lane.blocks[b].waiting = 0, 0
         put(lane.drained, b, before)
-    for n in range(QUEUE):
+    for n in range(shape.memory_queue * (shape.schedulers if shape.sub_cores else 1)):
         put(lane.memory_starts, n, before)
     put(lane.servers, DISPATCHED, before)
     put(lane.servers, END, before)
     lane.last[:] = 0
 
 
-def run_lanes(lane, streams, shapes, m, progresses, ends, stopped):
+def run_lanes(lane, streams, shapes, machines, progresses, ends, stopped):
     """Lanes, one after the other, to their ends, or until `stopped` is set."""
     shape, steps = shapes[0], np.int64(0)
     for n in range(len(progresses)):
+        m = machines[n]
         for times in (lane.clock, lane.servers, lane.special_free, lane.pool_free):
             zero(times)
-        clear(lane)
+        clear(lane, shape)
         progress = progresses[n]
         refill(lane, streams, shape, m, progress)
         while progress.running:

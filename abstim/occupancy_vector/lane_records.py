@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 TICKS = 64  # a cycle
 NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp
 LIMIT_TICKS = NEVER // 2  # beyond it times could come near NEVER
-QUEUE = 4  # memory instructions between issue and the load/store unit
 WORK_A_CYCLE = 16  # an item's work for a pool is counted in 16ths of a cycle
 LOADS, RESULTS = 16, 16  # far and near results a warp remembers; older ones count as the oldest of these
 SPECIALS, POOL_COUNT = 3, 2
@@ -33,6 +32,8 @@ class Layout(NamedTuple):
     sub_cores: bool
     priority: bool  # lower slots first (gto, oldest); else in turn (lrr, two_level)
     perfect_memory: bool
+    memory_queue: int  # memory instructions of a group of schedulers between issue and the load/store unit
+    holding: int  # so many of them stop the group's other instructions: they hold all collectors; 0: have their own
     specials: tuple[bool, ...]  # which of sfu, dp and tensor units are used
     pools: tuple[bool, ...]  # which of sp and int units are used
 
@@ -90,10 +91,12 @@ class Streams(NamedTuple):
     terms: Int32[np.ndarray, " item_term"]  # TERMS of each
     starts: Int64[np.ndarray, " warp"]  # first item
     accesses: Int32[np.ndarray, " access"]  # ACCESS_WORD, those of a warp one after the other
+    groups: Int32[np.ndarray, " access"]  # those that are of one group wait for the same data; 0: no other does
     access_starts: Int64[np.ndarray, " warp"]
     late_starts: Int32[np.ndarray, " warp"]
     late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
-    late_answers: Int32[np.ndarray, " late"]  # LATE_WORD
+    late_groups: Int32[np.ndarray, " late"]  # numbers beyond those of accesses
+    leaders: Int32[np.ndarray, " group"]  # ACCESS_WORD of the one that asked in the walk; LATE_WORD
     dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
 
 
@@ -101,7 +104,7 @@ class Lanes(NamedTuple):
     """The lanes of a design point. Lanes with one signature do the same."""
 
     layout: Layout
-    machine: Int64[np.ndarray, " number"]  # NUMBERS
+    machine: Int64[np.ndarray, "lane number"]  # NUMBERS
     residents: int  # thread blocks at once
     streams: Streams
     first: Int32[np.ndarray, " lane"]  # positions in Streams.dealt
@@ -125,7 +128,9 @@ class Lane(NamedTuple):
     last: Int64[np.ndarray, " scheduler"]  # row issued last
     drained: Int64[np.ndarray, " block"]  # when the warps that are gone were
     blocks: np.ndarray  # BLOCK
-    memory_starts: Int64[np.ndarray, " memory_instruction"]  # of the last QUEUE memory instructions, and one more
+    memory_starts: Int64[np.ndarray, " group_place"]  # of the last memory instructions, the latest first
+    arrivals: Int64[np.ndarray, " group"]  # of what a group of accesses waits for
+    asked: Int64[np.ndarray, " group"]  # 1: it has been asked for
     special_free: Int64[np.ndarray, " group_special"]
     pool_free: Int64[np.ndarray, " group_pool"]
     servers: Int64[np.ndarray, " server"]
@@ -140,11 +145,24 @@ class Lane(NamedTuple):
 SLOT = np.dtype([(name, "i8") for name in ("item", "access", "late", "state", "block", "far", "near")])
 GONE, RUNNING, WAITING = range(3)  # SLOT.state; waiting: at a barrier
 BLOCK = np.dtype([("running", "i8"), ("waiting", "i8")])  # warps that are not gone; those of them at the barrier
-MEMORY_FREE, FETCH_FREE, L2_FREE, DRAM_FREE, PORT_FREE, REPLY_FREE, ARRIVAL, DISPATCHED, END = range(9)  # servers
-SERVERS = 9
+MEMORY_FREE, FETCH_FREE, L2_FREE, DRAM_FREE, PORT_FREE, REPLY_FREE, DISPATCHED, END = range(8)  # servers
+SERVERS = 8
 PROGRESS = np.dtype([("next", "i8"), ("stop", "i8"), ("issued", "i8"), ("running", "i8"), ("freed", "i8")])
 SHAPE = np.dtype(
-    [(name, "i8") for name in ("schedulers", "rows", "warps", "residents", "sub_cores", "priority", "perfect")]
+    [
+        (name, "i8")
+        for name in (
+            "schedulers",
+            "rows",
+            "warps",
+            "residents",
+            "sub_cores",
+            "priority",
+            "perfect",
+            "memory_queue",
+            "holding",
+        )
+    ]
 )
 
 

@@ -5,13 +5,13 @@ Times are in ticks, 64 to a cycle, whole numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from abstim.occupancy_vector.lane_records import LOADS, NEVER, POOL_COUNT, QUEUE, RESULTS, SPECIALS, TICKS, Layout
+from abstim.occupancy_vector.lane_records import LOADS, NEVER, POOL_COUNT, RESULTS, SPECIALS, TICKS, Layout
 
 if TYPE_CHECKING:
     from jaxtyping import Int32, Num
@@ -35,6 +35,8 @@ class Machine(NamedTuple):
     special_slack: Num[AnyArray, " lane"]
     residents: Int32[AnyArray, " lane"]  # thread blocks at once
     warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Words.starts
+    leader_base: Int32[AnyArray, " lane"]  # of its groups in Words.leaders
+    group_base: Int32[AnyArray, " lane"]  # of its design point's groups in State.arrivals
 
 
 class Words(NamedTuple):
@@ -43,10 +45,12 @@ class Words(NamedTuple):
     items: Int32[AnyArray, "item word"]
     starts: Int32[AnyArray, " warp"]
     accesses: Int32[AnyArray, " access"]
+    groups: Int32[AnyArray, " access"]
     access_starts: Int32[AnyArray, " warp"]
     late_starts: Int32[AnyArray, " warp"]
     late_begins: Int32[AnyArray, " late"]
-    late_answers: Int32[AnyArray, " late"]
+    late_groups: Int32[AnyArray, " late"]
+    leaders: Int32[AnyArray, " group"]
     dealt: Int32[AnyArray, " position"]
 
 
@@ -76,7 +80,7 @@ class State(NamedTuple):
     waiting: Int32[Array, "block lane"]  # of them, those at the barrier
     drained: Num[Array, "block lane"]  # when the warps that are gone were
     memory_free: Num[Array, " lane"]
-    memory_starts: Num[Array, "memory_instruction lane"]  # of the last QUEUE memory instructions
+    memory_starts: Num[Array, "place group lane"]  # of the last memory instructions of a group of schedulers
     special_free: Num[Array, "special group lane"]
     pool_free: Num[Array, "pool group lane"]
     fetch_free: Num[Array, " lane"]
@@ -84,7 +88,7 @@ class State(NamedTuple):
     dram_free: Num[Array, " lane"]
     port_free: Num[Array, " lane"]
     reply_free: Num[Array, " lane"]
-    arrival: Num[Array, " lane"]  # of the latest data that missed
+    arrivals: Num[Array, " point_group"]  # of what a group of accesses waits for; NEVER: not asked for
     next_block: Int32[Array, " lane"]  # positions in Words.dealt
     stop_block: Int32[Array, " lane"]
     dispatched: Num[Array, " lane"]
@@ -105,9 +109,11 @@ def packed(row: Row) -> Array:
     return jnp.stack(row, -1)
 
 
-def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, " lane"], dtype: Any) -> State:
+def new_state(
+    layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, " lane"], arrivals: Num[Array, " point_group"]
+) -> State:
     """All slots free; thread blocks `first` .. `stop` - 1 of Words.dealt are still to come."""
-    lanes = len(first)
+    lanes, dtype = len(first), arrivals.dtype
     slots = (layout.schedulers, layout.rows, lanes)
 
     def times(*shape: int) -> Array:
@@ -128,7 +134,7 @@ def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, "
         waiting=counts(layout.blocks),
         drained=times(layout.blocks) - TICKS,
         memory_free=times(),
-        memory_starts=times(QUEUE) - TICKS,
+        memory_starts=times(layout.memory_queue, layout.groups) - TICKS,
         special_free=times(SPECIALS, layout.groups),
         pool_free=times(POOL_COUNT, layout.groups),
         fetch_free=times(),
@@ -136,7 +142,7 @@ def new_state(layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, "
         dram_free=times(),
         port_free=times(),
         reply_free=times(),
-        arrival=times(),
+        arrivals=arrivals,
         next_block=first,
         stop_block=stop,
         dispatched=times() - TICKS,

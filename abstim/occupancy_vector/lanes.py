@@ -40,13 +40,13 @@ def run(parts: Sequence[Lanes], threads: int | None = None) -> list[Outcome]:
     own: list[list[int]] = [[] for _ in parts]  # the lanes of each part that are the first of their kind
     places = []
     for k, part in enumerate(parts):
-        same = (part.layout, part.residents, part.machine.tobytes())
         for n, signature in enumerate(part.signatures):
-            is_new = (*same, signature) not in seen
+            key = (part.layout, part.residents, part.machine[n].tobytes(), signature)
+            is_new = key not in seen
             if is_new:
-                seen[*same, signature] = k, len(own[k])
+                seen[key] = k, len(own[k])
                 own[k].append(n)
-            places.append((*seen[*same, signature], is_new))
+            places.append((*seen[key], is_new))
     found = run_compiled([_chosen(part, lanes) for part, lanes in zip(parts, own, strict=True)], threads)
     stops = np.cumsum([len(part.first) for part in parts])
     outcomes = [
@@ -59,7 +59,10 @@ def run(parts: Sequence[Lanes], threads: int | None = None) -> list[Outcome]:
 
 
 def _chosen(part: Lanes, lanes: list[int]) -> Lanes:
-    return part._replace(first=part.first[lanes], stop=part.stop[lanes], signatures=[part.signatures[n] for n in lanes])
+    return part._replace(
+        machine=part.machine[lanes], first=part.first[lanes], stop=part.stop[lanes],
+        signatures=[part.signatures[n] for n in lanes],
+    )  # fmt: skip
 
 
 def cycles_of(ticks: Int64[np.ndarray, " lane"]) -> Int64[np.ndarray, " lane"]:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from abstim.occupancy_vector.item_records import ATOMIC, DRAM, L2, STORE
-from abstim.occupancy_vector.lane_records import PARTS, TICKS, Layout
-from abstim.occupancy_vector.lane_state import AnyArray, Machine, State
-from abstim.occupancy_vector.read_items import Access, Item, Late
+from abstim.occupancy_vector.item_records import ATOMIC, DRAM, STORE
+from abstim.occupancy_vector.lane_records import NEVER, PARTS, TICKS, Layout
+from abstim.occupancy_vector.lane_state import AnyArray, Machine, State, Words
+from abstim.occupancy_vector.read_items import Access, Item, Late, read_access, read_late
 
 
 class Memory(NamedTuple):
@@ -22,16 +22,29 @@ class Memory(NamedTuple):
     dram: Array
     port: Array
     reply: Array
-    arrival: Array
+    asks: Array  # for what its group waits for, which is there with the result
 
 
-def through_memory(state: State, machine: Machine, start: Array, item: Item, access: Access, layout: Layout) -> Memory:
-    """A memory instruction that starts on the load/store unit at `start`, all lanes [lane]."""
+def through_memory(
+    state: State, machine: Machine, words: Words, start: Array, item: Item, position: Array, layout: Layout
+) -> Memory:
+    """A memory instruction that starts on the load/store unit at `start`, all lanes [lane]; `position`: its access."""
+    access = read_access(words.accesses, position)
     here = Memory(
         start + item.latency + access.occupies - TICKS, start + access.occupies, state.l2_free, state.dram_free,
-        state.port_free, state.reply_free, state.arrival,
+        state.port_free, state.reply_free, jnp.zeros(len(start), bool),
     )  # fmt: skip
-    return here if layout.perfect_memory else beyond_l1d(state, machine, item, access, here)
+    if layout.perfect_memory:
+        return here
+    group = words.groups[position]
+    arrival = state.arrivals[machine.group_base + group]
+    leader = read_access(words.leaders, machine.leader_base + group)
+    asked = Access(*(jnp.where(group > 0, ours, own) for ours, own in zip(leader, access, strict=True)))
+    went = beyond_l1d(state, machine, item, asked, here)
+    waits = (group > 0) & (arrival < NEVER)
+    joined = here._replace(result=jnp.maximum(here.result, arrival))
+    found = Memory(*(jnp.where(waits, ours, own) for ours, own in zip(joined, went, strict=True)))
+    return found._replace(asks=(group > 0) & ~waits)
 
 
 def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here: Memory) -> Memory:
@@ -49,16 +62,12 @@ def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here:
     read = jnp.where(access.dram_sectors > 0, dram, l2)
     beyond = jnp.where(access.level == DRAM, portion(machine.dram_latency, access.part), 0)
     answer = jnp.where(stores, l2, jnp.maximum(reply, read) + beyond) + machine.l2_reply
-    waits = (access.sectors == 0) & (access.level >= L2)
-    other = jnp.maximum(here.result, wait_for_another(state, machine, access, here.result))
-    result = jnp.where(asks, answer, jnp.where(waits, other, here.result))
     return here._replace(
-        result=result,
+        result=jnp.where(asks, answer, here.result),
         l2=jnp.where(asks, l2, state.l2_free),
         dram=jnp.where(asks & (access.dram_sectors > 0), dram, state.dram_free),
         port=jnp.where(asks & out, port, state.port_free),
         reply=jnp.where(asks & ~stores, reply, state.reply_free),
-        arrival=jnp.where(asks & ~stores, jnp.maximum(state.arrival, answer), state.arrival),
     )
 
 
@@ -67,16 +76,20 @@ def portion(time: AnyArray, part: Array) -> AnyArray:
     return time * (part + 1) // PARTS
 
 
-def wait_for_another(state: State, machine: Machine, access: Access, here: Array) -> Array:
-    """When data is there that another access has asked for: part of the way, and what waits at L2 and DRAM now; not
-    later than all data asked for."""
-    comes = here + machine.request
-    at_l2 = jnp.maximum(state.l2_free, comes)
-    at_dram = jnp.maximum(state.dram_free, at_l2)
-    l2 = machine.request + machine.l2_reply
-    from_dram = at_dram - comes + l2 + portion(machine.dram_latency, access.part)
-    wait = jnp.where(access.level == DRAM, from_dram, at_l2 - comes + portion(l2, access.part))
-    return jnp.minimum(here + wait, state.arrival)
+def with_code(
+    state: State, machine: Machine, words: Words, late: Array, begins: Array, ready: Array, here: Array
+) -> tuple[Array, Array, Array]:
+    """(is it late, `ready` with it, State.arrivals) of the instruction line, the warps' `late`-th, of an item that
+    begins at instruction `begins` of its warp; `here`: where there is such an item. The first that waits for a line
+    asks for it. Any shape whose last axis is the lanes."""
+    place = late.astype(jnp.int32)
+    is_late = here & (words.late_begins[place] <= begins)
+    group = words.late_groups[place]
+    own, none = machine.group_base + group, len(state.arrivals)
+    delay = code_delay(machine, read_late(words.leaders, machine.leader_base + group))
+    asks = is_late & (state.arrivals[own] == NEVER)
+    arrivals = state.arrivals.at[jnp.where(asks, own, none)].min(ready + delay, mode="drop")
+    return is_late, jnp.where(is_late, jnp.maximum(ready, arrivals[own]), ready), arrivals
 
 
 def code_delay(machine: Machine, late: Late) -> Array:

@@ -75,11 +75,11 @@ def read_item(words: AnyArray, position: Array) -> Item:
     return Item(**values)
 
 
-def read_access(words: AnyArray, position: Array) -> Access:
+def read_access(words: AnyArray, position: AnyArray) -> Access:
     """Accesses as their words have them."""
-    return Access(**_fields(words[position], ACCESS_WORD))
+    return Access(**_fields(jnp.asarray(words)[position], ACCESS_WORD))
 
 
-def read_late(words: AnyArray, position: Array) -> Late:
+def read_late(words: AnyArray, position: AnyArray) -> Late:
     """Late instruction lines as their words have them."""
-    return Late(**_fields(words[position], LATE_WORD))
+    return Late(**_fields(jnp.asarray(words)[position], LATE_WORD))

@@ -10,10 +10,10 @@ from jax import Array, lax
 
 from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.occupancy_vector.item_records import DOUBLE, MEMORY, SFU, TENSOR, TO_UNIT_CYCLES
-from abstim.occupancy_vector.lane_records import LOADS, NEVER, QUEUE, RESULTS, TICKS, Layout
+from abstim.occupancy_vector.lane_records import LOADS, NEVER, RESULTS, TICKS, Layout
 from abstim.occupancy_vector.lane_state import AnyArray, Machine, Row, State, Words, packed, row_of
-from abstim.occupancy_vector.memory_share import code_delay, through_memory
-from abstim.occupancy_vector.read_items import Item, read_access, read_item, read_late
+from abstim.occupancy_vector.memory_share import through_memory, with_code
+from abstim.occupancy_vector.read_items import Item, read_item
 
 WINDOW = TICKS  # schedulers that are due in the same cycle issue in one step
 TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
@@ -40,7 +40,10 @@ def earliest(state: State, machine: Machine, layout: Layout) -> Array:
     """When each slot could issue, as the units stand, [scheduler, row, lane]."""
     found, kind = state.ready, state.kind
     unit = kind & UNIT_BITS
-    found = jnp.where(unit == MEMORY, jnp.maximum(found, state.memory_starts[QUEUE - 1]), found)
+    found = jnp.where(unit == MEMORY, jnp.maximum(found, state.memory_starts[-1][:, None]), found)
+    if layout.holding:
+        held = (state.memory_starts[layout.holding - 1] - TO_UNIT)[:, None]
+        found = jnp.where(unit == MEMORY, found, jnp.maximum(found, held))
     for n, own in enumerate(SPECIAL_UNITS):
         if layout.specials[n]:
             free = (state.special_free[n] - machine.special_slack)[:, None]
@@ -109,8 +112,9 @@ def issue(
     went = use_units(state, machine, words, layout, scheduler, go, start, item, old)
     state, new, ready = next_ready(went, machine, go, slot, start, item, old)
     if not layout.perfect_memory:
-        late, delay = lateness(machine, words, old.late, after.begins)
-        new, ready = new._replace(late=old.late + late), ready + delay
+        goes_on = go & (item.exit == 0)
+        late, ready, arrivals = with_code(state, machine, words, old.late, after.begins, ready, goes_on)
+        new, state = new._replace(late=old.late + late), state._replace(arrivals=arrivals)
     block = (row * layout.schedulers + scheduler) // layout.warps
     here = jnp.arange(layout.rows, dtype=jnp.int32)[:, None] == row
     leaves = item.exit > 0
@@ -145,24 +149,24 @@ def use_units(
     arrive = start + item.unit_offset + TO_UNIT
     on_memory = go & (item.unit == MEMORY)
     begins = jnp.maximum(arrive, state.memory_free)
-    way = through_memory(
-        state, machine, begins, item, read_access(words.accesses, old.access.astype(jnp.int32)), layout
-    )
+    position = old.access.astype(jnp.int32)
+    way = through_memory(state, machine, words, begins, item, position, layout)
     result = jnp.where(item.unit == MEMORY, way.result, result)
     fetches = jnp.where(go, item.fetches, 0)
 
     def if_memory(new: Array, before: Array) -> Array:
         return jnp.where(on_memory, new, before)
 
-    starts = jnp.concatenate([begins[None], state.memory_starts[:-1]])
+    starts = jnp.concatenate([begins[None], state.memory_starts[:-1, group]])
+    asking = jnp.where(on_memory & way.asks, machine.group_base + words.groups[position], len(state.arrivals))
     changed = state._replace(
         memory_free=if_memory(way.free, state.memory_free),
-        memory_starts=if_memory(starts, state.memory_starts),
+        memory_starts=state.memory_starts.at[:, group].set(if_memory(starts, state.memory_starts[:, group])),
         l2_free=if_memory(way.l2, state.l2_free),
         dram_free=if_memory(way.dram, state.dram_free),
         port_free=if_memory(way.port, state.port_free),
         reply_free=if_memory(way.reply, state.reply_free),
-        arrival=if_memory(way.arrival, state.arrival),
+        arrivals=state.arrivals.at[asking].set(way.result, mode="drop"),
         fetch_free=jnp.where(
             fetches > 0,
             jnp.maximum(state.fetch_free, start + item.front - TO_ISSUE) + fetches * machine.fetch,
@@ -222,13 +226,6 @@ def next_ready(
     return went.state._replace(loads=loads, results=results), new._replace(floor=floor, drain=drain), ready
 
 
-def lateness(machine: Machine, words: Words, late: Array, begins: Array) -> tuple[Array, Array]:
-    """(is it late, how much) of the instruction line of an item that begins at instruction `begins` of its warp."""
-    place = late.astype(jnp.int32)
-    is_late = words.late_begins[place] <= begins
-    return is_late, jnp.where(is_late, code_delay(machine, read_late(words.late_answers, place)), 0)
-
-
 def meet(
     state: State, layout: Layout, go: Array, block: Array, item: Item, time: Array, drain: Array
 ) -> tuple[State, Array, Array]:
@@ -285,8 +282,8 @@ def refill(state: State, machine: Machine, words: Words, layout: Layout) -> Stat
     item = read_item(words.items, position)
     ready = to_slots(time, layout) + FIRST_ISSUE
     if not layout.perfect_memory:
-        is_late, delay = lateness(machine, words, late, item.begins)
-        late, ready = late + is_late, ready + delay
+        is_late, ready, arrivals = with_code(state, machine, words, late, item.begins, ready, here)
+        late, state = late + is_late, state._replace(arrivals=arrivals)
     rows = state.rows.reshape(*here.shape, -1)
     first = jnp.stack([position, words.access_starts[warps], late], -1).astype(rows.dtype)
     empty = jnp.zeros_like(rows).at[..., :3].set(first)

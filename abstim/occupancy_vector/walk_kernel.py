@@ -27,6 +27,7 @@ from functional.line_record import ALL_SECTORS
 from functional.trace import LOCAL_WINDOW_LINE
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
+WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 FAR_FUTURE = 1 << 60
@@ -57,6 +58,7 @@ def open_row(walk, caches, channel, local, sectors):
     m, totals = walk.machine[0], caches.totals[0]
     bank, row = bank_of(m, local), row_of(m, local)
     totals.dram_reads += sectors
+    caches.channel_sectors[channel] += sectors
     if caches.open_rows[channel, bank] != row + 1:
         caches.open_rows[channel, bank] = row + 1
         totals.rows_opened += 1
@@ -74,6 +76,7 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     found.sectors = min(255, found.sectors + sectors_in(sectors))
     if not there:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(np.int64(row.dirty)))
+        caches.channel_sectors[channel] += sectors_in(np.int64(row.dirty))
         row.tag, row.valid, row.dirty, row.there = line + 1, 0, 0, 0
     missed = sectors & ~np.int64(row.valid)
     row.valid |= sectors
@@ -88,7 +91,14 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
 
 
 @jit
-def load(walk, caches, sm, line, sectors, time, found):
+def wait_for(found, row, time):
+    """An access waits for a line, which another one may have asked for."""
+    if row.there - time > found.wait:
+        found.wait, found.waits_for = row.there - time, row.asker
+
+
+@jit
+def load(walk, caches, sm, line, sectors, time, access, found):
     """A load, or a local store, looks up L1D."""
     m = walk.machine[0]
     k, there = find(caches.l1d[sm], set_of(m, line), m.l1d_ways, line)
@@ -100,7 +110,8 @@ def load(walk, caches, sm, line, sectors, time, found):
     if missed:
         row.valid |= missed
         row.there = ask_l2(walk, caches, line, missed, False, time, found)
-    found.wait = max(np.int64(found.wait), row.there - time)
+        row.asker = access + 1
+    wait_for(found, row, time)
 
 
 @jit
@@ -124,7 +135,7 @@ def store(walk, caches, sm, line, sectors, time, found):
 
 
 @jit
-def read_constant(walk, caches, sm, line, sectors, time, found):
+def read_constant(walk, caches, sm, line, sectors, time, access, found):
     """A constant or parameter goes through the constant cache, whose lines may be half as long."""
     m = walk.machine[0]
     if m.perfect_const:
@@ -137,12 +148,12 @@ def read_constant(walk, caches, sm, line, sectors, time, found):
     use(caches, row)
     if not there:
         row.tag = own + 1
-        row.there = ask_l2(walk, caches, line, wanted, False, time, found)
-    found.wait = max(np.int64(found.wait), row.there - time)
+        row.there, row.asker = ask_l2(walk, caches, line, wanted, False, time, found), access + 1
+    wait_for(found, row, time)
 
 
 @jit
-def read_code(walk, caches, sm, line, time, found):
+def read_code(walk, caches, sm, line, time, fetch, found):
     """The cycle an instruction line is there; `found` is scratch."""
     m = walk.machine[0]
     if m.perfect_l1i:
@@ -153,11 +164,13 @@ def read_code(walk, caches, sm, line, time, found):
     if not there:
         row.tag = line + 1
         row.there = ask_l2(walk, caches, CODE_LINES + line, np.int64(ALL_SECTORS), False, time, found)
+        row.asker = fetch + 1
+    walk.fetch_askers[fetch] = row.asker
     return max(time, np.int64(row.there))
 
 
 @jit
-def ask_caches(walk, caches, sm, kind, r, time, found):
+def ask_caches(walk, caches, sm, kind, r, time, access, found):
     """All lines of a memory instruction, from line record `r` on."""
     m = walk.machine[0]
     more = np.int64(1)
@@ -168,11 +181,11 @@ def ask_caches(walk, caches, sm, kind, r, time, found):
         if sectors == 0:
             pass
         elif kind == CONSTANT:
-            read_constant(walk, caches, sm, line, sectors, time, found)
+            read_constant(walk, caches, sm, line, sectors, time, access, found)
         elif kind == ATOMIC or (m.l1d_bypassed and kind == LOAD and not local):
             found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, sectors, False, time, found) - time)
         elif kind == LOAD or (local and m.l1d_write == 0):
-            load(walk, caches, sm, line, sectors, time, found)
+            load(walk, caches, sm, line, sectors, time, access, found)
         else:
             store(walk, caches, sm, line, sectors, time, found)
         more = more_follow(word)
@@ -221,7 +234,7 @@ def go_on(walk, caches, number, sm, slot):
     m, time, issued, held = walk.machine[0], sm.clock, np.int64(0), np.int64(0)
     while slot.item < slot.stop:
         item, code = walk.items[slot.item], caches.code_found[0]
-        slot.ready = max(time, read_code(walk, caches, number, np.int64(item.line), time, code))
+        slot.ready = max(time, read_code(walk, caches, number, np.int64(item.line), time, slot.fetch, code))
         walk.fetch_waits[slot.fetch] = slot.ready - time
         issued += item.cycles
         slot.item += 1
@@ -247,7 +260,7 @@ def access_memory(walk, caches, number, item, slot, time):
     own, found = walk.accesses[slot.access], walk.answers[slot.access]
     slot.access += 1
     if item.access != NONE:
-        ask_caches(walk, caches, number, item.access, own.record, time, found)
+        ask_caches(walk, caches, number, item.access, own.record, time, slot.access - 1, found)
         answered = time + max(walk.nominal[FIRST], np.int64(found.wait))
         if item.access != STORE:
             slot.back = max(slot.back, answered)
@@ -273,6 +286,28 @@ def settle(walk, sm, slots, w):
         place(walk, sm, slots, b, sm.clock)
 
 
+@jit
+def counted(counts):
+    """(sum of all, the largest); all are zero then."""
+    whole = most = np.int64(0)
+    for k in range(len(counts)):
+        whole, most = whole + counts[k], max(most, counts[k])
+        counts[k] = 0
+    return whole, most
+
+
+@jit
+def end_window(caches):
+    """How unevenly slices and channels were busy in a window is added up."""
+    totals = caches.totals[0]
+    whole, most = counted(caches.slice_sectors)
+    totals.slice_sectors += whole
+    totals.busiest_slice += most
+    whole, most = counted(caches.channel_sectors)
+    totals.channel_sectors += whole
+    totals.busiest_channel += most
+
+
 def walk_launch(walk, caches, sms, slots):
     """All of a launch. `sms`: where each SM's thread blocks begin and end in `dealt`; `slots` [SM, warp slot]."""
     m, limit, left = walk.machine[0], np.int64(0), np.int64(len(sms))
@@ -292,3 +327,5 @@ def walk_launch(walk, caches, sms, slots):
                     if slots[number][w].state != RUNNING:
                         settle(walk, sm, slots[number], w)
             left += sm.clock < FAR_FUTURE
+        if limit % WINDOW_CYCLES == 0 or not left:
+            end_window(caches)

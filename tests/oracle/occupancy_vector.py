@@ -64,10 +64,11 @@ class Sm:
         self.slots: list[Warp | None] = [None] * (layout.rows * layout.schedulers)
         self.clock, self.last = [0] * layout.schedulers, [0] * layout.schedulers
         self.drained = [-CYCLE] * layout.blocks
-        self.starts = [-CYCLE] * 4
+        self.starts = [[-CYCLE] * layout.memory_queue for _ in range(layout.groups)]
         self.special = {(unit, g): 0 for unit in (SFU, DOUBLE, TENSOR) for g in range(layout.groups)}
         self.pool = {(name, g): 0 for name in ("sp", "int") for g in range(layout.groups)}
-        self.memory = self.fetch = self.l2 = self.dram = self.port = self.reply = self.arrival = 0
+        self.memory = self.fetch = self.l2 = self.dram = self.port = self.reply = 0
+        self.arrivals = {}  # by group: when what it waits for is there
         self.dispatched, self.end, self.issued = -CYCLE, -CYCLE, 0
 
     def item(self, position):
@@ -92,15 +93,18 @@ class Sm:
                 number, own = int(self.streams.dealt[self.next]) * self.layout.warps + k, self.streams
                 places = (own.starts[number], own.access_starts[number], own.late_starts[number])
                 warp = self.slots[w] = Warp(*map(int, places), time + 3 * CYCLE, b)
-                warp.ready += self.lateness(warp)
+                warp.ready += self.lateness(warp, warp.ready)
             self.drained[b], self.dispatched = -CYCLE, time
             self.next += 1
 
-    def lateness(self, warp):
+    def lateness(self, warp, time):
         if self.layout.perfect_memory or self.streams.late_begins[warp.late] > self.item(warp.position)["begins"]:
             return 0
         warp.late += 1
-        return self.code_delay(fields(self.streams.late_answers[warp.late - 1], LATE_WORD))
+        group = int(self.streams.late_groups[warp.late - 1])
+        if group not in self.arrivals:
+            self.arrivals[group] = time + self.code_delay(fields(self.streams.leaders[group], LATE_WORD))
+        return max(0, self.arrivals[group] - time)
 
     def code_delay(self, answer):
         m = self.machine
@@ -113,8 +117,10 @@ class Sm:
         item = self.item(warp.position)
         time, unit = warp.ready, item["unit"]
         if unit == MEMORY:
-            time = max(time, self.starts[3])
-        elif unit:
+            time = max(time, self.starts[group][-1])
+        elif self.layout.holding:
+            time = max(time, self.starts[group][self.layout.holding - 1] - 3 * CYCLE)
+        if unit not in (0, MEMORY):
             time = max(time, self.special[unit, group] - self.machine["special_slack"])
         for name in ("sp", "int"):
             if item[name]:
@@ -144,11 +150,13 @@ class Sm:
         result, delay, arrive = 0, 0, start + item["unit_offset"] + 3 * CYCLE
         if item["unit"] == MEMORY:
             begin = max(arrive, self.memory)
-            access = decode_access(self.streams.accesses[warp.access])
+            held = decode_access(self.streams.accesses[warp.access])["occupies"]
+            here = result = begin + item["latency"] + held - CYCLE
+            self.memory = begin + held
+            if not self.layout.perfect_memory:
+                result = self.answered(warp.access, item["access"], here)
             warp.access += 1
-            result = self.through_memory(begin, item, access)
-            self.memory = begin + access["occupies"]
-            self.starts = [begin, *self.starts[:3]]
+            self.starts[group] = [begin, *self.starts[group][:-1]]
         elif item["unit"]:
             begin = max(arrive, self.special[item["unit"], group])
             self.special[item["unit"], group] = begin + item["occupies"]
@@ -175,7 +183,7 @@ class Sm:
             ready = max([ready, *(time for n, time in enumerate(times) if item[name] >> n & 1)])
         warp.drain = max(warp.drain, result, start + item["drain"] if item["drain"] else 0)
         warp.position += 1
-        warp.ready = ready if item["exit"] else ready + self.lateness(warp)
+        warp.ready = ready if item["exit"] else ready + self.lateness(warp, ready)
         self.clock[s], self.last[s], self.issued = start + item["cycles"], row, self.issued + 1
         self.meet(slot, item, start + item["cycles"])
 
@@ -197,45 +205,38 @@ class Sm:
             for w in left:
                 w.at_barrier, w.ready = False, max(w.ready, time)
 
-    def through_memory(self, start, item, asked):
-        m = self.machine
-        here = start + item["latency"] + asked["occupies"] - CYCLE
-        if self.layout.perfect_memory:
-            return here
-        sectors, access, level = asked["sectors"], item["access"], asked["level"]
+    def answered(self, number, kind, here):
+        group = int(self.streams.groups[number])
+        if not group:
+            return self.beyond_l1d(decode_access(self.streams.accesses[number]), kind, here)
+        if group not in self.arrivals:
+            self.arrivals[group] = self.beyond_l1d(decode_access(self.streams.leaders[group]), kind, here)
+        return max(here, self.arrivals[group])
+
+    def beyond_l1d(self, asked, kind, here):
+        m, sectors = self.machine, asked["sectors"]
         if not sectors:
-            return max(here, min(self.arrival, self.wait_for_another(here, asked))) if level else here
+            return here
         leave = here + CYCLE
-        if access in (STORE, ATOMIC):
+        if kind in (STORE, ATOMIC):
             leave = self.port = max(self.port, leave) + sectors * m["store_sector"]
-        cost = m["l2_atomic"] if access == ATOMIC else m["l2_sector"]
+        cost = m["l2_atomic"] if kind == ATOMIC else m["l2_sector"]
         answer = read = self.l2 = max(self.l2, leave + m["request"]) + sectors * cost
         if asked["dram_sectors"]:
             self.dram = max(self.dram, self.l2) + asked["dram_sectors"] * m["dram_sector"]
             read = self.dram
-        if access == STORE:
+        if kind == STORE:
             return answer + m["l2_reply"]
         length = sectors * m["reply_sector"]
         self.reply = max(self.reply, answer - length) + length
         answer = max(self.reply, read) + m["l2_reply"]
-        answer += portion(m["dram_latency"], asked["part"]) if level == 2 else 0
-        self.arrival = max(self.arrival, answer)
-        return answer
-
-    def wait_for_another(self, here, asked):
-        m = self.machine
-        l2, comes = m["request"] + m["l2_reply"], here + m["request"]
-        queued = max(self.l2, comes)
-        if asked["level"] == 1:
-            return here + queued - comes + portion(l2, asked["part"])
-        return here + max(self.dram, queued) - comes + l2 + portion(m["dram_latency"], asked["part"])
+        return answer + (portion(m["dram_latency"], asked["part"]) if asked["level"] == 2 else 0)
 
 
 def run(lanes) -> tuple[np.ndarray, np.ndarray]:
     """(end in ticks, items issued) of each lane."""
     found = []
-    machine = dict(zip(NUMBERS, lanes.machine.tolist(), strict=True))
-    for first, stop in zip(lanes.first.tolist(), lanes.stop.tolist(), strict=True):
-        sm = Sm(lanes.layout, machine, lanes.residents, lanes.streams, first, stop)
+    for numbers, first, stop in zip(lanes.machine.tolist(), lanes.first.tolist(), lanes.stop.tolist(), strict=True):
+        sm = Sm(lanes.layout, dict(zip(NUMBERS, numbers, strict=True)), lanes.residents, lanes.streams, first, stop)
         found.append((sm.run(), sm.issued))
     return np.array([end for end, _ in found]), np.array([issued for _, issued in found])
