@@ -29,6 +29,7 @@ SAME_IDEA = {
     "halves.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
     "wmma.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
     "cold_start.py": (COMMAND, {"abstim/study", "abstim/cli", "abstim/show/report"}),
+    "advice.py": (COMMAND, {"abstim/study", "abstim/show/report"}),
     "import_config.py": (COMMAND, {"abstim/gpu", "abstim/cli"}),
     "run.py": (
         "a target or launch through all of a room, and the command of it",
@@ -229,6 +230,7 @@ def test_the_package_is_found_from_the_folder_above_the_clone(tmp_path):
 
 
 LAYERS = (
+    "extras",
     "progress",
     "gpu",
     "target",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from abstim.gpu.config import load_gpu
@@ -12,6 +14,7 @@ from functional.link import link
 from functional.parser import parse
 from precharacterize import characterize
 from precharacterize.classify import Kind, kind_of, latency_class
+from precharacterize.critical_path import block_bounds
 
 PIPELINE = load_gpu("gtx480_perfect").pipeline
 HEAD = """.version 9.0
@@ -130,3 +133,24 @@ def test_the_key_depends_on_program_and_pipeline() -> None:
     other = replace(PIPELINE, shared_cycles=PIPELINE.shared_cycles + 1)
     keys = {characterize(p, pipeline).key for p in (one, two) for pipeline in (PIPELINE, other)}
     assert len(keys) == 4
+
+
+def test_the_longest_chain_and_the_busiest_unit_of_a_block():
+    """By hand: c needs a and b, d needs c; e is alone."""
+    table = SimpleNamespace(
+        waits=np.array([[-1, -1], [-1, -1], [1, 2], [3, -1], [-1, -1]]), writes=np.array([[1], [2], [3], [4], [5]]),
+        result_cycles=np.array([4, 20, 6, 10, 30]), unit=np.array([0, 1, 0, 0, 2]),
+        initiation_cycles=np.array([1, 8, 2, 1, 0]),
+    )  # fmt: skip
+    found = block_bounds(table, 0, 5)
+    assert found.path == (1, 2, 3) and found.path_cycles == 36
+    assert found.unit_cycles == {"sp": 4, "sfu": 8, "mem": 1}
+    assert block_bounds(table, 4, 5).path == (4,) and block_bounds(table, 2, 2).path_cycles == 0
+
+
+def test_the_chain_of_a_real_program():
+    found = program("add.s32 %r1, %r2, %r3;\nmul.lo.s32 %r4, %r1, %r1;\nadd.s32 %r6, %r2, %r3;\nadd.s32 %r5, %r4, %r2;")
+    table = characterize(found, PIPELINE)
+    bounds = block_bounds(table, 0, 4)
+    assert bounds.path == (0, 1, 3) and bounds.path_cycles == table.result_cycles[[0, 1, 3]].sum()
+    assert sum(bounds.unit_cycles.values()) == table.initiation_cycles[:4].clip(1).sum()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from abstim.cli.options import GpuName, Json, Overrides
+from functional.shown_name import shown_name
+
+MOST_LETTERS = 44  # of an instruction with its operands
 
 
 def characterize(
@@ -15,7 +19,10 @@ def characterize(
     ],
     gpu: GpuName = "gtx480",
     overrides: Overrides = None,
-    listing: Annotated[bool, typer.Option("--listing", help="Show every instruction.")] = False,
+    listing: Annotated[
+        bool,
+        typer.Option("--listing", help="Show every instruction, the longest chains, and how busy units are."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Characterise a target's kernels on a GPU's pipeline and keep the latency tables.
@@ -46,7 +53,7 @@ def _as_json(program, table) -> dict:
     return {
         "kernel": program.name,
         "key": table.key,
-        "blocks": [{"start": b.start, "stop": b.stop} for b in program.blocks],
+        "blocks": [asdict(_bounds(table, block)) for block in program.blocks],
         "instructions": [i.name for i in program.instructions],
         **{column: getattr(table, column).tolist() for column in columns},
     }
@@ -56,7 +63,7 @@ def _print_summary(tables) -> None:
     from abstim.show.tables import print_table
 
     rows = [
-        (p.name, len(p.instructions), len(p.blocks), t.register_count, int(t.gap_cycles.sum()), t.key[:12])
+        (shown_name(p.name), len(p.instructions), len(p.blocks), t.register_count, int(t.gap_cycles.sum()), t.key[:12])
         for p, t in tables
     ]
     columns = ("kernel", "instructions", "basic blocks", "registers", "cycles, each block once", "key")
@@ -65,13 +72,17 @@ def _print_summary(tables) -> None:
 
 def _print_listing(program, table) -> None:
     from abstim.show.tables import print_table
+    from functional.source_lines import ptx_text
     from precharacterize.parameters import UNITS
 
+    bounds, lines = [_bounds(table, block) for block in program.blocks], ptx_text(program).splitlines()
+    starts, critical = {b.start: b.index for b in program.blocks}, {i for found in bounds for i in found.path}
     rows = [
         (
-            program.block_of(i.index) if i.index in {b.start for b in program.blocks} else "",
+            starts.get(i.index, ""),
             i.line,
-            i.name,
+            " ".join(lines[i.line - 1].split())[:MOST_LETTERS] if i.line <= len(lines) else i.name,
+            "*" if i.index in critical else "",
             UNITS[table.unit[i.index]],
             int(table.gap_cycles[i.index]),
             int(table.result_cycles[i.index]),
@@ -79,5 +90,27 @@ def _print_listing(program, table) -> None:
         )
         for i in program.instructions
     ]
-    columns = ("block", "line", "instruction", "unit", "gap cycles", "result cycles", "unit busy cycles")
-    print_table(program.name, columns, rows, left=4)
+    columns = ("block", "line", "instruction", "path", "unit", "gap cycles", "result cycles", "unit busy cycles")
+    print_table(shown_name(program.name), columns, rows, left=5)
+    print("path: on the longest chain of results of its block (loads hit); gap: to the next issue of a lone warp")
+    _print_blocks(bounds)
+
+
+def _print_blocks(bounds) -> None:
+    """What bounds each block: its longest chain, or the unit that is busy longest."""
+    from abstim.show.tables import print_table
+    from precharacterize.parameters import UNITS
+
+    units = [unit for unit in UNITS if any(unit in found.unit_cycles for found in bounds)]
+    rows = [
+        (str(number), found.stop - found.start, found.path_cycles, *(found.unit_cycles.get(unit, 0) for unit in units))
+        for number, found in enumerate(bounds)
+    ]
+    columns = ("block", "instructions", "longest chain, cycles", *(f"{unit} busy" for unit in units))
+    print_table("Pressure on the units, a warp's visit of each block", columns, rows)
+
+
+def _bounds(table, block):
+    from precharacterize.critical_path import block_bounds
+
+    return block_bounds(table, block.start, block.stop)

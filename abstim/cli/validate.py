@@ -64,9 +64,7 @@ def validate(
 
     `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
     """
-    from abstim.extras import need
     from abstim.study import validate as library
-    from functional.disk.folder import check_output
     from functional.errors import InputError
 
     alone = {"reference": reference, "variant": variant, "group": group, "flush": flush != "all"}
@@ -85,9 +83,7 @@ def validate(
         raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
     if flush not in library.TABLE_FLUSHES:
         raise InputError(f"--flush {flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
-    if plot is not None:
-        need("matplotlib")
-        check_output(plot)
+    _check_plot(plot)
     table = library.read_reference(reference, flush)
     chosen, skipped = library.select(table, variant or (), group or (), benchmark or ())
     with progress(quiet=as_json) as report:
@@ -98,6 +94,16 @@ def validate(
     print_json(found.to_json()) if as_json else _print(found)
     if not found.comparisons:
         raise InputError(f"{reference}: nothing was compared, {len(found.skipped)} skipped" + _why(found.skipped))
+
+
+def _check_plot(plot: Path | None) -> None:
+    """Can it be drawn, and written? Asked before anything is timed."""
+    from abstim.extras import need
+    from functional.disk.folder import check_output
+
+    if plot is not None:
+        need("matplotlib")
+        check_output(plot)
 
 
 def _why(skipped: list[str]) -> str:

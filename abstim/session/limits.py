@@ -121,7 +121,7 @@ def limit_of(
     rest = 1 - memory["launch_latency_share"]
     share = {reason: rest * count / working for reason, count in issue_slots.items()}
     busiest = max(units, key=units.__getitem__)
-    use = units | {
+    use = dict(units) | {
         "atomics": memory["atomic_use"], "DRAM bandwidth": memory["dram_use"], "L2 bandwidth": memory["l2_use"],
         "instruction issue": share["issued"],
     }  # fmt: skip
