@@ -19,7 +19,7 @@ KERNELS = (
 )  # fmt: skip
 SHAKE, STEP = 1e-4, 1e-6  # ticks
 TOLERANCE = 1e-3
-ROUNDINGS = 64  # of doubles, at most so many of which end in the difference of two ends
+ROUNDINGS = 8  # of doubles, at most so many of which end in the difference of two ends
 
 
 @pytest.fixture(scope="module", params=KERNELS, ids=lambda own: "-".join(own))
