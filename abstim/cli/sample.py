@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -164,27 +164,18 @@ def sample(
 
     `abstim sample reduced/selection.json --times measured.csv`
     """  # fmt: skip
+    given = dict(locals())
     from abstim.show.tables import print_json, progress
     from abstim.study.sample.files import known_from, write_selection
 
     if times is not None:
-        refuse_options(
-            "with --times, which needs the selection alone", method=method, model=model != "detailed", inside=inside,
-            warm_up=warm_up, compare=compare, plot=plot, partial_functional=partial_functional, select_only=select_only,
-            output=output, profile=profile, light_profile=light_profile, kernel=kernel, grid=grid, block=block, arg=arg,
-            dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch, set=overrides, traces=traces,
-            error=error, confidence=confidence,
-        )  # fmt: skip
+        _refuse(given, given.keys() - {"target", "times", "as_json"}, "with --times, which needs the selection alone")
         return _say_estimate(target, times, as_json)
     names = method or []
     opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
     _check(names, compare, plot is not None, bool(profile or light_profile))
     if select_only:
-        refuse_options(
-            "with --select-only", inside=inside, compare=compare, warm_up=warm_up, model=model != "detailed",
-            partial_functional=partial_functional, kernel=kernel, grid=grid, block=block, arg=arg,
-            error=error, confidence=confidence, dynamic_shared=dynamic_shared, prompt=prompt, steps=steps, batch=batch,
-        )  # fmt: skip
+        _refuse(given, _NOT_SELECTING, "with --select-only")
     else:
         refuse_options("without --select-only", output=output, traces=traces)
     known = known_from(profile, light_profile)
@@ -196,14 +187,26 @@ def sample(
             return _say_written(written, as_json)
         options["progress"] = report
         if compare:
-            refuse_options("with --compare", error=error, confidence=confidence)
-            show: Callable[[Any], None] = _print_comparison
-            found = _compare(opened, gpu, overrides, names, plot, options)
+            _refuse(given, ("error", "confidence"), "with --compare")
         else:
-            show = _print_sample
             options["aim"] = _aim(error, confidence)
-            found = _sample(opened, gpu, overrides, names, known, options)
-    print_json(found.to_json()) if as_json else show(found)
+        given_to = (opened, gpu, overrides, names)
+        found = _compare(*given_to, plot, options) if compare else _sample(*given_to, known, options)
+    show: Callable[[Any], None] = print_json if as_json else _print_comparison if compare else _print_sample
+    show(found.to_json() if as_json else found)
+
+
+_DEFAULTS = {"gpu": "gtx480", "model": "detailed"}  # of options whose default is not falsy
+_NOT_SELECTING = (
+    "inside", "compare", "warm_up", "model", "partial_functional", "kernel", "grid", "block", "arg", "dynamic_shared",
+    "prompt", "steps", "batch", "error", "confidence",
+)  # fmt: skip
+
+
+def _refuse(given: dict[str, Any], names: Iterable[str], why: str) -> None:
+    """Raises InputError for options of these names that were given."""
+    options = {name: given[name] not in (_DEFAULTS.get(name), None) and given[name] for name in sorted(names)}
+    refuse_options(why, **{"set" if name == "overrides" else name: value for name, value in options.items()})
 
 
 def _sample(target, gpu, overrides, names, known, options) -> Any:
