@@ -43,12 +43,12 @@ class Bound:
 
 
 def bounded(estimate: Estimate, method: str) -> Estimate:
-    """The estimate with the interval learnt for its method and basis, as its own where none was. Without a bound
-    it goes from 0 to infinity."""
-    bound = _learnt().get((method, estimate.basis))
-    if bound is None or estimate.basis == "exact":
+    """The estimate with the interval learnt for its method and basis; its own if nothing was learnt of the method.
+    Without a bound, and on a basis that was never met, it goes from 0 to infinity."""
+    if estimate.basis == "exact" or all(method != known for known, _ in _learnt()):
         return estimate
-    half = bound.relative_half_width(estimate.relative_half_width)
+    bound = _learnt().get((method, estimate.basis))
+    half = bound.relative_half_width(estimate.relative_half_width) if bound else math.inf
     if not math.isfinite(half):
         return replace(estimate, low=0.0, high=math.inf)
     return replace(estimate, low=max(estimate.total * (1.0 - half), 0.0), high=estimate.total * (1.0 + half))

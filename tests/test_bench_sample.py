@@ -20,8 +20,7 @@ def row(error, covered=True, detailed=0.5, speed_up=2.0, method="photon", target
     return Row(
         target=target, method=method, cycles=1.0, error=error, covered=covered, detailed_fraction=detailed,
         functional_fraction=1.0, seconds=1.0, speed_up=speed_up, timing_speed_up=speed_up,
-        instruction_speed_up=1 / detailed,
-    )  # fmt: skip
+        instruction_speed_up=1 / detailed, basis="model", half_width=0.1, own_half_width=0.1)  # fmt: skip
 
 
 def test_means_over_targets():

@@ -212,7 +212,7 @@ def test_command_refuses_in_one_line(arguments, message, capsys) -> None:
 
 def test_command_prints_how_each_part_was_found(capsys, tmp_path) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["sample", "pagerank", "--set", "perfect_memory=false"])
+        main(["sample", "pagerank", "--method", "photon", "--set", "perfect_memory=false"])
     text = capsys.readouterr().out
     assert exit_.value.code == 0 and "95 % interval" in text and "kernel (as 0 pagerank_share)" in text
     assert max(map(len, text.splitlines())) <= 100

@@ -154,8 +154,6 @@ def sample(
 
     `abstim sample gaussian_elimination --method pks`
 
-    `abstim sample resnet18 --method stem --inside pkp`
-
     `abstim sample resnet50 --model occupancy --gpu qv100`
 
     `abstim sample hotspot --compare --plot methods.svg`
@@ -173,7 +171,7 @@ def sample(
         return _say_estimate(target, times, as_json)
     names = method or []
     opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
-    _check(names, compare, plot is not None, bool(profile or light_profile))
+    _check(names, compare, plot is not None, bool(profile or light_profile), bool(error or confidence))
     if select_only:
         _refuse(given, _NOT_SELECTING, "with --select-only")
     else:
@@ -185,13 +183,9 @@ def sample(
             chosen = (names or ["pks"])[0]
             written = write_selection(target, gpu, overrides or (), chosen, known, output, report, traces)
             return _say_written(written, as_json)
-        options["progress"] = report
+        options |= {"progress": report} if compare else {"progress": report, "aim": _aim(error, confidence)}
         given_to = (opened, gpu, overrides, names)
-        if compare:
-            _refuse(given, ("error", "confidence"), "with --compare")
-            found = _compare(*given_to, plot, options)
-        else:
-            found = _sample(*given_to, known, options | {"aim": _aim(error, confidence)})
+        found = _compare(*given_to, plot, options) if compare else _sample(*given_to, known, options)
     show: Callable[[Any], None] = print_json if as_json else _print_comparison if compare else print_sample
     show(found.to_json() if as_json else found)
 
@@ -234,13 +228,14 @@ def _share(name: str, text: str) -> float:
         raise InputError(f"--{name} {text}: give a percentage, as in 2%") from None
 
 
-def _check(names: list[str], compare: bool, plot: bool, profiles: bool) -> None:
+def _check(names: list[str], compare: bool, plot: bool, profiles: bool, aim: bool) -> None:
     from functional.errors import InputError
 
     wrong = {
         "several methods need --compare": len(names) > 1 and not compare,
         "--plot needs --compare": plot and not compare,
         "--compare makes its own profile; leave out --profile and --light-profile": compare and profiles,
+        "--compare takes every method as it is; leave out --error and --confidence": compare and aim,
     }
     for message, is_so in wrong.items():
         if is_so:
@@ -287,7 +282,6 @@ def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
 
 
 def print_sample(result: SampleResult) -> None:
-    """An estimate as tables: the interval, what it rests on, and how each part was found."""
     from textwrap import fill
 
     from abstim.show.parts import by_way

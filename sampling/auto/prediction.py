@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
+MOST_STEPS = 10_000  # of the solver, which needs a few a column
 MOST_FOLDS = 24  # of a cross-validation; beyond, several launches are left out at a time
 # What is assumed of a launch at a distance (`distances`) from all that were simulated, before errors have been seen;
 # it counts as much as one observed error. Equal launches differ by where their buffers lie.
@@ -98,7 +99,7 @@ def _shares(
     from scipy.optimize import nnls
 
     scale = np.maximum(known.max(0), 1e-300)
-    return nnls((known / scale) / measured[:, None], np.ones(len(measured)))[0] / scale
+    return nnls((known / scale) / measured[:, None], np.ones(len(measured)), maxiter=MOST_STEPS)[0] / scale
 
 
 def as_neighbours(

@@ -1,6 +1,7 @@
 """Intervals learnt from hard programs: as often right as promised, whatever the errors are like."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +46,7 @@ def test_an_estimate_gets_the_interval_of_its_method_and_basis(monkeypatch):
     stated = around("m", 100.0, 1.0, basis="model", detailed_fraction=0.1)
     assert (bounded(stated, "m").low, bounded(stated, "m").high) == (pytest.approx(80), pytest.approx(120))
     assert bounded(stated, "other") == stated
+    assert not bounded(replace(stated, basis="sampled"), "m").bounded  # never met on the hard set
     assert bounded(exact("m", 100.0), "m") == exact("m", 100.0)
     wide = around("n", 100.0, 40.0, basis="model", detailed_fraction=0.1)
     assert not bounded(wide, "n").bounded

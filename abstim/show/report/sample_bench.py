@@ -9,7 +9,7 @@ from typing import Any
 from abstim.show.report.beside import hover_on, named_beside
 from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, legend_outside
 from abstim.show.report.error_axis import AXIS, LEGEND, TOOLTIPS, ErrorPoint, error_points, plain_numbers
-from abstim.show.report.sample_methods import SPEED_UPS, times
+from abstim.show.report.sample_methods import SPEED_UPS, inside, times
 from abstim.show.tables import duration, quantity
 
 Bench = dict[str, Any]  # `SampleBench.to_json`
@@ -43,7 +43,10 @@ def _methods_chart(methods: list[dict[str, Any]]) -> Chart:
     plot = figure(x, y, [*TOOLTIPS[:2], ("speed-up", "@x{0.00}x")], x_axis_type="log", y_axis_type="log")
     points = error_points(
         plot,
-        [ErrorPoint(m["method"], m["speed_up"] or math.inf, m["mean_error"], m["covered"] == 1.0) for m in methods],
+        [
+            ErrorPoint(m["method"], m["speed_up"] or math.inf, m["mean_error"], m["covered"] in (None, 1.0))
+            for m in methods
+        ],
     )
     named_beside(plot, points, "xy")
     hover_on(plot, [points])
@@ -51,10 +54,10 @@ def _methods_chart(methods: list[dict[str, Any]]) -> Chart:
     summary = "; ".join(
         f"{m['method']}: error {m['mean_error']:.2%}, {times(m['speed_up'] or math.inf)} as fast" for m in methods
     )
-    keys = ("mean_error", "geomean_error", "worst_error", "detailed_fraction", "covered")
+    keys = ("mean_error", "geomean_error", "worst_error", "detailed_fraction")
     rows = [
         (m["method"], m["targets"], m["sampled"], *(f"{m[key]:.2%}" for key in keys),
-         "-" if m["covered_of_sampled"] is None else f"{m['covered_of_sampled']:.2%}",
+         *("-" if m[key] is None else f"{m[key]:.2%}" for key in ("covered", "covered_of_sampled")),
          m["speed_up"], m["least_speed_up"], m["best_speed_up"])
         for m in methods
     ]  # fmt: skip
@@ -90,7 +93,7 @@ def _errors_chart(rows: list[Row], targets: list[str]) -> Chart:
     summary = f"The worst is {worst['method']} on {worst['target']} with {worst['error']:.2%}. {LEGEND}"
     columns = ("target", "method", "true cycles", "cycles", "error", "in interval", "launches")
     cells = [
-        (r["target"], r["method"], r["true_cycles"], r["cycles"], f"{r['error']:.2%}", "yes" if r["covered"] else "no",
+        (r["target"], r["method"], r["true_cycles"], r["cycles"], f"{r['error']:.2%}", inside(r),
          r["launches"])
         for r in rows
     ]  # fmt: skip

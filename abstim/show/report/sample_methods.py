@@ -24,18 +24,19 @@ STAGE_COLORS = {"execute": COLORS[2], "time": COLORS[0], "analyse": COLORS[1]}
 def comparison_of_methods_section(data: Comparison) -> Section:
     """One target, all methods asked for."""
     rows = data["rows"][1:]  # the first is the full simulation
+    without = sum(has_no_bound(row) for row in rows)
     facts = [
         ("Cycles", quantity(data["true_cycles"])),
         ("Memory", data.get("memory_model", "not said")),
         ("Launches", quantity(len(data["cycles"]))),
         ("Full simulation", duration(data["rows"][0]["seconds"])),
-        ("Intervals that hold the true cycles", f"{sum(row['covered'] for row in rows)} of {len(rows)}"),
+        ("Intervals that hold the true cycles", f"{sum(row['covered'] for row in rows)} of {len(rows) - without}"),
     ]
     ideal = [found["method"] for found in data["results"] if found["estimate"]["ideal"]]
     notes = [f"Ideal, choosing what to simulate took the full simulation: {', '.join(ideal)}."] if ideal else []
     title = f"Sampling methods on {data['target']}, {data['gpu']}"
     charts = [_error_chart(rows, ideal), _interval_chart(data), _seconds_chart(data)] if rows else []
-    return Section(title, facts, charts, notes)
+    return Section(title, facts, [chart for chart in charts if chart is not None], notes)
 
 
 def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
@@ -54,7 +55,7 @@ def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
     plain_numbers(plot)
     plot.x_range.only_visible = plot.y_range.only_visible = True
     cells = [
-        (r["method"], r["cycles"], f"{r['error']:.2%}", "yes" if r["covered"] else "no",
+        (r["method"], r["cycles"], f"{r['error']:.2%}", inside(r),
          f"{r['detailed_fraction']:.2%}", f"{r['functional_fraction']:.1%}", duration(r["seconds"]),
          *(times(r[key]) for key in SPEED_UPS.values()))
         for r in rows
@@ -77,16 +78,30 @@ def _best(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def has_no_bound(row: dict[str, Any]) -> bool:
+    """Of a row of a comparison or of a bench; rows of old files all have an interval."""
+    return "half_width" in row and row["half_width"] is None
+
+
+def inside(row: dict[str, Any]) -> str:
+    """Whether the true cycles are in the interval, for people."""
+    return "no bound" if has_no_bound(row) else "yes" if row["covered"] else "no"
+
+
 def times(speed_up: float) -> str:
     """A speed-up for people; what took no time at all has none."""
     return f"{speed_up:.3g}x" if math.isfinite(speed_up) else "-"
 
 
-def _interval_chart(data: Comparison) -> Chart:
-    """Every method's interval around its estimate, as multiples of the true cycles."""
+def _interval_chart(data: Comparison) -> Chart | None:
+    """Every method's interval around its estimate, as multiples of the true cycles; none if no method has one."""
     from bokeh.models import ColumnDataSource, FactorRange, Span
 
-    found, truth = data["results"], data["true_cycles"]
+    truth = data["true_cycles"]
+    found = [each for each in data["results"] if each["estimate"]["high"] is not None]
+    unbounded = [row["method"] for row in data["rows"][1:] if has_no_bound(row)]
+    if not found:
+        return None
     columns = ("method", "low", "estimate", "high", "true cycles", "which rests on")
     rows = [
         (each["method"], *(each["estimate"][key] for key in ("low", "total", "high")), truth,
@@ -104,9 +119,10 @@ def _interval_chart(data: Comparison) -> Chart:
     points = plot.scatter("total", "name", source=source, size=8, color=COLORS[0])
     hover_on(plot, [points])
     plot.add_layout(Span(location=1, dimension="height", line_color=COLORS[3], line_width=2))
-    missed = [row["method"] for row in data["rows"][1:] if not row["covered"]]
+    missed = [row["method"] for row in data["rows"][1:] if not row["covered"] and not has_no_bound(row)]
     summary = f"{len(rows) - len(missed)} of {len(rows)} intervals hold the true {truth:,} cycles, the vertical line"
-    summary += f"; not {', '.join(missed)}." if missed else "."
+    summary += f"; not {', '.join(missed)}" if missed else ""
+    summary += f"; {', '.join(unbounded)}: no bound." if unbounded else "."
     return Chart("Intervals around the true cycles", summary, plot, Table(columns, rows))
 
 

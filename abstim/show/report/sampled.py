@@ -27,7 +27,7 @@ def sampling_section(data: Sample) -> Section:
         ("Cycles", f"{estimate['total']:,.0f}"),
         (
             f"{estimate['confidence']:.0%} interval ({estimate['basis']})",
-            f"{estimate['low']:,.0f} to {estimate['high']:,.0f}",
+            "no bound" if estimate["high"] is None else f"{estimate['low']:,.0f} to {estimate['high']:,.0f}",
         ),
         ("Simulated in detail", f"{fractions['detailed']} of the warp instructions"),
         ("Executed at all", f"{fractions['functional']} of the warp instructions"),

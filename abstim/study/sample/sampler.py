@@ -88,8 +88,12 @@ def sample(
 
 def _default_method(case: Case, model: str, known: Known | None) -> str:
     """auto, unless the model times launches alone, a profile is there to choose by, or launches must come in turn."""
-    in_turn = isinstance(case, StreamedCase) and signatures(case) is None
-    return MODELLED if model != DETAILED or known is not None or in_turn else "auto"
+    return MODELLED if model != DETAILED or known is not None or _in_turn(case) else "auto"
+
+
+def _in_turn(case: Case) -> bool:
+    """Whether launches are there one after the other alone."""
+    return isinstance(case, StreamedCase) and signatures(case) is None
 
 
 def _check_model(model: str, method: Method, gpu: Gpu, warm_up: WarmUp) -> None:
@@ -120,6 +124,8 @@ def _warm_up(name: str, method: Method, gpu: Gpu) -> WarmUp:
         raise InputError(
             "a perfect warm-up is a full simulation: --method full; others take a number of launches, or all"
         )
+    if found.in_order and method.aimed:
+        raise InputError(f"{method.name} goes back to earlier launches, which must come in turn with --warm-up {name}")
     return found
 
 
@@ -245,6 +251,8 @@ def compare(
     point, case = gpu_of(gpu, overrides), open_target(target)
     not_ideal = isinstance(case, StreamedCase) or warm_up_named(warm_up).name != EMPTY
     default = [n for n, method in METHODS.items() if not ((inside and method.own) or (not_ideal and method.ideal))]
+    if warm_up_named(warm_up).in_order or _in_turn(case):
+        default = [n for n in default if not METHODS[n].aimed]
     if model != DETAILED:
         default = [n for n in default if METHODS[n].inside is INSIDE["full"] and not METHODS[n].own]
     chosen = [_chosen(name, inside) for name in methods or default]
