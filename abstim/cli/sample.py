@@ -282,6 +282,7 @@ def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
 
 
 def print_sample(result: SampleResult) -> None:
+    """An estimate as tables: the interval, what it rests on, and how each part was found."""
     from textwrap import fill
 
     from abstim.show.parts import by_way
