@@ -136,7 +136,8 @@ def test_the_limit_is_a_busy_resource_or_what_idle_cycles_wait_for():
     slots = {"issued": 1, "no_ready_warp": 0, "unit_busy": 0, "barrier": 0, "memory": 9, "empty": 3}
     alone = {"atomic_use": 0.0, "launch_latency_share": 0.0}
     idle = memory_use(counters, 1000, gpu.spec, gpu.params) | alone
-    assert limit_of(slots, idle) == "memory latency" and "l1d_hit_rate" not in idle
+    waits = {"memory latency": 1.0}
+    assert limit_of(slots, idle, {"ALUs": 0.1}, waits) == "memory latency" and "l1d_hit_rate" not in idle
     busy = memory_use(counters | {"dram_reads": 12000, "l2_accesses": 12000}, 1000, gpu.spec, gpu.params) | alone
-    assert limit_of(slots, busy) == "DRAM bandwidth"
+    assert limit_of(slots, busy, {"ALUs": 0.1}, waits) == "DRAM bandwidth"
     assert busy["dram_use"] == pytest.approx(12000 * 1.294 / 16 / 1000) and busy["l2_hit_rate"] == 1

@@ -137,7 +137,7 @@ explore relu --vary sm_count=1,2 --strategy random --points 0 | --points 0 is no
 explore relu --vary sm_count=1,2 --model foo        | no model 'foo'
 explore relu --vary sm_count=1:4096:1 --vary max_threads_per_sm=32:2048:32 --vary l1d_ways=1:32:1 | is more than 1,000,000
 sample relu --method foton                          | did you mean photon?
-sample relu --method zzz                            | no method 'zzz'; known: first, full
+sample relu --method zzz                            | no method 'zzz'; known: auto, first, full
 sample relu --gpu nope                              | unknown GPU 'nope'
 fit --params l1d_latency_cycles                     | Missing option '--reference'
 fit --reference {CYCLES} --params l1d_latency       | did you mean l1d_latency_cycles?

@@ -223,7 +223,7 @@ def test_a_large_sweep_is_thinned_but_keeps_its_fronts():
 def test_missing_files_and_folders_are_said(tmp_path, files):
     with pytest.raises(InputError, match=r"missing\.json: No such file"):
         write_report([tmp_path / "missing.json"], tmp_path / "report.html")
-    with pytest.raises(InputError, match="cannot be written: No such file"):
+    with pytest.raises(InputError, match="cannot be written: there is no folder"):
         write_report(files[:1], tmp_path / "nowhere" / "report.html")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.cli import main
-from abstim.cli.sample import _print_sample
+from abstim.cli.sample import print_sample
 from abstim.gpu.config import load_gpu
 from abstim.show.parts import MOST_WAYS, by_way
 from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
@@ -272,7 +272,7 @@ def test_a_hundred_ways_and_long_names_fit_on_a_page(capsys) -> None:
                   for n in range(100))  # fmt: skip
     estimate = Estimate(method="x", total=1e11, low=9e10, high=2e11, basis="model", detailed_fraction=0.1, parts=parts)
     seconds = {"execute": 1.0, "time": 2.0, "analyse": 3.0}
-    _print_sample(
+    print_sample(
         SampleResult(
             target=kernel,
             gpu="gtx480",

@@ -113,6 +113,7 @@ def explore(
     `abstim explore hotspot nn_euclid --vary sm_count=8:64:8 --vary l1d_kib=8:64:log2 --define
     "area=sm_count*(4+l1d_kib/16)" --objective area --objective time`
     """
+    from abstim.extras import need
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json, progress
     from abstim.study.explore import explore as run
@@ -123,6 +124,8 @@ def explore(
     refuse_options("with --strategy grid", points=strategy == "grid" and points, seed=strategy == "grid" and seed)
     if output is not None:
         check_format(output)
+    if cluster:
+        need("distributed")
     how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model}
     base = load_gpu(gpu, overrides or ())
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)

@@ -13,12 +13,14 @@ _WHAT = {
     "programs": "Programs of many launches (programs)",
     "16x": "16 times the size (16x)",
     "256x": "256 times the size (256x)",
+    "hard": "Hard to sample (hard)",
+    "hard2": "Hard to sample, of other kernels (hard2)",
 }
 
 
 def suite(
     group: Annotated[
-        str | None, typer.Option(help="Only this group: table1, apps, micro; of workloads programs, 16x, 256x.")
+        str | None, typer.Option(help="Only this group: table1, apps, micro; of workloads programs, 16x, 256x, hard, hard2.")
     ] = None,
     as_json: Json = False,
 ) -> None:
