@@ -273,9 +273,7 @@ def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
     if as_json:
         return print_json(found.to_json())
     estimate = found.estimate
-    rows = [(found.unit, f"{quantity(estimate.total)} +-{estimate.relative_half_width:.2%}")]
-    rows += [("95 % interval", f"{quantity(estimate.low)} to {quantity(estimate.high)}")]
-    rows += [("which rests on", _BASIS[estimate.basis])]
+    rows = [(found.unit, quantity(estimate.total)), *_interval(estimate)]
     rows += [("timed", f"{found.selected:,} of {found.launches:,} launches")]
     rows += [("", f"{estimate.detailed_fraction:.2%} of the instructions")]
     print_table(f"{found.target}, {found.method}, timed elsewhere", ("", ""), rows, left=2)

@@ -20,7 +20,8 @@ _WHAT = {
 
 def suite(
     group: Annotated[
-        str | None, typer.Option(help="Only this group: table1, apps, micro; of workloads programs, 16x, 256x, hard, hard2.")
+        str | None,
+        typer.Option(help="Only this group: table1, apps, micro, programs, 16x, 256x, hard or hard2."),
     ] = None,
     as_json: Json = False,
 ) -> None:

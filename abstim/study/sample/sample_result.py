@@ -82,7 +82,7 @@ class SampleResult:
             "method": self.method,
             "model": self.model,
             "known_error": self.known_error,
-            "estimate": _plain(self.estimate),
+            "estimate": plain_estimate(self.estimate),
             "own_half_width": self.own_half_width,
             "kernels": [asdict(kernel) for kernel in self.kernels],
             "notes": list(self.notes),
@@ -167,7 +167,7 @@ class Comparison:
         }
 
 
-def _plain(estimate: Estimate) -> dict[str, Any]:
+def plain_estimate(estimate: Estimate) -> dict[str, Any]:
     """As JSON has it: without a bound, `low` and `high` are null."""
     found = {name: value for name, value in asdict(estimate).items() if name != "unit_cycles"}
     return found if estimate.bounded else found | {"low": None, "high": None}

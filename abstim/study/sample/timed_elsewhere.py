@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.study.sample.sample_result import plain_estimate
 from functional.errors import InputError
 from sampling import Estimate, FirstInstructions, SamplingError, Selection
+from sampling.bounds import bounded
 from sampling.pka.features import read_nsight_times
 from sampling.selection_files import read_json
 
@@ -33,9 +35,7 @@ class TimedElsewhere:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        found = asdict(self) | {"kind": "sample-from-times"}
-        del found["estimate"]["unit_cycles"]
-        return found
+        return asdict(self) | {"kind": "sample-from-times", "estimate": plain_estimate(self.estimate)}
 
 
 def estimate_from(selection: str, times: Path) -> TimedElsewhere:
@@ -54,7 +54,7 @@ def estimate_from(selection: str, times: Path) -> TimedElsewhere:
         raise InputError(str(error)) from None
     return TimedElsewhere(
         target=target, method=method, unit=unit, launches=len(chosen.strata), selected=len(chosen.units),
-        estimate=estimate,
+        estimate=bounded(estimate, method),
     )  # fmt: skip
 
 
