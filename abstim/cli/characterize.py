@@ -92,7 +92,7 @@ def _print_listing(program, table) -> None:
     ]
     columns = ("block", "line", "instruction", "path", "unit", "gap cycles", "result cycles", "unit busy cycles")
     print_table(shown_name(program.name), columns, rows, left=5)
-    print("path: on the longest chain of results of its block (loads hit); gap: to the next issue of a lone warp")
+    print("path: on the longest chain of results of its block (loads hit)\ngap: to the next issue of a lone warp")
     _print_blocks(bounds)
 
 
