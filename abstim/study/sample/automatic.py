@@ -8,11 +8,12 @@ from functools import partial
 
 import numpy as np
 
+from abstim.gpu.config import Gpu
 from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.profiling import PROFILED_BLOCKS, irregular_kernels, kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.some_blocks import SomeBlocks, execute_some
-from abstim.study.sample.work import block_work, launch_work
+from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
 from functional.errors import InputError
 from sampling import Estimate, LaunchShape
 from sampling.auto import LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments
@@ -42,18 +43,30 @@ class Aim:
 
 def automatic(program: SampledProgram, aim: Aim) -> Estimate:
     """Launches are chosen; of long ones, segments. Raises InputError for a program whose launches must come in turn."""
+    check_turn(program)
+    return choose(program, work_of(program), aim)[0]
+
+
+def check_turn(program: SampledProgram) -> None:
+    """Raises InputError for a program whose launches must come in turn."""
     if program.warm_up.in_order or not (program.launches.given or program.launches.signatures is not None):
         raise InputError(
             "auto goes back to earlier launches, which this program or warm-up does not allow; --method stem"
         )
-    work = work_of(program)
+
+
+def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estimate, dict[int, Estimate]]:
+    """The estimate, and the launches that it was made of, in the order in which they were chosen."""
+    chosen: dict[int, Estimate] = {}
 
     def measure(rows: Sequence[int]) -> list[Estimate]:
-        order = np.argsort(rows)
-        found = simulate(program, [rows[place] for place in order], partial(_launch, aim=aim))
-        return [found[place] for place in np.argsort(order)]
+        ascending = sorted(rows)
+        found = simulate(program, ascending, partial(_launch, aim=aim))
+        estimates = dict(zip(ascending, found, strict=True))
+        chosen.update({row: estimates[row] for row in rows})
+        return [estimates[row] for row in rows]
 
-    return LaunchSampling(error=aim.error, confidence=aim.confidence).program(work, measure)
+    return LaunchSampling(error=aim.error, confidence=aim.confidence).program(work, measure), chosen
 
 
 def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
@@ -82,30 +95,52 @@ def _shape(program: SampledProgram, number: int) -> LaunchShape:
 
 def work_of(program: SampledProgram) -> ProgramWork:
     """A row a launch; of launches with equal traces one is executed, and of regular ones PROFILED_BLOCKS."""
+    return work_on(program, [program.gpu])[0]
+
+
+def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
+    """`work_of` on several GPUs from one execution. Raises InputError for a thread block that does not fit."""
     kind = kinds_of_launches(program)
     irregular = irregular_kernels(program)
-    rows: list[np.ndarray] = []
+    rows: list[list[np.ndarray]] = []
     for number in range(len(program)):
         if kind[number] == len(rows):
             program.progress("profile", number, len(program))
-            rows.append(_row(program, number, irregular))
+            rows.append(_rows(program, number, irregular, gpus))
             program.launches.drop(number)
-    columns = np.array(rows)[kind]
     names = [launch.program.name for launch in program.case.launches]
+    kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
+    return [_program_work(np.array([each[k] for each in rows])[kind], kernels) for k in range(len(gpus))]
+
+
+def _program_work(columns: np.ndarray, kernels: np.ndarray) -> ProgramWork:
     instructions, requests = columns[:, 1], columns[:, 2]
     return ProgramWork(
-        kernels=np.unique(names, return_inverse=True)[1].reshape(-1),
+        kernels=kernels,
         columns=columns,
         cost=instructions + REQUEST_COST * requests + LAUNCH_COST,
         instructions=instructions,
     )
 
 
-def _row(program: SampledProgram, number: int, irregular: frozenset[str]) -> np.ndarray:
-    launch, wave_blocks = program.session.launch(number), _shape(program, number).wave_blocks
+def _rows(program: SampledProgram, number: int, irregular: frozenset[str], gpus: Sequence[Gpu]) -> list[np.ndarray]:
+    """What is counted of a launch, a row a GPU."""
+    executed = _executed(program, number, irregular)
+    counted: dict[tuple[bool, int], list[BlockWork]] = {}
+    found = []
+    for gpu in gpus:
+        wave_blocks = program.session.blocks_per_sm(number, gpu) * gpu.spec.sm_count
+        caches = (gpu.spec.perfect_memory, l2_lines(gpu))
+        if caches not in counted:
+            counted[caches] = block_work([trace for trace, _ in executed.pieces], gpu)
+        found.append(summed(counted[caches], executed, wave_blocks))
+    return found
+
+
+def _executed(program: SampledProgram, number: int, irregular: frozenset[str]) -> SomeBlocks:
+    launch = program.session.launch(number)
     if program.launches.signatures is None:
-        executed = SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
-        return launch_work(executed, program.gpu, wave_blocks)
+        return SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
 
     def look_at(most: int) -> SomeBlocks:
         return execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, most)
@@ -113,4 +148,4 @@ def _row(program: SampledProgram, number: int, irregular: frozenset[str]) -> np.
     executed = look_at(launch.thread_blocks if launch.program.name in irregular else PROFILED_BLOCKS)
     if not executed.all_of_it and executed.total(lambda trace: float(trace.warp_instructions.sum())) < CHEAP:
         executed = look_at(launch.thread_blocks)
-    return launch_work(executed, program.gpu, wave_blocks)
+    return executed
