@@ -183,7 +183,7 @@ def sample(
             chosen = (names or ["pks"])[0]
             written = write_selection(target, gpu, overrides or (), chosen, known, output, report, traces)
             return _say_written(written, as_json)
-        options |= {"progress": report} if compare else {"progress": report, "aim": _aim(error, confidence)}
+        options |= {"progress": report} if compare else {"progress": report, "aim": aim_of(error, confidence)}
         given_to = (opened, gpu, overrides, names)
         found = _compare(*given_to, plot, options) if compare else _sample(*given_to, known, options)
     show: Callable[[Any], None] = print_json if as_json else _print_comparison if compare else print_sample
@@ -209,7 +209,7 @@ def _sample(target, gpu, overrides, names, known, options) -> Any:
     return sample(target, gpu, (names or [""])[0], overrides or (), known=known, **options)
 
 
-def _aim(error: str, confidence: str) -> Aim | None:
+def aim_of(error: str, confidence: str) -> Aim | None:
     """Raises InputError for what is no percentage, or none to aim at."""
     from abstim.study.sample.automatic import Aim
 

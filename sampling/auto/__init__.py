@@ -6,6 +6,12 @@ from sampling.auto.reuse import TimedSelection, error_of_parts, ratio, timed_sel
 from sampling.auto.segments import SegmentSampling, cut_into_segments
 
 __all__ = [
-    "LaunchSampling", "ProgramWork", "SegmentSampling", "TimedSelection", "cut_into_segments", "error_of_parts", "ratio",
+    "LaunchSampling",
+    "ProgramWork",
+    "SegmentSampling",
+    "TimedSelection",
+    "cut_into_segments",
+    "error_of_parts",
+    "ratio",
     "timed_selection",
-]  # fmt: skip
+]

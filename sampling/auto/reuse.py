@@ -65,7 +65,9 @@ def ratio(a: TimedSelection, b: TimedSelection) -> tuple[float, float]:
     pairs = list(zip(a.kernels, b.kernels, strict=True))
     differences = [_difference(x, y, found) for x, y in pairs]
     scales = np.array([scale for _, scale in differences])
-    own = np.array([variance for variance, _ in differences]) * lucky(scales, np.array([len(x.sample) for x, _ in pairs]))
+    own = np.array([variance for variance, _ in differences]) * lucky(
+        scales, np.array([len(x.sample) for x, _ in pairs])
+    )
     half = half_width(own, [], [x.predicted() for x, _ in pairs], a.confidence)
     return found, math.hypot(half / b.total, found * a.shared_half_width, found * b.shared_half_width)
 

@@ -160,7 +160,9 @@ class SampledSweep:
         """With ever more of each launch, until parts say what launches do."""
         whole = self.selection.traces()
         for share in SHARES:
-            traces = [self._part(number, trace, share) for number, trace in zip(self.selection.launches, whole, strict=True)]
+            traces = [
+                self._part(number, trace, share) for number, trace in zip(self.selection.launches, whole, strict=True)
+            ]
             in_part = [k for k in range(len(whole)) if traces[k] is not whole[k]]
             parts = self._cycles(range(len(whole)), traces, self.gpus)
             factors = parts[1:] / parts[0]
@@ -193,7 +195,7 @@ class SampledSweep:
         whole on the points where parts disagree most with each other."""
         chosen = [self.selection.chosen[number] for number in self.selection.launches]
         size = np.array([estimate.total for estimate in chosen])
-        places = sorted(in_part, key=lambda place: -size[place])[:CHECKED_LAUNCHES]
+        places = np.array(sorted(in_part, key=lambda place: -size[place])[:CHECKED_LAUNCHES])
         rows = disagreeing(factors, size)
         known = all(chosen[place].basis == "exact" for place in places)
         gpus = [*([] if known else self.gpus[:1]), *(self.gpus[1 + row] for row in rows)]
@@ -242,7 +244,9 @@ class SampledTargets:
     found: list[SampledPoints]
     rows: Int64[np.ndarray, " timed"]
 
-    def columns(self, clock_hz: Float64[np.ndarray, " point"], base_hz: float) -> dict[str, Float64[np.ndarray, " point"]]:
+    def columns(
+        self, clock_hz: Float64[np.ndarray, " point"], base_hz: float
+    ) -> dict[str, Float64[np.ndarray, " point"]]:
         """Half of each interval of cycles, relative; how many times faster than the GPU that is varied a point is in
         time, and half of that interval. NaN where nothing was timed; of several targets geometric means."""
         halves = np.stack([points.half_widths for points in self.found])

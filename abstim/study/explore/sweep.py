@@ -166,9 +166,13 @@ def _from_samples(
     programs = [open_program(target, sweep.space.gpu, progress) for target in targets]
     names = _names_of([program.session for program in programs])
     machines = [gpu_or_reason(points, k) for k in range(len(points))]
-    reasons = [m if isinstance(m, str) else next(filter(None, (refused_by(p, m) for p in programs)), "") for m in machines]
+    reasons = [
+        m if isinstance(m, str) else next(filter(None, (refused_by(p, m) for p in programs)), "") for m in machines
+    ]
     rows = np.array([k for k, reason in enumerate(reasons) if not reason], int)
-    gpus = [machine for machine, reason in zip(machines, reasons, strict=True) if isinstance(machine, Gpu) and not reason]
+    gpus = [
+        machine for machine, reason in zip(machines, reasons, strict=True) if isinstance(machine, Gpu) and not reason
+    ]
     work = Work(len(points))
     run: Run = partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
     with Store(engine_digest()) as store:

@@ -1,4 +1,4 @@
-"""A launch whose warps do only a share of their iterations: the same grid, waves and phases in a fraction of the time."""
+"""A launch whose warps do only a share of their iterations: the same grid, waves and phases in less time."""
 
 from __future__ import annotations
 
