@@ -18,7 +18,7 @@ from functional.errors import InputError
 from sampling.estimate import around
 
 GPU = load_gpu("gtx480")
-TARGET, VARY = "hard_sorting:1", ("sm_count=8,30",)
+TARGET, VARY = "hard_shrinking", ("sm_count=8,30",)
 
 
 @pytest.fixture(scope="module")

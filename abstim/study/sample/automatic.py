@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from abstim.gpu.config import Gpu
+from abstim.study.sample.controls import check_control, with_control
 from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.profiling import PROFILED_BLOCKS, irregular_kernels, kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
@@ -27,14 +28,17 @@ CHEAP = 200_000  # warp instructions of a launch of which all thread blocks are 
 @dataclass(frozen=True)
 class Aim:
     """What a sample is to reach: half of the interval, at this confidence, is at most `error` of the cycles.
+    `control`: a quick estimate, of CONTROLS, that cycles of launches are fitted to besides their work.
 
     Raises InputError for what none can.
     """
 
     error: float = 0.02
     confidence: float = CONFIDENCE
+    control: str = ""
 
     def __post_init__(self) -> None:
+        check_control(self.control)
         if not 0.0 < self.error < 1.0:
             raise InputError(f"an error of {self.error:.4g} cannot be aimed at; give more than 0 % and less than 100 %")
         if not 0.5 <= self.confidence < 1.0:
@@ -44,7 +48,11 @@ class Aim:
 def automatic(program: SampledProgram, aim: Aim) -> Estimate:
     """Launches are chosen; of long ones, segments. Raises InputError for a program whose launches must come in turn."""
     check_turn(program)
-    return choose(program, work_of(program), aim)[0]
+    work, spent = work_of(program), 0.0
+    if aim.control:
+        work, spent = with_control(program, work, aim.control)
+    found = choose(program, work, aim)[0]
+    return replace(found, detailed_fraction=min(found.detailed_fraction + spent, 1.0))
 
 
 def check_turn(program: SampledProgram) -> None:
