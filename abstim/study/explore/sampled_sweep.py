@@ -212,7 +212,7 @@ class SampledSweep:
         for work, row in zip(selection.of_points, factors.tolist(), strict=True):
             cycles = {n: scaled(selection.chosen[n], factor) for n, factor in zip(selection.launches, row, strict=True)}
             points.append(timed_selection(work, cycles, shared_error=error[0], degrees=error[1], **options))
-        base = timed_selection(selection.work, selection.chosen, **options)
+        base = timed_selection(selection.work, selection.chosen, chosen_here=True, **options)
         return SampledPoints(base, points, float(timed / selection.work.instructions.sum()), checked)
 
 
