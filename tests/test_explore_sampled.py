@@ -12,6 +12,7 @@ from abstim.session.session import open_session
 from abstim.study.explore import explore, sweep_of
 from abstim.study.explore.parts import SHARES, fewer_blocks, part_of
 from abstim.study.explore.sampled_sweep import disagreeing, scaled
+from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.thinned import iterations_of, thinned
 from functional.errors import InputError
@@ -103,3 +104,19 @@ def test_points_to_look_at_again_are_the_ends_and_where_launches_disagree():
 def test_a_scaled_estimate_keeps_its_relative_interval():
     found = scaled(around("segments", 100.0, 2.0, detailed_fraction=0.5), 3.0)
     assert found.total == 300.0 and found.relative_half_width == pytest.approx(0.0392, abs=1e-4)
+
+
+@pytest.mark.parametrize("control", ["pkp", "occupancy"])
+def test_a_control_variate_is_one_column_more_and_what_it_simulates_is_counted(control):
+    plain = sample("hard_decode", GPU, aim=Aim(0.05)).estimate
+    found = sample("hard_decode", GPU, aim=Aim(0.05, control=control)).estimate
+    assert found.relative_half_width <= 0.05
+    assert found.total == pytest.approx(plain.total, rel=0.02)
+    assert (found.detailed_fraction > plain.detailed_fraction + 0.2) == (control == "pkp")
+
+
+def test_persistent_thread_blocks_from_some_of_their_iterations():
+    found = sample("hard_persistent_falling:3", GPU, aim=Aim(0.1)).estimate
+    assert found.basis == "model" and found.detailed_fraction < 0.5
+    assert {part.how for part in found.parts} == {"detailed", "extrapolated"}
+    assert sample("hard_persistent_falling:3", GPU, aim=Aim(0.02)).estimate.basis == "exact"

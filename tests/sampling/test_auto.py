@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from synthetic import SyntheticLaunch
 
 from sampling.auto import (
+    IterationSampling,
     LaunchSampling,
     ProgramWork,
     SegmentSampling,
@@ -15,6 +16,7 @@ from sampling.auto import (
     ratio,
     timed_selection,
 )
+from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import distances, predict
 from sampling.auto.segments import work_in_flight
 from sampling.auto.unlike import choose_unlike
@@ -164,3 +166,26 @@ def test_parts_in_place_of_launches_widen_intervals_by_what_comparisons_tell():
     parts = timed_selection(work, timed, shared_error=error, degrees=degrees)
     assert parts.half_width / parts.total == pytest.approx(error * 3.182, rel=1e-3)  # Student's t of 3 degrees
     assert ratio(parts, timed_selection(work, timed))[1] == pytest.approx(error * 3.182, rel=1e-3)
+
+
+def test_shares_of_the_iterations_tell_what_all_take():
+    """A part that does not grow with them, and rates that differ by what is never more than a hundredth."""
+
+    def timed(share):
+        asked.append(share)
+        return Timed(1e6 * share, 5000.0 + 3e5 * share * (1.0 + 0.01 * share))
+
+    asked = []
+    found = IterationSampling(error=0.2).launch(1e6, 700.0, timed)
+    assert asked == list(SHARES) and found.basis == "model" and found.detailed_fraction == pytest.approx(7 / 16)
+    assert found.covers(700.0 + 5000.0 + 3e5 * 1.01)
+    assert sum(part.cycles for part in found.parts) == pytest.approx(found.total)
+
+
+def test_shares_that_disagree_or_cannot_be_narrow_enough_are_none():
+    bent = lambda share: Timed(1e6 * share, 3e5 * share**2)  # noqa: E731
+    assert IterationSampling(error=0.2).launch(1e6, 0.0, bent) is None
+    assert IterationSampling(error=0.2).launch(1e6, 0.0, lambda share: Timed(9e5, 1e5)) is None  # short warps
+    assert IterationSampling(error=0.2).launch(1e6, 0.0, lambda share: None) is None
+    assert not IterationSampling(error=0.02).worth_trying
+    assert IterationSampling(error=0.02).launch(1e6, 0.0, lambda share: 1 / 0) is None  # nothing is simulated for it

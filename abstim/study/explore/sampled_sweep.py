@@ -207,12 +207,12 @@ class SampledSweep:
     def _found(
         self, factors: Float64[np.ndarray, "point launch"], error: tuple[float, float], timed: float, checked: int
     ) -> SampledPoints:  # fmt: skip
-        selection, options = self.selection, {"confidence": self.aim.confidence}
+        selection, confidence = self.selection, self.aim.confidence
         points = []
         for work, row in zip(selection.of_points, factors.tolist(), strict=True):
             cycles = {n: scaled(selection.chosen[n], factor) for n, factor in zip(selection.launches, row, strict=True)}
-            points.append(timed_selection(work, cycles, shared_error=error[0], degrees=error[1], **options))
-        base = timed_selection(selection.work, selection.chosen, chosen_here=True, **options)
+            points.append(timed_selection(work, cycles, shared_error=error[0], degrees=error[1], confidence=confidence))
+        base = timed_selection(selection.work, selection.chosen, chosen_here=True, confidence=confidence)
         return SampledPoints(base, points, float(timed / selection.work.instructions.sum()), checked)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 
 import numpy as np
 
@@ -14,10 +15,13 @@ from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.profiling import PROFILED_BLOCKS, irregular_kernels, kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.some_blocks import SomeBlocks, execute_some
+from abstim.study.sample.thinned import Iterations, iterations_of, thinned
 from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
 from functional.errors import InputError
+from functional.program import Program
 from sampling import Estimate, LaunchShape
-from sampling.auto import LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments
+from sampling.auto import IterationSampling, LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments, has_giants
+from sampling.auto.iterations import SHARES, Timed
 from sampling.statistics import CONFIDENCE
 
 REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1
@@ -78,16 +82,43 @@ def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estima
 
 
 def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
-    """A chosen launch: from segments where that pays, else in full."""
+    """A chosen launch: from segments or from iterations where that pays, else in full."""
     if number in program.measured or program.gpu.spec.timed_code != "ptx":
         return full(program, number)
-    if cut_into_segments(_shape(program, number)) is None:
+    many_waves = cut_into_segments(_shape(program, number)) is not None
+    iterations = IterationSampling(error=aim.error, confidence=aim.confidence)
+    if not (many_waves or iterations.worth_trying):
         return full(program, number)
     blocks = block_work([program.launches.trace(number)], program.gpu)[0]
     order = np.argsort(program.launches.trace(number).thread_blocks)
-    sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
-    found = sampling.launch(program.simulator(number), blocks.columns[order], blocks.path_instructions[order])
+    columns, longest = blocks.columns[order], blocks.path_instructions[order]
+    if has_giants(longest, _shape(program, number)):
+        return full(program, number)
+    if many_waves:
+        sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
+        found = sampling.launch(program.simulator(number), columns, longest)
+    else:
+        latency = float(program.gpu.params.launch_latency_cycles)
+        timed = partial(
+            _iterations, program, number, iterations_of(_code(program, number), program.launches.trace(number))
+        )
+        found = iterations.launch(float(columns[:, 0].sum()), latency, timed)
     return found or full(program, number)
+
+
+def _iterations(program: SampledProgram, number: int, all_of: Iterations, share: float) -> Timed | None:
+    """A launch that does a share of its iterations; None where its warps would no longer meet."""
+    trace = thinned(_code(program, number), program.launches.trace(number), all_of.kept(share, SHARES[0]))
+    if trace is None:
+        return None
+    started = perf_counter()
+    cycles = program.session.simulate(number, program.gpu, trace).cycles - program.gpu.params.launch_latency_cycles
+    program.spent("time", perf_counter() - started)
+    return Timed(float(trace.warp_instructions.sum()), float(cycles))
+
+
+def _code(program: SampledProgram, number: int) -> Program:
+    return program.session.launch(number).program
 
 
 def _shape(program: SampledProgram, number: int) -> LaunchShape:
