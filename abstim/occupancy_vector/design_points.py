@@ -267,7 +267,7 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
     channel_share = sharers(demand.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
     cycles = {
         "request": params.l2_request_cycles,
-        "l2_sector": params.l2_sector_cycles * share,
+        "l2_sector": _l2_sector_cycles(gpu, found) * share,
         "l2_reply": params.l2_reply_cycles,
         "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
@@ -282,6 +282,13 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
     }  # fmt: skip
     lanes = len(demand.sectors)
     return np.stack([np.broadcast_to(np.asarray(cycles[name], float), lanes) for name in NUMBERS], -1)
+
+
+def _l2_sector_cycles(gpu: Gpu, found: Found | None) -> float:
+    """Of a slice for a sector, on average: one that misses takes a turn at the tags, and not the port."""
+    port = gpu.params.l2_sector_cycles
+    share = found.port_share if found else 1.0
+    return share * port + (1 - share) * min(1.0, port)
 
 
 def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: int, gpu: Gpu, residents: int) -> Lanes:
