@@ -21,7 +21,8 @@ NONE = -1
 
 @dataclass
 class Row:
-    """One instruction as the engine sees it; see LatencyTable. `access` says what a memory row takes from the trace."""
+    """One instruction as the engine sees it; see LatencyTable. `access` says what a memory row takes from the trace,
+    `origin` which PTX instruction it was made of, as a position in the program."""
 
     unit: int
     kind: int
@@ -36,6 +37,7 @@ class Row:
     release: int = NONE
     counted: bool = False
     access: Access | None = None
+    origin: int = NONE
 
 
 def register_row(kind: Kind, operation: Operation) -> Row:
@@ -58,7 +60,7 @@ def ptx_rows(
         kind = Kind(int(table.kind[i]))
         operation = pipeline.operation(hardware_class(program.instructions[i]))
         row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
-        row.access_bytes, row.pc = int(table.access_bytes[i]), first + n
+        row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i
         row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))
         row.writes = [r for r in table.writes[i].tolist() if r >= 0]
         rows.append(row)
