@@ -133,6 +133,8 @@ class Switch:
         return sum(packet.flits for packet, _, _ in self.inputs[i])
 
     def cycle(self, time: int) -> None:
+        if not any(self.inputs):
+            return
         sent: set[int] = set()
         for o in range(len(self.outputs)):
             if self.output_free[o] > time or len(self.outputs[o]) >= self.spec.crossbar_queue_flits:

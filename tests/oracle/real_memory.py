@@ -147,8 +147,8 @@ class L1d:
     def _may_send(self, kind: int, sectors: int, spare: int, time: int) -> bool:
         """Has the miss queue room for one, and so many to spare, and the switch's?"""
         spare = min(spare, self.spec.l1d_miss_queue - 1)
-        waiting = sum(leaves > time for leaves in self.queue)
-        return waiting + spare < self.spec.l1d_miss_queue and self.link.has_room(kind, sectors)
+        self.queue = [leaves for leaves in self.queue if leaves > time]
+        return len(self.queue) + spare < self.spec.l1d_miss_queue and self.link.has_room(kind, sectors)
 
     def _send(self, line: int, sectors: set[int], kind: int, then: Then | None, time: int) -> None:
         self.queue.append(self.link.send(line, tuple(sorted(sectors)), kind, then, time + 1))

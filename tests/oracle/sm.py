@@ -48,13 +48,15 @@ class Warp:
 
     def can_be_visited(self, time: int) -> bool:
         """Is it running, not held, and `ready` by `time`?"""
-        if not self.running or self.at_barrier or self.fetching is not None or self.front_end > time:
+        if self.front_end > time or not self.running or self.at_barrier or self.fetching is not None:
             return False
         return self.wrong_path or self.waits_for_nothing(time)
 
     def waits_for_nothing(self, time: int) -> bool:
         """Are *not before* and the registers of its next instruction past?"""
-        return max([self.not_before, *(self.registers.get(r, 0) for r in self.program.waits(self.next))]) <= time
+        if self.not_before > time:
+            return False
+        return all(self.registers.get(r, 0) <= time for r in self.program.waits(self.next))
 
 
 @dataclass
@@ -131,6 +133,8 @@ class Sm:
 
     def turn(self, scheduler, time: int) -> None:
         """One cycle of one scheduler."""
+        if not scheduler.has_a_turn(self, time):
+            return
         for slot in scheduler.order(self, time):
             warp = self.warps.get(slot)
             if warp is None or not warp.can_be_visited(time):
@@ -255,6 +259,8 @@ class Sm:
 
     def fetch_stage(self, time: int, front_end: int) -> None:
         """The fetch stage of one cycle, once; a pair it brings can issue from `front_end` on."""
+        if all(w.fetching is None and w.running for w in self.warps.values()):  # nobody wants anything
+            return
         back = [w for w in self.warps.values() if w.line_back is not None and w.line_back <= time]
         if back:
             self.deliver(min(back, key=lambda w: (w.line_back, w.slot)), front_end)
