@@ -188,7 +188,8 @@ class Slice:
         self.filled: deque[Request] = deque()
         self.replies: deque[Request] = deque()
         self.sets: dict[int, list[Line]] = {}
-        self.port_free = self.registers = self.uses = 0
+        self.port_free = self.uses = 0
+        self.registers = {True: 0, False: 0}  # in use: of lines that lie here, of those of the other part
         self.full = False  # at the end of the cycle before
 
     def idle(self) -> bool:
@@ -221,8 +222,6 @@ class Slice:
         for _ in range(often):
             if self.delayed and self.delayed[0].ready <= time and len(self.asking) < spec.l2_queue:
                 self.asking.append(self.delayed.popleft())
-        if self.crossing and self.crossing[0].ready <= time and len(self.asking) < spec.l2_queue:
-            self.asking.append(self.crossing.popleft())
         self.full = len(self.asking) > spec.l2_queue - 4
 
     def _reply(self, request: Request) -> None:
@@ -238,7 +237,7 @@ class Slice:
         line = self._line(request.line)
         assert line is not None
         line.valid.add(sector)
-        self.registers -= 1
+        self.registers[self._lies_here(line.number)] -= 1
         for each in line.waiting.pop(sector):
             if each.kind == ATOMIC:
                 line.dirty.add(sector)
@@ -250,18 +249,28 @@ class Slice:
     def _line(self, number: int) -> Line | None:
         return next((line for line in self._set(number) if line.number == number), None)
 
+    def _lies_here(self, line: int) -> bool:
+        return self.where.slice_of(line) == self.number
+
     def _answer(self, time: int) -> bool:
-        spec = self.spec
-        if not self.asking or len(self.to_dram) >= spec.l2_queue or len(self.replies) >= spec.l2_queue:
+        """The older of those at the head of the two queues; if the SM's must wait, the other part's."""
+        if len(self.to_dram) >= self.spec.l2_queue or len(self.replies) >= self.spec.l2_queue:
             return False
         if self.port_free >= 64 * (time + 1):
             return False
-        request = self.asking[0]
+        came = bool(self.crossing) and self.crossing[0].ready < time
+        asked = bool(self.asking) and not (came and self.crossing[0].ready < self.asking[0].ready)
+        if asked and self._meets_tags(self.asking, time):
+            return True
+        return came and self._meets_tags(self.crossing, time)
+
+    def _meets_tags(self, queue: deque[Request], time: int) -> bool:
+        request = queue[0]
         sector, line = request.sectors[0], self._line(request.line)
         accepted = self._write if request.kind == WRITE else self._read
         if not accepted(request, sector, line, time):
             return False
-        self.asking.popleft()
+        queue.popleft()
         line = self._line(request.line)
         assert line is not None
         self.uses += 1
@@ -276,6 +285,11 @@ class Slice:
 
     def _occupy(self, units: int, time: int) -> None:
         self.port_free = max(self.port_free, 64 * time) + units
+
+    def _idle_ways(self, number: int) -> int:
+        """Of a line's set: those that are unused, and those for which nothing is on its way."""
+        lines = self._set(number)
+        return self.spec.l2_ways - len(lines) + sum(not line.waiting for line in lines)
 
     def _room(self, number: int, time: int) -> Line | None:
         """A line for `number`, that of another one if need be."""
@@ -337,13 +351,16 @@ class Slice:
             line.waiting[sector].append(request)
             self._count(request, False)
             return True
-        if len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers >= self.spec.l2_mshrs:
+        here = self._lies_here(request.line)
+        if len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers[here] >= self.spec.l2_mshrs:
+            return False
+        if not here and not (line and line.waiting) and self._idle_ways(request.line) < 2:
             return False
         line = line or self._room(request.line, time)
         if line is None:
             return False
         line.waiting[sector] = [request]
-        self.registers += 1
+        self.registers[here] += 1
         request.from_dram = True
         self._count(request, True)
         self.traffic.dram_reads += self.where.slice_of(request.line) == self.number
