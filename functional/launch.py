@@ -190,7 +190,9 @@ def _type_name(parameter: Parameter) -> str:
 def _encode(parameter: Parameter, argument: Argument, memory: Memory, where: str) -> bytes:
     match argument:
         case Pointer(buffer=name, offset=offset):
-            return _encode_pointer(parameter, name, offset, memory, where)
+            if name in memory.buffers and (parameter.bytes != 8 or parameter.type.startswith("f")):
+                raise InputError(f"{where}: buffer '{name}' needs a 64-bit parameter")
+            return device_address(Pointer(name, offset), memory, where)
         case Texture(buffer=name):
             if name not in memory.buffers:
                 raise InputError(f"{where}: there is no buffer '{name}'")
@@ -241,8 +243,8 @@ def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes,
     match member:
         case Struct(members=members):
             return _encode_struct(members, memory, where)
-        case Pointer(buffer=name, offset=offset):
-            data = _address(name, offset, memory, where)
+        case Pointer():
+            data = device_address(member, memory, where)
         case Scalar(type=type_, value=value):
             data = encode_scalar(type_, value, where)
         case np.generic():
@@ -252,13 +254,9 @@ def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes,
     return data, len(data)
 
 
-def _encode_pointer(parameter: Parameter, name: str, offset: int, memory: Memory, where: str) -> bytes:
-    if name in memory.buffers and (parameter.bytes != 8 or parameter.type.startswith("f")):
-        raise InputError(f"{where}: buffer '{name}' needs a 64-bit parameter")
-    return _address(name, offset, memory, where)
-
-
-def _address(name: str, offset: int, memory: Memory, where: str) -> bytes:
+def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
+    """Where a pointer leads, as it lies in memory. Raises InputError for no such buffer, or beyond its end."""
+    name, offset = pointer.buffer, pointer.offset
     if name not in memory.buffers:
         raise InputError(f"{where}: there is no buffer '{name}'")
     region = memory.buffers[name]

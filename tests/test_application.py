@@ -8,7 +8,9 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -21,6 +23,8 @@ from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.sample.application_sample import sample_application
 from functional.errors import InputError
+from functional.launch import Dim3, Launch
+from functional.memory import Memory
 
 SOURCES = Path(__file__).parent / "data" / "applications"
 CAN = sys.platform == "linux" and shutil.which("cc") is not None
@@ -113,19 +117,16 @@ def test_a_sample_of_a_program(build, tmp_path, capfd):
         sample_application(["true"], [gpu], "no_such")
 
 
-def test_what_is_not_timed_is_not_held(monkeypatch):
+def test_what_is_not_timed_is_not_held():
     """A launch that is left out is a stream that nobody keeps; traces that wait are bounded in bytes."""
     from abstim.application.launch_recorder import LaunchRecorder
 
-    streamed = iter(range(3))
-
-    class Executor:
-        def stream(self, launch, memory, instruction_budget):
-            return streamed
-
-    launch = type("Launch", (), {"program": type("Program", (), {"name": "k"})})
-    recorder = LaunchRecorder(Executor(), None, None, Selection("other"), print, None, 1)
-    assert recorder.launch(launch, None).result() == 0.0 and next(streamed, None) is None and recorder.count == 1
+    streamed = iter([SimpleNamespace(thread_instructions=np.ones(2, int))] * 3)
+    executor = SimpleNamespace(stream=lambda launch, memory, instruction_budget: streamed)
+    program = SimpleNamespace(name="k", digest="")
+    launch = Launch(program, Dim3(1), Dim3(1), b"")
+    recorder = LaunchRecorder(executor, None, None, Selection("other"), print, None, 1)
+    assert recorder.launch(launch, Memory()).result() == 0.0 and next(streamed, None) is None and recorder.count == 1
 
 
 def test_pinned_pages_and_memory_of_a_graph(build, capfd):

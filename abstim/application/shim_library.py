@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,9 @@ def driver_calls() -> frozenset[str]:
 def missing_calls(defined: str) -> str:
     """C source of every call of either API that no other source defines: each says that it is missing."""
     calls = sorted(runtime_calls() | driver_calls())
-    names = [name for name in calls if f" {name}(" not in defined and f"CALL({name}," not in defined]
+    there = set(re.findall(r" (\w+)\(|CALL\((\w+),", defined))
+    known = {plain or in_macro for plain, in_macro in there}
+    names = [name for name in calls if name not in known]
     stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names]
     return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
 
