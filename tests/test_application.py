@@ -16,6 +16,7 @@ import zstandard
 
 from abstim.application import call_messages
 from abstim.application.fat_binary import best_ptx, images
+from abstim.application.loaded_modules import LoadedModules
 from abstim.application.run_application import run_application
 from abstim.application.shim_library import RUNTIMES, driver_calls, library_folder
 from abstim.application.timed_launches import Selection
@@ -132,6 +133,38 @@ def test_what_is_not_timed_is_not_held():
 def test_pinned_pages_and_memory_of_a_graph(build, capfd):
     result = run(build("shared_pages"), selection=Selection("none"))
     assert result.status == 0 and "PASSED" in capfd.readouterr().out and not result.problems
+
+
+def test_parts_that_were_compiled_apart(build, capfd, tmp_path):
+    result = run(build("parts"))
+    assert result.status == 0 and "PASSED" in capfd.readouterr().out and not result.problems
+    assert [timed.launch.program.name for timed in result.launches] == ["caller"]
+    recorded = run(build("parts"), record=tmp_path / "traces")
+    assert [*recorded.problems] == ["kernel 'caller': parts compiled apart (-rdc=true) cannot be recorded"]
+    assert "FAILED" in capfd.readouterr().out
+
+
+def test_an_interrupt_keeps_what_is_done(build, monkeypatch, capfd):
+    from abstim.application.call_server import CallServer
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CallServer, "_occupancy", interrupted)  # which the program asks for at its end
+    result = run(build("everything"))
+    assert result.interrupted and result.status < 0 and "PASSED" not in capfd.readouterr().out
+    assert result.executed == 11 and result.launches[0].results[0].cycles > 0
+
+
+def test_machine_code_alone_is_named(tmp_path):
+    """What is missing, of which kernel, for which GPU there is code."""
+    source, code = tmp_path / "k.c", tmp_path / "k.o"
+    source.write_text("void only_machine_code(void) {}\n")
+    subprocess.run(["cc", "-c", "-ffunction-sections", str(source), "-o", str(code)], check=True)
+    modules = LoadedModules(tmp_path)
+    number = modules.load(True, fat((2, 90, 0, code.read_bytes(), 0)))
+    with pytest.raises(InputError, match="no PTX of only_machine_code, only machine code for sm_90; compile with PTX"):
+        _ = modules[number].module
 
 
 def test_a_call_that_is_missing_is_named(build, capfd):
