@@ -18,8 +18,7 @@ from functional._scope import Scope, Source
 from functional.ir import Instruction, Kernel, Module, Operand, Register, Symbol, Variable
 
 # A modifier that names a state space as seen by one thread block or one function: the same space
-# ... or by one cluster, which is one thread block here: launches with larger ones are refused (launch.py)
-_SPACE_ALIASES = {"shared::cta": "shared", "shared::cluster": "shared", "param::entry": "param", "param::func": "param"}
+_SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
 _NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 
 

@@ -21,7 +21,7 @@ _SPECIAL = re.compile(
 _NO_DESTINATION = frozenset({
     "st", "red", "ret", "exit", "trap", "brkpt", "bra", "brx", "membar", "fence", "prefetch", "prefetchu", "pmevent",
     "nanosleep", "sust", "sured", "stmatrix", "cp", "discard", "applypriority", "griddepcontrol", "setmaxnreg",
-    "stackrestore",
+    "stackrestore", "tensormap",
 })  # fmt: skip
 _MBARRIER_RESULTS = frozenset({"arrive", "arrive_drop", "test_wait", "try_wait", "pending_count"})
 

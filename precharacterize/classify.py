@@ -90,17 +90,23 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
     return Kind.FENCE if opcode in ("membar", "fence") else Kind.ALU
 
 
+def _writes_global(modifiers: tuple[str, ...]) -> bool:
+    """Of a copy: it names the space that is written first."""
+    spaces = [m for m in modifiers if m in ("global", "shared", "shared::cluster")]
+    return spaces[:1] == ["global"]
+
+
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side
-        return Kind.GLOBAL_STORE if instruction.modifiers[1:3] == ("bulk", "global") else Kind.GLOBAL_LOAD
+        return Kind.GLOBAL_STORE if _writes_global(instruction.modifiers) else Kind.GLOBAL_LOAD
     if opcode in ("atom", "red", "mbarrier", "cp"):
         return Kind.SHARED_ATOMIC if space == "shared" else Kind.GLOBAL_ATOMIC
     if opcode == "tex":
         return Kind.TEXTURE_LOAD
-    store = opcode in ("st", "sust") or (opcode == "wmma" and "store" in instruction.modifiers)
+    store = opcode in ("st", "sust", "tensormap") or (opcode == "wmma" and "store" in instruction.modifiers)
     if space == "shared":
         return Kind.SHARED_STORE if store else Kind.SHARED_LOAD
     if space in ("param", "const"):

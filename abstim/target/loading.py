@@ -84,13 +84,15 @@ class LoadedKernel:
         args: Sequence[Any] = (),
         dynamic_shared_bytes: int = 0,
         symbols: Mapping[str, Any] = MappingProxyType({}),
+        cluster: int | Sequence[int] | None = None,
     ) -> LaunchedKernel:
         """A case of one launch, for `abstim.run`.
 
         `args`, in the order of the kernel's parameters: an array (of numpy, or anything that `as_array` takes) becomes
         a buffer with a copy of its contents (the same array twice is one buffer); Python numbers take the parameter's
         type; numpy scalars keep theirs; a `Struct` may hold arrays and numpy scalars. `symbols`: what variables of the
-        module are set to, by name, as arrays or numpy scalars.
+        module are set to, by name, as arrays or numpy scalars. `cluster`: thread blocks of a cluster, if the kernel
+        does not say.
         Raises InputError for a missing, superfluous or ill-fitting argument, or a grid no GPU could launch.
         """
         memory = Memory(self.module.variables)
@@ -99,7 +101,7 @@ class LoadedKernel:
             set_symbol(memory, name, np.asarray(value))
         say_unset_constants(self.program, symbols)
         arguments = [_placed(argument, f"arg{position}", memory, buffers) for position, argument in enumerate(args)]
-        launch = make_launch(self.program, grid, block, arguments, memory, dynamic_shared_bytes)
+        launch = make_launch(self.program, grid, block, arguments, memory, dynamic_shared_bytes, cluster=cluster)
         arrays = {name: array for name, array in buffers.values()}
         dtypes = {name: array.dtype for name, array in arrays.items()}
         return LaunchedKernel(

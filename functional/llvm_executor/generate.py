@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.ir import Instruction, Symbol
+from functional.ir import CLUSTER_SHARED, Instruction, Symbol
 from functional.llvm_executor import (
     accesses,
     atomics,
@@ -135,6 +135,8 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     """One instruction other than those that end a block."""
     if has_no_effect(inst):
         return
+    if CLUSTER_SHARED in inst.modifiers:
+        raise NotGenerated
     if inst.opcode in ("ld", "ldu"):
         return accesses.load(unit, inst)
     if inst.opcode == "st":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import TYPE_BYTES, Immediate, Instruction, Vector
+from functional.ir import CLUSTER_SHARED, TYPE_BYTES, Immediate, Instruction, Vector
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import getter, guard_getter, setter
@@ -61,7 +61,7 @@ def vector_move_step(slots: Slots, inst: Instruction) -> Step:
 
 
 def _cvta(inst: Instruction) -> Operation:
-    flags, types = flags_of(inst, {"to", "shared", "global", "local", "const", "param"}), types_of(inst)
+    flags, types = flags_of(inst, {"to", "shared", CLUSTER_SHARED, "global", "local", "const", "param"}), types_of(inst)
     space = next(iter(flags - {"to"}), "")
     if types != ("u64",) or not space:
         raise Unsupported
@@ -71,13 +71,14 @@ def _cvta(inst: Instruction) -> Operation:
 
 
 def _isspacep(inst: Instruction) -> Operation:
-    flags = flags_of(inst, {"shared", "global", "local", "const", "param"})
+    flags = flags_of(inst, {"shared", CLUSTER_SHARED, "global", "local", "const", "param"})
     if len(flags) != 1:
         raise Unsupported
     space = next(iter(flags))
     if space == "global":
         return Operation(lambda a: a >= np.uint64(GLOBAL_BASE), ("pred",), ("u64",))
-    start, stop = (np.uint64(x) for x in WINDOWS[space])
+    first = "shared" if space == CLUSTER_SHARED else space  # a block's own shared memory is the cluster's, too
+    start, stop = np.uint64(WINDOWS[first][0]), np.uint64(WINDOWS[space][1])
     return Operation(lambda a: (a >= start) & (a < stop), ("pred",), ("u64",))
 
 
