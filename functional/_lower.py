@@ -173,6 +173,8 @@ class _FunctionBuilder:
                 negated.add(len(sources))
                 operand = operand.name
             sources += operands.source(operand, self.scope)
+        if instruction.opcode == "wgmma" and written:  # accumulators are read, too
+            sources += [o for o in written if o is not None]
         return replace(instruction, destinations=written, sources=tuple(sources), negated_sources=frozenset(negated))
 
     def _branch(self, instruction: Instruction, statement: raw.RawInstruction) -> Instruction:

@@ -32,6 +32,8 @@ def writes_first(opcode: str, modifiers: tuple[str, ...]) -> bool:
         return "red" in modifiers
     if opcode == "wmma":
         return "store" not in modifiers
+    if opcode == "wgmma":
+        return "mma_async" in modifiers
     if opcode == "mbarrier":
         return not _MBARRIER_RESULTS.isdisjoint(modifiers)
     return opcode not in _NO_DESTINATION

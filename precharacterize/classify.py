@@ -36,7 +36,7 @@ _FAMILY = {
     **dict.fromkeys(("div", "rem"), "div"),
 }
 _SFU = frozenset({"sqrt", "sin", "cos", "ex2", "lg2", "rsqrt", "rcp", "tanh"})
-_TENSOR = frozenset({"mma", "wmma"})
+_TENSOR = frozenset({"mma", "wmma", "wgmma"})
 _EXIT = frozenset({"ret", "exit"})
 
 
@@ -48,9 +48,14 @@ def latency_class(instruction: Instruction) -> str:
     if opcode == "shfl":
         return "int_shfl"
     if opcode in _TENSOR and not instruction.is_memory:
-        return "tensor"
+        return "tensor" if opcode != "wgmma" or is_product(instruction) else "other"
     family = _FAMILY.get(opcode)
     return f"{_number_class(_first_type(instruction))}_{family}" if family else "other"
+
+
+def is_product(instruction: Instruction) -> bool:
+    """`wgmma.mma_async`."""
+    return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
 
 
 def hardware_class(instruction: Instruction) -> str:
