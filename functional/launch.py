@@ -285,9 +285,12 @@ def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes,
 
 
 def _encode_pointer(parameter: Parameter, name: str, offset: int, memory: Memory, where: str) -> bytes:
-    if name in memory.buffers and (parameter.bytes != 8 or parameter.type.startswith("f")):
+    if name in memory.buffers and (parameter.bytes not in (4, 8) or parameter.type.startswith("f")):
         raise InputError(f"{where}: buffer '{name}' needs a 64-bit parameter")
-    return _address(name, offset, memory, where)
+    address = _address(name, offset, memory, where)
+    if any(address[parameter.bytes :]):
+        raise InputError(f"{where}: buffer '{name}' lies beyond the reach of 32 bits")
+    return address[: parameter.bytes]
 
 
 def _address(name: str, offset: int, memory: Memory, where: str) -> bytes:

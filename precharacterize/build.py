@@ -86,6 +86,7 @@ def _operation(instruction, kind: Kind, pipeline: PipelineParameters) -> Operati
 
 def _warpgroup_product(instruction, one: Operation) -> Operation:
     """The 16 rows of a warp take the unit as often as `mma` of 16 x 8 x 32 bytes would."""
-    times = int(re.search(r"m64n(\d+)k", instruction.name)[1]) // 8
+    columns = re.search(r"m64n(\d+)k", instruction.name)
+    times = int(columns[1]) // 8 if columns else 1
     more = (times - 1) * one.initiation_cycles
     return replace(one, latency_cycles=one.latency_cycles + more, initiation_cycles=times * one.initiation_cycles)

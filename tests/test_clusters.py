@@ -118,7 +118,8 @@ def test_a_copy_to_several_thread_blocks():
 def test_stores_and_copies_that_count_at_a_barrier_elsewhere():
     text = f""".entry k(.param .u64 o) .reqnctapercluster 2 {{ .shared .align 128 .b8 s[64];
      .shared .align 16 .b8 z[16]; .shared .align 8 .b64 m; {REGISTERS} {OWN} mov.u32 %r3, s; mov.u32 %r4, m;
-     mov.u32 %r20, z; mov.u32 %r7, %cluster_ctarank; xor.b32 %r8, %r7, 1; setp.eq.u32 %p0, %r1, 0; mul.lo.u32 %r9, %r0, 7;
+     mov.u32 %r20, z; mov.u32 %r7, %cluster_ctarank; xor.b32 %r8, %r7, 1;
+     setp.eq.u32 %p0, %r1, 0; mul.lo.u32 %r9, %r0, 7;
      @%p0 mbarrier.init.shared.b64 [%r4], 1; @%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r4], 28;
      @%p0 st.shared.v4.u32 [%r20], {{%r9, %r9, %r7, %r8}};
      barrier.cluster.arrive; barrier.cluster.wait; fence.proxy.async;
