@@ -10,7 +10,7 @@ from abstim.gpu.config import gpu_names, load_gpu
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import NEVER_LATE
 from abstim.occupancy_vector.compiled_lanes import run_compiled
-from abstim.occupancy_vector.design_points import Asked, collectors_of, machine_of_lanes, queue_of
+from abstim.occupancy_vector.design_points import Demand, collectors_of, machine_of_lanes, queue_of
 from abstim.occupancy_vector.item_records import ITEM
 from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of, words_of
 from abstim.occupancy_vector.lane_records import ACCESS_WORD, Lanes, Layout, Streams
@@ -25,7 +25,7 @@ from functional.errors import InputError
 from tests.oracle import occupancy_vector as oracle
 
 RANDOM = 12  # programs a GPU
-MOST_SMS, KINDS = 3, 4  # of a random launch; groups of an SM's accesses, and as many of its instruction lines
+MOST_SMS, KINDS = 3, 4  # of a random launch; fills of an SM's accesses, and as many of its instruction lines
 POLICIES = ("gto", "lrr", "oldest", "two_level")
 
 
@@ -83,22 +83,22 @@ def random_launch(rng, warps):
     )  # fmt: skip
 
 
-def with_groups(rng, streams, cuts, warps):
-    """Each SM's accesses and late lines in groups of their own, some accesses in none."""
+def with_fills(rng, streams, cuts, warps):
+    """Each SM's accesses and late lines in fills of their own, some accesses in none."""
     stops, line_stops = (
         np.append(streams.access_starts[1:], len(streams.accesses)),
         np.append(streams.late_starts[1:], len(streams.late_begins)),
     )
     for n, (first, stop) in enumerate(pairwise(cuts)):
         base = 1 + 2 * KINDS * n
-        streams.leaders[base : base + KINDS] = random_accesses(rng, KINDS)
-        streams.leaders[base + KINDS : base + 2 * KINDS] = rng.integers(1, 3, KINDS) + 4 * rng.integers(0, 64, KINDS)
+        streams.fill_words[base : base + KINDS] = random_accesses(rng, KINDS)
+        streams.fill_words[base + KINDS : base + 2 * KINDS] = rng.integers(1, 3, KINDS) + 4 * rng.integers(0, 64, KINDS)
         for block in streams.dealt[first:stop]:
             for w in range(block * warps, (block + 1) * warps):
                 own, lines = slice(streams.access_starts[w], stops[w]), slice(streams.late_starts[w], line_stops[w])
                 count = stops[w] - streams.access_starts[w]
-                streams.groups[own] = rng.integers(base, base + KINDS, count) * (rng.random(count) < 0.3)
-                streams.late_groups[lines] = rng.integers(
+                streams.fills[own] = rng.integers(base, base + KINDS, count) * (rng.random(count) < 0.3)
+                streams.late_fills[lines] = rng.integers(
                     base + KINDS, base + 2 * KINDS, line_stops[w] - streams.late_starts[w]
                 )
 
@@ -114,8 +114,8 @@ def random_lanes(rng, gpu, warps=3, blocks=2):
     streams = random_launch(rng, warps)
     count = len(streams.dealt)
     cuts = np.unique(np.append(rng.integers(0, count + 1, 2), [0, count]))
-    with_groups(rng, streams, cuts, warps)
-    machine = machine_of_lanes(gpu, None, Asked(*rng.integers(0, 9, (2, len(cuts) - 1))))
+    with_fills(rng, streams, cuts, warps)
+    machine = machine_of_lanes(gpu, None, Demand(*rng.integers(0, 9, (2, len(cuts) - 1))))
     return Lanes(
         layout, machine, int(rng.integers(1, blocks + 1)), streams, cuts[:-1].astype(np.int32),
         cuts[1:].astype(np.int32), [rng.bytes(8) for _ in cuts[1:]],

@@ -144,7 +144,7 @@ def number_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "la
         if name in {f.name for f in fields(Params)}:
             more: dict[str, Any] = {name: getattr(gpu.params, name) + 1}
             moved = replace(gpu, params=replace(gpu.params, **more))
-            both = (numbers_of(own, walked.found, walked.asked) for own in (moved, gpu))
+            both = (numbers_of(own, walked.found, walked.demand) for own in (moved, gpu))
             slopes[:, :, k] = np.subtract(*both) * TICKS
         elif name == "initiation_cycles.sfu":
             slopes[:, NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS

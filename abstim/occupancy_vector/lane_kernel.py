@@ -95,7 +95,7 @@ def find_bounds(lane, shape, m, s):
     """The earliest issues that units allow a scheduler: Lane.unit_bounds by special unit, Lane.pool_bounds by pools."""
     g = s if shape.sub_cores else 0
     special, pools = lane.unit_bounds, lane.pool_bounds
-    held = special[0] = at(collectors_held(lane, shape, g))
+    held = special[0] = at(collectors_held(lane, shape, g)) if shape.holding else 0
     special[MEMORY] = at(get(lane.memory_starts, (g + 1) * shape.memory_queue - 1))
     for n in range(SPECIALS):
         free = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, SPECIAL_SLACK))
@@ -135,8 +135,6 @@ def wake(lane, slot, time):
 @jit
 def collectors_held(lane, shape, g):
     """Until when memory instructions that wait hold every collector of a group: the earliest issue of others."""
-    if not shape.holding:
-        return get(lane.clock, g) - get(lane.clock, g)
     return get(lane.memory_starts, g * shape.memory_queue + shape.holding - 1) - TO_UNIT
 
 
@@ -188,25 +186,25 @@ def beyond_l1d(lane, m, kind, word, here):
 
 @jit
 def answered(lane, streams, m, kind, access, here):
-    """When access number `access` is answered that the first level has at `here`. The first of a group asks for what
+    """When access number `access` is answered that the first level has at `here`. The first of a fill asks for what
     all of it wait for, whichever did in the walk."""
-    word, group = np.int64(streams.accesses[access]), streams.groups[access]
-    if not group:
+    word, fill = np.int64(streams.accesses[access]), streams.fills[access]
+    if not fill:
         return beyond_l1d(lane, m, kind, word, here)
-    if not lane.asked[group]:
-        lane.asked[group] = 1
-        put(lane.arrivals, group, beyond_l1d(lane, m, kind, np.int64(streams.leaders[group]), here))
-    return later(here, get(lane.arrivals, group))
+    if not lane.asked[fill]:
+        lane.asked[fill] = 1
+        put(lane.arrivals, fill, beyond_l1d(lane, m, kind, np.int64(streams.fill_words[fill]), here))
+    return later(here, get(lane.arrivals, fill))
 
 
 @jit
 def with_code(lane, streams, m, late, ready):
     """`ready`, not before late instruction line `late` is there; the first that waits for it asks for it."""
-    group = streams.late_groups[late]
-    if not lane.asked[group]:
-        lane.asked[group] = 1
-        put(lane.arrivals, group, ready + code_delay(m, np.int64(streams.leaders[group])))
-    return later(ready, get(lane.arrivals, group))
+    fill = streams.late_fills[late]
+    if not lane.asked[fill]:
+        lane.asked[fill] = 1
+        put(lane.arrivals, fill, ready + code_delay(m, np.int64(streams.fill_words[fill])))
+    return later(ready, get(lane.arrivals, fill))
 
 
 @jit
@@ -444,7 +442,7 @@ def step(lane, streams, shape, m, progress):
 
 
 @jit
-def clear(lane, shape):
+def clear(lane):
     """An SM before its first thread block; every time is zero already."""
     before = get(lane.servers, DISPATCHED) - TICKS
     for w in range(len(lane.warps)):
@@ -454,7 +452,7 @@ def clear(lane, shape):
     for b in range(len(lane.blocks)):
         lane.blocks[b].running, lane.blocks[b].waiting = 0, 0
         put(lane.drained, b, before)
-    for n in range(shape.memory_queue * (shape.schedulers if shape.sub_cores else 1)):
+    for n in range(len(lane.memory_starts)):
         put(lane.memory_starts, n, before)
     put(lane.servers, DISPATCHED, before)
     put(lane.servers, END, before)
@@ -468,7 +466,7 @@ def run_lanes(lane, streams, shapes, machines, progresses, ends, stopped):
         m = machines[n]
         for times in (lane.clock, lane.servers, lane.special_free, lane.pool_free):
             zero(times)
-        clear(lane, shape)
+        clear(lane)
         progress = progresses[n]
         refill(lane, streams, shape, m, progress)
         while progress.running:

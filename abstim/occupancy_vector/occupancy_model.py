@@ -172,7 +172,7 @@ def _bounds(point: DesignPoint, issued: int, sectors: int, read: int) -> dict[st
     values = (
         issued / (count * lanes.layout.schedulers),
         held.sum() / count,
-        float(point.walked.asked.sectors @ lanes.machine[:, L2_SECTOR]) / TICKS / count,
-        float(point.walked.asked.dram_sectors @ lanes.machine[:, DRAM_SECTOR]) / TICKS / count,
+        float(point.walked.demand.sectors @ lanes.machine[:, L2_SECTOR]) / TICKS / count,
+        float(point.walked.demand.dram_sectors @ lanes.machine[:, DRAM_SECTOR]) / TICKS / count,
     )
     return {name: float(value) for name, value in zip(BOUNDS, values, strict=True)}

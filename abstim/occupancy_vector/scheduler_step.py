@@ -158,7 +158,7 @@ def use_units(
         return jnp.where(on_memory, new, before)
 
     starts = jnp.concatenate([begins[None], state.memory_starts[:-1, group]])
-    asking = jnp.where(on_memory & way.asks, machine.group_base + words.groups[position], len(state.arrivals))
+    asking = jnp.where(on_memory & way.asks, machine.fill_base + words.fills[position], len(state.arrivals))
     changed = state._replace(
         memory_free=if_memory(way.free, state.memory_free),
         memory_starts=state.memory_starts.at[:, group].set(if_memory(starts, state.memory_starts[:, group])),

@@ -68,7 +68,7 @@ class Sm:
         self.special = {(unit, g): 0 for unit in (SFU, DOUBLE, TENSOR) for g in range(layout.groups)}
         self.pool = {(name, g): 0 for name in ("sp", "int") for g in range(layout.groups)}
         self.memory = self.fetch = self.l2 = self.dram = self.port = self.reply = 0
-        self.arrivals = {}  # by group: when what it waits for is there
+        self.arrivals = {}  # by fill: when what it waits for is there
         self.dispatched, self.end, self.issued = -CYCLE, -CYCLE, 0
 
     def item(self, position):
@@ -101,10 +101,10 @@ class Sm:
         if self.layout.perfect_memory or self.streams.late_begins[warp.late] > self.item(warp.position)["begins"]:
             return 0
         warp.late += 1
-        group = int(self.streams.late_groups[warp.late - 1])
-        if group not in self.arrivals:
-            self.arrivals[group] = time + self.code_delay(fields(self.streams.leaders[group], LATE_WORD))
-        return max(0, self.arrivals[group] - time)
+        fill = int(self.streams.late_fills[warp.late - 1])
+        if fill not in self.arrivals:
+            self.arrivals[fill] = time + self.code_delay(fields(self.streams.fill_words[fill], LATE_WORD))
+        return max(0, self.arrivals[fill] - time)
 
     def code_delay(self, answer):
         m = self.machine
@@ -206,12 +206,12 @@ class Sm:
                 w.at_barrier, w.ready = False, max(w.ready, time)
 
     def answered(self, number, kind, here):
-        group = int(self.streams.groups[number])
-        if not group:
+        fill = int(self.streams.fills[number])
+        if not fill:
             return self.beyond_l1d(decode_access(self.streams.accesses[number]), kind, here)
-        if group not in self.arrivals:
-            self.arrivals[group] = self.beyond_l1d(decode_access(self.streams.leaders[group]), kind, here)
-        return max(here, self.arrivals[group])
+        if fill not in self.arrivals:
+            self.arrivals[fill] = self.beyond_l1d(decode_access(self.streams.fill_words[fill]), kind, here)
+        return max(here, self.arrivals[fill])
 
     def beyond_l1d(self, asked, kind, here):
         m, sectors = self.machine, asked["sectors"]
