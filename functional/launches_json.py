@@ -23,6 +23,7 @@ from functional.link import link
 from functional.memory import Memory
 from functional.resources import MOST_REGISTERS
 from functional.symbols import say_unset_constants, set_pointer, set_symbol
+from functional.tensor_map import TensorMap
 from functional.texture import Texture
 
 DTYPES = {
@@ -59,6 +60,7 @@ class _LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     args: list[dict[str, Any]] = []
     dynamic_smem: int = 0
     label: str = ""
+    cluster: list[int] | int | None = None
 
 
 class _CaseEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -188,8 +190,9 @@ def _launches(
         shape = (entry.grid, entry.block)
         try:
             launch = make_launch(
-                programs[entry.kernel], *shape, arguments, memory, entry.dynamic_smem, entry.label or label
-            )
+                programs[entry.kernel], *shape, arguments, memory, entry.dynamic_smem, entry.label or label,
+                entry.cluster,
+            )  # fmt: skip
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         made.append(launch)
@@ -211,6 +214,8 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
         return Pointer(name, offset)
     if "texture" in entry:
         return _texture(where, entry)
+    if "tensor_map" in entry:
+        return _tensor_map(where, entry)
     if isinstance(entry.get("struct"), list) and len(entry) == 1:
         members = [_member(where, member, memory) for member in entry["struct"]]
         return Struct(tuple(members))
@@ -243,6 +248,18 @@ def _texture(where: str, entry: dict[str, Any]) -> Texture:
     if wrong or "size" not in given or any(type(extent) is not int for extent in given["size"]):
         raise InputError(f"{where}: {json.dumps(entry)} does not describe a texture")
     return Texture(**{**given, "size": tuple(given["size"])})
+
+
+def _tensor_map(where: str, entry: dict[str, Any]) -> TensorMap:
+    """`{"tensor_map": buffer, "element": "f16", "size": [64, 64], "strides_bytes": [128], "box": [64, 8], ...}`"""
+    keys = {field.name for field in fields(TensorMap)} - {"buffer"} | {"tensor_map"}
+    _only_keys(where, entry, keys)
+    given = {"buffer" if key == "tensor_map" else key: value for key, value in entry.items()}
+    made = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    try:
+        return msgspec.convert(made, TensorMap)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {json.dumps(entry)} does not describe a tensor map: {_plain(str(error))}") from None
 
 
 def _labels(folder: Path, launches: int) -> list[str]:

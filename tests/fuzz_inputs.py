@@ -675,6 +675,26 @@ def judge_kernel(data: bytes, _: Path) -> str:
     return "runs"
 
 
+def judge_hopper(data: bytes, _: Path) -> str:
+    """A valid random kernel of clusters: executors agree, chunks of any size too, and warps' streams fit the kinds of
+    their instructions."""
+    from both_executors import assert_streams_fit
+    from random_hopper import random_hopper_launch
+    from test_llvm_executor import assert_equal
+
+    seed = int(data)
+    rng = np.random.default_rng(seed)
+    launch, memory = random_hopper_launch(seed, int(rng.integers(1, 12)), int(rng.choice([1, 2, 4])))
+    other = memory.copy()
+    trace = assert_equal(launch, memory)
+    assert_streams_fit(trace, launch.program)
+    in_chunks = NumpyExecutor(4).run(launch, other)
+    assert np.array_equal(memory.arena, other.arena), "memory, in chunks"
+    for field in fields(Trace):
+        assert np.array_equal(getattr(trace, field.name), getattr(in_chunks, field.name)), field.name
+    return "runs"
+
+
 BLOCKS = ((32, 1), (8, 1), (70, 1), (64, 1), (16, 3), (5, 9), (128, 1))
 
 
@@ -690,6 +710,7 @@ class Kind:
 KINDS = {
     "ptx": Kind(make_ptx, judge_ptx, 30),
     "kernel": Kind(make_kernel, judge_kernel, 1),
+    "hopper": Kind(make_kernel, judge_hopper, 1),
     "launches": Kind(make_launches, judge_launches, 15),
     "gpu": Kind(make_gpu, judge_gpu, 12),
     "store": Kind(make_store, judge_store, 25),

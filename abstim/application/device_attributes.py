@@ -46,7 +46,8 @@ def attributes(gpu: Gpu, of_program: int) -> dict[int, int]:
     }  # fmt: skip
     # Parts of L2 that can be set aside: three quarters, from 8.0 on (CUDA's programming guide). They are not modelled
     persisting = {108: min(l2_bytes, _LIMIT) * 3 // 4, 109: _ACCESS_WINDOW_BYTES} if major >= 8 else {}
-    return fixed | own | persisting
+    clusters = {120: 1} if major >= 9 else {}
+    return fixed | own | persisting | clusters
 
 
 def described(gpu: Gpu, of_program: int) -> bytes:

@@ -96,5 +96,6 @@ class IdleLaunches:
 
 def _key(launch: Launch, memory: Memory) -> Hashable:
     program = launch.program
-    how = (launch.grid, launch.block, launch.parameters, launch.dynamic_shared_bytes, launch.grid_workspace)
+    shape = (launch.grid, launch.block, launch.cluster, launch.dynamic_shared_bytes, launch.grid_workspace)
+    how = (shape, launch.parameters)
     return program.digest, program.name, how, memory.const_arena.tobytes()

@@ -59,6 +59,7 @@ class DeviceProgram(Case):
         args: Sequence[Any] = (),
         dynamic_shared_bytes: int = 0,
         label: str = "",
+        cluster: int | Sequence[int] | None = None,
     ) -> Launch:
         """One more launch, of a kernel by its name in PTX or of its C++ function. `args`: see `LoadedKernel.launch`.
 
@@ -68,7 +69,7 @@ class DeviceProgram(Case):
         if all(other.program is not program for other in self.launches):
             say_unset_constants(program, self._set)
         arguments = [self._argument(argument, f"arg{position}") for position, argument in enumerate(args)]
-        launch = make_launch(program, grid, block, arguments, self.memory, dynamic_shared_bytes, label)
+        launch = make_launch(program, grid, block, arguments, self.memory, dynamic_shared_bytes, label, cluster)
         self.launches += (launch,)
         return launch
 

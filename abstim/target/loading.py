@@ -86,19 +86,21 @@ class LoadedKernel:
         args: Sequence[Any] = (),
         dynamic_shared_bytes: int = 0,
         symbols: Mapping[str, Any] = MappingProxyType({}),
+        cluster: int | Sequence[int] | None = None,
     ) -> DeviceProgram:
         """A case of one launch, for `abstim.run`.
 
         `args`, in the order of the kernel's parameters: an array (of numpy, or anything with `__array__` or DLPack on
         the CPU) becomes a buffer with a copy of its contents (the same array twice is one buffer); Python numbers take
         the parameter's type; numpy scalars keep theirs; a `Struct` may hold arrays and numpy scalars. `symbols`: what
-        variables of the module are set to, by name, as arrays or numpy scalars.
+        variables of the module are set to, by name, as arrays or numpy scalars. `cluster`: thread blocks of a cluster,
+        if the kernel does not say.
         Raises InputError for a missing, superfluous or ill-fitting argument, or a grid no GPU could launch.
         """
         program = LoadedModule(self.module).program()
         for name, value in symbols.items():
             program.set(name, value)
-        program.launch(self.program, grid, block, args, dynamic_shared_bytes)
+        program.launch(self.program, grid, block, args, dynamic_shared_bytes, cluster=cluster)
         program.name = self.name
         return program
 

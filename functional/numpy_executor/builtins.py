@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Instruction, Symbol
+from functional.ir import CLUSTER_SHARED, Instruction, Symbol
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.operation import Unsupported
@@ -72,7 +72,7 @@ class _Thread:
         """`size` bytes, or fewer at the end of the memory, at a generic address."""
         machine = self.machine
         for name, (start, stop) in WINDOWS.items():
-            if start <= address < stop:
+            if start <= address < stop and name != CLUSTER_SHARED:
                 at, limit = address - start, SPACES[name].limit(machine)
                 if at >= limit:
                     raise self._bad(address)

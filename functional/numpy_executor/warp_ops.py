@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.ir import Instruction
+from functional.ir import CLUSTER_SHARED, Instruction
+from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, only_type
+from functional.numpy_executor.spaces import SHARED_WINDOW
 
 _U32 = np.uint32
 _LANES = np.arange(32, dtype=np.int32)[None, :]
@@ -134,16 +136,33 @@ def _elect(inst: Instruction) -> Operation:
 
 
 def _mapa(inst: Instruction) -> Operation:
-    """`mapa.shared::cluster`: an address as another thread block of the cluster has it; there is only one."""
-    flags_of(inst, {"shared"})
-    type_ = only_type(inst, ("u32", "u64"))
-    return Operation(lambda address, rank: address.copy(), (type_,), (type_, "u32"))
+    """`mapa[.shared::cluster]`: the address that a variable of the own thread block has in another one of the cluster.
+
+    A generic address may also be of memory that is not shared: it stays as it is."""
+    flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
+    dtype, first = DTYPES[type_].type, 0 if flags else SHARED_WINDOW
+
+    def function(address: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        start, stop = dtype(first), dtype(first + CLUSTER_BASE + 16 * RANK_BYTES)
+        shared, inside = (address >= start) & (address < stop), address - start
+        inside = np.where(inside >= CLUSTER_BASE, inside % dtype(RANK_BYTES), inside)
+        mapped = inside + start + dtype(CLUSTER_BASE) + rank.astype(dtype) * dtype(RANK_BYTES)
+        return np.where(shared, mapped, address)
+
+    return Operation(function, (type_,), (type_, "u32"))
 
 
 def _getctarank(inst: Instruction) -> Operation:
-    flags_of(inst, {"shared"})
-    type_ = only_type(inst, ("u32", "u64"))
-    return Operation(lambda address: np.zeros(address.shape, _U32), ("u32",), (type_,))
+    """The rank of the thread block whose shared memory an address is in."""
+    flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
+    first = 0 if flags else SHARED_WINDOW
+
+    def function(frame: Frame, address: np.ndarray) -> np.ndarray:
+        inside = address.astype(np.int64) - first
+        own = frame.machine.clusters.rank[frame.machine.block_of_row[frame.index]][:, None]
+        return np.where(inside < CLUSTER_BASE, own, (inside - CLUSTER_BASE) // RANK_BYTES).astype(_U32)
+
+    return Operation(function, ("u32",), (type_,), True)
 
 
 TABLE: dict[str, Builder] = {
