@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.callgraph import uses_heap
 from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Parameter
 from functional.memory import Memory
@@ -138,6 +139,8 @@ def make_launch(
     grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
     wanted = None if cluster is None else Dim3.of(cluster, "cluster")
     check_shape(program, grid, block, dynamic_shared_bytes, wanted)
+    if uses_heap(program):
+        memory.open_heap()
     packed = pack_parameters(program, arguments, memory)
     return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments), requested_cluster=wanted)
 

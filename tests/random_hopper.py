@@ -160,7 +160,8 @@ class HopperText:
         shared = f".shared .align 1024 .b8 s[{3 * AREA}]; .shared .align 8 .b64 b;"
         return f"""{shared}\n.entry k(.param .u64 a, .param .u64 o, .param .align 64 .b8 m[128]) {{
  .reg .b32 %r<8>, %n<4>, %t, %own, %base, %bar, %rank; .reg .b64 %w<4>, %in, %out, %map;
- .reg .pred %p<3>, %first, %even; .reg .b16 %h<2>; ld.param.u64 %in, [a]; ld.param.u64 %out, [o]; mov.u64 %map, m; cvta.param.u64 %map, %map;
+ .reg .pred %p<3>, %first, %even; .reg .b16 %h<2>;
+ ld.param.u64 %in, [a]; ld.param.u64 %out, [o]; mov.u64 %map, m; cvta.param.u64 %map, %map;
  mov.u32 %t, %tid.x; mov.u32 %base, s; mov.u32 %bar, b; shl.b32 %own, %t, 2; add.u32 %own, %own, %base;
  setp.eq.u32 %first, %t, 0; mov.u32 %rank, %cluster_ctarank; mov.u32 %n1, %ctaid.x;
  mul.wide.u32 %w1, %n1, {4 * THREADS + 512}; add.u64 %out, %out, %w1; and.b32 %n2, %rank, 1; setp.eq.u32 %even, %n2, 0;
@@ -168,7 +169,8 @@ class HopperText:
  and.b32 %n3, %t, 127; mul.wide.u32 %w1, %n3, 4; add.u64 %w1, %in, %w1; ld.global.v2.u32 {{%r4, %r5}}, [%in];
  ld.global.u32 %r6, [%w1]; add.u32 %r7, %r6, %r1; mov.u32 %n1, 0;
  st.shared.u32 [%own], %n1; st.shared.u32 [%own+512], %r6; st.shared.u32 [%own+1024], %r1;
- st.shared.u32 [%own+1536], %r2; st.shared.u32 [%own+2048], %r6; st.shared.u32 [%own+2560], %r6; st.shared.u32 [%own+3072], %r1;
+ st.shared.u32 [%own+1536], %r2; st.shared.u32 [%own+2048], %r6; st.shared.u32 [%own+2560], %r6;
+ st.shared.u32 [%own+3072], %r1;
  st.shared.u32 [%own+3584], %r6; @%first mbarrier.init.shared.b64 [%bar], 1; {self._barrier()}
 """ + "\n".join(self.lines) + f"""
  {self._barrier()} xor.b32 %r1, %r1, %r2; mad.lo.u32 %r1, %r1, 31, %r3; mad.lo.u32 %r1, %r1, 31, %r4;

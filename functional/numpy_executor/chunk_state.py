@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from functional.callgraph import uses_heap
 from functional.errors import ExecutionError
 from functional.ir import Instruction
 from functional.launch import Launch
@@ -95,6 +96,8 @@ class Machine:
 
     def _memories(self) -> None:
         launch, code = self.launch, self.code
+        if uses_heap(code.program):
+            self.memory.open_heap()
         self.shared_bytes = launch.shared_bytes
         self.shared_stride = -(-self.shared_bytes // 16) * 16
         self.shared = Bytes(self.shared_stride * len(self.thread_blocks))

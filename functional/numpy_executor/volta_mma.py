@@ -56,7 +56,8 @@ def volta_step(slots: Slots, inst: Instruction) -> Step:
             matrix = np.zeros((frame.count, _PRODUCTS, *extent), values.dtype)
             matrix[:, np.broadcast_to(_PRODUCT, rows.shape), rows, columns] = values
             matrices.append(matrix.reshape(-1, *extent))
-        total = multiply(*matrices, kinds[0], frozenset()).reshape(frame.count, _PRODUCTS, 8, 8)
+        first, second, third = matrices
+        total = multiply(first, second, third, kinds[0], frozenset()).reshape(frame.count, _PRODUCTS, 8, 8)
         write(frame, setters, total[:, np.broadcast_to(_PRODUCT, target[0].shape), target[0], target[1]], result)
 
     return step
