@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session.flush import Flushed, check_flush
 from abstim.session.limits import atomic_use, known_waits, limit_of, memory_use, unit_use
-from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result
+from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.retired_blocks import RetiredBlocks
 from abstim.session.session import Session
 from functional.threads import default_threads
@@ -88,21 +88,6 @@ def engine_results(
 ) -> list[list[EngineResult]]:
     """The engine's own results, `[launch][gpu]`."""
     return [results for _, _, _, results in timed(session, gpus, flush, progress)]
-
-
-def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[str, Any]:
-    """What was timed of a launch in place of its PTX."""
-    code = session.timed_code(number, gpu)
-    if code is None:
-        return {}
-    projected = session.projected(trace, code)
-    return {
-        "timed_instructions": projected.instructions,
-        "timed_code": code.description,
-        "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
-        "operations": projected.operations._asdict(),
-        "matched_access_share": min(1.0, projected.matched_accesses / max(1, projected.accesses)),
-    }
 
 
 def launch_result(
