@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from call_command import call
 
-from abstim.cli import main
 from abstim.study.bench import BenchResult, Rate, against
 from abstim.study.bench import earlier_result as compare
 from abstim.study.validate import known_variants
@@ -107,17 +107,10 @@ def test_reference_seconds_are_summed_over_launches(tmp_path):
         against.read(path, ["GTX480_a"], ["x"])
 
 
-def call(capsys, *arguments):
-    with pytest.raises(SystemExit) as end:
-        main(list(arguments))
-    captured = capsys.readouterr()
-    return end.value.code, captured.out, captured.err
-
-
-def test_command_measures_compares_and_prints(capsys, tmp_path, monkeypatch):
+def test_command_measures_compares_and_prints(tmp_path, monkeypatch):
     monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
     beside = ("bench", "nn_euclid", "--rounds", "3", "--reference", str(CYCLES), "--variant", "GTX480_a")
-    code, out, _ = call(capsys, *beside, "--json")
+    code, out, _ = call(*beside, "--json")
     data = json.loads(out)
     assert code == 0 and data["kind"] == "bench" and data["machine"]["numpy"] == np.__version__
     stages = data["benchmarks"]["nn_euclid"]
@@ -131,15 +124,13 @@ def test_command_measures_compares_and_prints(capsys, tmp_path, monkeypatch):
     assert row["error"] == pytest.approx(cycles / row["measured_cycles"] - 1)
     assert row["speedup"] == pytest.approx(row["reference_seconds"] / row["seconds"]) and row["reference_seconds"] > 0.1
     (tmp_path / "old.json").write_text(out)
-    code, out, _ = call(capsys, *beside, "--compare", str(tmp_path / "old.json"))
+    code, out, _ = call(*beside, "--compare", str(tmp_path / "old.json"))
     assert code == 0 and "Beside the reference" in out and "Beside the earlier result" in out
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_a_comparison_needs_every_stage(capsys):
-    code, out, err = call(
-        capsys, "bench", "nn_euclid", "--stage", "parse", "--reference", str(CYCLES), "--variant", "GTX480_a"
-    )
+def test_a_comparison_needs_every_stage():
+    code, out, err = call("bench", "nn_euclid", "--stage", "parse", "--reference", str(CYCLES), "--variant", "GTX480_a")
     assert (code, out) == (2, "") and "needs every stage" in err and err.count("\n") == 1
-    code, out, err = call(capsys, "bench", "nn_euclid", "--rounds", "0")
+    code, out, err = call("bench", "nn_euclid", "--rounds", "0")
     assert code == 2 and "rounds = 0" in err

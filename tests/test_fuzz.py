@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fuzz import CORPUS, input_of
-from fuzz_inputs import KINDS, judged
+from fuzz_kinds import KINDS, judged
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from abstim.cli import main
+from call_command import call
 
 BLEND = """.version 9.0
 .target sm_75
@@ -288,13 +287,11 @@ def cases(table):
 
 
 @pytest.mark.parametrize(("line", "said"), cases(TYPED) + cases(LAUNCHED) + cases(FILES))
-def test_one_clear_line_and_exit_code_2(folder, capsys, line, said):
+def test_one_clear_line_and_exit_code_2(folder, line, said):
     before = sorted(folder.rglob("*"))
-    with pytest.raises(SystemExit) as end:
-        main(shlex.split(line))
-    out, err = capsys.readouterr()
+    code, out, err = call(*shlex.split(line))
     lines = err.strip().splitlines()
-    assert end.value.code == 2 and said in err and "Traceback" not in out + err, (end.value.code, out, err)
+    assert code == 2 and said in err and "Traceback" not in out + err, (code, out, err)
     assert len(lines) == 1 and lines[0].startswith("abstim: ") and out == ""
     assert sorted(folder.rglob("*")) == before  # and nothing is left behind
 
@@ -304,20 +301,17 @@ def test_the_tables_hold_as_many_as_were_promised():
     assert all(len(case) == 2 for case in found) and len(found) >= 133
 
 
-def test_a_source_without_a_kernel_is_named_itself(folder, capsys, monkeypatch):
+def test_a_source_without_a_kernel_is_named_itself(folder, monkeypatch):
     if shutil.which("nvcc") is None:
         pytest.skip("no nvcc")
     (folder / "blend.cu").write_text("int main() {}")
-    with pytest.raises(SystemExit):
-        main(shlex.split(f"run blend.cu {GIVEN}"))
-    assert capsys.readouterr().err == "abstim: blend.cu: choose a kernel: the file has none\n"
+    assert call(*shlex.split(f"run blend.cu {GIVEN}")).err == "abstim: blend.cu: choose a kernel: the file has none\n"
 
 
-def test_registers_of_another_kernel_are_said_to_be_another_kernels(folder, capsys):
+def test_registers_of_another_kernel_are_said_to_be_another_kernels(folder):
     (folder / "registers" / "resources.json").write_text('{"blendd": {"registers": 20}}')
-    with pytest.raises(SystemExit) as end:
-        main(shlex.split(f"run registers/blend.ptx {GIVEN}"))
-    assert end.value.code == 0 and "resources.json says nothing of kernel 'blend'" in capsys.readouterr().err
+    code, _, err = call(*shlex.split(f"run registers/blend.ptx {GIVEN}"))
+    assert code == 0 and "resources.json says nothing of kernel 'blend'" in err
 
 
 def small_files():

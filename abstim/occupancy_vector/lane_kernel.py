@@ -11,6 +11,7 @@ from abstim.occupancy_vector.item_records import ATOMIC, DRAM, MEMORY, STORE, TO
 from abstim.occupancy_vector.lane_records import (
     ACCESS_WORD,
     AFTER_NEXT,
+    BLOCK_LAUNCH,
     DISPATCHED,
     DRAM_FREE,
     DRAM_LATENCY,
@@ -341,7 +342,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
     put(lane.clock, s, start + item.cycles * TICKS)
     progress.issued += 1
     if item.exit:
-        leave(lane, shape, slot, start + item.cycles * TICKS, progress)
+        leave(lane, shape, m, slot, start + item.cycles * TICKS, progress)
         return
     warp.item += 1
     load_item(lane, streams, slot, warp)
@@ -355,7 +356,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
 
 
 @jit
-def leave(lane, shape, slot, time, progress):
+def leave(lane, shape, m, slot, time, progress):
     """A warp has issued its last item, up to `time`."""
     warp = lane.warps[slot]
     warp.state, lane.due[slot] = GONE, FAR_OFF
@@ -368,6 +369,7 @@ def leave(lane, shape, slot, time, progress):
         open_barrier(lane, shape, b, time)
         return
     put(lane.servers, END, later(get(lane.servers, END), get(lane.drained, b)))
+    put(lane.drained, b, get(lane.drained, b) + get(m, BLOCK_LAUNCH))
     progress.freed = 1
 
 

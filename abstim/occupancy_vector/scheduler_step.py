@@ -129,7 +129,7 @@ def issue(
         clock=state.clock.at[scheduler].set(jnp.where(go, start + item.cycles, state.clock[scheduler])),
         issued=state.issued + go,
     )
-    return meet(state, layout, go, block, item, start + item.cycles, new.drain)
+    return meet(state, machine, layout, go, block, item, start + item.cycles, new.drain)
 
 
 def use_units(
@@ -227,7 +227,7 @@ def next_ready(
 
 
 def meet(
-    state: State, layout: Layout, go: Array, block: Array, item: Item, time: Array, drain: Array
+    state: State, machine: Machine, layout: Layout, go: Array, block: Array, item: Item, time: Array, drain: Array
 ) -> tuple[State, Array, Array]:
     """A warp that has come to a barrier or to its end: the last one opens the barrier, or ends the block."""
     number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
@@ -240,7 +240,7 @@ def meet(
     state = state._replace(
         running=running,
         waiting=jnp.where(opens, 0, waiting),
-        drained=drained,
+        drained=jnp.where(ends, drained + machine.block_launch, drained),
         end=jnp.maximum(state.end, jnp.max(jnp.where(ends, drained, -TICKS), 0)),
     )
     return state, jnp.where(jnp.any(opens, 0), block, -1), time

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import time
@@ -136,18 +136,28 @@ def evict(folder: Path, cap_bytes: int) -> list[Path]:
     """Delete the files longest unused until the folder and those in it hold at most `cap_bytes`, and what a process
     that was killed has left half written; returns what was deleted."""
     found = []
-    for path in folder.rglob("*"):
+    for entry in _files(folder):
         with suppress(OSError):  # another process deleted it
-            about = path.stat()
-            if path.suffix == ".tmp" and time() - about.st_mtime > _HALF_WRITTEN_SECONDS:
-                path.unlink()
-            elif path.suffix != ".tmp" and path.is_file():
-                found.append((about.st_mtime_ns, about.st_size, path))
+            about = entry.stat()
+            if not entry.name.endswith(".tmp"):
+                found.append((about.st_mtime_ns, about.st_size, entry.path))
+            elif time() - about.st_mtime > _HALF_WRITTEN_SECONDS:
+                os.unlink(entry.path)
     total, deleted = sum(size for _, size, _ in found), []
     for _, size, path in sorted(found):
         if total <= cap_bytes:
             break
-        path.unlink(missing_ok=True)
-        deleted.append(path)
+        Path(path).unlink(missing_ok=True)
+        deleted.append(Path(path))
         total -= size
     return deleted
+
+
+def _files(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    """Of a folder and those in it. `evict` asks after each result that is kept, and there may be thousands."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            else:
+                yield entry

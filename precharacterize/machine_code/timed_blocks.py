@@ -50,6 +50,7 @@ def machine_timed_blocks(
         ]
         for k, row in enumerate(made):
             row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
+            row.origin = block.ptx[k] if block.ptx[k] >= 0 else _before(made, k, program, block)
         if not rows and _reads_parameters(block):
             made[0].pc = _constant_pc(first_row + len(code))
         rows += made
@@ -60,6 +61,11 @@ def machine_timed_blocks(
         made_of.operations = _operations(block, program, covers)
         timed.append(made_of)
     return rows, timed
+
+
+def _before(made: Sequence[Row], k: int, program: Program, block: MachineBlock) -> int:
+    """The PTX instruction at which something that the assembler added counts: the one before it in its block."""
+    return made[k - 1].origin if k else program.blocks[max(0, block.leader)].start
 
 
 def _source_kind(block: MachineBlock, k: int, found: dict[int, Access], kinds: Sequence[int]) -> Kind | None:

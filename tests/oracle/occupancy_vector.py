@@ -201,6 +201,7 @@ class Sm:
         left = [self.slots[w] for w in own if self.slots[w]]
         if not left:
             self.end = max(self.end, self.drained[warp.block])
+            self.drained[warp.block] += self.machine["block_launch"]
         elif all(w.at_barrier for w in left):
             for w in left:
                 w.at_barrier, w.ready = False, max(w.ready, time)
