@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
 from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
@@ -72,6 +72,7 @@ class OccupancyKernel(TimedKernel):
         launches: Sequence[int] | None = None,
     ) -> None:
         super().__init__(target, names, gpu, launches)
+        refuse_machine_code(self.gpu, "kernel_time differentiates the times of")
         self._warps: dict[tuple, Warps] = {}
         self._walks: dict[tuple, Walked] = {}
         self._lock = Lock()

@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
 from abstim.occupancy_vector.item_records import DOUBLE, POOLS, SFU, TENSOR
-from abstim.occupancy_vector.items import Items, Warps, cut, cut_for_walk, lane_items_of, terms_of, touching, units_of
+from abstim.occupancy_vector.items import (
+    Items,
+    Warps,
+    cut,
+    cut_for_walk,
+    instructions_of_warps,
+    lane_items_of,
+    terms_of,
+    touching,
+    units_of,
+)
 from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import block_slots, deal
 from functional.trace import SECTOR_BYTES, Trace
@@ -23,6 +34,9 @@ if TYPE_CHECKING:
 HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
 BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
+
+
+OTHER_PART = 0.5  # of the lines that miss L2, where it has two parts, lie in the one that was not asked
 
 
 class Prepared(NamedTuple):
@@ -101,8 +115,15 @@ class Walked(NamedTuple):
 
 def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int) -> Walked:
     """Deal the thread blocks and, with real memory, walk the caches."""
-    lengths = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
-    dealt = deal(lengths, gpu.spec.sm_count, residents)
+    lengths = instructions_of_warps(table, trace).reshape(-1, trace.warps_per_block).sum(1)
+    return walk_dealt(table, trace, warps, gpu, residents, shared_bytes, deal(lengths, gpu.spec.sm_count, residents))
+
+
+def walk_dealt(
+    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int,
+    dealt: list[np.ndarray],
+) -> Walked:  # fmt: skip
+    """The same for thread blocks that have been dealt."""
     found, late = None, none_late(len(trace.warp_instructions))
     if not gpu.spec.perfect_memory:
         items = cut_for_walk(table, trace, warps, gpu)
@@ -254,20 +275,30 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
     channel_share = sharers(demand.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
     cycles = {
         "request": params.l2_request_cycles,
-        "l2_sector": params.l2_sector_cycles * share,
+        "l2_sector": _l2_sector_cycles(gpu, found) * share,
         "l2_reply": params.l2_reply_cycles,
         "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
         "dram_latency": max(0.0, params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles
-                            + rows_a_sector * params.dram_activate_cycles),
+                            + rows_a_sector * params.dram_activate_cycles + params.l2_partition_cycles * OTHER_PART),
         "reply_sector": 1.0,
         "store_sector": (spec.packet_header_bytes * STORE_CONTROL + SECTOR_BYTES) / spec.flit_bytes,
         "fetch": 1 / spec.fetches_per_cycle,
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
+        "block_launch": params.block_launch_cycles,
+        "first_issue": DISPATCH_CYCLES,
+        "retire": RETIRE_CYCLES,
     }  # fmt: skip
     lanes = len(demand.sectors)
     return np.stack([np.broadcast_to(np.asarray(cycles[name], float), lanes) for name in NUMBERS], -1)
+
+
+def _l2_sector_cycles(gpu: Gpu, found: Found | None) -> float:
+    """Of a slice for a sector, on average: one that misses takes a turn at the tags, and not the port."""
+    port = gpu.params.l2_sector_cycles
+    share = found.port_share if found else 1.0
+    return share * port + (1 - share) * min(1.0, port)
 
 
 def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: int, gpu: Gpu, residents: int) -> Lanes:

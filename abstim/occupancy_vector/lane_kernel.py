@@ -6,11 +6,12 @@ from itertools import accumulate
 
 import numpy as np
 
-from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.engine.rules import DECODE_CYCLES
 from abstim.occupancy_vector.item_records import ATOMIC, DRAM, MEMORY, STORE, TO_UNIT_CYCLES
 from abstim.occupancy_vector.lane_records import (
     ACCESS_WORD,
     AFTER_NEXT,
+    BLOCK_LAUNCH,
     DISPATCHED,
     DRAM_FREE,
     DRAM_LATENCY,
@@ -18,6 +19,7 @@ from abstim.occupancy_vector.lane_records import (
     END,
     FETCH,
     FETCH_FREE,
+    FIRST_ISSUE,
     GONE,
     L2_ATOMIC,
     L2_FREE,
@@ -36,6 +38,7 @@ from abstim.occupancy_vector.lane_records import (
     REPLY_SECTOR,
     REQUEST,
     RESULTS,
+    RETIRE,
     RUNNING,
     SP_WORK,
     SPECIAL_SLACK,
@@ -49,8 +52,7 @@ from abstim.occupancy_vector.lane_records import (
 from abstim.occupancy_vector.times import at, get, later, portion, put, zero
 from functional.disk.compile import jit
 
-TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
-FIRST_ISSUE = DISPATCH_CYCLES * TICKS
+TO_UNIT, TO_ISSUE = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS
 LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in ACCESS_WORD[:-1])
 OCCUPIES_MASK = (1 << LEVEL_SHIFT) - 1
 SP, INT = 1, 2  # Lane.pools
@@ -341,7 +343,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
     put(lane.clock, s, start + item.cycles * TICKS)
     progress.issued += 1
     if item.exit:
-        leave(lane, shape, slot, start + item.cycles * TICKS, progress)
+        leave(lane, shape, m, slot, start + item.cycles * TICKS, progress)
         return
     warp.item += 1
     load_item(lane, streams, slot, warp)
@@ -355,12 +357,12 @@ def issue(lane, streams, shape, m, s, slot, progress):
 
 
 @jit
-def leave(lane, shape, slot, time, progress):
+def leave(lane, shape, m, slot, time, progress):
     """A warp has issued its last item, up to `time`."""
     warp = lane.warps[slot]
     warp.state, lane.due[slot] = GONE, FAR_OFF
     b = warp.block
-    drain = later(get(lane.drain, slot), time + (DRAIN - TICKS))
+    drain = later(get(lane.drain, slot), time + get(m, RETIRE) - TICKS)
     put(lane.drained, b, later(get(lane.drained, b), drain))
     lane.blocks[b].running -= 1
     progress.running -= 1
@@ -368,6 +370,7 @@ def leave(lane, shape, slot, time, progress):
         open_barrier(lane, shape, b, time)
         return
     put(lane.servers, END, later(get(lane.servers, END), get(lane.drained, b)))
+    put(lane.drained, b, get(lane.drained, b) + get(m, BLOCK_LAUNCH))
     progress.freed = 1
 
 
@@ -396,7 +399,7 @@ def enter(lane, streams, shape, m, b, k, number, time):
     warp.late, warp.state, warp.block = streams.late_starts[number], RUNNING, b
     warp.far = warp.near = 0
     load_item(lane, streams, slot, warp)
-    ready = time + FIRST_ISSUE
+    ready = time + get(m, FIRST_ISSUE)
     if not shape.perfect and is_late(streams, warp):
         ready = with_code(lane, streams, m, warp.late - 1, ready)
     wake(lane, slot, ready)
