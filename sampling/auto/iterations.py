@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sampling.estimate import Estimate, Part, around
 from sampling.statistics import CONFIDENCE, t_quantile
 
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float64
+
 SHARES = (1 / 16, 1 / 8, 1 / 4)
+UNEVEN = 3.0  # times the mean: a warp so long may be alone at the end, whatever the others do
 LARGEST_FIRST = 0.12  # of the instructions at the smallest share: warps of few iterations cannot be cut further
 # Half of the interval: so many times what the extrapolations from two pairs of shares differ by, and no less than of
 # this difference. The most it took of 30 launches without giants (three programs of the hard set, seeds 0 to 3, two
@@ -68,6 +73,11 @@ class IterationSampling:
         return around(
             self.name, total, error, basis="model", detailed_fraction=done, parts=parts, confidence=self.confidence
         )
+
+
+def uneven(longest: Float64[np.ndarray, " tb"]) -> bool:
+    """Whether a warp, of those that are `longest` in their thread block, is far longer than the others."""
+    return float(longest.max()) > UNEVEN * float(longest.mean())
 
 
 def _extrapolated(a: Timed, b: Timed, instructions: float) -> float:

@@ -21,7 +21,7 @@ from functional.errors import InputError
 from functional.program import Program
 from sampling import Estimate, LaunchShape
 from sampling.auto import IterationSampling, LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments, has_giants
-from sampling.auto.iterations import SHARES, Timed
+from sampling.auto.iterations import SHARES, Timed, uneven
 from sampling.statistics import CONFIDENCE
 
 REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1
@@ -92,7 +92,7 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
     blocks = block_work([program.launches.trace(number)], program.gpu)[0]
     order = np.argsort(program.launches.trace(number).thread_blocks)
     columns, longest = blocks.columns[order], blocks.path_instructions[order]
-    if has_giants(longest, _shape(program, number)):
+    if has_giants(longest, _shape(program, number)) if many_waves else uneven(longest):
         return full(program, number)
     if many_waves:
         sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
