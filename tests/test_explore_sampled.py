@@ -10,7 +10,7 @@ import pytest
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import explore, sweep_of
-from abstim.study.explore.parts import SHARES, fewer_blocks, part_of
+from abstim.study.explore.launch_parts import SHARES, fewer_blocks, part_of
 from abstim.study.explore.sampled_sweep import disagreeing, scaled
 from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim

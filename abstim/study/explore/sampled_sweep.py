@@ -17,7 +17,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.session import Session
-from abstim.study.explore.parts import SHARES, part_of, reduced
+from abstim.study.explore.launch_parts import SHARES, part_of, reduced
 from abstim.study.explore.timing import Timer
 from abstim.study.sample.automatic import Aim, check_turn, choose, work_on
 from abstim.study.sample.kept_samples import MeasuredStore
