@@ -10,8 +10,8 @@ import numpy as np
 from functional.disk.kept import Kept, key
 from functional.ir import TYPE_BYTES
 from functional.program import Program
-from precharacterize.barriers import barriers_of
 from precharacterize.classify import Kind, is_product, kind_of, latency_class
+from precharacterize.named_barriers import barriers_of
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
 from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of

@@ -10,9 +10,9 @@ import numpy as np
 
 from functional.ir import Register
 from functional.program import Program
-from precharacterize.barriers import settled
 from precharacterize.classify import Kind, hardware_class
 from precharacterize.hoisting import is_dropped
+from precharacterize.named_barriers import settled
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import result_delay_cycles, start_delay_cycles
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, padded

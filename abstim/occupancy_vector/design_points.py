@@ -251,6 +251,8 @@ def collectors_of(gpu: Gpu, kind: str) -> int:
 def sharers(asked: Int64[np.ndarray, " lane"]) -> Float64[np.ndarray, " lane"]:
     """How many SMs share a server with each, in the mean, until it has served what they ask: all alike, as long as they
     have work left (processor sharing)."""
+    if not asked.any():
+        return np.ones(len(asked))
     order = np.argsort(asked, kind="stable")
     work = asked[order].astype(float)
     done = np.cumsum(np.diff(work, prepend=0.0) * np.arange(len(work), 0, -1))

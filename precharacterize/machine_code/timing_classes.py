@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from precharacterize.barriers import NONE, OF_CLUSTER, code_of
 from precharacterize.classify import Kind
 from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.named_barriers import NONE, OF_CLUSTER, code_of
 
 _CLASS = {
     **dict.fromkeys(("FADD", "FADD32I", "FSWZADD"), "fp32_add"),

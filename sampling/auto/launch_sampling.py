@@ -54,6 +54,7 @@ class LaunchSampling:
 
 
 def estimate_of(method: LaunchSampling, kernels: list[KernelSample], work: ProgramWork) -> Estimate:
+    """Of a program's cycles, from samples of its kernels' launches; what was left out is said by its work."""
     total, half = total_interval(kernels, method.confidence)
     cycles, share = np.zeros(len(work.kernels)), np.zeros(len(work.kernels))
     inner: list[Estimate] = []
