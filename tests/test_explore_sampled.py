@@ -16,6 +16,7 @@ from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.thinned import iterations_of, thinned
 from functional.errors import InputError
+from precharacterize.named_barriers import code_of
 from sampling.estimate import around
 
 GPU = load_gpu("gtx480")
@@ -120,3 +121,11 @@ def test_persistent_thread_blocks_from_some_of_their_iterations():
     assert found.basis == "model" and found.detailed_fraction < 0.5
     assert {part.how for part in found.parts} == {"detailed", "extrapolated"}
     assert sample("hard_persistent_falling:3", GPU, aim=Aim(0.02)).estimate.basis == "exact"
+
+
+def test_barriers_of_some_warps_are_not_cut(monkeypatch):
+    """Warps that wait for each other at several barriers might go on to different ones."""
+    program, trace = (session := open_session("matmul_tiled")).launch(0).program, session.traces.trace(0)
+    kept = iterations_of(program, trace).kept(1 / 4, SHARES[0])
+    monkeypatch.setattr("abstim.study.sample.thinned.barriers_of", lambda *_: [code_of(1, 64)])
+    assert thinned(program, trace, kept) is None

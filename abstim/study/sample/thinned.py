@@ -12,6 +12,7 @@ from functional.line_record import more_follow
 from functional.program import Program
 from functional.trace import Trace
 from precharacterize.classify import Kind
+from precharacterize.named_barriers import NONE, barriers_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
@@ -53,10 +54,12 @@ def iterations_of(program: Program, trace: Trace) -> Iterations:
 
 
 def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> Trace | None:
-    """The trace of these events alone. None where warps of a thread block would wait at different barriers."""
-    if not _meet(program, trace, kept):
-        return None
+    """The trace of these events alone. None where warps of a thread block would wait at different barriers, and for
+    programs whose barriers are not for all warps of a thread block, or for more."""
     kinds = kinds_of(program)
+    of_block = set(barriers_of(program.instructions, [Kind(kind) for kind in kinds])) <= {NONE, 0}
+    if not (of_block and _meet(program, trace, kept)):
+        return None
     accesses = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(ON_LINES)))[trace.blocks])
     conflicts = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(_SHARED)))[trace.blocks])
     records = np.repeat(accesses, _lengths(more_follow(trace.records) == 0))
