@@ -15,6 +15,10 @@ from real_programs import differences, real_launch
 
 from abstim.engine import EngineResult, simulate
 from abstim.gpu.config import gpu_names, load_gpu
+from abstim.occupancy_vector.algorithm_1 import algorithm_1_cycles, algorithm_1_lanes
+from abstim.occupancy_vector.lanes import cycles_of, run
+from abstim.session.session import open_session
+from functional.errors import InputError
 from precharacterize.classify import Kind
 
 EXAMPLES = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
@@ -135,3 +139,20 @@ def test_algorithm_1_lies_between_its_bounds(policy: str, launch: Launch) -> Non
     assert max(blocks.max(1).sum(), trace.warp_instructions.sum()) <= cycles <= blocks.sum()
     if trace.warps_per_block == 1:
         assert cycles == blocks.sum()
+
+
+@pytest.mark.parametrize("policy", ["lrr", "oldest"])
+@settings(EXAMPLES, max_examples=20)
+@given(launches(("gto",)), st.integers(1, 3))
+def test_algorithm_1_is_a_setting_of_the_occupancy_engine(policy: str, launch: Launch, sm_count: int) -> None:
+    gpu = load_gpu("gtx480", [f"scheduler={policy}", f"sm_count={sm_count}"])
+    (found,) = run([algorithm_1_lanes(launch.inputs.table, launch.inputs.trace, gpu)])
+    assert cycles_of(found.end).max() == oracle.algorithm_1(launch.inputs, sm_count, policy)
+
+
+def test_algorithm_1_of_a_kernel() -> None:
+    session, gpu = open_session("relu", []), load_gpu("gtx480", ["scheduler=lrr"])
+    inputs = session.inputs(0, gpu)
+    assert algorithm_1_cycles(session, 0, gpu) == oracle.algorithm_1(inputs, gpu.spec.sm_count, "lrr")
+    with pytest.raises(InputError, match="lrr or oldest, not by gto"):
+        algorithm_1_cycles(session, 0, load_gpu("gtx480"))
