@@ -221,15 +221,15 @@ def _type_name(parameter: Parameter) -> str:
 
 def _encode(parameter: Parameter, argument: Argument, memory: Memory, where: str) -> bytes:
     match argument:
-        case Pointer(buffer=name, offset=offset):
-            return _encode_pointer(parameter, name, offset, memory, where)
+        case Pointer():
+            return _encode_pointer(parameter, argument, memory, where)
         case Texture(buffer=name):
             if name not in memory.buffers:
                 raise InputError(f"{where}: there is no buffer '{name}'")
             argument.check(where, memory.buffers[name].bytes)
             data = memory.texture_handle(argument).to_bytes(8, "little")
         case TensorMap(buffer=name):
-            base = int.from_bytes(_address(name, 0, memory, where), "little") if name else 0
+            base = int.from_bytes(device_address(Pointer(name), memory, where), "little") if name else 0
             data = placed(argument, base).encode()
         case bytes():
             data = argument
@@ -276,8 +276,8 @@ def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes,
     match member:
         case Struct(members=members):
             return _encode_struct(members, memory, where)
-        case Pointer(buffer=name, offset=offset):
-            data = _address(name, offset, memory, where)
+        case Pointer():
+            data = device_address(member, memory, where)
         case Scalar(type=type_, value=value):
             data = encode_scalar(type_, value, where)
         case np.generic():
@@ -287,16 +287,18 @@ def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes,
     return data, len(data)
 
 
-def _encode_pointer(parameter: Parameter, name: str, offset: int, memory: Memory, where: str) -> bytes:
-    if name in memory.buffers and (parameter.bytes not in (4, 8) or parameter.type.startswith("f")):
-        raise InputError(f"{where}: buffer '{name}' needs a 64-bit parameter")
-    address = _address(name, offset, memory, where)
+def _encode_pointer(parameter: Parameter, pointer: Pointer, memory: Memory, where: str) -> bytes:
+    if pointer.buffer in memory.buffers and (parameter.bytes not in (4, 8) or parameter.type.startswith("f")):
+        raise InputError(f"{where}: buffer '{pointer.buffer}' needs a 64-bit parameter")
+    address = device_address(pointer, memory, where)
     if any(address[parameter.bytes :]):
-        raise InputError(f"{where}: buffer '{name}' lies beyond the reach of 32 bits")
+        raise InputError(f"{where}: buffer '{pointer.buffer}' lies beyond the reach of 32 bits")
     return address[: parameter.bytes]
 
 
-def _address(name: str, offset: int, memory: Memory, where: str) -> bytes:
+def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
+    """Where a pointer leads, as it lies in memory. Raises InputError for no such buffer, or beyond its end."""
+    name, offset = pointer.buffer, pointer.offset
     if name not in memory.buffers:
         raise InputError(f"{where}: there is no buffer '{name}'")
     region = memory.buffers[name]

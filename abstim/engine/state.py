@@ -299,6 +299,7 @@ class L2(NamedTuple):
 SLICE = record(
     "port_free",  # in units of time
     "mshrs_used",
+    "far_mshrs_used",  # the latter for lines of the other part of L2
     "blocked",  # its first request must wait until something leaves the slice or comes back
 )
 

@@ -67,7 +67,8 @@ def execution_key(case: Case, executor: str, instruction_budget: int | None = No
     parts += [(region.name, region.address, region.bytes) for region in case.memory.regions]
     parts += case.memory.contents()
     for name, expected in case.expected.items():
-        parts += [name, f"{expected.values.dtype}:{expected.rtol}:{expected.atol}", expected.values]
+        how = f"{expected.values.dtype}:{expected.rtol}:{expected.atol}:{expected.first}:{expected.compared is None}"
+        parts += [name, how, expected.values, b"" if expected.compared is None else expected.compared]
     return key(MODULES, *parts)
 
 
