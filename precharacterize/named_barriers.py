@@ -46,7 +46,7 @@ def _reached(instruction: Instruction) -> int | None:
     if "cluster" in modifiers:
         return code_of(OF_CLUSTER, 0) if "wait" in modifiers else NONE
     operands = instruction.sources[:-1] if "red" in modifiers else instruction.sources
-    if not operands or not all(isinstance(o, Immediate) and 0 <= o.value < 1 << 16 for o in operands):
+    if not 1 <= len(operands) <= 2 or not all(isinstance(o, Immediate) and 0 <= o.value < 1 << 16 for o in operands):
         return None
     number, threads = [int(o.value) for o in operands if isinstance(o, Immediate)] + [0] * (2 - len(operands))
     return code_of(number, threads) if number < OF_CLUSTER else None
