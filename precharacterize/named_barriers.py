@@ -26,6 +26,12 @@ def barriers_of(instructions: Sequence[Instruction], kinds: Sequence[Kind]) -> l
     return settled([_reached(i) for i in instructions], kinds)
 
 
+def splits_blocks(codes: Sequence[int], kinds: Sequence[int], warps_per_block: int) -> bool:
+    """Is a barrier of the column for a part of a block's warps, or does one count arrivals that do not wait?"""
+    reached = [(code // BARRIERS, kind) for code, kind in zip(codes, kinds, strict=True) if code != NONE]
+    return any(warps not in (0, warps_per_block) or kind != Kind.BARRIER for warps, kind in reached)
+
+
 def settled(found: Sequence[int | None], kinds: Sequence[int]) -> list[int]:
     """The column, of what each instruction reaches: NONE, a code, or None for a barrier that is not known."""
     if None not in found:
@@ -40,7 +46,7 @@ def _reached(instruction: Instruction) -> int | None:
     if "cluster" in modifiers:
         return code_of(OF_CLUSTER, 0) if "wait" in modifiers else NONE
     operands = instruction.sources[:-1] if "red" in modifiers else instruction.sources
-    if not operands or not all(isinstance(o, Immediate) and 0 <= o.value < 1 << 16 for o in operands):
+    if not 1 <= len(operands) <= 2 or not all(isinstance(o, Immediate) and 0 <= o.value < 1 << 16 for o in operands):
         return None
     number, threads = [int(o.value) for o in operands if isinstance(o, Immediate)] + [0] * (2 - len(operands))
     return code_of(number, threads) if number < OF_CLUSTER else None

@@ -17,7 +17,7 @@ from precharacterize.build import build_table
 from precharacterize.classify import Kind
 from precharacterize.machine_code.instruction import MachineInstruction
 from precharacterize.machine_code.timing_classes import barrier_of
-from precharacterize.named_barriers import barriers_of, code_of, settled
+from precharacterize.named_barriers import barriers_of, code_of, settled, splits_blocks
 
 WARP = "shr.u32 %r1, %r0, 5; setp.lt.u32 %p0, %r1, {first}; mov.u32 %r2, 1; mov.u32 %r3, 2; "
 LONG = "div.u32 %r2, %r3, %r2; " * 40
@@ -85,6 +85,14 @@ def test_the_column():
     assert (codes["bar.arrive"], codes["bar.warp.sync"], codes["ret"]) == (code_of(2, 96), -1, -1)
     assert codes["bar.red.popc.u32"] == 4
     assert settled([3, None, -1], [Kind.BARRIER, Kind.BARRIER, Kind.ALU]) == [0, 0, -1]
+
+
+def test_what_a_gradient_is_refused_for():
+    barrier, other = Kind.BARRIER, Kind.ALU
+    assert not splits_blocks([0, -1, code_of(3, 128)], [barrier, other, barrier], 4)
+    assert splits_blocks([code_of(1, 64)], [barrier], 4)
+    assert splits_blocks([code_of(1, 128)], [other], 4)  # bar.arrive
+    assert not splits_blocks([], [], 4)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
 from abstim.session.session import Session
+from functional.errors import InputError
+from precharacterize.build import kinds_of
 from precharacterize.classify import latency_class
+from precharacterize.named_barriers import barriers_of, splits_blocks
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -38,6 +41,12 @@ class RecordedKernel(TimedKernel):
     ) -> None:
         super().__init__(target, names, gpu, launches)
         refuse_machine_code(self.gpu, "kernel_time differentiates the times of")
+        for number in self.launches:
+            launch = self.session.case.launches[number]
+            kinds = kinds_of(launch.program)
+            if splits_blocks(barriers_of(launch.program.instructions, kinds), kinds, launch.warps_per_block):
+                what = "barriers for a part of a thread block"
+                raise InputError(f"kernel '{launch.program.name}' has {what}; kernel_time has no derivative of those")
         self._kept: dict[tuple[float, ...], tuple[Recording, ...]] = {}
         self._lock, self._keep_bytes = Lock(), keep_bytes
 

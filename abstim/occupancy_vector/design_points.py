@@ -289,6 +289,7 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
         "block_launch": params.block_launch_cycles,
+        "dispatch": 1.0,
         "first_issue": DISPATCH_CYCLES,
         "retire": RETIRE_CYCLES,
     }  # fmt: skip

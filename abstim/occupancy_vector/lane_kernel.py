@@ -12,6 +12,7 @@ from abstim.occupancy_vector.lane_records import (
     ACCESS_WORD,
     AFTER_NEXT,
     BLOCK_LAUNCH,
+    DISPATCH,
     DISPATCHED,
     DRAM_FREE,
     DRAM_LATENCY,
@@ -414,12 +415,12 @@ def enter(lane, streams, shape, m, b, k, number, time):
 
 @jit
 def refill(lane, streams, shape, m, progress):
-    """Free slots take the lane's next thread blocks, one a cycle."""
+    """Free slots take the lane's next thread blocks, one after the other."""
     progress.freed = 0
     for b in range(shape.residents):
         if lane.blocks[b].running or progress.next == progress.stop:
             continue
-        time = later(get(lane.drained, b), get(lane.servers, DISPATCHED)) + TICKS
+        time = later(get(lane.drained, b) + TICKS, get(lane.servers, DISPATCHED) + get(m, DISPATCH))
         put(lane.servers, DISPATCHED, time)
         put(lane.drained, b, time - time - TICKS)
         first = np.int64(streams.dealt[progress.next]) * shape.warps

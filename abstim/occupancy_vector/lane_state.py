@@ -34,6 +34,7 @@ class Machine(NamedTuple):
     pool_slack: Num[AnyArray, " lane"]  # work that may wait before a pool
     special_slack: Num[AnyArray, " lane"]
     block_launch: Num[AnyArray, " lane"]  # from a thread block's end to the dispatch of the next, beyond a cycle
+    dispatch: Num[AnyArray, " lane"]  # from one of an SM's thread blocks to the next
     first_issue: Num[AnyArray, " lane"]  # from a thread block's dispatch
     retire: Num[AnyArray, " lane"]  # from a warp's last issue to its end
     residents: Int32[AnyArray, " lane"]  # thread blocks at once

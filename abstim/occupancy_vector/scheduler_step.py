@@ -266,14 +266,15 @@ def refill_if_room(state: State, machine: Machine, words: Words, layout: Layout)
 
 
 def refill(state: State, machine: Machine, words: Words, layout: Layout) -> State:
-    """Free slots take the lane's next thread blocks, one a cycle."""
+    """Free slots take the lane's next thread blocks, one after the other."""
     number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
     free = (state.running == 0) & (number < machine.residents)
     rank = jnp.cumsum(free, 0, dtype=jnp.int32) - free
     place = state.next_block + rank
     takes = free & (place < state.stop_block)
-    soonest = jnp.where(takes, jnp.maximum(state.drained, state.dispatched) + TICKS * (1 - rank), -NEVER)
-    time = lax.cummax(soonest, 0) + TICKS * rank  # each a cycle after the one before, at the earliest
+    behind = machine.dispatch * rank  # each so long after the one before, at the earliest
+    soonest = jnp.maximum(state.drained + TICKS - behind, state.dispatched + machine.dispatch)
+    time = lax.cummax(jnp.where(takes, soonest, -NEVER), 0) + behind
     block = words.dealt[jnp.where(takes, place, 0)]
     warp = machine.warp_base + block[:, None] * layout.warps + jnp.arange(layout.warps, dtype=jnp.int32)[:, None]
     here, warps = to_slots(takes, layout), to_slots(warp, layout)

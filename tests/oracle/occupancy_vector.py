@@ -88,7 +88,7 @@ class Sm:
             slots = [b * self.layout.warps + k for k in range(self.layout.warps)]
             if any(self.slots[w] for w in slots) or self.next == self.stop:
                 continue
-            time = max(self.drained[b] + CYCLE, self.dispatched + CYCLE)
+            time = max(self.drained[b] + CYCLE, self.dispatched + self.machine["dispatch"])
             for k, w in enumerate(slots):
                 number, own = int(self.streams.dealt[self.next]) * self.layout.warps + k, self.streams
                 places = (own.starts[number], own.access_starts[number], own.late_starts[number])
