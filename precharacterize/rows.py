@@ -12,6 +12,7 @@ from functional.ir import Register
 from functional.program import Program
 from precharacterize.classify import Kind, hardware_class
 from precharacterize.hoisting import is_dropped
+from precharacterize.named_barriers import settled
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import result_delay_cycles, start_delay_cycles
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, padded
@@ -37,6 +38,7 @@ class Row:
     stall: int = 1
     release: int = NONE
     counted: bool = False
+    barrier: int | None = NONE  # None: one that is not known
     access: Access | None = None
     origin: int = NONE
 
@@ -63,7 +65,7 @@ def ptx_rows(
         row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
         row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i
         row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))
-        row.writes = [r for r in table.writes[i].tolist() if r >= 0]
+        row.writes, row.barrier = [r for r in table.writes[i].tolist() if r >= 0], int(table.barrier[i])
         rows.append(row)
     return rows
 
@@ -104,6 +106,7 @@ def table_of_rows(
         gap_cycles=np.array([gap for b in blocks for gap in _gaps(rows, results, b)], np.int32),
         result_cycles=np.array(results, np.int32),
         counted=column("counted", np.int8),
+        barrier=np.array(settled([row.barrier for row in rows], [row.kind for row in rows]), np.int32),
         stall_cycles=column("stall", np.int32), release=column("release", np.int32),
         result_offset_cycles=np.full(len(rows), FORWARDED_CYCLES, np.int32),
         block_start=np.array([b.start for b in blocks], np.int32),

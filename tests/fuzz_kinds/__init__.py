@@ -17,6 +17,7 @@ from fuzz_kinds.accelsim import judge_accelsim, make_accelsim
 from fuzz_kinds.answer import judge_answer, make_answer
 from fuzz_kinds.command import judge_command, make_command
 from fuzz_kinds.gpu import judge_gpu, make_gpu
+from fuzz_kinds.hopper import judge_hopper
 from fuzz_kinds.kept import judge_kept, make_kept
 from fuzz_kinds.kernel import judge_kernel, make_kernel
 from fuzz_kinds.launches import PTX, judge_launches, make_launches
@@ -44,6 +45,7 @@ class Kind:
 KINDS = {
     "ptx": Kind(make_ptx, judge_ptx, 30),
     "kernel": Kind(make_kernel, judge_kernel, 1),
+    "hopper": Kind(make_kernel, judge_hopper, 1),
     "launches": Kind(make_launches, judge_launches, 15),
     "gpu": Kind(make_gpu, judge_gpu, 12),
     "store": Kind(make_store, judge_store, 25),
