@@ -160,7 +160,7 @@ def _windows_chart(run: Run) -> Chart | None:
     plot.add_layout(LinearAxis(y_range_name="warps", axis_label="resident warps, all SMs"), "right")
     plain_numbers(plot)
     plot.step(at, warps, mode="after", y_range_name="warps", line_dash="dashed", color=COLORS[1], legend_label="warps")
-    plot.y_range.start = 0
+    plot.y_range.start, plot.y_range.end = 0, 1.05 * max(*ipc, 0.01)  # else the axis is as long as that of the warps
     peak = max(range(len(ipc)), key=ipc.__getitem__)
     summary = f"Warp instructions a cycle, highest at cycle {at[peak]:,} with {ipc[peak]:.2f}; {len(starts)} launches."
     table = Table(("from cycle", "warp instructions a cycle", "resident warps"), rows)
