@@ -11,6 +11,7 @@ from functional.disk.kept import Kept, key
 from functional.ir import TYPE_BYTES
 from functional.program import Program
 from precharacterize.classify import Kind, is_product, kind_of, latency_class
+from precharacterize.named_barriers import barriers_of
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
 from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
@@ -67,6 +68,7 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
         release=np.full(len(code), -1, np.int32),
         result_offset_cycles=np.full(len(code), WRITE_BACK_CYCLES, np.int32),
         counted=np.zeros(len(code), np.int8),
+        barrier=np.array(barriers_of(code, kinds), np.int32),
     )
     gaps = [gap for block in program.blocks for gap in block_gaps_cycles(block, table, program, pipeline)]
     return replace(table, gap_cycles=np.array(gaps, np.int32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from functional.ir import Register
 from functional.program import Program
 from precharacterize.classify import Kind, hardware_class
 from precharacterize.hoisting import is_dropped
+from precharacterize.named_barriers import settled
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import result_delay_cycles, start_delay_cycles
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, padded
@@ -36,6 +38,7 @@ class Row:
     stall: int = 1
     release: int = NONE
     counted: bool = False
+    barrier: int | None = NONE  # None: one that is not known
     access: Access | None = None
     origin: int = NONE
 
@@ -62,7 +65,7 @@ def ptx_rows(
         row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
         row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i
         row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))
-        row.writes = [r for r in table.writes[i].tolist() if r >= 0]
+        row.writes, row.barrier = [r for r in table.writes[i].tolist() if r >= 0], int(table.barrier[i])
         rows.append(row)
     return rows
 
@@ -99,9 +102,11 @@ def table_of_rows(
         initiation_cycles=column("initiation", np.int32), access_bytes=column("access_bytes", np.int8),
         pcs=column("pc", np.int32), waits=padded([r.waits for r in rows]), writes=padded([r.writes for r in rows]),
         long_waits=padded([[] for _ in rows]), read_banks=padded([[] for _ in rows]),
-        write_banks=padded([[NONE] * len(r.writes) for r in rows]), 
-        gap_cycles=column("stall", np.int32), result_cycles=np.array(results, np.int32),
+        write_banks=padded([[NONE] * len(r.writes) for r in rows]),
+        gap_cycles=np.array([gap for b in blocks for gap in _gaps(rows, results, b)], np.int32),
+        result_cycles=np.array(results, np.int32),
         counted=column("counted", np.int8),
+        barrier=np.array(settled([row.barrier for row in rows], [row.kind for row in rows]), np.int32),
         stall_cycles=column("stall", np.int32), release=column("release", np.int32),
         result_offset_cycles=np.full(len(rows), FORWARDED_CYCLES, np.int32),
         block_start=np.array([b.start for b in blocks], np.int32),
@@ -114,3 +119,16 @@ def _result_cycles(row: Row, pipeline: PipelineParameters) -> int:
     """From issue to the issue of what waits for the result, every access a hit."""
     to_unit = start_delay_cycles([], pipeline.register_banks)
     return to_unit + result_delay_cycles(Kind(row.kind), row.latency, pipeline, FORWARDED_CYCLES)
+
+
+def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> list[int]:
+    """Cycles from issue to issue of a lone warp in a block; of the last instruction what it stalls."""
+    ready: dict[int, int] = {}
+    issues: list[int] = []
+    for place in range(block.start, block.stop):
+        row, after = rows[place], issues[-1] + rows[place - 1].stall if issues else 0
+        issues.append(max([after, *(ready.get(register, 0) for register in (*row.waits, *row.writes))]))
+        ready |= dict.fromkeys(row.writes, issues[-1] + results[place])
+    return [later - issue for issue, later in pairwise(issues)] + [
+        row.stall for row in rows[block.start : block.stop][-1:]
+    ]

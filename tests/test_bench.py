@@ -13,6 +13,7 @@ from abstim.study.bench import BenchResult, Rate, against
 from abstim.study.bench import earlier_result as compare
 from abstim.study.validate import known_variants
 from functional.errors import InputError
+from functional.threads import default_threads
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 NAMES = ("x", "y", "z")
@@ -127,6 +128,20 @@ def test_command_measures_compares_and_prints(tmp_path, monkeypatch):
     code, out, _ = call(*beside, "--compare", str(tmp_path / "old.json"))
     assert code == 0 and "Beside the reference" in out and "Beside the earlier result" in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_stage_time_is_measured_on_several_threads(monkeypatch):
+    monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
+    monkeypatch.setenv("ABSTIM_THREADS", "1")
+    by_threads = ("bench", "nn_euclid", "--stage", "time", "--threads", "1", "--threads", "2")
+    code, out, _ = call(*by_threads, "--json")
+    first, second = json.loads(out)["scaling"]
+    assert code == 0 and (first["threads"], second["threads"], first["speedup"]) == (1, 2, 1.0)
+    seconds = [one["benchmarks"]["nn_euclid"]["seconds"] for one in (first, second)]
+    assert second["speedup"] == pytest.approx(seconds[0] / seconds[1])
+    assert default_threads() == 1
+    code, out, err = call(*by_threads, "--threads", "0")
+    assert code == 2 and "not a number of threads" in err and err.count("\n") == 1
 
 
 def test_a_comparison_needs_every_stage():

@@ -64,6 +64,11 @@ def test_what_a_kernel_was_made_for_limits_it(target, gpu, overrides, limit):
     assert names.count(limit) >= len(names) / 2, names
 
 
+def test_an_estimate_on_machine_code_knows_what_dependent_instructions_wait_for():
+    """A lone warp's divisions, one after the other: half of their latency saves most, and no load does."""
+    assert abstim.run("micro_int_div", "v100").launches[1].limit == "instruction latency"
+
+
 def test_the_worse_the_bank_conflicts_the_more_they_limit():
     found = {x.label: x for x in limits_of("micro_smem_conflict", "gtx480").launches}
     gain = {label: next(y.gain for y in x.limits if y.resource == "bank conflicts") for label, x in found.items()}

@@ -199,6 +199,8 @@ def test_command_selects_from_nsights_profile_for_another_simulator(tmp_path) ->
         (["list.g", "--select-only", "-o", "x"], "has no profile"),
         (["hotspot", "--compare", "--profile", "x.csv"], "--compare makes its own profile"),
         (["hotspot", "--profile", "missing.csv"], "missing.csv: cannot be read"),
+        (["hotspot", "--control", "luck"], "--control luck: there are photon"),
+        (["hotspot", "--control", "pkp", "--method", "stem"], "stem aims at no error"),
     ],
 )
 def test_command_refuses_in_one_line(arguments, message) -> None:

@@ -108,6 +108,8 @@ def _stretch(text: str) -> tuple[int, int | None]:
     first, separator, after = text.partition(":")
     if text and (not separator or not all(part.isdecimal() or not part for part in (first, after))):
         raise InputError(f"--launches {text}: expected two numbers with a colon between them, like 10:20")
+    if after and int(after) < int(first or 0):
+        raise InputError(f"--launches {text}: ends before it begins")
     return int(first or 0), int(after) if after else None
 
 

@@ -32,7 +32,7 @@ RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 CACHE_LINE_WORDS = 16  # two lines: those side by side are fetched together
 
 _touch = Native("abstim.engine.skipped_blocks", "touch")
-_run_grid = Native("abstim.engine.event_loop", "run_grid", "compiling the timing engine for this CPU: some 20 s, once")
+_run_grid = Native("abstim.engine.event_loop", "run_grid", "compiling the timing engine for this CPU: some 30 s, once")
 
 
 class Simulation:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
 from abstim.occupancy_vector.item_records import DOUBLE, POOLS, SFU, TENSOR
@@ -115,7 +116,14 @@ class Walked(NamedTuple):
 def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int) -> Walked:
     """Deal the thread blocks and, with real memory, walk the caches."""
     lengths = instructions_of_warps(table, trace).reshape(-1, trace.warps_per_block).sum(1)
-    dealt = deal(lengths, gpu.spec.sm_count, residents)
+    return walk_dealt(table, trace, warps, gpu, residents, shared_bytes, deal(lengths, gpu.spec.sm_count, residents))
+
+
+def walk_dealt(
+    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int,
+    dealt: list[np.ndarray],
+) -> Walked:  # fmt: skip
+    """The same for thread blocks that have been dealt."""
     found, late = None, none_late(len(trace.warp_instructions))
     if not gpu.spec.perfect_memory:
         items = cut_for_walk(table, trace, warps, gpu)
@@ -243,6 +251,8 @@ def collectors_of(gpu: Gpu, kind: str) -> int:
 def sharers(asked: Int64[np.ndarray, " lane"]) -> Float64[np.ndarray, " lane"]:
     """How many SMs share a server with each, in the mean, until it has served what they ask: all alike, as long as they
     have work left (processor sharing)."""
+    if not asked.any():
+        return np.ones(len(asked))
     order = np.argsort(asked, kind="stable")
     work = asked[order].astype(float)
     done = np.cumsum(np.diff(work, prepend=0.0) * np.arange(len(work), 0, -1))
@@ -279,6 +289,8 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
         "block_launch": params.block_launch_cycles,
+        "first_issue": DISPATCH_CYCLES,
+        "retire": RETIRE_CYCLES,
     }  # fmt: skip
     lanes = len(demand.sectors)
     return np.stack([np.broadcast_to(np.asarray(cycles[name], float), lanes) for name in NUMBERS], -1)

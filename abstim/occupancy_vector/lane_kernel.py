@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.engine.rules import DECODE_CYCLES
 from abstim.occupancy_vector.item_records import ATOMIC, DRAM, MEMORY, STORE, TO_UNIT_CYCLES
 from abstim.occupancy_vector.lane_records import (
     ACCESS_WORD,
@@ -19,6 +19,7 @@ from abstim.occupancy_vector.lane_records import (
     END,
     FETCH,
     FETCH_FREE,
+    FIRST_ISSUE,
     GONE,
     L2_ATOMIC,
     L2_FREE,
@@ -37,6 +38,7 @@ from abstim.occupancy_vector.lane_records import (
     REPLY_SECTOR,
     REQUEST,
     RESULTS,
+    RETIRE,
     RUNNING,
     SP_WORK,
     SPECIAL_SLACK,
@@ -50,8 +52,7 @@ from abstim.occupancy_vector.lane_records import (
 from abstim.occupancy_vector.times import at, get, later, portion, put, zero
 from functional.disk.compile import jit
 
-TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
-FIRST_ISSUE = DISPATCH_CYCLES * TICKS
+TO_UNIT, TO_ISSUE = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS
 LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in ACCESS_WORD[:-1])
 OCCUPIES_MASK = (1 << LEVEL_SHIFT) - 1
 SP, INT = 1, 2  # Lane.pools
@@ -361,7 +362,7 @@ def leave(lane, shape, m, slot, time, progress):
     warp = lane.warps[slot]
     warp.state, lane.due[slot] = GONE, FAR_OFF
     b = warp.block
-    drain = later(get(lane.drain, slot), time + (DRAIN - TICKS))
+    drain = later(get(lane.drain, slot), time + get(m, RETIRE) - TICKS)
     put(lane.drained, b, later(get(lane.drained, b), drain))
     lane.blocks[b].running -= 1
     progress.running -= 1
@@ -398,7 +399,7 @@ def enter(lane, streams, shape, m, b, k, number, time):
     warp.late, warp.state, warp.block = streams.late_starts[number], RUNNING, b
     warp.far = warp.near = 0
     load_item(lane, streams, slot, warp)
-    ready = time + FIRST_ISSUE
+    ready = time + get(m, FIRST_ISSUE)
     if not shape.perfect and is_late(streams, warp):
         ready = with_code(lane, streams, m, warp.late - 1, ready)
     wake(lane, slot, ready)

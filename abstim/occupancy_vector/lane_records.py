@@ -62,9 +62,11 @@ NUMBERS = (
     "pool_slack",  # work that may wait before a pool
     "special_slack",
     "block_launch",  # from a thread block's end to the dispatch of the next, beyond a cycle
+    "first_issue",  # from a thread block's dispatch
+    "retire",  # from a warp's last issue to its end
 )
 (REQUEST, L2_SECTOR, L2_REPLY, L2_ATOMIC, DRAM_SECTOR, DRAM_LATENCY, REPLY_SECTOR, STORE_SECTOR, FETCH, POOL_SLACK,
- SPECIAL_SLACK, BLOCK_LAUNCH) = range(len(NUMBERS))  # fmt: skip
+ SPECIAL_SLACK, BLOCK_LAUNCH, FIRST_ISSUE, RETIRE) = range(len(NUMBERS))  # fmt: skip
 # Times of an item, in ticks: what each of TERMS is an index of
 TERMS = ("next", "after_next", "drain", "latency", "occupies", "sp", "int")
 NEXT, AFTER_NEXT, TO_DRAIN, LATENCY, OCCUPIES, SP_WORK, INT_WORK = range(len(TERMS))

@@ -34,6 +34,8 @@ class Machine(NamedTuple):
     pool_slack: Num[AnyArray, " lane"]  # work that may wait before a pool
     special_slack: Num[AnyArray, " lane"]
     block_launch: Num[AnyArray, " lane"]  # from a thread block's end to the dispatch of the next, beyond a cycle
+    first_issue: Num[AnyArray, " lane"]  # from a thread block's dispatch
+    retire: Num[AnyArray, " lane"]  # from a warp's last issue to its end
     residents: Int32[AnyArray, " lane"]  # thread blocks at once
     warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Words.starts
     fill_word_base: Int32[AnyArray, " lane"]  # of its fills in Words.fill_words

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.engine.rules import DECODE_CYCLES
 from abstim.occupancy_vector.item_records import DOUBLE, MEMORY, SFU, TENSOR, TO_UNIT_CYCLES
 from abstim.occupancy_vector.lane_records import LOADS, NEVER, RESULTS, TICKS, Layout
 from abstim.occupancy_vector.lane_state import AnyArray, Machine, Row, State, Words, packed, row_of
@@ -16,8 +16,7 @@ from abstim.occupancy_vector.memory_share import through_memory, with_code
 from abstim.occupancy_vector.read_items import Item, read_item
 
 WINDOW = TICKS  # schedulers that are due in the same cycle issue in one step
-TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
-FIRST_ISSUE = DISPATCH_CYCLES * TICKS
+TO_UNIT, TO_ISSUE = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS
 SPECIAL_UNITS = (SFU, DOUBLE, TENSOR)
 # What `State.kind` says of a slot: its next item's special unit, the pools it works; of the warp, is it at a barrier
 UNIT_BITS = 7
@@ -222,7 +221,7 @@ def next_ready(
     ready = waited(ready, results, first_near, RESULTS, new.near, item.wait_near)
     floor = jnp.where(item.after_next > 0, start + item.after_next + went.delay, 0)
     drain = jnp.maximum(old.drain, jnp.maximum(went.result, jnp.where(item.drain > 0, start + item.drain, 0)))
-    drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + DRAIN), drain)
+    drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + machine.retire), drain)
     return went.state._replace(loads=loads, results=results), new._replace(floor=floor, drain=drain), ready
 
 
@@ -280,7 +279,7 @@ def refill(state: State, machine: Machine, words: Words, layout: Layout) -> Stat
     here, warps = to_slots(takes, layout), to_slots(warp, layout)
     position, late = words.starts[warps], words.late_starts[warps]
     item = read_item(words.items, position)
-    ready = to_slots(time, layout) + FIRST_ISSUE
+    ready = to_slots(time + machine.first_issue, layout)
     if not layout.perfect_memory:
         is_late, ready, arrivals = with_code(state, machine, words, late, item.begins, ready, here)
         late, state = late + is_late, state._replace(arrivals=arrivals)

@@ -79,8 +79,9 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         _told.add(str(error.strerror))
 
 
-def check_output(path: Path) -> None:
-    """Raises InputError where `write_output` could not write: asked before the work whose result it is to hold."""
+def check_output(path: Path, *endings: str) -> None:
+    """Raises InputError where `write_output` could not write, and for a name that does not end in one of `endings`:
+    asked before the work whose result it is to hold."""
     folder = path.absolute().parent
     if path.is_dir():
         raise InputError(f"{path}: cannot be written: it is a folder")
@@ -88,6 +89,8 @@ def check_output(path: Path) -> None:
         raise InputError(f"{path}: cannot be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{path}: cannot be written: {folder} is not yours to write to")
+    if endings and path.suffix not in endings:
+        raise InputError(f"{path}: the name must end in {' or '.join(endings)}")
 
 
 def write_output(path: Path, data: bytes) -> None:

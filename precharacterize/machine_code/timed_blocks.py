@@ -10,7 +10,13 @@ from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
 from precharacterize.machine_code.matching import Matching
-from precharacterize.machine_code.timing_classes import access_bytes, kind_of, latency_class, tensor_share
+from precharacterize.machine_code.timing_classes import (
+    access_bytes,
+    barrier_of,
+    kind_of,
+    latency_class,
+    tensor_share,
+)
 from precharacterize.operations import NONE, Operations, operations_of
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
@@ -115,7 +121,7 @@ def _row(
         row = register_row(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
         if name == "tensor":
             row.initiation = max(1, round(row.initiation * tensor_share(instruction)))
-    row.counted, row.stall = True, max(1, instruction.stall)
+    row.counted, row.stall, row.barrier = True, max(1, instruction.stall), barrier_of(instruction)
     row.waits = [registers + s for s in _waits(instruction)]
     row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]
     if instruction.read_scoreboard != NO_SCOREBOARD and instruction.read_scoreboard < SCOREBOARDS:

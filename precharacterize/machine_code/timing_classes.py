@@ -6,6 +6,7 @@ import re
 
 from precharacterize.classify import Kind
 from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.named_barriers import NONE, OF_CLUSTER, code_of
 
 _CLASS = {
     **dict.fromkeys(("FADD", "FADD32I", "FSWZADD"), "fp32_add"),
@@ -65,6 +66,17 @@ def kind_of(instruction: MachineInstruction) -> Kind:
     if instruction.name == "BAR" and "ARV" in instruction.modifiers:
         return Kind.ALU
     return _KIND.get(instruction.name, Kind.ALU)
+
+
+def barrier_of(instruction: MachineInstruction) -> int | None:
+    """`LatencyTable.barrier`; None if a register says which: `BAR.SYNC.DEFER_BLOCKING 0x1, 0x80`."""
+    if instruction.name != "BAR":
+        return NONE
+    operands = [o.strip() for o in instruction.operands.split(",") if not re.match(r"\s*!?U?P", o)]
+    if not operands or not all(re.fullmatch(r"0x[0-9a-f]+", o) for o in operands[:2]):
+        return None
+    number, threads = ([int(o, 16) for o in operands[:2]] + [0])[:2]
+    return code_of(number, threads) if number < OF_CLUSTER else None
 
 
 def access_bytes(instruction: MachineInstruction) -> int:

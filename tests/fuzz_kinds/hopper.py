@@ -1,4 +1,4 @@
-"""Kernels of clusters, tensor copies and warpgroup products that are right."""
+"""Kernels of clusters, asynchronous copies and products of warpgroups that are right."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from functional.trace import Trace
 
 
 def judge_hopper(data: bytes, _: Path) -> str:
-    """A valid random kernel of clusters: executors agree, chunks of any size too, and warps' streams fit the kinds of
-    their instructions."""
+    """Of two clusters, from a seed: executors agree, chunks of any size too, and warps' streams fit the kinds of their
+    instructions."""
     from both_executors import assert_streams_fit
     from random_hopper import random_hopper_launch
     from test_llvm_executor import assert_equal

@@ -92,7 +92,7 @@ class Sm:
             for k, w in enumerate(slots):
                 number, own = int(self.streams.dealt[self.next]) * self.layout.warps + k, self.streams
                 places = (own.starts[number], own.access_starts[number], own.late_starts[number])
-                warp = self.slots[w] = Warp(*map(int, places), time + 3 * CYCLE, b)
+                warp = self.slots[w] = Warp(*map(int, places), time + self.machine["first_issue"], b)
                 warp.ready += self.lateness(warp, warp.ready)
             self.drained[b], self.dispatched = -CYCLE, time
             self.next += 1
@@ -191,7 +191,7 @@ class Sm:
         warp = self.slots[slot]
         own = range(warp.block * self.layout.warps, (warp.block + 1) * self.layout.warps)
         if item["exit"]:
-            drain = max(warp.drain, time - CYCLE + 6 * CYCLE)
+            drain = max(warp.drain, time - CYCLE + self.machine["retire"])
             self.drained[warp.block] = max(self.drained[warp.block], drain)
             self.slots[slot] = None
         elif item["barrier"]:
