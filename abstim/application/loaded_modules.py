@@ -94,8 +94,8 @@ class LoadedModules:
 
     @property
     def architecture(self) -> int:
-        """The newest that all modules with PTX have it for (80: 8.0); 80 if there are none. (CUDA's own part of programs
-        linked from parts, for kernels that launch kernels, has PTX for the very newest alone.)"""
+        """The newest that all modules with PTX have it for (80: 8.0); 80 if there are none. (Of programs linked from
+        parts, one is CUDA's own, for kernels that launch kernels: with PTX for the very newest alone.)"""
         return min((module.architecture for module in self._modules if module.architecture), default=80)
 
     def load(self, is_fat: bool, data: bytes) -> int:
