@@ -94,8 +94,9 @@ class LoadedModules:
 
     @property
     def architecture(self) -> int:
-        """The newest that the program has PTX for (80: 8.0); 80 if it has none."""
-        return max((module.architecture for module in self._modules), default=0) or 80
+        """The newest that all modules with PTX have it for (80: 8.0); 80 if there are none. (Of programs linked from
+        parts, one is CUDA's own, for kernels that launch kernels: with PTX for the very newest alone.)"""
+        return min((module.architecture for module in self._modules if module.architecture), default=80)
 
     def load(self, is_fat: bool, data: bytes) -> int:
         """A fat binary, or PTX. Raises InputError for a damaged one."""

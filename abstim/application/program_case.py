@@ -30,6 +30,6 @@ class ProgramCase(Case):
         key = (program.digest, program.name)
         if key not in self._registers:
             assert self.modules is not None
-            target = f"sm_{self.modules.architecture}"
+            target = self.modules.of_digest(program.digest).module.target
             self._registers[key] = registers_per_thread(program, target, self.resources)
         return self._registers[key]
