@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.queues import append, give_back, new_request, take
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
-from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
+from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, READ, WRITE
 from abstim.engine.switch import put
 from abstim.engine.tags import find, oldest_idle
 from functional.disk.compile import jit, outlined
@@ -247,6 +247,27 @@ def fill(gpu, n, place):
 
 
 @jit
+def goes_along(request, other):
+    """May a reply carry the sectors of the one behind it, too?"""
+    same_line = request.line == other.line and not request.sectors & other.sectors
+    same_reader = request.sm == other.sm and request.who == other.who and request.place == other.place
+    reads = request.kind == READ and other.kind == READ and request.from_dram == other.from_dram
+    return same_line and same_reader and reads
+
+
+@jit
+def gather(shared, n, request):
+    """A reply takes along those behind it that are of the same line and for the same reader, as far as it has room."""
+    requests, replying = shared.requests, shared.slices.replying[n]
+    for _ in range(shared.machine.l2_reply_sectors - 1):
+        if replying.count == 0 or not goes_along(request, requests.rows[replying.first - 1]):
+            return
+        place = take(requests.rows, replying)
+        request.sectors |= requests.rows[place - 1].sectors
+        give_back(requests, place)
+
+
+@jit
 def send_reply(gpu, n, time):
     """The first reply of slice `n` goes to the switch, if there is room."""
     shared = gpu.shared
@@ -255,6 +276,7 @@ def send_reply(gpu, n, time):
         return
     place = take(rows, shared.slices.replying[n])
     request = rows[place - 1]
+    gather(shared, n, request)
     request.output, request.flits, request.due = request.sm, 1, time
     put(shared.back, rows, n, place)
 

@@ -163,6 +163,7 @@ class Spec:
     inject_queue_flits: int = _whole(1, 4096)
     crossbar_queue_flits: int = _whole(1, 4096)
     crossbar_repeats: bool = _flag()
+    crossbar_keeps_turn: bool = _flag()  # an output takes from one input as long as its next packet is for it
     l2_slices_per_channel: int = _whole(1, 64)
     l2_sets: int = _whole(1, 1 << 16)
     l2_ways: int = _whole(1, 4096)
@@ -171,6 +172,7 @@ class Spec:
     l2_mshr_merges: int = _whole(1, 4096)
     l2_miss_queue: int = _whole(1, 4096)
     l2_queue: int = _whole(4, 4096)
+    l2_reply_sectors: int = _whole(1, 4)  # of one line, that one reply to an SM carries at most
     l2_index: str = _choice("linear", "ipoly")
     l2_slice_index: str = _choice("linear", "ipoly", "random", "spread")
     l2_partitions: int = _whole(1, 2)
@@ -224,6 +226,7 @@ class Params:
     dram_activate_cycles: float = _number(0, 4096)
     dram_sector_cycles: float = _number(0, 64)
     block_launch_cycles: int = _whole(0, 4096)
+    dispatch_interval_cycles: float = _number(0, 64)  # of the GPU, from one thread block to the next
     launch_latency_cycles: int = _whole(0, 1_000_000)
 
 

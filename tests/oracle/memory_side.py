@@ -142,10 +142,14 @@ class Switch:
 
     def _take(self, i: int, o: int, time: int) -> None:
         packet, _, _ = self.inputs[i].popleft()
-        self.turn[o] = (i + 1) % len(self.inputs)
+        self.turn[o] = i if self._goes_on(i, o) else (i + 1) % len(self.inputs)
         self.output_free[o] = time + packet.flits
         self.input_free[i] = time if self.spec.crossbar_repeats else time + packet.flits
         self.outputs[o].append((packet, time + packet.flits))
+
+    def _goes_on(self, i: int, o: int) -> bool:
+        """Does the output stay with the input?"""
+        return self.spec.crossbar_keeps_turn and bool(self.inputs[i]) and self.inputs[i][0][1] == o
 
 
 @dataclass(eq=False)
@@ -155,6 +159,11 @@ class Line:
     valid: set[int] = field(default_factory=set)
     dirty: set[int] = field(default_factory=set)
     waiting: dict[int, list[Request]] = field(default_factory=dict)  # by sector on its way
+
+
+def goes_along(first: Request, other: Request) -> bool:
+    """May a reply carry the sector of the one behind it?"""
+    return first.number == other.number and first.kind == READ and first.from_dram == other.from_dram
 
 
 class Slice:
@@ -181,6 +190,8 @@ class Slice:
         spec = self.spec
         if self.replies and self.back.flits(self.number) < spec.inject_queue_flits + spec.crossbar_queue_flits:
             first = self.replies.popleft()
+            while len(first.sectors) < spec.l2_reply_sectors and self.replies and goes_along(first, self.replies[0]):
+                first.sectors += self.replies.popleft().sectors
             first.flits = 1
             self.back.inputs[self.number].append((first, first.sm, time))
         if self.filled and len(self.replies) < spec.l2_queue:
@@ -483,7 +494,7 @@ class MemorySide:
                 extra = params.dram_reply_cycles - 6 if request.from_dram else params.l2_reply_cycles - 5
                 due = max(time + 1 + max(0, extra), self.last_due[sm] + 1)
                 self.last_due[sm] = due
-                self.replies[request.number].append(due)
+                self.replies[request.number] += [due] * len(request.sectors)
         while self.channel_time * self.length <= time * 65536:
             for channel in self.channels:
                 channel.cycle(self.channel_time, time)
