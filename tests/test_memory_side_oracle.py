@@ -91,10 +91,10 @@ def cycles_in_step(settings: list[str], sms: int = 32, lines: int = 64) -> int:
 
 
 def test_sms_that_read_one_buffer_in_step_do_not_wait_for_each_other() -> None:
-    """64 lines of 4 sectors at 2 sectors a cycle are 128 cycles an SM, beside a latency of some 190; one sector a cycle
-    for all SMs together would be 8,192."""
-    assert cycles_in_step([]) < 3 * 128 + 190
-    assert cycles_in_step(["crossbar_keeps_turn=false", "l2_reply_sectors=1"]) > 4 * 128 + 190
+    """The 64 lines lie in 32 slices, each of which reads 256 sectors, one a cycle, beside a latency of some 190 cycles;
+    one sector a cycle for all SMs together would be 8,192."""
+    assert cycles_in_step([]) < 2 * 256 + 190
+    assert cycles_in_step(["crossbar_keeps_turn=false", "l2_reply_sectors=1"]) > 4096
 
 
 @pytest.mark.parametrize("sectors", [1, 2, 4])
