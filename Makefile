@@ -8,17 +8,23 @@ ALL := $(VENV)/installed-all
 STAMP := $(VENV)/installed-dev
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 
-.PHONY: run all test fast fuzz docs clean
+.PHONY: run all test types tests fast fuzz docs clean
 
 run: $(RUN)
 	$(BIN)/abstim run hotspot --gpu gtx480 --gpu rtx3070
 
 all: $(ALL)
 
+# The type checker has one core, so it runs beside the tests
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) -j 2 types tests
+
+types: $(STAMP)
 	$(BIN)/mypy
+
+tests: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 fast: $(STAMP)
@@ -33,20 +39,22 @@ docs: $(STAMP)
 	$(BIN)/python -m abstim.cli.reference > docs/cli.md.new
 	mv docs/cli.md.new docs/cli.md
 
-$(RUN): pyproject.toml
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "Python >= 3.11 is needed; say which with make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(RUN): pyproject.toml | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
-$(ALL): $(RUN)
+$(ALL): pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[all]'
-	@touch $@
+	@touch $(RUN) $@
 
-$(STAMP): $(RUN)
+$(STAMP): pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
-	@touch $@ $(ALL)
+	@touch $(RUN) $(ALL) $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info

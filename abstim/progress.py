@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]  # what is done, steps finished, steps in all
+TELL_SECONDS = 0.5
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -22,21 +23,30 @@ def logged(what: str, done: int, total: int) -> None:
     logging.getLogger("abstim").info("%s: %d of %d", what, done, total)
 
 
-def pipelined(jobs: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
+def pipelined(
+    jobs: Iterable[Callable[[], T]], threads: int, meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[T]:
     """Results of jobs, in their order. Jobs are taken from `jobs` in this thread, while others run them, and no more
-    than one beyond `threads` at a time. After an exception or an interrupt nothing new is started."""
+    than one beyond `threads` at a time. After an exception or an interrupt nothing new is started. `meanwhile` is
+    called in this thread, every TELL_SECONDS that it waits."""
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for job in jobs:
                 waiting.append(pool.submit(job))
                 if len(waiting) > threads:
-                    yield waiting.popleft().result()
+                    yield _result(waiting.popleft(), meanwhile)
             while waiting:
-                yield waiting.popleft().result()
+                yield _result(waiting.popleft(), meanwhile)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _result(future: Future[T], meanwhile: Callable[[], None]) -> T:
+    while not wait([future], TELL_SECONDS).done:
+        meanwhile()
+    return future.result()
 
 
 def in_parallel(

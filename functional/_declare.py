@@ -27,7 +27,8 @@ def declare_variables(item: raw.RawVariable, scope: Scope) -> list[Variable]:
         if scope.parent is not None and str(name) in scope.symbols:  # the module allows `.extern` before the definition
             raise scope.source.fail(name, f"variable '{name}' is declared twice")
         owner = f"{scope.function}:" if scope.function and is_static(item) else ""
-        scope.symbols[str(name)] = Symbol(f"{owner}{name}{scope.suffix}")
+        scope.symbols[str(name)] = symbol = Symbol(f"{owner}{name}{scope.suffix}")
+        scope.source.spaces[symbol.name] = str(item.space)[1:]
         found.append(_variable(item, declarator, scope))
     return found
 

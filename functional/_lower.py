@@ -15,11 +15,11 @@ from functional._constants import MAX_NESTING
 from functional._declare import declare_parameters, declare_registers, declare_variables, is_static
 from functional._register_parameters import RegisterParameters
 from functional._scope import Scope, Source
-from functional.ir import Instruction, Kernel, Module, Operand, Register, Symbol, Variable
+from functional.ir import Address, Instruction, Kernel, Module, Operand, Register, Symbol, Variable
 
 # A modifier that names a state space as seen by one thread block or one function: the same space
-# ... or by one cluster, which is one thread block here: launches with larger ones are refused (launch.py)
-_SPACE_ALIASES = {"shared::cta": "shared", "shared::cluster": "shared", "param::entry": "param", "param::func": "param"}
+_SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
+_ACCESSES = frozenset({"ld", "st", "atom", "red"})
 _NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 
 
@@ -29,8 +29,9 @@ def lower(tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, i
     `elsewhere`: functions of the text that may not be in the tree, and how many instructions come before each.
     """
     source = Source(path, functions_of(tree) | elsewhere.keys())
-    if tree.address_size is not None and tree.address_size != "64":
-        raise source.fail(tree.address_size, f"only .address_size 64 is supported, not {tree.address_size}")
+    address_bits = 64 if tree.address_size is None else int(tree.address_size)
+    if address_bits not in (32, 64):
+        raise source.fail(tree.address_size, f".address_size is 32 or 64, not {address_bits}")
     aliases = aliases_of(tree)
     scope, variables, kernels, pc_base = Scope(source), dict[str, Variable](), dict[str, Kernel](), 0
     for item in tree.items:
@@ -45,7 +46,7 @@ def lower(tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, i
             kernels[kernel.name] = kernel
             variables |= {variable.name: variable for variable in builder.statics}
             pc_base += len(kernel.instructions)
-    return Module(path, digest, str(tree.version), str(tree.target), 64, tuple(variables.values()), kernels)
+    return Module(path, digest, str(tree.version), str(tree.target), address_bits, tuple(variables.values()), kernels)
 
 
 def lower_function(
@@ -54,7 +55,7 @@ def lower_function(
     """The one function of a syntax tree, of a module whose variables and functions (`declared`) are known. Raises
     PtxError."""
     function = next(item for item in tree.items if isinstance(item, raw.RawFunction))
-    scope = Scope(Source(module.path, declared))
+    scope = Scope(Source(module.path, declared, {v.name: v.space for v in module.variables}))
     scope.symbols.update({variable.name: Symbol(variable.name) for variable in module.variables})
     return _FunctionBuilder(function, scope, aliases).build(pc_base)
 
@@ -174,7 +175,18 @@ class _FunctionBuilder:
                 negated.add(len(sources))
                 operand = operand.name
             sources += operands.source(operand, self.scope)
-        return replace(instruction, destinations=written, sources=tuple(sources), negated_sources=frozenset(negated))
+        if instruction.opcode == "wgmma" and written:  # accumulators are read, too
+            sources += [o for o in written if o is not None]
+        made = replace(instruction, destinations=written, sources=tuple(sources), negated_sources=frozenset(negated))
+        return replace(made, modifiers=(*self._space(made), *made.modifiers))
+
+    def _space(self, instruction: Instruction) -> tuple[str, ...]:
+        """The space of a variable that an access names without saying where it lies: assemblers look it up."""
+        address = instruction.sources[0] if instruction.sources else None
+        if instruction.opcode not in _ACCESSES or instruction.space != "generic" or not isinstance(address, Address):
+            return ()
+        space = self.source.spaces.get(address.base.name, "") if isinstance(address.base, Symbol) else ""
+        return (space,) if space in ("global", "shared", "local", "const") else ()
 
     def _branch(self, instruction: Instruction, statement: raw.RawInstruction) -> Instruction:
         *index, label = statement.operands or [None]

@@ -21,7 +21,7 @@ _SPECIAL = re.compile(
 _NO_DESTINATION = frozenset({
     "st", "red", "ret", "exit", "trap", "brkpt", "bra", "brx", "membar", "fence", "prefetch", "prefetchu", "pmevent",
     "nanosleep", "sust", "sured", "stmatrix", "cp", "discard", "applypriority", "griddepcontrol", "setmaxnreg",
-    "stackrestore",
+    "stackrestore", "tensormap",
 })  # fmt: skip
 _MBARRIER_RESULTS = frozenset({"arrive", "arrive_drop", "test_wait", "try_wait", "pending_count"})
 
@@ -32,6 +32,8 @@ def writes_first(opcode: str, modifiers: tuple[str, ...]) -> bool:
         return "red" in modifiers
     if opcode == "wmma":
         return "store" not in modifiers
+    if opcode == "wgmma":
+        return "mma_async" in modifiers
     if opcode == "mbarrier":
         return not _MBARRIER_RESULTS.isdisjoint(modifiers)
     return opcode not in _NO_DESTINATION

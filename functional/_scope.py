@@ -16,10 +16,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Source:
-    """A PTX file: its name for messages, and the functions it declares."""
+    """A PTX file: its name for messages, the functions it declares, and the spaces of its variables."""
 
     path: str
     functions: Container[str] = ()
+    spaces: dict[str, str] = field(default_factory=dict)
 
     def fail(self, where: Any, message: str) -> PtxError:
         """The error for a token or a syntax node; the caller raises it."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from functional.errors import PtxError
 from functional.ir import Address, Instruction, Kernel, Module, Operand, Symbol
 
+if TYPE_CHECKING:
+    from functional.program import Program
+
 # Functions of the device run time that an executor provides: they have no body in any PTX file
-BUILTINS = frozenset({"vprintf", "__assertfail"})
+HEAP_FUNCTIONS = frozenset({"malloc", "free"})
+BUILTINS = frozenset({"vprintf", "__assertfail", *HEAP_FUNCTIONS})
 
 
 def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:
@@ -22,14 +27,15 @@ def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:
         caller = waiting.pop()
         if caller.name in edges:
             continue
-        callees = [name for call in _calls(caller) for name in _targets(module, caller, call)]
+        callees = [name for call in _calls(module, caller) for name in _targets(module, caller, call)]
         edges[caller.name] = list(dict.fromkeys(callees))
         waiting += [module.kernels[name] for name in callees]
     return [module.kernels[name] for name in module.kernels if name in edges and name != entry.name], _has_cycle(edges)
 
 
-def _calls(function: Kernel) -> Iterable[Instruction]:
-    return (i for i in function.instructions if i.opcode == "call" and i.callee not in BUILTINS)
+def _calls(module: Module, function: Kernel) -> Iterable[Instruction]:
+    calls = (i for i in function.instructions if i.opcode == "call")
+    return (i for i in calls if i.callee not in BUILTINS or i.callee in module.kernels)
 
 
 def _targets(module: Module, caller: Kernel, call: Instruction) -> list[str]:
@@ -61,3 +67,9 @@ def _has_cycle(edges: dict[str, list[str]]) -> bool:
             return True
         left = {name: callees for name, callees in left.items() if name not in leaves}
     return False
+
+
+def uses_heap(program: Program) -> bool:
+    """Does a program call `malloc` or `free`?"""
+    calls = (i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry)
+    return any(i.callee in HEAP_FUNCTIONS for i in calls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,14 +14,27 @@ from functional.memory import Memory
 from functional.resources import Registers, registers_per_thread
 from functional.trace import Trace
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
 
 @dataclass(frozen=True)
 class Expected:
-    """Contents a buffer must have: |got - values| <= atol + rtol * |values|, exactly equal for integers."""
+    """Contents a buffer must have: |got - values| <= atol + rtol * |values|, exactly equal for integers.
+
+    `values` are those of the buffer's elements from number `first` on; `compared` says which of them count, None: all.
+    """
 
     values: np.ndarray
     rtol: float = 0.0
     atol: float = 0.0
+    first: int = 0
+    compared: Bool[np.ndarray, " value"] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many elements are compared."""
+        return int(self.values.size if self.compared is None else np.count_nonzero(self.compared))
 
 
 @dataclass(frozen=True)
@@ -75,13 +89,17 @@ class Case:
 def compare(name: str, got: np.ndarray, expected: Expected) -> Mismatch | None:
     """How a buffer differs from what is expected, or None."""
     values = expected.values.reshape(-1)
+    got = got[expected.first : expected.first + values.size]
     floating = values.dtype.kind == "f"
     wrong = ~_close(got, values, expected) if floating else got != values
+    if expected.compared is not None:
+        wrong &= expected.compared
     if not wrong.any():
         return None
     first = int(np.argmax(wrong))
     worst = _worst_error(got[wrong], values[wrong], expected) if floating else np.inf
-    return Mismatch(name, int(wrong.sum()), values.size, first, got[first].item(), values[first].item(), worst)
+    found, wanted = got[first].item(), values[first].item()
+    return Mismatch(name, int(wrong.sum()), expected.count, expected.first + first, found, wanted, worst)
 
 
 def _close(got: np.ndarray, values: np.ndarray, expected: Expected) -> np.ndarray:

@@ -18,8 +18,8 @@ def basic_blocks(instructions: Sequence[Instruction], entries: Sequence[int] = (
     """Cut a flat program into basic blocks in program order.
 
     `entries` are the positions where functions begin, ascending. A block begins at each entry, at every branch target
-    and behind every instruction that ends one (branch, ret, exit, trap, barrier, call). Successors are in the order
-    taken, fall-through; a guarded ret or exit falls through.
+    and behind every instruction that ends one (branch, ret, exit, trap, barrier, call, warpgroup product).
+    Successors are in the order taken, fall-through; a guarded ret or exit falls through.
     """
     starts = _starts(instructions, entries)
     stops = [*starts[1:], len(instructions)]
@@ -36,7 +36,7 @@ def _starts(instructions: Sequence[Instruction], entries: Sequence[int]) -> list
         if instruction.target is not None:
             starts.add(instruction.target)
         starts.update(instruction.targets)
-        if instruction.opcode in _ENDS:
+        if instruction.opcode in _ENDS or (instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers):
             starts.add(position + 1)
     return sorted(start for start in starts if start < len(instructions))
 

@@ -103,8 +103,10 @@ class Instruction:
 
     @property
     def space(self) -> str:
-        """State space of a memory instruction; "generic" if it names none."""
-        return next((m for m in self.modifiers if m in SPACES), "generic")
+        """State space of a memory instruction; "generic" if it names none. Another thread block's shared memory is
+        shared memory."""
+        found = next((m for m in self.modifiers if m in SPACES), "generic")
+        return "shared" if found == CLUSTER_SHARED else found
 
     @property
     def is_memory(self) -> bool:
@@ -211,8 +213,10 @@ TYPE_BYTES = {
     **{"texref": 8, "surfref": 8, "samplerref": 8},  # names of what a host binds; no register holds them
     **{"u16x2": 4, "s16x2": 4, "e4m3x2": 2, "e5m2x2": 2},
 }
-SPACES = frozenset({"global", "shared", "local", "const", "param"})
-MEMORY_OPCODES = frozenset(
-    {"ld", "ldu", "st", "atom", "red", "tex", "suld", "sust", "cp", "ldmatrix", "stmatrix", "wmma", "mbarrier"}
-)
-_NO_ACCESS = frozenset({"mma", "commit_group", "wait_group", "wait_all", "pending_count"})
+CLUSTER_SHARED = "shared::cluster"  # shared memory of any thread block of the cluster
+SPACES = frozenset({"global", "shared", "local", "const", "param", CLUSTER_SHARED})
+MEMORY_OPCODES = frozenset({
+    "ld", "ldu", "st", "atom", "red", "tex", "suld", "sust", "cp", "ldmatrix", "stmatrix", "wmma", "mbarrier",
+    "tensormap",
+})  # fmt: skip
+_NO_ACCESS = frozenset({"mma", "commit_group", "wait_group", "wait_all", "pending_count", "prefetch"})

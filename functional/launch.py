@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.callgraph import uses_heap
 from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Parameter
 from functional.memory import Memory
 from functional.program import Program
+from functional.tensor_map import TensorMap, placed
 from functional.texture import Texture
 
 WARP_THREADS = 32
@@ -21,6 +23,7 @@ _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_WARPS = 1 << 27  # a launch: what is kept of each takes some 50 bytes
 _MAX_LOCAL_BYTES = 512 << 10  # a thread, every compute capability
+_MAX_CLUSTER = 16  # thread blocks, where a kernel asks for more than the 8 that all GPUs with clusters have
 _MAX_SHARED_BYTES = 1 << 24  # addressable; what a GPU really has is checked by the occupancy limits
 _NUMPY_TYPES = {
     **{f"{kind}{8 * n}": f"<{'i' if kind == 's' else 'u'}{n}" for kind in "bus" for n in (1, 2, 4, 8)},
@@ -76,7 +79,7 @@ class Struct:
 
 
 # bytes: a structure, laid out already
-Argument = Pointer | Scalar | Texture | Struct | int | float | bytes | np.generic
+Argument = Pointer | Scalar | Texture | TensorMap | Struct | int | float | bytes | np.generic
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,12 @@ class Launch:
     arguments: tuple[Argument, ...] = field(default=(), repr=False)
     # Of a cooperative launch, whose thread blocks may wait for each other: the address where they count who has come
     grid_workspace: int = 0
+    requested_cluster: Dim3 | None = None
+
+    @property
+    def cluster(self) -> Dim3:
+        """Thread blocks of a cluster along each axis: what was asked for, else what the kernel says."""
+        return self.requested_cluster or _own_cluster(self.program)
 
     @property
     def threads_per_block(self) -> int:
@@ -122,15 +131,23 @@ def make_launch(
     memory: Memory,
     dynamic_shared_bytes: int = 0,
     label: str = "",
+    cluster: int | Sequence[int] | None = None,
 ) -> Launch:
-    """A launch whose pointers lead into `memory`. Raises InputError for what a GPU would refuse."""
+    """A launch whose pointers lead into `memory`. `cluster`: thread blocks of a cluster; None: what the kernel says.
+
+    Raises InputError for what a GPU would refuse."""
     grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
-    check_shape(program, grid, block, dynamic_shared_bytes)
+    wanted = None if cluster is None else Dim3.of(cluster, "cluster")
+    check_shape(program, grid, block, dynamic_shared_bytes, wanted)
+    if uses_heap(program):
+        memory.open_heap()
     packed = pack_parameters(program, arguments, memory)
-    return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments))
+    return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments), requested_cluster=wanted)
 
 
-def check_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int) -> None:
+def check_shape(
+    program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cluster: Dim3 | None = None
+) -> None:
     """Raise InputError if no GPU could launch this grid: CUDA's limits and the kernel's own directives."""
     for what, extents, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
         for axis, extent, limit in zip("xyz", extents, limits, strict=True):
@@ -142,6 +159,7 @@ def check_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes:
         threads = f"{block.total} threads, the limit is {_MAX_THREADS}"
         raise InputError(f"kernel '{program.name}': block {block} has {threads}")
     _check_directives(program, block)
+    _check_cluster(program, grid, cluster)
     warps = grid.total * -(-block.total // WARP_THREADS)
     if warps > _MAX_WARPS:
         raise InputError(f"kernel '{program.name}': grid {grid} has {warps:,} warps; {_MAX_WARPS:,} can be held")
@@ -154,15 +172,29 @@ def check_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes:
 
 
 def _check_directives(program: Program, block: Dim3) -> None:
-    cluster = prod(program.directives.get("reqnctapercluster") or (1,))
-    if cluster > 1:
-        raise InputError(f"kernel '{program.name}' needs clusters of {cluster} thread blocks, which are not there")
     required = program.directives.get("reqntid")
     if required is not None and block != Dim3(*required[:3]):
         raise InputError(f"kernel '{program.name}' requires blocks of {Dim3(*required[:3])} (.reqntid), not {block}")
     most = program.directives.get("maxntid")
     if most is not None and block.total > prod(most):
         raise InputError(f"kernel '{program.name}' allows {prod(most)} threads a block (.maxntid), not {block.total}")
+
+
+def _own_cluster(program: Program) -> Dim3:
+    return Dim3(*(program.directives.get("reqnctapercluster") or (1,))[:3])
+
+
+def _check_cluster(program: Program, grid: Dim3, asked: Dim3 | None) -> None:
+    own, where = _own_cluster(program), f"kernel '{program.name}'"
+    if "blocksareclusters" in program.directives:
+        raise InputError(f"{where}: a grid that counts clusters (.blocksareclusters) is not supported")
+    if asked is not None and "reqnctapercluster" in program.directives and asked != own:
+        raise InputError(f"{where} requires clusters of {own} (.reqnctapercluster), not {asked}")
+    cluster = asked or own
+    if min(cluster) < 1 or cluster.total > _MAX_CLUSTER:
+        raise InputError(f"{where}: clusters of {cluster} thread blocks; a cluster has 1 to {_MAX_CLUSTER}")
+    if any(extent % own for extent, own in zip(grid, cluster, strict=True)):
+        raise InputError(f"{where}: grid {grid} is not made of whole clusters of {cluster}")
 
 
 def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Memory) -> bytes:
@@ -189,13 +221,16 @@ def _type_name(parameter: Parameter) -> str:
 
 def _encode(parameter: Parameter, argument: Argument, memory: Memory, where: str) -> bytes:
     match argument:
-        case Pointer(buffer=name, offset=offset):
-            return _encode_pointer(parameter, name, offset, memory, where)
+        case Pointer():
+            return _encode_pointer(parameter, argument, memory, where)
         case Texture(buffer=name):
             if name not in memory.buffers:
                 raise InputError(f"{where}: there is no buffer '{name}'")
             argument.check(where, memory.buffers[name].bytes)
             data = memory.texture_handle(argument).to_bytes(8, "little")
+        case TensorMap(buffer=name):
+            base = int.from_bytes(device_address(Pointer(name), memory, where), "little") if name else 0
+            data = placed(argument, base).encode()
         case bytes():
             data = argument
         case Struct(members=members):
@@ -241,8 +276,8 @@ def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes,
     match member:
         case Struct(members=members):
             return _encode_struct(members, memory, where)
-        case Pointer(buffer=name, offset=offset):
-            data = _address(name, offset, memory, where)
+        case Pointer():
+            data = device_address(member, memory, where)
         case Scalar(type=type_, value=value):
             data = encode_scalar(type_, value, where)
         case np.generic():
@@ -252,13 +287,18 @@ def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes,
     return data, len(data)
 
 
-def _encode_pointer(parameter: Parameter, name: str, offset: int, memory: Memory, where: str) -> bytes:
-    if name in memory.buffers and (parameter.bytes != 8 or parameter.type.startswith("f")):
-        raise InputError(f"{where}: buffer '{name}' needs a 64-bit parameter")
-    return _address(name, offset, memory, where)
+def _encode_pointer(parameter: Parameter, pointer: Pointer, memory: Memory, where: str) -> bytes:
+    if pointer.buffer in memory.buffers and (parameter.bytes not in (4, 8) or parameter.type.startswith("f")):
+        raise InputError(f"{where}: buffer '{pointer.buffer}' needs a 64-bit parameter")
+    address = device_address(pointer, memory, where)
+    if any(address[parameter.bytes :]):
+        raise InputError(f"{where}: buffer '{pointer.buffer}' lies beyond the reach of 32 bits")
+    return address[: parameter.bytes]
 
 
-def _address(name: str, offset: int, memory: Memory, where: str) -> bytes:
+def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
+    """Where a pointer leads, as it lies in memory. Raises InputError for no such buffer, or beyond its end."""
+    name, offset = pointer.buffer, pointer.offset
     if name not in memory.buffers:
         raise InputError(f"{where}: there is no buffer '{name}'")
     region = memory.buffers[name]

@@ -17,12 +17,13 @@ import numpy as np
 from functional.case import Case, Expected
 from functional.errors import InputError
 from functional.ir import Module
-from functional.launch import Argument, Launch, Pointer, Scalar, Struct, encode_scalar, make_launch
+from functional.launch import Argument, Launch, Pointer, Scalar, Struct, device_address, encode_scalar, make_launch
 from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
 from functional.resources import MOST_REGISTERS
-from functional.symbols import say_unset_constants, set_symbol
+from functional.symbols import say_unset_constants, set_pointer, set_symbol
+from functional.tensor_map import TensorMap
 from functional.texture import Texture
 
 DTYPES = {
@@ -34,6 +35,12 @@ Document = TypeVar("Document")
 OUTSIDE = "ABSTIM_OUTSIDE_FILES"  # an environment variable: files a launches.json names may lie anywhere
 
 
+class _PointerEntry(msgspec.Struct, forbid_unknown_fields=True):
+    at: int  # bytes into the buffer that holds it
+    buf: str
+    offset: int = 0  # bytes into the buffer that it leads to
+
+
 class _BufferEntry(msgspec.Struct, forbid_unknown_fields=True):
     bytes: int | None = None  # taken from the file if it is left out
     init: str | None = None
@@ -41,6 +48,9 @@ class _BufferEntry(msgspec.Struct, forbid_unknown_fields=True):
     dtype: Literal["f16", "f32", "f64", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"] = "u8"
     rtol: float = 0.0
     atol: float = 0.0
+    expect_offset: int | None = None  # bytes in front of what is expected; without, the whole buffer is
+    expect_mask: str | None = None  # a byte for each expected element: 0 where any value will do
+    pointers: list[_PointerEntry] = []
 
 
 class _LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,20 +60,22 @@ class _LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     args: list[dict[str, Any]] = []
     dynamic_smem: int = 0
     label: str = ""
+    cluster: list[int] | int | None = None
 
 
 class _CaseEntry(msgspec.Struct, forbid_unknown_fields=True):
     ptx: str
     launches: list[_LaunchEntry]
     buffers: dict[str, _BufferEntry] = {}
-    symbols: dict[str, str | dict[str, int | float]] = {}  # a file, or one number: {"f32": 1.5}
+    symbols: dict[str, str | dict[str, Any]] = {}  # a file, one number ({"f32": 1.5}), or {"buf": name}
 
 
 class _KernelEntry(msgspec.Struct):
     registers: int  # `ptxas -v` tools also write smem, local, ...; they are not needed here
 
 
-_KEYS = sorted({f for entry in (_CaseEntry, _LaunchEntry, _BufferEntry) for f in entry.__struct_fields__})
+_ENTRIES = (_CaseEntry, _LaunchEntry, _BufferEntry, _PointerEntry)
+_KEYS = sorted({key for entry in _ENTRIES for key in entry.__struct_fields__})
 
 
 def load_case(path: str | Path) -> Case:
@@ -82,8 +94,12 @@ def load_case(path: str | Path) -> Case:
     expected: dict[str, Expected] = {}
     for name, buffer in entry.buffers.items():
         _allocate(path, memory, expected, name, buffer)
+    for name, buffer in entry.buffers.items():
+        for pointer in buffer.pointers:
+            leads_to = Pointer(pointer.buf, pointer.offset)
+            set_pointer(memory, name, pointer.at, leads_to, f"{path}: buffers.{name}.pointers")
     for name, value in entry.symbols.items():
-        set_symbol(memory, name, _symbol(path, name, value), f"{path}: symbols")
+        set_symbol(memory, name, _symbol(path, name, value, memory), f"{path}: symbols")
     launches = _launches(path, entry.launches, _labels(folder, len(entry.launches)), module, memory)
     for program in {launch.program.name: launch.program for launch in launches}.values():
         say_unset_constants(program, entry.symbols)
@@ -101,15 +117,29 @@ def _allocate(path: Path, memory: Memory, expected: dict[str, Expected], name: s
         raise InputError(f"{path}: buffer '{name}' needs 'bytes', since it has no file")
     if size_bytes % dtype.itemsize:
         raise InputError(f"{path}: buffer '{name}': {size_bytes} bytes is not a whole number of {entry.dtype}")
-    for what, array in (("init", init), ("expect", expect)):
-        if array is not None and array.nbytes != size_bytes:
-            file = getattr(entry, what)
-            raise InputError(f"{path}: buffer '{name}' has {size_bytes} bytes, but {file} has {array.nbytes}")
+    if init is not None and init.nbytes != size_bytes:
+        raise InputError(f"{path}: buffer '{name}' has {size_bytes} bytes, but {entry.init} has {init.nbytes}")
     if entry.rtol < 0 or entry.atol < 0:
         raise InputError(f"{path}: buffer '{name}': rtol and atol must not be negative")
     memory.allocate(name, size_bytes, init)
     if expect is not None:
-        expected[name] = Expected(expect, entry.rtol, entry.atol)
+        expected[name] = _expected(path, name, entry, expect, size_bytes)
+
+
+def _expected(path: Path, name: str, entry: _BufferEntry, values: np.ndarray, size_bytes: int) -> Expected:
+    where = f"{path}: buffer '{name}'"
+    offset = entry.expect_offset or 0
+    if offset < 0 or offset % values.itemsize:
+        raise InputError(f"{where}: expect_offset {offset} is not a whole number of {entry.dtype}")
+    whole = entry.expect_offset is None
+    if values.nbytes > size_bytes - offset or (whole and values.nbytes < size_bytes):
+        raise InputError(f"{where} has {size_bytes} bytes, but {entry.expect} has {values.nbytes}")
+    compared = None
+    if entry.expect_mask is not None:
+        compared = _array(path, name, entry.expect_mask, np.dtype("u1"), "expect_mask") != 0
+        if compared.size != values.size:
+            raise InputError(f"{where}: expect_mask has {compared.size} elements, {entry.expect} has {values.size}")
+    return Expected(values, entry.rtol, entry.atol, offset // values.itemsize, compared)
 
 
 def _array(path: Path, name: str, file: str, dtype: np.dtype, key: str) -> np.ndarray:
@@ -130,14 +160,23 @@ def _array(path: Path, name: str, file: str, dtype: np.dtype, key: str) -> np.nd
     return flat.view(dtype)
 
 
-def _symbol(path: Path, name: str, value: str | dict[str, int | float]) -> np.ndarray:
-    """What a variable is set to: a file's bytes, or one number."""
+def _symbol(path: Path, name: str, value: str | dict[str, Any], memory: Memory) -> np.ndarray:
+    """What a variable is set to: a file's bytes, one number, or where a buffer lies."""
     if isinstance(value, str):
         return _array(path, name, value, np.dtype("u1"), "symbols")
-    if len(value) != 1:
-        raise InputError(f'{path}: symbols.{name}: expected a file, or one type with its value, like {{"f32": 1.5}}')
-    ((type_, number),) = value.items()
-    return np.frombuffer(encode_scalar(type_, number, f"{path}: symbols.{name}"), np.uint8)
+    where = f"{path}: symbols.{name}"
+    if "buf" not in value and len(value) != 1:
+        raise InputError(
+            f'{where}: expected a file, or one type with its value, like {{"f32": 1.5}}, or {{"buf": name}}'
+        )
+    match _argument_of(where, value, memory):
+        case Pointer() as pointer:
+            data = device_address(pointer, memory, where)
+        case Scalar(type=type_, value=number):
+            data = encode_scalar(type_, number, where)
+        case _:
+            raise InputError(f"{where}: a variable is set to a file's bytes, a number or a buffer's address")
+    return np.frombuffer(data, np.uint8)
 
 
 def _launches(
@@ -151,8 +190,9 @@ def _launches(
         shape = (entry.grid, entry.block)
         try:
             launch = make_launch(
-                programs[entry.kernel], *shape, arguments, memory, entry.dynamic_smem, entry.label or label
-            )
+                programs[entry.kernel], *shape, arguments, memory, entry.dynamic_smem, entry.label or label,
+                entry.cluster,
+            )  # fmt: skip
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         made.append(launch)
@@ -174,6 +214,8 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
         return Pointer(name, offset)
     if "texture" in entry:
         return _texture(where, entry)
+    if "tensor_map" in entry:
+        return _tensor_map(where, entry)
     if isinstance(entry.get("struct"), list) and len(entry) == 1:
         members = [_member(where, member, memory) for member in entry["struct"]]
         return Struct(tuple(members))
@@ -206,6 +248,18 @@ def _texture(where: str, entry: dict[str, Any]) -> Texture:
     if wrong or "size" not in given or any(type(extent) is not int for extent in given["size"]):
         raise InputError(f"{where}: {json.dumps(entry)} does not describe a texture")
     return Texture(**{**given, "size": tuple(given["size"])})
+
+
+def _tensor_map(where: str, entry: dict[str, Any]) -> TensorMap:
+    """`{"tensor_map": buffer, "element": "f16", "size": [64, 64], "strides_bytes": [128], "box": [64, 8], ...}`"""
+    keys = {field.name for field in fields(TensorMap)} - {"buffer"} | {"tensor_map"}
+    _only_keys(where, entry, keys)
+    given = {"buffer" if key == "tensor_map" else key: value for key, value in entry.items()}
+    made = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    try:
+        return msgspec.convert(made, TensorMap)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {json.dumps(entry)} does not describe a tensor map: {_plain(str(error))}") from None
 
 
 def _labels(folder: Path, launches: int) -> list[str]:

@@ -23,7 +23,7 @@ from functional.ptx_index import FunctionPlace, Index, index
 if TYPE_CHECKING:
     from functional._syntax import RawModule
 
-WORTH_KEEPING_BYTES = 1 << 16  # of PTX, below which parsing takes no longer than reading what was kept
+WORTH_KEEPING_BYTES = 1 << 11  # of PTX: to load the parser alone takes longer than to read what was kept
 _KEPT_BYTES = 1 << 28
 
 
@@ -161,7 +161,7 @@ def _records(content: bytes) -> Any:
 
 
 def _kept(name: str, size_bytes: int, make: Any) -> Any:
-    """What is kept of a large text under a name, else what `make` makes."""
+    """What is kept of a text under a name, if it is large enough, else what `make` makes."""
     if size_bytes < WORTH_KEEPING_BYTES:
         return make()
     kept, file = Kept("parsed"), key((__name__,), name)

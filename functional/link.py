@@ -22,6 +22,7 @@ from functional.ir import (
     Vector,
 )
 from functional.program import Program
+from functional.shown_name import shown_name
 
 _MAX_BLOCKS = 1 << 16  # the trace numbers blocks in 16 bits
 
@@ -74,10 +75,16 @@ def link(module: Module, kernel_name: str) -> Program:
 
 
 def _entry(module: Module, name: str) -> Kernel:
+    """By its name in PTX, or by that of its C++ function, if no other has it."""
     entries = module.entries
     if name in entries:
         return module.kernels[name]
-    near = get_close_matches(name, entries, 1)
+    called = [entry for entry in entries if shown_name(entry) == name]
+    if len(called) == 1:
+        return module.kernels[called[0]]
+    if called:
+        raise InputError(f"{module.path}: {len(called)} kernels are called '{name}'; choose {' or '.join(called)}")
+    near = get_close_matches(name, [*entries, *map(shown_name, entries)], 1)
     hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(entries) or 'none'}"
     raise InputError(f"{module.path}: no kernel '{name}'; {hint}")
 

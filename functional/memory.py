@@ -35,6 +35,7 @@ RED_ZONE_BYTES = 1 << 20  # above every bit that picks a cache set
 MARGIN_BYTES = 4096
 CONST_WINDOW = 0x5000_0000  # generic address of constant address 0
 CONST_LIMIT_BYTES = 64 << 10
+HEAP, HEAP_BYTES = "the heap of malloc", 8 << 20  # as large as CUDA makes it
 FUNCTION_WINDOW = 0x4000_0000  # of the addresses that stand for functions
 
 
@@ -226,6 +227,15 @@ class Memory:
         for variable in variables:
             self._initialise(variable, without_address)
 
+    def open_heap(self) -> Region:
+        """Where kernels' `malloc` takes memory from; made when it is first asked for, zero. Raises InputError if there
+        is no room."""
+        found = next((region for region in self._regions if region.name == HEAP), None)
+        if found is None:
+            found = self._reserve(HEAP, HEAP_BYTES, ALIGNMENT_BYTES)
+            self.bytes_of(found)[:] = 0
+        return found
+
     def bytes_of(self, region: Region) -> UInt8[np.ndarray, " byte"]:
         """Writable bytes of a global region."""
         self._store.make((region,))
@@ -289,7 +299,8 @@ class Memory:
         part = Memory()
         part.buffers = {name: self.buffers[name] for name in buffers}
         part.global_variables, part.const_variables = self.global_variables, self.const_variables
-        regions = (*part.buffers.values(), *part.global_variables.values())
+        heap = [region for region in self._regions if region.name == HEAP]
+        regions = (*part.buffers.values(), *part.global_variables.values(), *heap)
         part._regions = sorted(regions, key=lambda region: region.address)
         part._store, part._used_bytes, part.const_arena = self._store, self._used_bytes, self.const_arena
         return part

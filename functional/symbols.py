@@ -1,4 +1,4 @@
-"""Variables of a module that a host sets before it launches: `cudaMemcpyToSymbol` in a file or in Python."""
+"""What a host puts into memory before it launches: variables of a module (`cudaMemcpyToSymbol`), and pointers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.ir import Address, Symbol
+from functional.launch import Pointer, device_address
 from functional.terminal import note
 
 if TYPE_CHECKING:
@@ -31,6 +32,17 @@ def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], 
         raise InputError(f"{where}: variable '{name}' has {region.bytes} bytes, {data.size} are given")
     place = memory.const_arena[region.address :] if is_constant else memory.bytes_of(region)
     place[: data.size] = data
+
+
+def set_pointer(memory: Memory, buffer: str, at_bytes: int, to: Pointer, where: str = "pointers") -> None:
+    """Write an address into a buffer: that of a place in another, or in itself. Raises InputError for a buffer that is
+    not there, or a place beyond its end."""
+    if buffer not in memory.buffers:
+        raise InputError(f"{where}: there is no buffer '{buffer}'")
+    place, data = memory.bytes_of(memory.buffers[buffer]), device_address(to, memory, where)
+    if not 0 <= at_bytes <= place.size - len(data):
+        raise InputError(f"{where}: a pointer at byte {at_bytes} is outside buffer '{buffer}' of {place.size} bytes")
+    place[at_bytes : at_bytes + len(data)] = np.frombuffer(data, np.uint8)
 
 
 def say_unset_constants(program: Program, given: Collection[str]) -> None:

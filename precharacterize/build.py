@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from functional.disk.kept import Kept, key
 from functional.ir import TYPE_BYTES
 from functional.program import Program
-from precharacterize.classify import Kind, kind_of, latency_class
+from precharacterize.classify import Kind, is_product, kind_of, latency_class
+from precharacterize.named_barriers import barriers_of
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
 from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
@@ -66,6 +68,7 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
         release=np.full(len(code), -1, np.int32),
         result_offset_cycles=np.full(len(code), WRITE_BACK_CYCLES, np.int32),
         counted=np.zeros(len(code), np.int8),
+        barrier=np.array(barriers_of(code, kinds), np.int32),
     )
     gaps = [gap for block in program.blocks for gap in block_gaps_cycles(block, table, program, pipeline)]
     return replace(table, gap_cycles=np.array(gaps, np.int32))
@@ -79,4 +82,13 @@ def kinds_of(program: Program) -> list[Kind]:
 def _operation(instruction, kind: Kind, pipeline: PipelineParameters) -> Operation:
     if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
         return Operation(latency_cycles=1, initiation_cycles=1, unit="mem")
-    return pipeline.operation(latency_class(instruction))
+    operation = pipeline.operation(latency_class(instruction))
+    return _warpgroup_product(instruction, operation) if is_product(instruction) else operation
+
+
+def _warpgroup_product(instruction, one: Operation) -> Operation:
+    """The 16 rows of a warp take the unit as often as `mma` of 16 x 8 x 32 bytes would."""
+    columns = re.search(r"m64n(\d+)k", instruction.name)
+    times = int(columns[1]) // 8 if columns else 1
+    more = (times - 1) * one.initiation_cycles
+    return replace(one, latency_cycles=one.latency_cycles + more, initiation_cycles=times * one.initiation_cycles)

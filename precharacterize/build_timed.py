@@ -73,7 +73,8 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
         description = f"machine code ({assembly.made_by})"
         vanished = _vanished(program, blocks, kinds)
     needed = [b.index not in vanished for b in program.blocks]
-    return timed_code(program, kinds, table_of_rows(rows, blocks, table), blocks, needed, description)
+    origins, made = [row.origin for row in rows], table_of_rows(rows, blocks, table, pipeline)
+    return timed_code(program, kinds, made, blocks, needed, description, origins)
 
 
 def _machine_code(program: Program, assembly: Assembly) -> list[MachineInstruction]:

@@ -36,7 +36,7 @@ _FAMILY = {
     **dict.fromkeys(("div", "rem"), "div"),
 }
 _SFU = frozenset({"sqrt", "sin", "cos", "ex2", "lg2", "rsqrt", "rcp", "tanh"})
-_TENSOR = frozenset({"mma", "wmma"})
+_TENSOR = frozenset({"mma", "wmma", "wgmma"})
 _EXIT = frozenset({"ret", "exit"})
 
 
@@ -48,9 +48,14 @@ def latency_class(instruction: Instruction) -> str:
     if opcode == "shfl":
         return "int_shfl"
     if opcode in _TENSOR and not instruction.is_memory:
-        return "tensor"
+        return "tensor" if opcode != "wgmma" or is_product(instruction) else "other"
     family = _FAMILY.get(opcode)
     return f"{_number_class(_first_type(instruction))}_{family}" if family else "other"
+
+
+def is_product(instruction: Instruction) -> bool:
+    """`wgmma.mma_async`."""
+    return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
 
 
 def hardware_class(instruction: Instruction) -> str:
@@ -90,17 +95,23 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
     return Kind.FENCE if opcode in ("membar", "fence") else Kind.ALU
 
 
+def _writes_global(modifiers: tuple[str, ...]) -> bool:
+    """Of a copy: it names the space that is written first."""
+    spaces = [m for m in modifiers if m in ("global", "shared", "shared::cluster")]
+    return spaces[:1] == ["global"]
+
+
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side
-        return Kind.GLOBAL_STORE if instruction.modifiers[1:3] == ("bulk", "global") else Kind.GLOBAL_LOAD
+        return Kind.GLOBAL_STORE if _writes_global(instruction.modifiers) else Kind.GLOBAL_LOAD
     if opcode in ("atom", "red", "mbarrier", "cp"):
         return Kind.SHARED_ATOMIC if space == "shared" else Kind.GLOBAL_ATOMIC
     if opcode == "tex":
         return Kind.TEXTURE_LOAD
-    store = opcode in ("st", "sust") or (opcode == "wmma" and "store" in instruction.modifiers)
+    store = opcode in ("st", "sust", "tensormap") or (opcode == "wmma" and "store" in instruction.modifiers)
     if space == "shared":
         return Kind.SHARED_STORE if store else Kind.SHARED_LOAD
     if space in ("param", "const"):

@@ -23,15 +23,18 @@ def start_delay_cycles(read_numbers: list[int], banks: int) -> int:
     return ALLOCATE_CYCLES + READ_CYCLES + max(per_bank, default=0) + DISPATCH_CYCLES
 
 
-def result_delay_cycles(kind: Kind, latency_cycles: int, pipeline: PipelineParameters) -> int:
-    """Cycles from the start on the unit to the result, every access a single hit."""
+def result_delay_cycles(
+    kind: Kind, latency_cycles: int, pipeline: PipelineParameters, offset_cycles: int = WRITE_BACK_CYCLES
+) -> int:
+    """Cycles from the start on the unit to the result, every access a single hit. `offset_cycles`: what lies between
+    the end of the unit's latency and the result."""
     if kind in (Kind.PARAM_LOAD, Kind.CONST_LOAD):
         return pipeline.const_hit_cycles
     if kind in (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC):
         return pipeline.shared_cycles
     if kind >= Kind.GLOBAL_LOAD:
         return pipeline.global_hit_cycles
-    return WRITE_BACK_CYCLES + latency_cycles
+    return offset_cycles + latency_cycles
 
 
 def block_gaps_cycles(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from functional.ir import Address, Instruction, Register, registers_of
 
@@ -22,6 +23,8 @@ def unique(values: Iterable[int]) -> list[int]:
 def waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
     """Scoreboard registers to be free before issue: RAW on sources and guard, WAW on destinations."""
     guard = (instruction.guard.register,) if instruction.guard else ()
+    if instruction.opcode == "wgmma":  # products of one accumulator follow each other in the unit
+        return unique(ids[r.name] for operand in instruction.sources[:-1] for r in registers_of(operand))
     return unique(ids[r.name] for r in (*instruction.reads(), *instruction.writes(), *guard))
 
 
@@ -33,6 +36,8 @@ def long_waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
 
 def read_banks_of(instruction: Instruction) -> list[int]:
     """Register numbers read from the register file: a repeated register once, predicates never."""
+    if instruction.opcode == "wgmma":  # accumulators are read as the product needs them
+        instruction = replace(instruction, sources=instruction.sources[:-1])
     return unique(number_of(r) for r in dict.fromkeys(instruction.reads()) if r.type != "pred")
 
 

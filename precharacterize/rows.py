@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from functional.ir import Register
 from functional.program import Program
 from precharacterize.classify import Kind, hardware_class
 from precharacterize.hoisting import is_dropped
+from precharacterize.named_barriers import settled
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
+from precharacterize.pipeline import result_delay_cycles, start_delay_cycles
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, padded
 from precharacterize.timed_code import Access, TimedBlock
 
@@ -20,7 +23,8 @@ NONE = -1
 
 @dataclass
 class Row:
-    """One instruction as the engine sees it; see LatencyTable. `access` says what a memory row takes from the trace."""
+    """One instruction as the engine sees it; see LatencyTable. `access` says what a memory row takes from the trace,
+    `origin` which PTX instruction it was made of, as a position in the program."""
 
     unit: int
     kind: int
@@ -34,7 +38,9 @@ class Row:
     stall: int = 1
     release: int = NONE
     counted: bool = False
+    barrier: int | None = NONE  # None: one that is not known
     access: Access | None = None
+    origin: int = NONE
 
 
 def register_row(kind: Kind, operation: Operation) -> Row:
@@ -57,9 +63,9 @@ def ptx_rows(
         kind = Kind(int(table.kind[i]))
         operation = pipeline.operation(hardware_class(program.instructions[i]))
         row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
-        row.access_bytes, row.pc = int(table.access_bytes[i]), first + n
+        row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i
         row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))
-        row.writes = [r for r in table.writes[i].tolist() if r >= 0]
+        row.writes, row.barrier = [r for r in table.writes[i].tolist() if r >= 0], int(table.barrier[i])
         rows.append(row)
     return rows
 
@@ -82,23 +88,47 @@ def _copies(program: Program) -> dict[int, int]:
     return found
 
 
-def table_of_rows(rows: Sequence[Row], blocks: Sequence[TimedBlock], ptx: LatencyTable) -> LatencyTable:
+def table_of_rows(
+    rows: Sequence[Row], blocks: Sequence[TimedBlock], ptx: LatencyTable, pipeline: PipelineParameters
+) -> LatencyTable:
     """The latency table of timed blocks. Registers are those of the PTX and a warp's scoreboards."""
 
     def column(name: str, kind: type) -> np.ndarray:
         return np.array([getattr(row, name) for row in rows], kind)
 
-    zeros = np.zeros(len(rows), np.int32)
+    results = [_result_cycles(row, pipeline) for row in rows]
     return LatencyTable(
         unit=column("unit", np.int8), kind=column("kind", np.int8), latency_cycles=column("latency", np.int32),
         initiation_cycles=column("initiation", np.int32), access_bytes=column("access_bytes", np.int8),
         pcs=column("pc", np.int32), waits=padded([r.waits for r in rows]), writes=padded([r.writes for r in rows]),
         long_waits=padded([[] for _ in rows]), read_banks=padded([[] for _ in rows]),
-        write_banks=padded([[NONE] * len(r.writes) for r in rows]), gap_cycles=zeros, result_cycles=zeros,
+        write_banks=padded([[NONE] * len(r.writes) for r in rows]),
+        gap_cycles=np.array([gap for b in blocks for gap in _gaps(rows, results, b)], np.int32),
+        result_cycles=np.array(results, np.int32),
         counted=column("counted", np.int8),
+        barrier=np.array(settled([row.barrier for row in rows], [row.kind for row in rows]), np.int32),
         stall_cycles=column("stall", np.int32), release=column("release", np.int32),
         result_offset_cycles=np.full(len(rows), FORWARDED_CYCLES, np.int32),
         block_start=np.array([b.start for b in blocks], np.int32),
         block_stop=np.array([b.stop for b in blocks], np.int32),
         register_count=ptx.register_count + 3 * SCOREBOARDS, key=ptx.key,
     )  # fmt: skip
+
+
+def _result_cycles(row: Row, pipeline: PipelineParameters) -> int:
+    """From issue to the issue of what waits for the result, every access a hit."""
+    to_unit = start_delay_cycles([], pipeline.register_banks)
+    return to_unit + result_delay_cycles(Kind(row.kind), row.latency, pipeline, FORWARDED_CYCLES)
+
+
+def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> list[int]:
+    """Cycles from issue to issue of a lone warp in a block; of the last instruction what it stalls."""
+    ready: dict[int, int] = {}
+    issues: list[int] = []
+    for place in range(block.start, block.stop):
+        row, after = rows[place], issues[-1] + rows[place - 1].stall if issues else 0
+        issues.append(max([after, *(ready.get(register, 0) for register in (*row.waits, *row.writes))]))
+        ready |= dict.fromkeys(row.writes, issues[-1] + results[place])
+    return [later - issue for issue, later in pairwise(issues)] + [
+        row.stall for row in rows[block.start : block.stop][-1:]
+    ]

@@ -16,6 +16,7 @@ WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 # gone by when it starts on its unit
 FORWARDED_CYCLES = -2
 SCOREBOARDS = 6  # of a warp
+BARRIERS = 32  # places of a block's barriers: 16 that have numbers, and its cluster's
 
 
 @dataclass(frozen=True, eq=False)  # equal only to itself: it can be a key
@@ -30,7 +31,8 @@ class LatencyTable:
     can issue, `access_bytes` the element size of a memory instruction. Of machine code, `stall_cycles` is the least
     distance to the warp's next issue, `release` a register (a scoreboard) that is free once the operands have been
     read, `result_offset_cycles` what lies between the end of the unit's latency and the result; `counted`: what
-    it writes is a scoreboard, on which several may count (two registers more behind its entry).
+    it writes is a scoreboard, on which several may count (two registers more behind its entry). `barrier`: the number
+    of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run).
     """
 
     unit: Int8[np.ndarray, " instr"]
@@ -54,6 +56,7 @@ class LatencyTable:
     release: Int32[np.ndarray, " instr"]
     result_offset_cycles: Int32[np.ndarray, " instr"]
     counted: Int8[np.ndarray, " instr"]
+    barrier: Int32[np.ndarray, " instr"]
 
     def encode(self) -> bytes:
         """As a file holds it."""

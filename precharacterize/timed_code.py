@@ -79,6 +79,7 @@ class TimedCode:
 
     table: LatencyTable
     description: str  # what was timed: "PTX with loads hoisted ...", "machine code ..."
+    origins: Int32[np.ndarray, " instr"]  # the PTX instruction that each row of the table was made of
     choices_at: Int32[np.ndarray, " ptx_block_plus_1"]
     choices: Int32[np.ndarray, " choice"]
     fallback: Int32[np.ndarray, " ptx_block"]  # timed if nothing else was, where streams[:, 3] says so
@@ -118,10 +119,10 @@ def access_numbers(program: Program, kinds: Sequence[int]) -> dict[int, int]:
 
 def timed_code(
     program: Program, kinds: Sequence[int], table: LatencyTable, blocks: list[TimedBlock], needed: Sequence[bool],
-    description: str,
+    description: str, origins: Sequence[int],
 ) -> TimedCode:  # fmt: skip
     """Timed blocks as flat arrays. The first are the fallbacks, one a PTX block; `needed`: is it, where no machine
-    block has been timed?"""
+    block has been timed? `origins`: the PTX instruction of each row."""
     choices = [[n for n, b in enumerate(blocks) if b.machine and b.leader == block.index] for block in program.blocks]
     for chosen in choices:
         chosen.sort(key=lambda n: (-blocks[n].times, blocks[n].start))
@@ -132,6 +133,7 @@ def timed_code(
     return TimedCode(
         table=table,
         description=description,
+        origins=np.array(origins, np.int32),
         choices_at=_cuts(choices),
         choices=np.array([n for chosen in choices for n in chosen], np.int32),
         fallback=np.arange(len(program.blocks), dtype=np.int32),

@@ -86,7 +86,8 @@ def read_json(path: Path) -> tuple[Selection, str, str]:
         _check(selection)
         return selection, str(data["method"]), str(data["target"])
     except (OSError, UnicodeDecodeError) as error:
-        raise SamplingError(f"{path}: cannot be read ({error})") from None
+        why = error.strerror if isinstance(error, OSError) else "not text"
+        raise SamplingError(f"{path}: cannot be read ({why}); name what `--select-only` wrote") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise SamplingError(f"{path}: no selection.json of `abstim sample --select-only` ({error})") from None
 

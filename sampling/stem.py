@@ -26,6 +26,8 @@ class Stem:
     times as long as that makes the bound cheaper to meet. A kind is one kernel, and with `by_shape`
     one grid and block of it, which suits programs that repeat few shapes. `ratio`: not in the paper; scale a cluster by
     its profiled time in place of its number of launches, which is more exact where both machines agree on what is slow.
+    `alone`: each kind meets `error` by itself, as in the authors' published evaluation scripts, which also take kinds
+    `by_shape`; without it all together do, for which kinds may be less exact.
 
     A few samples may agree by luck: the interval assumes that times vary in a cluster as they do in the
     profile (`ratio`: half as much).
@@ -35,6 +37,7 @@ class Stem:
     confidence: float = CONFIDENCE
     least: int = 2  # launches a cluster; one has no spread to state an interval with
     by_shape: bool = False
+    alone: bool = False
     ratio: bool = False
     seed: int = 0
     name = "STEM + ROOT"
@@ -42,8 +45,9 @@ class Stem:
     def select(self, profile: Profile) -> Selection:
         """A random sample of every cluster. Raises SamplingError if the profile has no times or kernels."""
         times = np.asarray(profile.need("cycles", self.name), float)
-        strata = self.root(times, kinds(profile, self.name, self.by_shape))
-        wanted = self.sizes(times, strata)
+        kind = kinds(profile, self.name, self.by_shape)
+        strata = self.root(times, kind)
+        wanted = self.sizes(times, strata) if not self.alone else self._sizes_alone(times, strata, kind)
         rng = np.random.default_rng(self.seed)
         order = np.argsort(strata, kind="stable")
         parts = np.split(order, np.cumsum(np.bincount(strata))[:-1])
@@ -60,7 +64,8 @@ class Stem:
     def root(self, times: Float64[np.ndarray, " unit"], kind: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " unit"]:
         """Clusters of all launches, kind by kind."""
         share = np.bincount(kind, times) / times.sum()
-        error = self.error / math.sqrt(float(np.sum(share**2)))  # of each kind alone, for `error` of all together
+        together = math.sqrt(float(np.sum(share**2)))
+        error = self.error / (1.0 if self.alone else together)  # of each kind
         strata = np.zeros(len(times), np.int64)
         following = 0
         order = np.argsort(kind, kind="stable")
@@ -92,6 +97,17 @@ class Stem:
         return np.minimum(
             np.ceil(self.ideal_sizes(times, strata, self.error) - 1e-9).astype(np.int64), np.bincount(strata)
         )
+
+    def _sizes_alone(
+        self, times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"], kind: Int64[np.ndarray, " unit"]
+    ) -> Int64[np.ndarray, " stratum"]:
+        """`sizes` of each kind's clusters, as if it were the program."""
+        wanted = np.zeros(int(strata.max()) + 1, np.int64)
+        for one in np.unique(kind):
+            rows = np.flatnonzero(kind == one)
+            clusters, inside = np.unique(strata[rows], return_inverse=True)
+            wanted[clusters] = self.sizes(times[rows], inside.reshape(-1))
+        return wanted
 
     def ideal_sizes(
         self, times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"], error: float

@@ -16,17 +16,19 @@ from precharacterize.classify import Kind, kind_of
 
 
 def run(
-    text: str, buffers: dict[str, np.ndarray], grid: int = 1, block: int = 32, native: bool = True
-) -> tuple[dict[str, np.ndarray], Trace]:
+    text: str, buffers: dict[str, np.ndarray], grid: int | tuple = 1, block: int = 32, native: bool = True,
+    more: tuple = (), cluster: int | tuple | None = None, dynamic_shared_bytes: int = 0,
+) -> tuple[dict[str, np.ndarray], Trace]:  # fmt: skip
     """Contents of the buffers after kernel `k` of a module text, and its trace.
 
-    `native`: the LLVM executor has to run it itself.
+    `native`: the LLVM executor has to run it itself. `more`: arguments behind the buffers.
     """
     parsed = module(text)
     memory = Memory(parsed.variables)
     for name, values in buffers.items():
         memory.allocate(name, values.nbytes, values)
-    launch = make_launch(link(parsed, "k"), grid, block, [Pointer(name) for name in buffers], memory)
+    arguments = [*(Pointer(name) for name in buffers), *more]
+    launch = make_launch(link(parsed, "k"), grid, block, arguments, memory, dynamic_shared_bytes, cluster=cluster)
     assert LLVM.supports(launch.program) == native
     trace = assert_equal(launch, memory)
     assert_streams_fit(trace, launch.program)

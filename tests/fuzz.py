@@ -1,4 +1,4 @@
-"""`make fuzz TRIES=1000 SEED=0`: what strangers could send, made at random, seeded; see fuzz_inputs.py for the kinds.
+"""`make fuzz TRIES=1000 SEED=0`: what strangers could send, made at random, seeded; see fuzz_kinds/ for the kinds.
 
 Tries run in a child process, its storages between guard pages; a crash or a hang (20 s of processor time) is a
 find, too. Each is kept as a file below `tests/data/fuzz/KIND/`, which test_fuzz.py replays; then the exit code is 1.
@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from fuzz_inputs import KINDS, judged, warm_up
+from fuzz_kinds import KINDS, judged, warm_up
 
 from functional.llvm_executor.storage import GUARD
 from functional.terminal import plain

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abstim.engine.address_map import address
-from abstim.engine.l2 import sectors_in
 from abstim.engine.memory_side import exchange, serve_requests
 from abstim.engine.queues import give_back, new_request, take
 from abstim.engine.state import TO_ACCESS
@@ -41,9 +40,7 @@ def replay(state, asked, due):
                 request, j = rows[place - 1], 0
                 while due[request.place, j] >= 0:
                     j += 1
-                for _ in range(sectors_in(request.sectors)):
-                    due[request.place, j] = request.due
-                    j += 1
-                    waiting -= 1
+                due[request.place, j] = request.due
                 give_back(shared.requests, place)
+                waiting -= 1
         limit += m.window_cycles

@@ -82,6 +82,7 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str, spec:
         release=np.full(count, -1, np.int32),
         result_offset_cycles=np.full(count, WRITE_BACK_CYCLES, np.int32),
         counted=np.zeros(count, np.int8),
+        barrier=np.where(np.array(kinds) == Kind.BARRIER, 0, -1).astype(np.int32),
     )
 
 
@@ -122,6 +123,7 @@ def straight_launch(kinds: list[Kind], warps: int) -> LaunchInputs:
         release=np.full(count, -1, np.int32),
         result_offset_cycles=np.full(count, WRITE_BACK_CYCLES, np.int32),
         counted=np.zeros(count, np.int8),
+        barrier=np.where(np.array(kinds) == Kind.BARRIER, 0, -1).astype(np.int32),
     )  # fmt: skip
     conflicts = [[1 for kind in kinds if kind in SHARED]] * warps
     trace = Trace(

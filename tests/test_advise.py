@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from call_command import call
 
 import abstim
-from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.session.memory_accesses import accesses_of, coalesced, without_conflicts
 from abstim.session.session import open_session
@@ -55,40 +55,34 @@ def test_without_conflicts_and_coalesced_are_the_same_launch():
     assert without_conflicts(inputs).trace.conflicts.max(initial=0) <= 1
 
 
-def call(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main(list(words))
-    return end.value.code, *capsys.readouterr()
-
-
-def test_the_command_advises(capsys):
-    code, out, _ = call(capsys, "advise", "transpose")
+def test_the_command_advises():
+    code, out, _ = call("advise", "transpose")
     assert code == 0 and "uncoalesced access" in out and max(map(len, out.splitlines())) <= 100
-    found = json.loads(call(capsys, "advise", "transpose", "--json")[1])
+    found = json.loads(call("advise", "transpose", "--json")[1])
     assert found["kind"] == "advice" and found["findings"][0]["gain"] == max(f["gain"] for f in found["findings"])
-    code, out, _ = call(capsys, "advise", "micro_int_add", "--gpu", "gtx480_perfect")
+    code, out, _ = call("advise", "micro_int_add", "--gpu", "gtx480_perfect")
     assert code == 0 and "2 %" in out
 
 
-def test_a_result_beside_an_earlier_one(capsys, tmp_path):
+def test_a_result_beside_an_earlier_one(tmp_path):
     old = tmp_path / "old.json"
-    old.write_text(call(capsys, "run", "hotspot", "--json")[1])
-    code, out, _ = call(capsys, "run", "hotspot", "--against", str(old))
+    old.write_text(call("run", "hotspot", "--json")[1])
+    code, out, _ = call("run", "hotspot", "--against", str(old))
     assert code == 0 and "1.00x" in out and "sm_count" not in out
-    code, out, _ = call(capsys, "run", "hotspot", "--against", str(old), "--set", "sm_count=30")
+    code, out, _ = call("run", "hotspot", "--against", str(old), "--set", "sm_count=30")
     assert code == 0 and "sm_count: 15 before, 30 now" in out
-    found = json.loads(call(capsys, "run", "hotspot", "--against", str(old), "--set", "sm_count=30", "--json")[1])
+    found = json.loads(call("run", "hotspot", "--against", str(old), "--set", "sm_count=30", "--json")[1])
     whole = found["against"]["rows"][-1]
     assert whole["speed_up"] == pytest.approx(whole["cycles_before"] / whole["cycles_after"])
     assert whole["cycles_before"] == json.loads(old.read_text())["totals"]["cycles"]
-    code, out, _ = call(capsys, "run", "relu", "--against", str(old))
+    code, out, _ = call("run", "relu", "--against", str(old))
     assert code == 0 and "other kernels" in out and "target: hotspot before, relu now" in out
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"kind": "run"}', '{"kind": "bench"}', None])
-def test_what_is_no_result_is_refused(capsys, tmp_path, text):
+def test_what_is_no_result_is_refused(tmp_path, text):
     path = tmp_path / "old.json"
     if text is not None:
         path.write_text(text)
-    code, out, err = call(capsys, "run", "relu", "--against", str(path))
+    code, out, err = call("run", "relu", "--against", str(path))
     assert (code, out) == (2, "") and "old.json" in err and err.count("\n") == 1

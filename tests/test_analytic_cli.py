@@ -6,20 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from call_command import call
 
-from abstim.cli import main
 from abstim.session.result import LaunchResult
 
 
-def abstim(capsys, *words):
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    captured = capsys.readouterr()
-    return ended.value.code or 0, captured.out, captured.err
-
-
-def test_run_has_the_fields_of_the_engine_and_the_bounds(capsys):
-    code, out, _ = abstim(capsys, "run", "nn_euclid", "--model", "analytic", "--json", "--set", "perfect_memory=false")
+def test_run_has_the_fields_of_the_engine_and_the_bounds():
+    code, out, _ = call("run", "nn_euclid", "--model", "analytic", "--json", "--set", "perfect_memory=false")
     launch = json.loads(out)["launches"][0]
     assert code == 0 and set(LaunchResult.__dataclass_fields__) <= set(launch)
     assert launch["bounds_cycles"][launch["limit"]] == max(launch["bounds_cycles"].values())
@@ -27,8 +20,8 @@ def test_run_has_the_fields_of_the_engine_and_the_bounds(capsys):
     assert 0 <= memory["l1d_hit_rate"] <= 1 and memory["dram_read_bytes"] == 32 * launch["caches"]["dram_reads"] > 0
 
 
-def test_table_names_the_bound_and_fits(capsys):
-    code, out, _ = abstim(capsys, "run", "nn_euclid", "--model", "analytic")
+def test_table_names_the_bound_and_fits():
+    code, out, _ = call("run", "nn_euclid", "--model", "analytic")
     assert code == 0 and "bound" in out and "latency" in out and "Issue slots" not in out
     assert max(map(len, out.splitlines())) <= 100
 
@@ -42,12 +35,12 @@ def test_table_names_the_bound_and_fits(capsys):
         ("validate", "--points", "3", "--benchmark", "nn_euclit"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(capsys, words):
-    code, out, err = abstim(capsys, *words)
+def test_what_is_wrong_is_said_in_a_line(words):
+    code, out, err = call(*words)
     assert code == 2 and out == "" and len(err.splitlines()) == 1
 
 
-def test_validate_takes_the_model(capsys):
+def test_validate_takes_the_model():
     words = (
         "--reference",
         str(Path(__file__).parent / "data" / "cycles.csv"),
@@ -56,6 +49,6 @@ def test_validate_takes_the_model(capsys):
         "--variant",
         "GTX480_d",
     )
-    code, out, _ = abstim(capsys, "validate", "--model", "analytic", *words, "--json")
+    code, out, _ = call("validate", "--model", "analytic", *words, "--json")
     (found,) = json.loads(out)["benchmarks"]
     assert code == 0 and abs(found["error"]) < 0.2

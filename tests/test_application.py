@@ -8,12 +8,15 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import zstandard
 
 from abstim.application import call_messages
 from abstim.application.fat_binary import best_ptx, images
+from abstim.application.loaded_modules import LoadedModules
 from abstim.application.run_application import run_application
 from abstim.application.shim_library import RUNTIMES, driver_calls, library_folder
 from abstim.application.timed_launches import Selection
@@ -21,6 +24,8 @@ from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.sample.application_sample import sample_application
 from functional.errors import InputError
+from functional.launch import Dim3, Launch
+from functional.memory import Memory
 
 SOURCES = Path(__file__).parent / "data" / "applications"
 CAN = sys.platform == "linux" and shutil.which("cc") is not None
@@ -113,24 +118,53 @@ def test_a_sample_of_a_program(build, tmp_path, capfd):
         sample_application(["true"], [gpu], "no_such")
 
 
-def test_what_is_not_timed_is_not_held(monkeypatch):
+def test_what_is_not_timed_is_not_held():
     """A launch that is left out is a stream that nobody keeps; traces that wait are bounded in bytes."""
     from abstim.application.launch_recorder import LaunchRecorder
 
-    streamed = iter(range(3))
-
-    class Executor:
-        def stream(self, launch, memory, instruction_budget):
-            return streamed
-
-    launch = type("Launch", (), {"program": type("Program", (), {"name": "k"})})
-    recorder = LaunchRecorder(Executor(), None, None, Selection("other"), print, None, 1)
-    assert recorder.launch(launch, None).result() == 0.0 and next(streamed, None) is None and recorder.count == 1
+    streamed = iter([SimpleNamespace(thread_instructions=np.ones(2, int))] * 3)
+    executor = SimpleNamespace(stream=lambda launch, memory, instruction_budget: streamed)
+    program = SimpleNamespace(name="k", digest="")
+    launch = Launch(program, Dim3(1), Dim3(1), b"")
+    recorder = LaunchRecorder(executor, None, None, Selection("other"), print, None, 1)
+    assert recorder.launch(launch, Memory()).result() == 0.0 and next(streamed, None) is None and recorder.count == 1
 
 
 def test_pinned_pages_and_memory_of_a_graph(build, capfd):
     result = run(build("shared_pages"), selection=Selection("none"))
     assert result.status == 0 and "PASSED" in capfd.readouterr().out and not result.problems
+
+
+def test_parts_that_were_compiled_apart(build, capfd, tmp_path):
+    result = run(build("parts"))
+    assert result.status == 0 and "PASSED" in capfd.readouterr().out and not result.problems
+    assert [timed.launch.program.name for timed in result.launches] == ["caller"]
+    recorded = run(build("parts"), record=tmp_path / "traces")
+    assert [*recorded.problems] == ["kernel 'caller': parts compiled apart (-rdc=true) cannot be recorded"]
+    assert "FAILED" in capfd.readouterr().out
+
+
+def test_an_interrupt_keeps_what_is_done(build, monkeypatch, capfd):
+    from abstim.application.call_server import CallServer
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CallServer, "_occupancy", interrupted)  # which the program asks for at its end
+    result = run(build("everything"))
+    assert result.interrupted and result.status < 0 and "PASSED" not in capfd.readouterr().out
+    assert result.executed == 11 and result.launches[0].results[0].cycles > 0
+
+
+def test_machine_code_alone_is_named(tmp_path):
+    """What is missing, of which kernel, for which GPU there is code."""
+    source, code = tmp_path / "k.c", tmp_path / "k.o"
+    source.write_text("void only_machine_code(void) {}\n")
+    subprocess.run(["cc", "-c", "-ffunction-sections", str(source), "-o", str(code)], check=True)
+    modules = LoadedModules(tmp_path)
+    number = modules.load(True, fat((2, 90, 0, code.read_bytes(), 0)))
+    with pytest.raises(InputError, match="no PTX of only_machine_code, only machine code for sm_90; compile with PTX"):
+        _ = modules[number].module
 
 
 def test_a_call_that_is_missing_is_named(build, capfd):
@@ -143,18 +177,20 @@ def test_the_driver_api(build, capfd, tmp_path):
     result = run(build("driver_api", driver=True), str(tmp_path / "kernels.ptx"))
     said = capfd.readouterr()
     assert "PASSED" in said.out and "device NVIDIA GeForce RTX 3070 (Ampere), 46 SMs" in said.out, said
-    assert [timed.launch.program.name for timed in result.launches] == ["scale", "scale", "calls"]
+    assert [timed.launch.program.name for timed in result.launches] == ["scale", "scale", *["calls"] * 3, "rank"]
     elapsed = float(said.out.split("elapsed ")[1].split()[0])
     assert elapsed == pytest.approx(result.launches[0].results[0].seconds * 1e3, rel=1e-6)
     assert "beyond" in said.err and "out of bounds" in said.err
-    # damaged PTX and 2^44 bytes are said; names that a module does not have are the program's own affair
-    assert len(result.problems) == 2 and "absent" not in said.err
+    assert "grid 4x1x1 is not made of whole clusters of 3x1x1" in said.err
+    # damaged PTX, 2^44 bytes and an odd stride of a tensor map are said; names that a module does not have are the
+    # program's own affair
+    assert len(result.problems) == 3 and "absent" not in said.err
 
 
 def test_a_driver_call_that_is_missing_is_named(build, capfd):
     result = run(build("driver_api", driver=True), "nowhere", "missing")
     assert result.status == 0
-    assert result.problems == {"the program calls cuTensorMapReplaceAddress, which is not there": 1}
+    assert result.problems == {"the program calls cuTensorMapEncodeIm2col, which is not there": 1}
     capfd.readouterr()
 
 

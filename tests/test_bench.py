@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from call_command import call
 
-from abstim.cli import main
 from abstim.study.bench import BenchResult, Rate, against
 from abstim.study.bench import earlier_result as compare
 from abstim.study.validate import known_variants
 from functional.errors import InputError
+from functional.threads import default_threads
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 NAMES = ("x", "y", "z")
@@ -107,17 +108,10 @@ def test_reference_seconds_are_summed_over_launches(tmp_path):
         against.read(path, ["GTX480_a"], ["x"])
 
 
-def call(capsys, *arguments):
-    with pytest.raises(SystemExit) as end:
-        main(list(arguments))
-    captured = capsys.readouterr()
-    return end.value.code, captured.out, captured.err
-
-
-def test_command_measures_compares_and_prints(capsys, tmp_path, monkeypatch):
+def test_command_measures_compares_and_prints(tmp_path, monkeypatch):
     monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
     beside = ("bench", "nn_euclid", "--rounds", "3", "--reference", str(CYCLES), "--variant", "GTX480_a")
-    code, out, _ = call(capsys, *beside, "--json")
+    code, out, _ = call(*beside, "--json")
     data = json.loads(out)
     assert code == 0 and data["kind"] == "bench" and data["machine"]["numpy"] == np.__version__
     stages = data["benchmarks"]["nn_euclid"]
@@ -131,15 +125,27 @@ def test_command_measures_compares_and_prints(capsys, tmp_path, monkeypatch):
     assert row["error"] == pytest.approx(cycles / row["measured_cycles"] - 1)
     assert row["speedup"] == pytest.approx(row["reference_seconds"] / row["seconds"]) and row["reference_seconds"] > 0.1
     (tmp_path / "old.json").write_text(out)
-    code, out, _ = call(capsys, *beside, "--compare", str(tmp_path / "old.json"))
+    code, out, _ = call(*beside, "--compare", str(tmp_path / "old.json"))
     assert code == 0 and "Beside the reference" in out and "Beside the earlier result" in out
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_a_comparison_needs_every_stage(capsys):
-    code, out, err = call(
-        capsys, "bench", "nn_euclid", "--stage", "parse", "--reference", str(CYCLES), "--variant", "GTX480_a"
-    )
+def test_the_stage_time_is_measured_on_several_threads(monkeypatch):
+    monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
+    monkeypatch.setenv("ABSTIM_THREADS", "1")
+    by_threads = ("bench", "nn_euclid", "--stage", "time", "--threads", "1", "--threads", "2")
+    code, out, _ = call(*by_threads, "--json")
+    first, second = json.loads(out)["scaling"]
+    assert code == 0 and (first["threads"], second["threads"], first["speedup"]) == (1, 2, 1.0)
+    seconds = [one["benchmarks"]["nn_euclid"]["seconds"] for one in (first, second)]
+    assert second["speedup"] == pytest.approx(seconds[0] / seconds[1])
+    assert default_threads() == 1
+    code, out, err = call(*by_threads, "--threads", "0")
+    assert code == 2 and "not a number of threads" in err and err.count("\n") == 1
+
+
+def test_a_comparison_needs_every_stage():
+    code, out, err = call("bench", "nn_euclid", "--stage", "parse", "--reference", str(CYCLES), "--variant", "GTX480_a")
     assert (code, out) == (2, "") and "needs every stage" in err and err.count("\n") == 1
-    code, out, err = call(capsys, "bench", "nn_euclid", "--rounds", "0")
+    code, out, err = call("bench", "nn_euclid", "--rounds", "0")
     assert code == 2 and "rounds = 0" in err

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from call_command import call
 
-from abstim.cli import main
 from abstim.study.bench import sampling
 from abstim.study.bench.sampling import SampleBench, bench_samples, summary
 from abstim.study.sample import METHODS, compare
@@ -52,18 +52,11 @@ def test_sets_of_methods():
     assert sorted([*everything, "full"]) == sorted(METHODS) and not set(sampling.expanded(["all"])) & set(ideal)
 
 
-def call(capsys, *arguments):
-    with pytest.raises(SystemExit) as end:
-        main(["bench", *arguments])
-    captured = capsys.readouterr()
-    return end.value.code, captured.out, captured.err
-
-
 STAGE = ("--stage", "sample", "--method", "pks", "--method", "ideal-first")
 
 
-def test_command_measures_and_prints(capsys):
-    code, out, _ = call(capsys, "pathfinder", "nn_euclid", *STAGE, "--json")
+def test_command_measures_and_prints():
+    code, out, _ = call("bench", "pathfinder", "nn_euclid", *STAGE, "--json")
     data = json.loads(out)
     assert code == 0 and data["kind"] == "bench-sample" and not data["interrupted"] and not data["failed"]
     keys = [(r["target"], r["method"]) for r in data["rows"]]
@@ -73,7 +66,7 @@ def test_command_measures_and_prints(capsys):
     assert (first["true_cycles"], first["launches"]) == (direct.true_cycles, 3)
     assert first["error"] == direct.rows()[1].error
     assert data["overall"]["targets"] == 4 and [m["method"] for m in data["methods"]] == ["pks", "ideal-first"]
-    code, out, _ = call(capsys, "nn_euclid", *STAGE)
+    code, out, _ = call("bench", "nn_euclid", *STAGE)
     assert (
         code == 0
         and "ideal-first" in out
@@ -83,7 +76,7 @@ def test_command_measures_and_prints(capsys):
     )
 
 
-def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_fails(capsys, monkeypatch):
+def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_fails(monkeypatch):
     done = compare("nn_euclid", methods=["pks"])
 
     def stub(target, *_):
@@ -95,9 +88,9 @@ def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_f
 
     monkeypatch.setattr("abstim.study.sample.compare", stub)
     assert bench_samples(["nn_euclid", "bfs", "relu"], ["pks"]).to_json()["interrupted"]
-    code, out, err = call(capsys, "nn_euclid", "bfs", "relu", *STAGE)
+    code, out, err = call("bench", "nn_euclid", "bfs", "relu", *STAGE)
     assert code == 130 and "nn_euclid" in out and "interrupted" in err
-    code, out, err = call(capsys, "hotspt", "nn_euclid", *STAGE, "--json")
+    code, out, err = call("bench", "hotspt", "nn_euclid", *STAGE, "--json")
     assert code == 2 and len(json.loads(out)["rows"]) == 1 and "hotspt is left out: there is none" in err
 
 
@@ -112,8 +105,8 @@ def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_f
         (["--group", "16x"], "no group '16x' in the suite"),
     ],
 )
-def test_command_refuses_in_one_line(arguments, message, capsys):
-    code, out, err = call(capsys, *arguments)
+def test_command_refuses_in_one_line(arguments, message):
+    code, out, err = call("bench", *arguments)
     assert (code, out) == (2, "") and message in err and err.count("\n") == 1
 
 

@@ -7,7 +7,7 @@ import pytest
 from both_executors import run
 from ptx_kernels import module
 
-from functional.errors import ExecutionError, InputError, PtxError
+from functional.errors import ExecutionError, PtxError
 from functional.launch import Pointer, make_launch
 from functional.line_record import line_of, more_follow
 from functional.link import link
@@ -127,18 +127,13 @@ def test_a_cluster_of_one_thread_block():
     assert np.array_equal(found["o"], 63 - thread + 1000 + 100_000 * block + 10_000_000)
 
 
-def test_larger_clusters_are_refused():
-    parsed = module(".entry k() .reqnctapercluster 2, 1, 1 { ret; }")
-    with pytest.raises(InputError, match="needs clusters of 2 thread blocks"):
-        make_launch(link(parsed, "k"), 2, 32, [], Memory())
-
-
 @pytest.mark.parametrize(
     "statement",
     [
         "cp.async.bulk.shared.global.mbarrier::complete_tx::bytes.multicast::cluster [%r0], [%rd0], 16, [%r1], 1;",
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r0], 16;",
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%rd0, {%r2, %r2}], [%r1];",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.cas.u32 [%rd0], [%r0], 16;",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes [%r0], [%rd0, "
+        "{%r2, %r2}], [%r1];",
     ],
 )
 def test_what_is_not_there_is_refused_by_name(statement):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from call_command import call
 
 from abstim.cli import main
 
@@ -53,24 +54,16 @@ def ptx(tmp_path):
     return str(path)
 
 
-def call(capsys, *arguments):
-    """(exit code, stdout, stderr)"""
-    with pytest.raises(SystemExit) as end:
-        main(list(arguments))
-    captured = capsys.readouterr()
-    return end.value.code, captured.out, captured.err
-
-
-def run_ptx(capsys, ptx, *more):
+def run_ptx(ptx, *more):
     arguments = ("--grid", "4", "--block", "64", "--arg", "buf:i32:256", "--arg", "256")
-    return call(capsys, "run", ptx, *arguments, *more)
+    return call("run", ptx, *arguments, *more)
 
 
 @pytest.mark.parametrize(
     "command", [(), ("run",), ("characterize",), ("gpus",), ("suite",), ("validate",), ("bench",), ("report",)]
 )
-def test_help_is_narrow_and_has_an_example(capsys, command):
-    code, out, _ = call(capsys, *command, "--help")
+def test_help_is_narrow_and_has_an_example(command):
+    code, out, _ = call(*command, "--help")
     assert code == 0 and "Usage" in out
     assert max(map(len, out.splitlines())) <= 100
     assert not command or "Example" in out
@@ -114,8 +107,8 @@ def test_a_run_imports_nothing_that_only_annotations_need():
         (("bench", "hotspot", "--reference", "missing.csv"), "missing.csv: No such file"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, message):
-    code, out, err = call(capsys, *arguments)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
+    code, out, err = call(*arguments)
     assert (code, out) == (2, "")
     assert message in err and err.count("\n") == 1 and "Traceback" not in err
 
@@ -132,34 +125,34 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, message):
         (("--dynamic-shared", "50000"), "more than shared_bytes_per_sm = 49,152"),
     ],
 )
-def test_bad_launch_is_one_line(capsys, ptx, changed, message):
-    code, out, err = run_ptx(capsys, ptx, *changed)
+def test_bad_launch_is_one_line(ptx, changed, message):
+    code, out, err = run_ptx(ptx, *changed)
     assert (code, out) == (2, "") and message in err and err.count("\n") == 1
 
 
-def test_gpus_says_every_value_with_its_source(capsys):
-    code, out, _ = call(capsys, "gpus", "gtx480", "--set", "sm_count=30", "--json")
+def test_gpus_says_every_value_with_its_source():
+    code, out, _ = call("gpus", "gtx480", "--set", "sm_count=30", "--json")
     values = next(iter(json.loads(out).values()))["values"]
     assert code == 0 and values["sm_count"] == {"value": 30, "source": "--set sm_count=30"}
-    code, out, _ = call(capsys, "gpus", "gtx480")
+    code, out, _ = call("gpus", "gtx480")
     assert "registers_per_sm" in out and "32768" in out and max(map(len, out.splitlines())) <= 100
 
 
-def test_suite_lists_every_benchmark(capsys):
-    code, out, _ = call(capsys, "suite", "--json")
+def test_suite_lists_every_benchmark():
+    code, out, _ = call("suite", "--json")
     assert code == 0 and len(json.loads(out)["benchmarks"]) == 58
 
 
-def test_characterize_keeps_the_table(capsys, ptx, tmp_path):
-    code, out, _ = call(capsys, "characterize", ptx, "--json")
+def test_characterize_keeps_the_table(ptx, tmp_path):
+    code, out, _ = call("characterize", ptx, "--json")
     kernel = json.loads(out)["kernels"][0]
     assert code == 0 and kernel["kernel"] == "add_one" and len(kernel["instructions"]) == 15
     assert len(list((tmp_path / "cache" / "tables").iterdir())) == 1
-    assert "add_one" in call(capsys, "characterize", ptx, "--listing")[1]
+    assert "add_one" in call("characterize", ptx, "--listing")[1]
 
 
-def test_run_json_is_the_contract(capsys, ptx):
-    code, out, err = run_ptx(capsys, ptx, "--json")
+def test_run_json_is_the_contract(ptx):
+    code, out, err = run_ptx(ptx, "--json")
     result = json.loads(out)
     assert (code, err, out.count("\n")) == (0, "", 1)
     assert result["kind"] == "run" and result["gpu_values"]["sm_count"] == 15
@@ -177,53 +170,53 @@ def test_run_json_is_the_contract(capsys, ptx):
     assert all(sum(per_sm) == slots[reason] for reason, per_sm in launch["issue_slots_per_sm"].items())
 
 
-def test_run_prints_a_table_and_a_comparison(capsys, ptx):
-    code, out, _ = run_ptx(capsys, ptx)
+def test_run_prints_a_table_and_a_comparison(ptx):
+    code, out, _ = run_ptx(ptx)
     assert code == 0 and "add_one" in out and "Issue slots" in out and max(map(len, out.splitlines())) <= 100
-    code, out, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480")
+    code, out, _ = run_ptx(ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480")
     assert code == 0 and "gtx480_1sched" in out and "1.00x" in out
-    code, out, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480", "--json")
+    code, out, _ = run_ptx(ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480", "--json")
     assert [run["gpu"] for run in json.loads(out)["runs"]] == ["gtx480_1sched", "gtx480"]
     assert json.loads(out)["kind"] == "runs"
 
 
-def test_the_memory_model_stands_everywhere_and_mixed_ones_are_marked(capsys, ptx):
-    _, alone, _ = run_ptx(capsys, ptx)
-    _, perfect, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480_perfect")
-    _, mixed, _ = run_ptx(capsys, ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480")
+def test_the_memory_model_stands_everywhere_and_mixed_ones_are_marked(ptx):
+    _, alone, _ = run_ptx(ptx)
+    _, perfect, _ = run_ptx(ptx, "--gpu", "gtx480_1sched", "--gpu", "gtx480_perfect")
+    _, mixed, _ = run_ptx(ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480")
     assert "(memory: L2 and DRAM)" in alone
     assert perfect.count(" perfect ") >= 2 and "L2 and DRAM" not in perfect and "Not alike" not in perfect
     assert "Not alike: with perfect memory" in mixed and "L2 and DRAM" in mixed
     assert all("Error on gtx480" in out for out in (perfect, mixed))
-    found = json.loads(run_ptx(capsys, ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480", "--json")[1])
+    found = json.loads(run_ptx(ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480", "--json")[1])
     assert found["mixed_memory_models"] and [r["memory_model"] for r in found["runs"]] == ["perfect", "L2 and DRAM"]
-    rows = [line for line in call(capsys, "gpus")[1].splitlines() if line.strip().startswith("gtx480")]
+    rows = [line for line in call("gpus")[1].splitlines() if line.strip().startswith("gtx480")]
     assert [line.split()[-1] for line in rows] == ["DRAM", "perfect", "perfect"]
 
 
-def test_second_run_is_from_the_cache_and_a_damaged_one_is_made_again(capsys, ptx, tmp_path):
-    first = json.loads(run_ptx(capsys, ptx, "--json")[1])
+def test_second_run_is_from_the_cache_and_a_damaged_one_is_made_again(ptx, tmp_path):
+    first = json.loads(run_ptx(ptx, "--json")[1])
     (trace,) = (tmp_path / "cache" / "traces").iterdir()
-    assert json.loads(run_ptx(capsys, ptx, "--json")[1])["launches"] == first["launches"]
+    assert json.loads(run_ptx(ptx, "--json")[1])["launches"] == first["launches"]
     (table,) = (tmp_path / "cache" / "tables").iterdir()
     for path in (trace, table):
         path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
-    code, out, err = run_ptx(capsys, ptx, "--json")
+    code, out, err = run_ptx(ptx, "--json")
     assert code == 0 and json.loads(out)["launches"] == first["launches"]
     assert err.count("damaged") == 2
 
 
-def test_out_of_bounds_access_ends_without_a_result(capsys, ptx):
-    code, out, err = call(capsys, "run", ptx, "--grid", "4", "--block", "64", "--arg", "buf:i32:200", "--arg", "256")
+def test_out_of_bounds_access_ends_without_a_result(ptx):
+    code, out, err = call("run", ptx, "--grid", "4", "--block", "64", "--arg", "buf:i32:200", "--arg", "256")
     assert (code, out) == (2, "") and "add_one" in err and err.count("\n") == 1
 
 
-def test_interrupt_is_clean(capsys, monkeypatch):
+def test_interrupt_is_clean(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("abstim.gpu.config.gpu_names", interrupted)
-    code, out, err = call(capsys, "gpus")
+    code, out, err = call("gpus")
     assert (code, out, err) == (130, "", "abstim: interrupted; what was finished before is kept\n")
 
 

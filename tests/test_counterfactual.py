@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from call_command import call
 
 import abstim
-from abstim.cli import main
 from abstim.gpu.config import domains, load_gpu
 from abstim.session.limits import limit_of
 from abstim.session.memory_accesses import accesses_of, atomic_transactions, halved_atomics
@@ -62,6 +62,11 @@ def test_the_run_itself_is_the_ordinary_one(relu):
 def test_what_a_kernel_was_made_for_limits_it(target, gpu, overrides, limit):
     names = [launch.limit for launch in limits_of(target, gpu, overrides).launches]
     assert names.count(limit) >= len(names) / 2, names
+
+
+def test_an_estimate_on_machine_code_knows_what_dependent_instructions_wait_for():
+    """A lone warp's divisions, one after the other: half of their latency saves most, and no load does."""
+    assert abstim.run("micro_int_div", "v100").launches[1].limit == "instruction latency"
 
 
 def test_the_worse_the_bank_conflicts_the_more_they_limit():
@@ -130,24 +135,18 @@ def test_records_belong_to_the_instructions_that_made_them():
     assert (lines[~from_parameters] < (1 << 27) - 257).all()
 
 
-def call(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main(list(words))
-    return end.value.code, *capsys.readouterr()
-
-
-def test_the_command_ranks_them_and_marks_an_estimate(capsys):
-    code, out, _ = call(capsys, "run", "relu", "--limits")
+def test_the_command_ranks_them_and_marks_an_estimate():
+    code, out, _ = call("run", "relu", "--limits")
     assert code == 0 and "Each resource twice as fast, alone" in out and max(map(len, out.splitlines())) <= 100
-    found = json.loads(call(capsys, "run", "relu", "--limits", "--json")[1])
+    found = json.loads(call("run", "relu", "--limits", "--json")[1])
     assert found["limit"] == found["limits"][0]["resource"] and found["limit_basis"] == "counterfactual"
-    code, out, _ = call(capsys, "run", "relu", "--gpu", "gtx480", "--gpu", "rtx3070")
+    code, out, _ = call("run", "relu", "--gpu", "gtx480", "--gpu", "rtx3070")
     assert code == 0 and "limited by" in out and "(est.)" in out  # on two lines at 80 columns
-    code, out, _ = call(capsys, "run", "relu")
+    code, out, _ = call("run", "relu")
     assert "an estimate; --limits" in out
-    found = json.loads(call(capsys, "run", "relu", "--json")[1])
+    found = json.loads(call("run", "relu", "--json")[1])
     assert found["limit_basis"] == "estimate" and found["limits"] == []
-    assert call(capsys, "run", "relu", "--limits", "--model", "analytic")[0] == 2
+    assert call("run", "relu", "--limits", "--model", "analytic")[0] == 2
 
 
 def names_it(limit, launch):

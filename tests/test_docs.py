@@ -11,15 +11,12 @@ import re
 import shlex
 import shutil
 import subprocess
-from contextlib import redirect_stderr, redirect_stdout
-from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from call_command import call
 
-from abstim.cli import main
 from abstim.gpu.config import gpu_names
 from abstim.target.workloads.resnet import resnet_network
 
@@ -50,17 +47,9 @@ def commands(example):
         yield words[1 : words.index(">") if target else None], target
 
 
-def run(words):
-    """(exit code, stdout, stderr) of the command."""
-    out, err = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
-        main(list(words))
-    return end.value.code, out.getvalue(), err.getvalue()
-
-
 def run_commands(example, folder):
     for words, target in commands(example):
-        code, out, err = run(words)
+        code, out, err = call(*words)
         assert code == 0 and "Traceback" not in err, (example, err)
         if target:
             (folder / target).write_text(out)
@@ -80,7 +69,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
     monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
-    monkeypatch.setattr("abstim.target.workloads.resnet.resnet_network", partial(resnet_network, size=32))
+    short = resnet_network(18, stages=2, size=32)  # of every depth: what is shown is the command
+    monkeypatch.setattr("abstim.target.workloads.resnet.resnet_network", lambda depth: short)
     return tmp_path
 
 
@@ -108,7 +98,7 @@ def test_examples_run(page, folder, capsys):
 def test_planned_examples_do_not_work_yet(page, folder):
     for example in examples(page):
         if example.mark == "planned":
-            code, _, _ = run(next(commands(example))[0])
+            code, _, _ = call(*next(commands(example))[0])
             assert code == 2, f"{page}:{example.line} works now: take `planned` away"
 
 

@@ -11,9 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_gpus import POLICIES, configured, gpus, mixtures
 from random_launches import Launch, launches, straight_launch
+from real_programs import differences, real_launch
 
 from abstim.engine import EngineResult, simulate
 from abstim.gpu.config import gpu_names, load_gpu
+from abstim.occupancy_vector.algorithm_1 import algorithm_1_cycles, algorithm_1_lanes
+from abstim.occupancy_vector.lanes import cycles_of, run
+from abstim.session.session import open_session
+from functional.errors import InputError
 from precharacterize.classify import Kind
 
 EXAMPLES = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
@@ -60,6 +65,23 @@ def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -
 @given(st.data())
 def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.DataObject) -> None:
     assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))
+
+
+@pytest.mark.parametrize("name", gpu_names())
+@settings(EXAMPLES, max_examples=1)
+@given(st.integers(0, 2**32))
+def test_engine_follows_the_rules_with_real_memory_on_every_gpu(name: str, seed: int) -> None:
+    """SMs and memory side together; `python tests/real_programs.py 500` does as many, and larger ones."""
+    assert differences(real_launch(seed, name, most_warps=1, most_blocks=2)) == {}
+
+
+def test_a_store_of_both_halves_of_its_line_goes_on_when_there_is_room_again() -> None:
+    """Its two sectors go to L2 as the whole line, for which the queue had no room; it then waited for some reply."""
+    gpu = load_gpu("gtx480", ["sm_count=1", "dram_channels=2", "inject_queue_flits=4", "crossbar_queue_flits=10"])
+    inputs = straight_launch([*[Kind.GLOBAL_STORE] * 4, Kind.EXIT], warps=1)
+    records = ((1000 + np.arange(4)) << 5 | 0b0101 << 1).astype(np.uint32)
+    trace = replace(inputs.trace, records=records, record_offsets=np.array([0, len(records)]))
+    assert differences(Launch(replace(inputs, trace=trace), gpu, 1)) == {}
 
 
 def test_a_barrier_issued_second_holds_its_warp() -> None:
@@ -117,3 +139,20 @@ def test_algorithm_1_lies_between_its_bounds(policy: str, launch: Launch) -> Non
     assert max(blocks.max(1).sum(), trace.warp_instructions.sum()) <= cycles <= blocks.sum()
     if trace.warps_per_block == 1:
         assert cycles == blocks.sum()
+
+
+@pytest.mark.parametrize("policy", ["lrr", "oldest"])
+@settings(EXAMPLES, max_examples=20)
+@given(launches(("gto",)), st.integers(1, 3))
+def test_algorithm_1_is_a_setting_of_the_occupancy_engine(policy: str, launch: Launch, sm_count: int) -> None:
+    gpu = load_gpu("gtx480", [f"scheduler={policy}", f"sm_count={sm_count}"])
+    (found,) = run([algorithm_1_lanes(launch.inputs.table, launch.inputs.trace, gpu)])
+    assert cycles_of(found.end).max() == oracle.algorithm_1(launch.inputs, sm_count, policy)
+
+
+def test_algorithm_1_of_a_kernel() -> None:
+    session, gpu = open_session("relu", []), load_gpu("gtx480", ["scheduler=lrr"])
+    inputs = session.inputs(0, gpu)
+    assert algorithm_1_cycles(session, 0, gpu) == oracle.algorithm_1(inputs, gpu.spec.sm_count, "lrr")
+    with pytest.raises(InputError, match="lrr or oldest, not by gto"):
+        algorithm_1_cycles(session, 0, load_gpu("gtx480"))

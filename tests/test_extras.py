@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from call_command import call
 
-from abstim.cli import main
 from abstim.extras import EXTRAS
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
@@ -27,18 +27,12 @@ def bare(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
 
 
-def call(capsys, line):
-    with pytest.raises(SystemExit) as end:
-        main(shlex.split(line))
-    return end.value.code, *capsys.readouterr()
-
-
 @pytest.mark.parametrize(
     "line", ["run relu", "run relu --json", "run relu --hot", "gpus", "suite", "characterize relu --listing",
              "explore relu --vary sm_count=4,8 -o a.json", "run relu --timeline t.json"],
 )  # fmt: skip
-def test_timing_needs_none_of_them(bare, capsys, line):
-    code, _, err = call(capsys, line)
+def test_timing_needs_none_of_them(bare, line):
+    code, _, err = call(*shlex.split(line))
     assert code == 0, err
 
 
@@ -52,8 +46,8 @@ def test_timing_needs_none_of_them(bare, capsys, line):
         (f"validate --reference {Path(__file__).parent / 'data' / 'cycles.csv'} --plot x.svg", "report"),
     ],
 )
-def test_the_extra_is_named_before_any_work(bare, capsys, line, extra):
-    code, out, err = call(capsys, line)
+def test_the_extra_is_named_before_any_work(bare, line, extra):
+    code, out, err = call(*shlex.split(line))
     assert code == 2 and out == "" and err.count("\n") == 1, (code, out, err)
     assert err.startswith("abstim: this needs ") and f"pip install 'abstim[{extra}]'" in err
 

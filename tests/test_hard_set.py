@@ -23,7 +23,7 @@ REAL = load_gpu("gtx480")
 
 def test_the_sets_are_listed_and_named():
     assert len(FIRST) >= 20
-    assert set(names_in("hard") + names_in("hard2")) == set(MAKERS)
+    assert set(names_in("hard") + names_in("hard2") + names_in("hard3")) == set(MAKERS)
     assert set(MAKERS) <= set(workloads.names())
     assert workloads.is_name("hard_growing:12")
     assert not workloads.is_name("hard_growing:x")

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from call_command import call
 
 import abstim
-from abstim.cli import main
 from abstim.engine.stalls import STALLS, attribute
 from abstim.gpu.config import load_gpu
 from abstim.session.hot_spots import by_source_line, hot_spots
@@ -34,6 +34,19 @@ def test_every_cycle_of_every_warp_is_at_some_line(name):
     assert sum(spot.issues for spot in spots) == found.totals["warp_instructions"]
     assert sum(spot.l1d_misses for spot in spots) == sum(launch.caches["l1d_misses"] for launch in found.launches)
     assert all(value >= 0 for spot in spots for value in spot.stalls.values())
+
+
+def test_machine_code_counts_where_it_was_made_of():
+    """With an assembler and without one: all that is issued stands at lines of the PTX, and what is asked of memory at
+    the access that asks."""
+    gpu, session = load_gpu("rtx3080"), open_session("transpose")
+    spots, found = hot_spots(session, gpu), abstim.run(session, gpu)
+    assert sum(spot.issues for spot in spots) == sum(launch.timed_instructions for launch in found.launches)
+    of_ptx = hot_spots(session, GPU)
+    at = ("ld.global", "st.global")
+    asked = [[(s.line, s.requests, s.sectors) for s in own if s.text.startswith(at)] for own in (spots, of_ptx)]
+    assert asked[0] == asked[1] and all(requests for _, requests, _ in asked[0])
+    assert all((".shared" in s.text) == (s.bank_passes > 0) for s in spots)
 
 
 def stalls(rows, kinds, waits, writes):
@@ -125,22 +138,16 @@ def test_by_line_of_the_source(twice):
     assert sum(line.cycles for line in lines) == sum(spot.cycles for spot in spots)
 
 
-def call(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main(list(words))
-    return end.value.code, *capsys.readouterr()
-
-
-def test_the_command_and_the_report_show_it(twice, capsys):
+def test_the_command_and_the_report_show_it(twice):
     words = ("run", str(twice), "--grid", "8", "--block", "128", "--arg", "buf:u32:1024", "--hot")
-    code, out, _ = call(capsys, *words)
+    code, out, _ = call(*words)
     assert code == 0 and "twice.cu:5" in out and "data[i] *= 2;" in out and "PTX 16" in out
     assert max(map(len, out.splitlines())) <= 100
-    code, out, _ = call(capsys, *words, "--json")
+    code, out, _ = call(*words, "--json")
     hot = json.loads(out)["hot"]
     assert {spot["source"]["line"] for spot in hot if spot["source"]} == {3, 4, 5}
     result = twice.with_name("hot.json")
     result.write_text(out)
-    assert call(capsys, "report", str(result), "-o", str(twice.with_name("hot.html")))[0] == 0
+    assert call("report", str(result), "-o", str(twice.with_name("hot.html")))[0] == 0
     page = twice.with_name("hot.html").read_text()
     assert "    data[i] *= 2;" in page and 'class="bar"' in page and "PTX of twice" in page

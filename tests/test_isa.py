@@ -343,6 +343,36 @@ def test_match_and_elect() -> None:
     assert out[4:, 1].tolist() == [0] * 28 and out[:, 2].tolist() == [lane == 4 for lane in range(32)]
 
 
+@pytest.mark.parametrize(
+    "form,of",
+    [
+        ("redux.sync.max.s32 %r1, %r0, %r4;", max),
+        ("redux.sync.min.u32 %r1, %r0, %r4;", min),
+        ("redux.sync.add.u32 %r1, %r0, %r4;", sum),
+        ("vote.sync.ballot.b32 %r1, %p0, %r4;", lambda own: sum(1 << lane for lane in own if lane < 12)),
+        ("vote.sync.all.pred %p1, %p0, %r4; selp.u32 %r1, 1, 0, %p1;", lambda own: all(lane < 12 for lane in own)),
+        ("vote.sync.any.pred %p1, !%p0, %r4; selp.u32 %r1, 1, 0, %p1;", lambda own: any(lane >= 12 for lane in own)),
+        (
+            "vote.sync.uni.pred %p1, %p0, %r4; selp.u32 %r1, 1, 0, %p1;",
+            lambda own: len({lane < 12 for lane in own}) == 1,
+        ),
+        ("match.any.sync.b32 %r1, %r3, %r4;", lambda own: sum(1 << lane for lane in own)),
+        ("match.all.sync.b32 %r1|%p1, %r3, %r4; @!%p1 mov.u32 %r1, 7;", lambda own: sum(1 << lane for lane in own)),
+        ("elect.sync %r1|%p1, %r4;", min),
+    ],
+)
+@pytest.mark.parametrize("lanes", [32, 21])
+def test_groups_of_a_warp_name_different_members(form: str, of, lanes: int) -> None:
+    """What `labeled_partition` of cooperative groups makes: every third lane with every third, all at once."""
+    body = (
+        f"setp.ge.u32 %p2, %r0, {lanes}; mov.u32 %o0, 99; @%p2 bra E; activemask.b32 %r2; rem.u32 %r3, %r0, 3;\n"
+        f"match.any.sync.b32 %r4, %r3, %r2; setp.lt.u32 %p0, %r0, 12;\n{form.replace('%r1', '%o0')}\nE:"
+    )
+    out = each_lane(body, np.zeros((32, 1), np.uint32), 1)[:, 0]
+    groups = [[other for other in range(lanes) if other % 3 == lane % 3] for lane in range(lanes)]
+    assert out.tolist() == [int(of(group)) for group in groups] + [99] * (32 - lanes)
+
+
 def test_packed_and_vector_atomics() -> None:
     text = entry(
         "mov.b32 %r1, 0x3C003800; red.global.add.noftz.f16x2 [%rd0], %r1;"

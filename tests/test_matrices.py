@@ -134,6 +134,46 @@ def test_mma_f64(shape: str) -> None:
     ]
 
 
+def volta_place(which: str, lane: int, i: int) -> tuple[int, int]:
+    """Row and column of element i, as the PTX ISA has it, word by word."""
+    if which == "a row":
+        return (lane % 4 if lane < 16 else lane % 4 + 4), i
+    if which == "a col":
+        return (i % 4 if lane < 16 else i % 4 + 4), lane % 4
+    if which == "b row":
+        return lane % 4, (i if lane < 16 else i + 4)
+    if which == "b col":
+        return i, (lane % 4 if lane < 16 else lane % 4 + 4)
+    if which == "c f16":
+        return (lane % 4 if lane < 16 else lane % 4 + 4), i
+    x = (lane & 0b1) + (i & 0b10)
+    return (x if lane < 16 else x + 4), (i & 0b100) + (lane & 0b10) + (i & 0b1)
+
+
+@pytest.mark.parametrize(
+    "a,b,d,c", [("row", "col", "f32", "f32"), ("col", "row", "f16", "f32"), ("row", "row", "f16", "f16")]
+)
+def test_mma_of_quarters(a: str, b: str, d: str, c: str) -> None:
+    rng, lanes = np.random.default_rng(5), range(32)
+    left, right, third = (rng.integers(-8, 9, (4, *extent)) for extent in ((8, 4), (4, 8), (8, 8)))
+    numbers = [lane % 16 // 4 for lane in lanes]
+
+    def words(matrices: np.ndarray, which: str, count: int, dtype: str) -> np.ndarray:
+        values = [[matrices[numbers[lane]][volta_place(which, lane, i)] for i in range(count)] for lane in lanes]
+        return np.ascontiguousarray(np.array(values).astype(dtype)).view(np.uint32)
+
+    dtypes = {"f32": "f4", "f16": "f2"}
+    given = np.hstack(
+        [words(left, f"a {a}", 4, "f2"), words(right, f"b {b}", 4, "f2"), words(third, f"c {c}", 8, dtypes[c])]
+    )
+    names, results = [f"%i{n}" for n in range(given.shape[1])], 8 if d == "f32" else 4
+    vectors = ", ".join("{" + ", ".join(part) + "}" for part in (names[:2], names[2:4], names[4:]))
+    outputs = "{" + ", ".join(f"%o{n}" for n in range(results)) + "}"
+    body = f"mma.sync.aligned.m8n8k4.{a}.{b}.{d}.f16.f16.{c} {outputs}, {vectors};"
+    found = each_lane(body, given, results, native=False)
+    assert np.array_equal(found, words(left @ right + third, f"c {d}", 8, dtypes[d]))
+
+
 def test_mma_saturates_integers() -> None:
     words = np.hstack([np.full((32, 6), 0x7F7F7F7F, np.uint32), np.full((32, 4), 0x7FFFFFF0, np.uint32)])
     form = (

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from abstim.cli import main
+from call_command import call
 
 BLEND = """.version 9.0
 .target sm_75
@@ -147,6 +146,24 @@ validate --points 3                                 | --benchmark
 bench nope                                          | 'nope' is no suite benchmark
 bench relu --stage foo                              | no stage 'foo'; there are parse
 bench relu --rounds 0                               | 0
+run relu --flush all --flush none                   | --flush was given 2 times; it takes one value
+run relu --gpu gtx480 --gpu gtx480                  | --gpu gtx480: given twice
+run relu --against result.json --limits             | result.json
+advise relu --gpu gtx480 --gpu h100                 | --gpu was given 2 times
+explore relu --vary sm_count=4,8 --gpu gtx480 --gpu h100 | --gpu was given 2 times
+explore relu --vary sm_count=4,x                    | 'x' is not a whole number
+explore relu relu --vary sm_count=4,8               | two targets are called relu
+explore relu --vary sm_count=4,8 --top 0            | greater than or equal to 1
+sample relu --error 0%                              | more than 0 % and less than 100 %
+sample relu --error two                             | give a percentage, as in 2%
+sample relu --inside foo                            | known: full, photon
+sample relu --warm-up -3                            | give a number of launches, all
+sample relu --times wide.toml                       | relu: cannot be read (No such file or directory); name what
+fit --reference {CYCLES} --params sm_count --variant GTX480_a | 'sm_count' is no latency or service time
+calibrate                                           | needs a GPU's name, or --native
+calibrate v100 -o x.toml                            | --output describes what --native measured
+app --launches 5:2 true                             | ends before it begins
+--isolate                                           | Missing command
 advise nope                                         | 'nope' is no suite benchmark
 coldstart relu --gpu nope                           | unknown GPU 'nope'
 trace relu                                          | Missing option '--out' / '-o'
@@ -160,6 +177,7 @@ run blend.cu                                        | a .cu target also needs --
 run relu --grid 4                                   | only for a .ptx or .cu target, which 'relu' is not
 run blend.txt {SHAPE}                               | only for a .ptx or .cu target, which 'blend.txt' is not
 run blend.ptx --kernel blen {GIVEN}                 | did you mean 'blend'?
+run blend.ptx {GIVEN} --grid 8                      | --grid was given 2 times
 run blend.ptx {SHAPE} --arg 5                       | takes 4 arguments, 1 were given: x (.u64)
 run blend.ptx {GIVEN} --arg 7                       | takes 4 arguments, 5 were given
 run blend.ptx {SHAPE} {BUFFER} {REST[:-3]}0.5       | '0.5' is not an integer
@@ -221,6 +239,11 @@ run relu --gpu misspelt.toml                        | did you mean sm_count?
 run relu --against bad.json                         | bad.json: not JSON
 run relu --against other.json                       | not a result of `abstim run --json`
 run relu --against none.json                        | none.json: No such file
+run relu --timeline blend.ptx                       | blend.ptx: the name must end in .json
+report result.json -o blend.ptx                     | blend.ptx: the name must end in .html or .htm
+export-trace relu -o blend.ptx                      | blend.ptx: File exists
+validate --reference twice.csv                      | has launch 0 twice
+run relu --gpu twice.toml                           | not TOML: Cannot overwrite a value
 run relu --timeline none/x.json                     | none/x.json: cannot be written: there is no folder
 run registers/blend.ptx {GIVEN}                     | registers/resources.json: 'blend': Expected 'int', got 'str'
 report none.json                                    | none.json: No such file
@@ -266,6 +289,7 @@ def folder(tmp_path, monkeypatch):
         "typed.toml": 'base = "gtx480"\n[spec]\nsm_count = "three"\n',
         "misspelt.toml": 'base = "gtx480"\n[spec]\nsm_cuont = 3\n', "wrong.csv": "a,b\n1,2\n",
         "text.csv": TABLE + "relu,0,GTX480_a,abc\n", "negative.csv": TABLE + "relu,0,GTX480_a,-100\n",
+        "twice.csv": TABLE + "relu,0,GTX480_a,500\n" * 2, "twice.toml": GPU + "sm_count = 4\n",
         "folder/kernelslist.g": "kernel-1.traceg\n", "registers/blend.ptx": BLEND,
         "registers/resources.json": '{"blend": {"registers": "many"}}',
     }  # fmt: skip
@@ -288,13 +312,11 @@ def cases(table):
 
 
 @pytest.mark.parametrize(("line", "said"), cases(TYPED) + cases(LAUNCHED) + cases(FILES))
-def test_one_clear_line_and_exit_code_2(folder, capsys, line, said):
+def test_one_clear_line_and_exit_code_2(folder, line, said):
     before = sorted(folder.rglob("*"))
-    with pytest.raises(SystemExit) as end:
-        main(shlex.split(line))
-    out, err = capsys.readouterr()
+    code, out, err = call(*shlex.split(line))
     lines = err.strip().splitlines()
-    assert end.value.code == 2 and said in err and "Traceback" not in out + err, (end.value.code, out, err)
+    assert code == 2 and said in err and "Traceback" not in out + err, (code, out, err)
     assert len(lines) == 1 and lines[0].startswith("abstim: ") and out == ""
     assert sorted(folder.rglob("*")) == before  # and nothing is left behind
 
@@ -304,20 +326,17 @@ def test_the_tables_hold_as_many_as_were_promised():
     assert all(len(case) == 2 for case in found) and len(found) >= 133
 
 
-def test_a_source_without_a_kernel_is_named_itself(folder, capsys, monkeypatch):
+def test_a_source_without_a_kernel_is_named_itself(folder, monkeypatch):
     if shutil.which("nvcc") is None:
         pytest.skip("no nvcc")
     (folder / "blend.cu").write_text("int main() {}")
-    with pytest.raises(SystemExit):
-        main(shlex.split(f"run blend.cu {GIVEN}"))
-    assert capsys.readouterr().err == "abstim: blend.cu: choose a kernel: the file has none\n"
+    assert call(*shlex.split(f"run blend.cu {GIVEN}")).err == "abstim: blend.cu: choose a kernel: the file has none\n"
 
 
-def test_registers_of_another_kernel_are_said_to_be_another_kernels(folder, capsys):
+def test_registers_of_another_kernel_are_said_to_be_another_kernels(folder):
     (folder / "registers" / "resources.json").write_text('{"blendd": {"registers": 20}}')
-    with pytest.raises(SystemExit) as end:
-        main(shlex.split(f"run registers/blend.ptx {GIVEN}"))
-    assert end.value.code == 0 and "resources.json says nothing of kernel 'blend'" in capsys.readouterr().err
+    code, _, err = call(*shlex.split(f"run registers/blend.ptx {GIVEN}"))
+    assert code == 0 and "resources.json says nothing of kernel 'blend'" in err
 
 
 def small_files():

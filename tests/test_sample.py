@@ -7,11 +7,11 @@ import os
 
 import numpy as np
 import pytest
+from call_command import call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abstim
-from abstim.cli import main
 from abstim.cli.sample import print_sample
 from abstim.gpu.config import load_gpu
 from abstim.show.parts import MOST_WAYS, by_way
@@ -108,7 +108,7 @@ def test_what_was_executed_in_an_earlier_run_counts_too(method, monkeypatch, tmp
         assert first.detailed_fraction <= first.functional_fraction < 0.5
 
 
-def test_contributions_of_kernels_sum_to_the_whole(capsys) -> None:
+def test_contributions_of_kernels_sum_to_the_whole() -> None:
     exact_run = abstim.run("pagerank", REAL)
     for method in ("full", "photon", "stem", "pka", "tbpoint", "random"):
         found = sample("pagerank", REAL, method)
@@ -118,9 +118,7 @@ def test_contributions_of_kernels_sum_to_the_whole(capsys) -> None:
     full = {kernel.kernel: kernel.cycles for kernel in sample("pagerank", REAL, "full").kernels}
     for name, cycles in full.items():
         assert cycles == sum(launch.cycles for launch in exact_run.launches if launch.kernel == name)
-    with pytest.raises(SystemExit):
-        main(["sample", "pagerank", "--gpu", "gtx480"])
-    assert "By kernel" in capsys.readouterr().out
+    assert "By kernel" in call("sample", "pagerank", "--gpu", "gtx480").out
 
 
 def test_thread_blocks_that_may_race_and_ran_in_another_order_are_named() -> None:
@@ -179,14 +177,13 @@ def nsight(path, launches: int) -> None:
     path.write_text("==PROF== connected\n" + "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
 
 
-def test_command_selects_from_nsights_profile_for_another_simulator(tmp_path, capsys) -> None:
+def test_command_selects_from_nsights_profile_for_another_simulator(tmp_path) -> None:
     nsight(tmp_path / "ncu.csv", 5)
     (tmp_path / "kernelslist.g").write_text("MemcpyHtoD,0x0,4\n" + "".join(f"kernel-{n}.traceg\n" for n in range(1, 6)))
     arguments = ["sample", str(tmp_path / "kernelslist.g"), "--profile", str(tmp_path / "ncu.csv"), "--method", "pks"]
-    with pytest.raises(SystemExit) as exit_:
-        main([*arguments, "--select-only", "-o", str(tmp_path / "out"), "--json"])
-    assert exit_.value.code == 0
-    assert json.loads(capsys.readouterr().out)["selected"] == 1
+    code, out, _ = call(*arguments, "--select-only", "-o", str(tmp_path / "out"), "--json")
+    assert code == 0
+    assert json.loads(out)["selected"] == 1
     assert (tmp_path / "out" / "kernelslist.g").read_text() == "MemcpyHtoD,0x0,4\nkernel-1.traceg\n"
     assert (tmp_path / "out" / "launches.weights").read_text() == "1 0\n"
 
@@ -202,24 +199,20 @@ def test_command_selects_from_nsights_profile_for_another_simulator(tmp_path, ca
         (["list.g", "--select-only", "-o", "x"], "has no profile"),
         (["hotspot", "--compare", "--profile", "x.csv"], "--compare makes its own profile"),
         (["hotspot", "--profile", "missing.csv"], "missing.csv: cannot be read"),
+        (["hotspot", "--control", "luck"], "--control luck: there are photon"),
+        (["hotspot", "--control", "pkp", "--method", "stem"], "stem aims at no error"),
     ],
 )
-def test_command_refuses_in_one_line(arguments, message, capsys) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["sample", *arguments])
-    captured = capsys.readouterr()
-    assert exit_.value.code == 2 and message in captured.err and captured.err.count("\n") == 1
+def test_command_refuses_in_one_line(arguments, message) -> None:
+    code, _, err = call("sample", *arguments)
+    assert code == 2 and message in err and err.count("\n") == 1
 
 
-def test_command_prints_how_each_part_was_found(capsys, tmp_path) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["sample", "pagerank", "--method", "photon", "--set", "perfect_memory=false"])
-    text = capsys.readouterr().out
-    assert exit_.value.code == 0 and "95 % interval" in text and "kernel (as 0 pagerank_share)" in text
+def test_command_prints_how_each_part_was_found(tmp_path) -> None:
+    code, text, _ = call("sample", "pagerank", "--method", "photon", "--set", "perfect_memory=false")
+    assert code == 0 and "95 % interval" in text and "kernel (as 0 pagerank_share)" in text
     assert max(map(len, text.splitlines())) <= 100
-    with pytest.raises(SystemExit):
-        main(["sample", "hotspot", "--compare", "--method", "pks", "--plot", str(tmp_path / "out.svg")])
-    text = capsys.readouterr().out
+    text = call("sample", "hotspot", "--compare", "--method", "pks", "--plot", str(tmp_path / "out.svg")).out
     assert "faster" in text and max(map(len, text.splitlines())) <= 100
     assert (tmp_path / "out.svg").read_text().startswith("<?xml")
 
@@ -300,9 +293,7 @@ def test_a_thinned_history_ends_where_the_whole_one_does() -> None:
 @pytest.mark.parametrize("command", ["trace", "export-trace"])
 def test_what_was_executed_elsewhere_is_sampled_too(command, tmp_path) -> None:
     folder = tmp_path / "hotspot"
-    with pytest.raises(SystemExit) as exit_:
-        main([command, "hotspot", "-o", str(folder)])
-    assert exit_.value.code == 0
+    assert call(command, "hotspot", "-o", str(folder)).code == 0
     whole = abstim.run(str(folder), REAL).totals["cycles"]
     for method in ("photon", "stem", "pka"):
         assert sample(str(folder), REAL, method).estimate.relative_error(whole) < 0.05, method
@@ -336,23 +327,15 @@ def test_other_models_refuse_what_they_cannot_do(options, message):
         sample("gaussian_elimination", model="occupancy", **options)
 
 
-def command(capsys, *arguments) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["sample", *map(str, arguments)])
-    captured = capsys.readouterr()
-    return end.value.code, captured.out, captured.err
-
-
 @pytest.fixture(scope="module")
 def selected(tmp_path_factory):
     """A folder with the launches of pagerank that pks selects, and what each launch takes."""
     folder = tmp_path_factory.mktemp("selected")
-    with pytest.raises(SystemExit):
-        main(["sample", "pagerank", "--method", "pks", "--select-only", "--traces", "-o", str(folder)])
+    call("sample", "pagerank", "--method", "pks", "--select-only", "--traces", "-o", str(folder))
     return folder, [launch.cycles for launch in abstim.run("pagerank", REAL).launches]
 
 
-def test_times_from_elsewhere_give_the_estimate_of_our_own(selected, tmp_path, capsys) -> None:
+def test_times_from_elsewhere_give_the_estimate_of_our_own(selected, tmp_path) -> None:
     folder, cycles = selected
     own = sample("pagerank", REAL, "pks").estimate
     units = [int(row.partition(",")[0]) for row in (folder / "selection.csv").read_text().splitlines()[1:]]
@@ -362,13 +345,13 @@ def test_times_from_elsewhere_give_the_estimate_of_our_own(selected, tmp_path, c
     rows = [f'"{k}","k","(1, 1, 1)","gpc__cycles_elapsed.max","{cycles[n]:,}"' for k, n in enumerate(units)]
     profile.write_text("ID,Kernel Name,Block Size,Metric Name,Metric Value\n" + "\n".join(rows) + "\n")
     for target, times in ((folder, table), (folder / "selection.json", profile)):
-        code, out, _ = command(capsys, target, "--times", times, "--json")
+        code, out, _ = call("sample", target, "--times", times, "--json")
         data = json.loads(out)
         found = data["estimate"]
         assert code == 0 and (data["unit"], data["selected"], data["launches"]) == ("cycles", len(units), 8)
         ends = (own.low, own.high) if own.bounded else (None, None)
         assert [found[end] for end in ("total", "low", "high")] == [own.total, *ends]
-    code, out, _ = command(capsys, folder, "--times", table)
+    code, out, _ = call("sample", folder, "--times", table)
     assert code == 0 and "pagerank, pks, timed elsewhere" in out and "no bound" in out
 
 
@@ -395,9 +378,9 @@ def test_selected_launches_for_accel_sim_and_nsight_compute(selected) -> None:
         ("", "no times of launches"),
     ],
 )
-def test_times_that_do_not_fit_are_refused(selected, tmp_path, capsys, text, message) -> None:
+def test_times_that_do_not_fit_are_refused(selected, tmp_path, text, message) -> None:
     (tmp_path / "times.csv").write_text(text)
-    code, _, err = command(capsys, selected[0], "--times", tmp_path / "times.csv")
+    code, _, err = call("sample", selected[0], "--times", tmp_path / "times.csv")
     assert code == 2 and message in err and err.count("\n") == 1
 
 
@@ -406,16 +389,16 @@ def test_times_that_do_not_fit_are_refused(selected, tmp_path, capsys, text, mes
     [{"units": [5, 1]}, {"size": [1.0]}, {"bias": -1}, {"spread": ["x"]}, {"strata": None}, {"units": [99]},
      {"instructions": [0.0] * 8}, {"spread": [float("nan")] * 3}],
 )  # fmt: skip
-def test_a_selection_that_was_changed_is_refused(selected, tmp_path, capsys, change) -> None:
+def test_a_selection_that_was_changed_is_refused(selected, tmp_path, change) -> None:
     data = json.loads((selected[0] / "selection.json").read_text()) | change
     (tmp_path / "selection.json").write_text(json.dumps(data))
     (tmp_path / "times.csv").write_text("launch,cycles\n" + "".join(f"{n},5\n" for n in range(8)))
-    code, _, err = command(capsys, tmp_path, "--times", tmp_path / "times.csv")
+    code, _, err = call("sample", tmp_path, "--times", tmp_path / "times.csv")
     assert code == 2 and "selection.json" in err and err.count("\n") == 1
 
 
-def test_a_selection_takes_times_alone(capsys) -> None:
-    code, _, err = command(capsys, "selection.json", "--times", "x.csv", "--method", "pks")
+def test_a_selection_takes_times_alone() -> None:
+    code, _, err = call("sample", "selection.json", "--times", "x.csv", "--method", "pks")
     assert code == 2 and "--method: no effect with --times" in err
 
 

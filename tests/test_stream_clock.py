@@ -30,7 +30,7 @@ def test_kernels_of_a_stream_follow_each_other(clock):
     clock.kernel(0, taking(2e-3))
     clock.record(102, 0)
     assert clock.elapsed(100, 101) == MS and clock.elapsed(101, 102) == 2 * MS and clock.elapsed(102, 100) == -3 * MS
-    assert clock.settle() == 3 * MS and clock.busy == {"kernels": 3 * MS}
+    assert clock.settle() == 3 * MS and clock.busy == {"kernels": 3 * MS} and not clock.kernels_waited
 
 
 def test_kernels_of_two_streams_run_one_at_a_time(clock):
@@ -38,7 +38,7 @@ def test_kernels_of_two_streams_run_one_at_a_time(clock):
         clock.stream(stream, True)
         clock.kernel(stream, taking(1e-3))
         clock.record(stream, stream)
-    assert clock.elapsed(1, 2) == MS
+    assert clock.elapsed(1, 2) == MS and clock.kernels_waited == MS
 
 
 def test_copies_run_beside_kernels_of_another_stream(clock):

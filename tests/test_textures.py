@@ -108,6 +108,27 @@ def test_layers_volumes_and_lines() -> None:
     assert len(records) == 3 + 2 + 1 + 1 + 2  # parameters, coordinates, one line a fetch, results
 
 
+# direction (x, y; z = 0.5) -> face and texel, by hand from the table of the CUDA C++ Programming Guide
+DIRECTIONS = [
+    ((1, 0.25), (0, 0, 0)), ((-1, -0.25), (1, 1, 1)), ((0.25, 1), (2, 1, 1)), ((0.25, -1), (3, 0, 1)),
+    ((-0.25, 0.25), (4, 0, 0)), ((0.25, -0.25), (4, 1, 1)),
+]  # fmt: skip
+
+
+def test_cube_maps() -> None:
+    """Texel values are face, row, column; the last layer of two; behind it the direction with z = -0.5."""
+    faces = np.array([[[100 * f + 10 * r + c for c in range(2)] for r in range(2)] for f in range(12)], np.float32)
+    body = (
+        "mov.f32 %f3, 0f3F000000; tex.cube.v4.f32.f32 {%f5, %f9, %f7, %f8}, [%rd1, {%f1, %f2, %f3, %f3}];"
+        "mov.u32 %r1, 1; neg.f32 %f3, %f3; tex.acube.v4.f32.f32 {%f6, %f9, %f7, %f8}, [%rd1, {%r1, %f1, %f2, %f3}];"
+    )
+    places = np.array([place for place, _ in DIRECTIONS] * 4)
+    out, _, _ = sample(body, faces, places, size=(2, 2, 12), normalized=True)
+    assert out[:6, 0].tolist() == [faces[face, row, column] for _, (face, row, column) in DIRECTIONS]
+    backwards = [(6, 0, 1), (7, 1, 0), (8, 0, 1), (9, 1, 1), (11, 0, 1), (11, 1, 0)]
+    assert out[:6, 1].tolist() == [faces[place] for place in backwards]
+
+
 SURFACE = (
     "cvt.rzi.s32.f32 %r1, %f1; cvt.rzi.s32.f32 %r2, %f2; "
     "suld.b.2d.v2.b32.zero {%r3, %r4}, [%rd1, {%r1, %r2}]; mov.b32 %f5, %r3; mov.b32 %f6, %r4;"

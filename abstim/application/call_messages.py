@@ -47,7 +47,8 @@ MESSAGES = (
     _message("release", "address", ""),
     _message("usage", "", "free_bytes total_bytes"),
     _message(
-        "launch", "function grid_x grid_y grid_z block_x block_y block_z shared_bytes stream cooperative", "lasting",
+        "launch", "function grid_x grid_y grid_z block_x block_y block_z shared_bytes stream cooperative "
+        "cluster_x cluster_y cluster_z", "lasting",
         "the parameter block; reply: what the kernel printed",
     ),
     _message("attributes", "function", "shared_bytes const_bytes local_bytes max_threads registers ptx_version "
@@ -55,6 +56,8 @@ MESSAGES = (
     _message("occupancy", "function threads shared_bytes", "blocks"),
     _message("texture", "address width height depth pitch bits kind channels linear normalized as_float modes border",
              "handle"),
+    _message("tensor_map", "element address interleave swizzle fill_nan", "", "size, box, steps and stride in bytes of "
+             "each axis, uint64; reply: the map"),
     _message("transfer", "stream bytes direction", None),
     _message("stream", "stream independent", None),
     _message("record", "event stream", None),

@@ -18,6 +18,7 @@ from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
 from functional.errors import ExecutionError, InputError, PtxError
 from functional.launch import Dim3, Launch, check_shape, static_bytes
+from functional.tensor_map import DRIVER_ELEMENTS, SWIZZLES_BYTES, TensorMap
 from functional.terminal import note
 from functional.texture import Texture
 
@@ -48,6 +49,16 @@ class CudaError(Exception):
     def __init__(self, number: int, why: str = "", lasting: bool = False) -> None:
         super().__init__(why or f"CUDA error {number}")
         self.number, self.why, self.lasting = number, why, lasting
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a launch. `cluster`: None for that of the kernel itself."""
+
+    grid: Dim3
+    block: Dim3
+    dynamic_shared_bytes: int = 0
+    cluster: Dim3 | None = None
 
 
 @dataclass
@@ -235,15 +246,31 @@ class CallServer:
     def _elapsed(self, start: int, end: int) -> bytes:
         return self._reply("elapsed", self.clock.elapsed(start, end) % (1 << 64))
 
+    def _tensor_map(
+        self, element: int, address: int, interleave: int, swizzle: int, fill_nan: int, payload: bytes
+    ) -> bytes:
+        size, box, steps, strides = np.frombuffer(payload, "<u8").reshape(-1, 4).T.tolist()
+        if interleave or element >= len(DRIVER_ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
+            raise CudaError(NOT_SUPPORTED, f"a tensor map of interleave {interleave}, swizzle {swizzle}")
+        kind, swizzle_bytes = DRIVER_ELEMENTS[element], SWIZZLES_BYTES[swizzle]
+        axes = (tuple(size), tuple(strides[1:]), tuple(box), tuple(steps))
+        try:
+            made = TensorMap(kind, *axes, swizzle_bytes, bool(fill_nan), address).encode()
+        except InputError as error:
+            raise CudaError(INVALID_VALUE, str(error)) from None
+        return self._reply("tensor_map", payload=made)
+
     # -- launches
     def _launch(
         self, function: int, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int,
-        shared_bytes: int, stream: int, cooperative: int, payload: bytes,
+        shared_bytes: int, stream: int, cooperative: int, cluster_x: int, cluster_y: int, cluster_z: int,
+        payload: bytes,
     ) -> bytes:  # fmt: skip
         loaded, program = self._program(function)
-        grid, block = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
+        cluster = Dim3(cluster_x, cluster_y, cluster_z) if cluster_x else None
+        shape = Shape(Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z), shared_bytes, cluster)
         try:
-            text = self.execute(loaded, program, grid, block, payload, shared_bytes, stream, bool(cooperative))
+            text = self.execute(loaded, program, shape, payload, stream, bool(cooperative))
         except PtxError as error:
             raise CudaError(NOT_SUPPORTED, f"kernel '{program.name}' is not executed: {error}") from None
         except ExecutionError as error:
@@ -252,15 +279,17 @@ class CallServer:
         return self._reply("launch", 0, payload=text.encode())
 
     def execute(
-        self, loaded: LoadedModule, program: Program, grid: Dim3, block: Dim3, parameters: bytes, shared_bytes: int,
-        stream: int, cooperative: bool,
-    ) -> str:  # fmt: skip
+        self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int, cooperative: bool
+    ) -> str:
         """Launch a kernel. Returns what it printed. Raises CudaError for what a GPU would refuse, and what the
         executor raises."""
-        self._check(program, grid, block, shared_bytes, cooperative)
+        self._check(program, shape, cooperative)
         workspace = self._grid_workspace() if cooperative else 0
         memory = loaded.memory(self.memory)
-        launch = Launch(program, grid, block, parameters, shared_bytes, grid_workspace=workspace)
+        launch = Launch(
+            program, shape.grid, shape.block, parameters, shape.dynamic_shared_bytes, grid_workspace=workspace,
+            requested_cluster=shape.cluster,
+        )  # fmt: skip
         self.clock.kernel(stream, self.recorder.launch(launch, memory))
         return memory.printed.text()
 
@@ -273,19 +302,19 @@ class CallServer:
         self.memory.memory.bytes_of(region)[:] = np.array([_WORKSPACE_BYTES, 0], np.uint32).view(np.uint8)
         return self._workspace
 
-    def _check(self, program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cooperative: bool) -> None:
+    def _check(self, program: Program, shape: Shape, cooperative: bool) -> None:
         """What a GPU would refuse. Raises CudaError."""
         try:
-            check_shape(program, grid, block, dynamic_shared_bytes)
+            check_shape(program, shape.grid, shape.block, shape.dynamic_shared_bytes, shape.cluster)
         except InputError as error:
             note(f"abstim: {error}")  # the program's own mistake, as a GPU would find
             raise CudaError(INVALID_CONFIGURATION) from None
-        if static_bytes(program, "shared") + dynamic_shared_bytes > most_shared_bytes(self.clock.gpu):
+        if static_bytes(program, "shared") + shape.dynamic_shared_bytes > most_shared_bytes(self.clock.gpu):
             raise CudaError(INVALID_VALUE)
-        held = self._blocks_per_sm(program, block.total, dynamic_shared_bytes)
+        held = self._blocks_per_sm(program, shape.block.total, shape.dynamic_shared_bytes)
         if not held:
             raise CudaError(OUT_OF_RESOURCES)
-        if cooperative and grid.total > held * self.clock.gpu.spec.sm_count:
+        if cooperative and shape.grid.total > held * self.clock.gpu.spec.sm_count:
             raise CudaError(COOPERATIVE_TOO_LARGE)
 
 

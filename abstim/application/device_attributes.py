@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _NAME_BYTES = 256
 _LIMIT = 2**31 - 1
+_ACCESS_WINDOW_BYTES = 128 << 20
 
 
 def compute_capability(gpu: Gpu, of_program: int) -> tuple[int, int]:
@@ -43,7 +44,10 @@ def attributes(gpu: Gpu, of_program: int) -> dict[int, int]:
         39: spec.max_threads_per_sm, 75: major, 76: minor, 81: spec.shared_bytes_per_sm, 82: spec.registers_per_sm,
         87: 32, 97: most_shared_bytes(gpu), 106: spec.max_blocks_per_sm,
     }  # fmt: skip
-    return fixed | own
+    # Parts of L2 that can be set aside: three quarters, from 8.0 on (CUDA's programming guide). They are not modelled
+    persisting = {108: min(l2_bytes, _LIMIT) * 3 // 4, 109: _ACCESS_WINDOW_BYTES} if major >= 8 else {}
+    clusters = {120: 1} if major >= 9 else {}
+    return fixed | own | persisting | clusters
 
 
 def described(gpu: Gpu, of_program: int) -> bytes:

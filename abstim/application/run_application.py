@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ApplicationResult:
     """What a program did. `launches`: those timed, in order; `seconds`: on the first GPU, from start to end, by the
-    clock of its streams; `problems`: what could not be done, and how often."""
+    clock of its streams; `kernels_waited_seconds`: of these, what kernels waited for kernels of other streams, which a
+    GPU may run side by side; `problems`: what could not be done, and how often."""
 
     program: str
     gpus: tuple[str, ...]
@@ -44,6 +45,7 @@ class ApplicationResult:
     executed: int  # launches, timed or not
     seconds: float
     busy_seconds: dict[str, float]  # kernels, copies to and from the device
+    kernels_waited_seconds: float
     problems: dict[str, int]
     model: str
     known_errors: tuple[str, ...]  # of the model on each GPU
@@ -59,7 +61,8 @@ class ApplicationResult:
         ]
         return {
             "kind": "application", "program": self.program, "status": self.status, "executed": self.executed,
-            "seconds": self.seconds, "busy_seconds": self.busy_seconds, "problems": self.problems,
+            "seconds": self.seconds, "busy_seconds": self.busy_seconds,
+            "kernels_waited_seconds": self.kernels_waited_seconds, "problems": self.problems,
             "interrupted": self.interrupted, "model": self.model, "runs": runs,
         }  # fmt: skip
 
@@ -112,7 +115,8 @@ def application_result(
     busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
     names = tuple(gpu.name for gpu in gpus)
     return ApplicationResult(
-        name, names, status, tuple(launches), server.recorder.count, seconds, busy, server.problems, model,
+        name, names, status, tuple(launches), server.recorder.count, seconds, busy,
+        server.clock.kernels_waited / PICOSECONDS, server.problems, model,
         tuple(known_error_of(model, gpu) for gpu in gpus), stopped,
     )  # fmt: skip
 

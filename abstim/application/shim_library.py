@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -42,12 +43,31 @@ def driver_calls() -> frozenset[str]:
     return frozenset((SOURCES / "driver_calls.txt").read_text().split())
 
 
-def missing_calls(defined: str) -> str:
+# Ends of names: the same calls as programs compiled with --default-stream per-thread make them
+_PER_THREAD = ("_ptsz", "_ptds")
+
+
+def defined_calls(sources: str) -> frozenset[str]:
+    """Names of the functions that C sources define."""
+    text = sources.replace("**", " ").replace("*", " ").replace("_ASYNC(", "(")
+    return frozenset(plain or in_macro for plain, in_macro in re.findall(r" (\w+)\(|CALL\((\w+),", text))
+
+
+def per_thread_calls(defined: frozenset[str]) -> dict[str, str]:
+    """Calls that are others under a name of their own -> those."""
+    pairs = {name: name[: -len(end)] for name in _calls() for end in _PER_THREAD if name.endswith(end)}
+    return {name: plain for name, plain in sorted(pairs.items()) if plain in defined and name not in defined}
+
+
+def missing_calls(defined: frozenset[str]) -> str:
     """C source of every call of either API that no other source defines: each says that it is missing."""
-    calls = sorted(runtime_calls() | driver_calls())
-    names = [name for name in calls if f" {name}(" not in defined and f"CALL({name}," not in defined]
+    names = sorted(_calls() - defined - per_thread_calls(defined).keys())
     stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names]
     return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
+
+
+def _calls() -> frozenset[str]:
+    return runtime_calls() | driver_calls()
 
 
 def library_folder(wanted: set[str]) -> Path:
@@ -55,13 +75,15 @@ def library_folder(wanted: set[str]) -> Path:
     command = compiler()
     sources = sorted(SOURCES.glob("*.c"))
     text = "\n".join(path.read_text() for path in sources)
-    calls = missing_calls(text.replace("**", " ").replace("*", " ").replace("_ASYNC(", "("))
+    defined = defined_calls(text)
+    calls = missing_calls(defined)
+    aliases = tuple(f"-Wl,--defsym={name}={plain}" for name, plain in per_thread_calls(defined).items())
     headers = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
-    parts = (text, headers, calls, header(), repr(command), repr(_OPTIONS))
+    parts = (text, headers, calls, header(), repr(command), repr((*_OPTIONS, *aliases)))
     folder = cache_dir("shim") / hashlib.sha256("\0".join(parts).encode()).hexdigest()
     for name in sorted(wanted & set(RUNTIMES)):
         if not (folder / name).is_file() or strangers(folder / name):
-            _compile(command, sources, calls, folder, name)
+            _compile((*command, *aliases), sources, calls, folder, name)
     return folder
 
 

@@ -42,6 +42,7 @@ class StreamClock:
 
     gpu: Gpu
     busy: dict[str, int] = field(default_factory=dict)  # time that each engine has worked
+    kernels_waited: int = 0  # for kernels of other streams, beside which a GPU might have run them
     _free: dict[str, int] = field(default_factory=dict)  # when each engine can take something again
     _ready: dict[int, int] = field(default_factory=dict)  # when what was submitted to a stream is done
     _independent: set[int] = field(default_factory=set)
@@ -116,7 +117,10 @@ class StreamClock:
         return max([self._host, *before])
 
     def _occupy(self, engine: str, stream: int, seconds: float) -> None:
-        start = max(self._start(stream), self._free.get(engine, 0))
+        ready = self._start(stream)
+        start = max(ready, self._free.get(engine, 0))
+        if engine == KERNELS:
+            self.kernels_waited += start - ready
         taken = round(seconds * PICOSECONDS)
         self.busy[engine] = self.busy.get(engine, 0) + taken
         self._free[engine] = start + taken

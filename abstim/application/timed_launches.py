@@ -15,6 +15,7 @@ from abstim.progress import silent
 from abstim.session.session import Session
 from abstim.target.trace_cache import Execution
 from functional.case import Case
+from functional.shown_name import shown_name
 from functional.trace import OFFSETS, STREAMS, Trace
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Selection:
 
     def holds(self, number: int, kernel: str) -> bool:
         """Is this launch one of them?"""
-        return self.kernel in kernel and self.first <= number and (self.after is None or number < self.after)
+        named = self.kernel in kernel or self.kernel in shown_name(kernel)
+        return named and self.first <= number and (self.after is None or number < self.after)
 
 
 EVERYTHING = Selection()
@@ -62,16 +64,21 @@ class LaunchTimer:
         self._waiting: deque[tuple[Future[Timed], int]] = deque()
         self.done: list[Future[Timed]] = []
 
-    def time(self, number: int, launch: Launch, trace: Trace, also: Callable[[Timed], Any]) -> Future[float]:
-        """Begin to time a launch; the future has its seconds on the first GPU. `also` is told the result."""
-        key = _likeness(launch, trace)
+    def time(
+        self, number: int, launch: Launch, key: str, trace: Trace | None, also: Callable[[Timed], Any]
+    ) -> Future[float]:
+        """Begin to time a launch; the future has its seconds on the first GPU. `also` is told the result.
+
+        `key`: its likeness; `trace`: None if one that it is like was given before.
+        """
         if key in self._known:  # nothing to wait for
             future = _answered(self._result(key, number, launch))
         else:
-            while self._is_full(trace.nbytes):
+            size_bytes = 0 if trace is None else trace.nbytes
+            while self._is_full(size_bytes):
                 self._waiting.popleft()[0].result()
             future = self._pool.submit(self._timed, key, number, launch, trace)
-            self._waiting.append((future, trace.nbytes))
+            self._waiting.append((future, size_bytes))
         self.done.append(future)
         seconds: Future[float] = Future()
 
@@ -100,8 +107,9 @@ class LaunchTimer:
         ended = [future for future in self.done if future.done() and not future.cancelled()]
         return [future.result() for future in ended if future.exception() is None]
 
-    def _timed(self, key: str, number: int, launch: Launch, trace: Trace) -> Timed:
+    def _timed(self, key: str, number: int, launch: Launch, trace: Trace | None) -> Timed:
         if key not in self._known:
+            assert trace is not None  # the one that came first
             self._session.case.launches = (launch,)
             self._session.traces = Execution((trace,))
             runs = self._model.time(self._session, self.gpus, "all", silent)
@@ -118,7 +126,7 @@ def _answered(timed: Timed) -> Future[Timed]:
     return future
 
 
-def _likeness(launch: Launch, trace: Trace) -> str:
+def likeness_of(launch: Launch, trace: Trace) -> str:
     """Equal for launches that take the same time: the same code did the same to the same lines."""
     shape = f"{launch.program.digest}:{launch.program.name}:{launch.grid}:{launch.block}:{launch.shared_bytes}"
     digest = hashlib.blake2b(shape.encode())

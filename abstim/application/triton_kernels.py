@@ -20,7 +20,7 @@ from triton.backends.driver import DriverBase
 from triton.runtime.driver import driver as drivers
 from triton.runtime.jit import JITFunction
 
-from abstim.application.call_server import CudaError
+from abstim.application.call_server import CudaError, Shape
 from abstim.application.device_attributes import attributes, compute_capability, most_shared_bytes
 from abstim.application.host_ranges import HostRanges
 from functional.errors import InputError
@@ -66,8 +66,7 @@ class Launcher:
         """Raises InputError for what is not there."""
         self._capture, self._metadata = capture, metadata
         self._signature = list(source.signature.values())
-        if getattr(metadata, "num_ctas", 1) != 1:
-            raise InputError(f"Triton kernel '{metadata.name}': clusters (num_ctas) are not there")
+        self._cluster = Dim3(getattr(metadata, "num_ctas", 1))
         if any(str(type_).startswith("tensordesc") for type_ in self._signature):
             raise InputError(f"Triton kernel '{metadata.name}': tensor descriptors as arguments are not there")
 
@@ -80,7 +79,7 @@ class Launcher:
             return
         if enter is not None:
             enter(about)
-        self._launch(Dim3(x, y, z), function, arguments)
+        self._launch(Dim3(x * self._cluster.x, y, z), function, arguments)
         if leave is not None:
             leave(about)
 
@@ -92,11 +91,12 @@ class Launcher:
             values = [_number(type_, value, ranges, program.name) for type_, value in pairs]
             scratch = [ranges.scratch(grid.total * size) for size in _scratch_bytes(metadata)]
             values += [np.uint64(address) for address in scratch]
-            block = Dim3(32 * metadata.num_warps)
+            shape = Shape(
+                grid, Dim3(32 * metadata.num_warps), metadata.shared, self._cluster if self._cluster.x > 1 else None
+            )
             cooperative = bool(getattr(metadata, "launch_cooperative_grid", False))
-            parameters = _block(program, values)
             try:
-                said = server.execute(loaded, program, grid, block, parameters, metadata.shared, 0, cooperative)
+                said = server.execute(loaded, program, shape, _block(program, values), 0, cooperative)
             except CudaError as error:
                 raise InputError(f"kernel '{program.name}': a GPU refuses this launch: {error}") from None
         if said:

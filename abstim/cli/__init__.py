@@ -15,7 +15,7 @@ TRACEBACK = "ABSTIM_TRACEBACK"  # an environment variable: an error ends in its 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Every error ends in one line on stderr: bad input, and what a machine has too little of, with exit
     code 2, an interrupt with 130, a fault of abstim's own with 70."""
-    from abstim.cli.watch import INTERRUPTED, Watch, seconds_allowed
+    from abstim.cli.watch import INTERRUPTED, Watch, ignore_interrupts, seconds_allowed
     from functional.errors import InputError
 
     _occupy_standard_files()
@@ -38,6 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
         if os.environ.get(TRACEBACK):
             raise
         status = _told(error)
+    if arguments is None:  # else the caller's process goes on
+        ignore_interrupts()
     sys.exit(status)
 
 

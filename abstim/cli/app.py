@@ -17,6 +17,7 @@ from abstim.cli.export_trace import export_trace
 from abstim.cli.fit import fit
 from abstim.cli.gpus import gpus
 from abstim.cli.import_config import import_config
+from abstim.cli.once import Subcommand
 from abstim.cli.report import report
 from abstim.cli.run import run
 from abstim.cli.sample import sample
@@ -36,9 +37,11 @@ COMMANDS = (
     import_config, export_trace,
 )  # fmt: skip
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=Subcommand)(command)
 # What follows the program's name is the program's
-app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(application)
+app.command(cls=Subcommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(
+    application
+)
 
 
 def _version(wanted: bool) -> None:

@@ -108,6 +108,8 @@ def _stretch(text: str) -> tuple[int, int | None]:
     first, separator, after = text.partition(":")
     if text and (not separator or not all(part.isdecimal() or not part for part in (first, after))):
         raise InputError(f"--launches {text}: expected two numbers with a colon between them, like 10:20")
+    if after and int(after) < int(first or 0):
+        raise InputError(f"--launches {text}: ends before it begins")
     return int(first or 0), int(after) if after else None
 
 
@@ -151,6 +153,9 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
     busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
     if not result.interrupted:
         print(f"From start to end on {result.gpus[0]}: {duration(result.seconds)} ({busy or 'nothing'})")
+    if result.kernels_waited_seconds:
+        waited = duration(result.kernels_waited_seconds)
+        print(f"Kernels run one at a time: {waited} of waiting for other streams' that a GPU may run side by side.")
     for gpu, known in zip(result.gpus, result.known_errors, strict=True):
         print(fill(f"Error on {gpu}: {known}", 80, subsequent_indent="  "))
     if result.executed > len(result.launches) and not result.interrupted:

@@ -44,6 +44,10 @@ def bench(
     ] = None,
     model: Model = "detailed",
     points: Annotated[int, typer.Option(help="Design points to time in one call.")] = 1,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(help="Measure the stage time on so many threads, too, and how it scales; repeatable."),
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Go over all benchmarks so often; 5 or more show the noise.")] = 1,
     reference: Annotated[
         Path | None,
@@ -73,6 +77,8 @@ def bench(
 
     `abstim bench --stage time --points 64`
 
+    `abstim bench hotspot --gpu h100 --stage time --threads 1 --threads 2`
+
     `abstim bench --rounds 5 --reference tests/data/cycles.csv --json > now.json`
 
     `abstim bench --rounds 5 --compare before.json`
@@ -82,7 +88,7 @@ def bench(
     refuse_options("beside names of benchmarks", group=group and names)
     if "sample" in (stage or ()):
         _only(stage=len(stage or ()) > 1, model=model != "detailed", points=points > 1, rounds=rounds > 1,
-              reference=reference, variant=variant, compare=compare)  # fmt: skip
+              reference=reference, variant=variant, compare=compare, threads=threads)  # fmt: skip
         return bench_sample(names or (), group or (), method or (), gpu, overrides or (), as_json)
     refuse_options("without --stage sample", method=method)
     refuse_options("without --reference", variant=variant and not reference)
@@ -98,14 +104,19 @@ def bench(
     beside = against.read(reference, variant or (), chosen) if reference else None
     with progress(quiet=as_json) as report:
         found = library.bench(
-            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, rounds, beside, report, model
+            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, rounds, beside, report, model,
+            threads or (),
         )  # fmt: skip
     json = found.to_json()
-    verdicts = comparison.compare(old, json) if old else []
-    changed = comparison.differences(old, json) if old else []
+    verdicts, changed = (comparison.compare(old, json), comparison.differences(old, json)) if old else ([], [])
     if as_json:
         return print_json(json | ({"compare": [v.to_json() for v in verdicts], "differences": changed} if old else {}))
+    _print(found, verdicts, changed)
+
+
+def _print(found: BenchResult, verdicts: list[Verdict], changed: list[str]) -> None:
     _print_rates(found)
+    _print_scaling(found)
     _print_against(found)
     _print_verdicts(verdicts, changed)
 
@@ -140,6 +151,20 @@ def _print_rates(found: BenchResult) -> None:
     )
     columns = ("benchmark", "stage", "first", "median", "processor", "thread", "warp", "stepped thr.", "stepped warp")
     print_table(f"{title}; MIPS, represented and stepped", columns, rows, left=2)
+
+
+def _print_scaling(found: BenchResult) -> None:
+    from abstim.show.tables import duration, print_table, quantity
+
+    rows: list[tuple] = []
+    for threads, rates in found.scaling.items():
+        rows += [
+            (name, threads, duration(r.seconds), duration(r.cpu_seconds), quantity(r.mips["thread_mips"]), "")
+            for name, r in rates.items()
+        ]
+        rows.append(("geometric mean", threads, "", "", "", f"{found.scaled(threads) or 0:.2f}x"))
+    columns = ("benchmark", "threads", "median", "processor", "thread MIPS", f"against {next(iter(found.scaling), 1)}")
+    print_table("The stage time, by threads", columns, rows, left=1) if rows else None
 
 
 def _print_against(found: BenchResult) -> None:

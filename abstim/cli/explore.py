@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from abstim.gpu.config import Gpu
     from abstim.study.explore import Exploration
+    from abstim.study.sample.automatic import Aim
 
-_WHICH, _HOW = "Which points", "How"
+_WHICH, _HOW, _SAMPLE = "Which points", "How", "From a sample"
 
 
 def explore(
@@ -82,6 +83,23 @@ def explore(
         typer.Option(metavar="COUNT", help="Points to time, with any strategy but grid.", rich_help_panel=_WHICH),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="Of random and latin.", rich_help_panel=_WHICH)] = 0,
+    sample: Annotated[
+        str,
+        typer.Option(
+            metavar="auto",
+            help="Estimate every point from launches that are chosen once, on the GPU that is varied; with intervals, "
+            "also of the ratios.",
+            rich_help_panel=_SAMPLE,
+        ),
+    ] = "",
+    error: Annotated[
+        str,
+        typer.Option(metavar="PERCENT", help="Half of the intervals to reach. Default: 2%.", rich_help_panel=_SAMPLE),
+    ] = "",
+    confidence: Annotated[
+        str,
+        typer.Option(metavar="PERCENT", help="How often they are to hold. Default: 95%.", rich_help_panel=_SAMPLE),
+    ] = "",
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,6 +130,8 @@ def explore(
 
     `abstim explore hotspot nn_euclid --vary sm_count=8:64:8 --vary l1d_kib=8:64:log2 --define
     "area=sm_count*(4+l1d_kib/16)" --objective area --objective time`
+
+    `abstim explore resnet50 --vary sm_count=8:64:8 --sample auto --error 3%`
     """
     from abstim.extras import need
     from abstim.gpu.config import load_gpu
@@ -126,7 +146,10 @@ def explore(
         check_format(output)
     if cluster:
         need("distributed")
-    how: dict[str, Any] = {"strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model}
+    aim = _aim(sample, error, confidence)
+    how: dict[str, Any] = {
+        "strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model, "aim": aim
+    }  # fmt: skip
     base = load_gpu(gpu, overrides or ())
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
     _refuse_set_and_varied(base, vary)
@@ -138,6 +161,21 @@ def explore(
     print_json(found.to_json()) if as_json else _print(found, top, output)
     if not found.timed.any():
         raise InputError(f"none of {len(found.reasons)} points could be timed" + _first(found.reasons))
+
+
+def _aim(sample: str, error: str, confidence: str) -> Aim | None:
+    """Raises InputError for a method that cannot choose for a sweep, and for no percentage."""
+    from abstim.cli.sample import aim_of
+    from functional.errors import InputError
+
+    if not sample:
+        refuse_options("without --sample auto", error=error, confidence=confidence)
+        return None
+    if sample != "auto":
+        raise InputError(f"--sample {sample}: a sweep is sampled by auto alone, which aims at an error")
+    from abstim.study.sample.automatic import Aim
+
+    return aim_of(error, confidence) or Aim()
 
 
 def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
@@ -206,7 +244,15 @@ def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
     shown |= {o.text: table[o.text] for o in found.objectives if o.text in table}
     shown["cycles"] = table["cycles"]
     shown["time"] = ["-" if value is None else duration(value) for value in table["seconds"]]
+    if found.sampled is not None:
+        shown["+-"] = [_share(value) for value in table["cycles_half_width"]]
+        pairs = zip(table["speed_up"], table["speed_up_half_width"], strict=True)
+        shown["speed-up"] = ["-" if up is None else f"{up:.3f} +- {half:.3f}" for up, half in pairs]
     return shown
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
 
 
 def _print_sensitivity(found: Exploration) -> None:
@@ -235,7 +281,14 @@ def _print_work(found: Exploration) -> None:
     from abstim.show.tables import duration, quantity
 
     work = found.work
+    for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
+        print(f"{name}: {points.share:.2%} of its instructions timed on each point; parts of launches ", end="")
+        print(f"compared with {points.checked} whole ones")
     print(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
+    seconds = max(work.seconds, 1e-9)
+    if found.sampled is not None:  # what was not executed has no number of instructions
+        print(f"Timing took {duration(work.seconds)}")
+        return
     rates = (work.represented_thread_instructions, work.stepped_thread_instructions)
-    represented, stepped = (quantity(count / max(work.seconds, 1e-9) / 1e6) for count in rates)
+    represented, stepped = (quantity(count / seconds / 1e6) for count in rates)
     print(f"This took {duration(work.seconds)}; M thread instructions/s: {represented} represented, {stepped} stepped")

@@ -157,7 +157,9 @@ def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: b
         if given and len(gpus) > 1:
             raise InputError(f"{option} is of one GPU, and {len(gpus)} were given; choose one")
     if timeline is not None:
-        check_output(timeline)
+        check_output(timeline, ".json")
+    if twice := [name for name in gpus if gpus.count(name) > 1]:
+        raise InputError(f"--gpu {twice[0]}: given twice")
 
 
 def _results(

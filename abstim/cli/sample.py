@@ -65,6 +65,14 @@ def sample(
     confidence: Annotated[
         str, typer.Option(metavar="PERCENT", help="With auto: how often the interval is to hold. Default: 95%.")
     ] = "",
+    control: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="With auto: a quick estimate of every launch (analytic, occupancy, photon, pkp, tbpoint) as one more "
+            "thing that cycles are fitted to. Default: none.",
+        ),
+    ] = "",
     model: Model = "detailed",
     inside: Annotated[
         str,
@@ -171,7 +179,7 @@ def sample(
         return _say_estimate(target, times, as_json)
     names = method or []
     opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
-    _check(names, compare, plot is not None, bool(profile or light_profile), bool(error or confidence))
+    _check(names, compare, plot is not None, bool(profile or light_profile), bool(error or confidence or control))
     if select_only:
         _refuse(given, _NOT_SELECTING, "with --select-only")
     else:
@@ -183,7 +191,7 @@ def sample(
             chosen = (names or ["pks"])[0]
             written = write_selection(target, gpu, overrides or (), chosen, known, output, report, traces)
             return _say_written(written, as_json)
-        options |= {"progress": report} if compare else {"progress": report, "aim": _aim(error, confidence)}
+        options |= {"progress": report} if compare else {"progress": report, "aim": aim_of(error, confidence, control)}
         given_to = (opened, gpu, overrides, names)
         found = _compare(*given_to, plot, options) if compare else _sample(*given_to, known, options)
     show: Callable[[Any], None] = print_json if as_json else _print_comparison if compare else print_sample
@@ -193,7 +201,7 @@ def sample(
 _DEFAULTS = {"gpu": "gtx480", "model": "detailed"}  # of options whose default is not falsy
 _NOT_SELECTING = (
     "inside", "compare", "warm_up", "model", "partial_functional", "kernel", "grid", "block", "arg", "dynamic_shared",
-    "prompt", "steps", "batch", "error", "confidence",
+    "prompt", "steps", "batch", "error", "confidence", "control",
 )  # fmt: skip
 
 
@@ -209,14 +217,14 @@ def _sample(target, gpu, overrides, names, known, options) -> Any:
     return sample(target, gpu, (names or [""])[0], overrides or (), known=known, **options)
 
 
-def _aim(error: str, confidence: str) -> Aim | None:
+def aim_of(error: str, confidence: str, control: str = "") -> Aim | None:
     """Raises InputError for what is no percentage, or none to aim at."""
     from abstim.study.sample.automatic import Aim
 
-    if not (error or confidence):
+    if not (error or confidence or control):
         return None
     wanted = {"error": error, "confidence": confidence}
-    return Aim(**{name: _share(name, text) for name, text in wanted.items() if text})
+    return Aim(control=control, **{name: _share(name, text) for name, text in wanted.items() if text})
 
 
 def _share(name: str, text: str) -> float:
@@ -235,7 +243,7 @@ def _check(names: list[str], compare: bool, plot: bool, profiles: bool, aim: boo
         "several methods need --compare": len(names) > 1 and not compare,
         "--plot needs --compare": plot and not compare,
         "--compare makes its own profile; leave out --profile and --light-profile": compare and profiles,
-        "--compare takes every method as it is; leave out --error and --confidence": compare and aim,
+        "--compare takes every method as it is; leave out --error, --confidence and --control": compare and aim,
     }
     for message, is_so in wrong.items():
         if is_so:

@@ -15,13 +15,14 @@ _WHAT = {
     "256x": "256 times the size (256x)",
     "hard": "Hard to sample (hard)",
     "hard2": "Hard to sample, of other kernels (hard2)",
+    "hard3": "Hard to sample, other mixtures (hard3)",
 }
 
 
 def suite(
     group: Annotated[
         str | None,
-        typer.Option(help="Only this group: table1, apps, micro, programs, 16x, 256x, hard or hard2."),
+        typer.Option(help="Only this group: table1, apps, micro, programs, 16x, 256x, hard, hard2 or hard3."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -42,6 +42,12 @@ def seconds_allowed() -> float | None:
     return seconds
 
 
+def ignore_interrupts() -> None:
+    """For a process that ends: all is said, and an interrupt comes too late to change its exit code."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Watch:
     """A thread that ends the process where the main thread does not come to it. A context: the command runs in it."""
 

@@ -6,29 +6,34 @@ from abstim.engine.rules import RETIRE_CYCLES
 from abstim.engine.state import EMPTY, NEVER
 from abstim.engine.warp_slots import ONE, bit, lowest, span, visit_from
 from functional.disk.compile import jit
+from precharacterize.table import BARRIERS
 
 
 @jit
-def release(sm, m, block, time):
-    """Every warp of the block has reached the barrier or exited."""
-    sm.block_waiting[block] = 0
+def release(sm, m, block, number, time):
+    """All warps that a barrier of the block is for have reached it or exited."""
+    sm.arrived[block, number] = 0
     left = sm.held & span(block * m.warps_per_block, m.warps_per_block)
-    sm.held &= ~left
     while left:
         w = lowest(left)
         left &= left - ONE
+        if sm.waits_at[w] != number:
+            continue
+        sm.held &= ~bit(w)
         sm.not_before[w] = max(sm.not_before[w], time)
         sm.ready[w] = max(sm.ready[w], time)
         visit_from(sm, w, sm.ready[w], time)
 
 
 @jit
-def arrive(sm, m, w, time):
-    """The warp waits at a barrier from `time`."""
-    block = w // m.warps_per_block
-    sm.block_waiting[block] += 1
-    if sm.block_waiting[block] == sm.block_running[block]:
-        release(sm, m, block, time)
+def arrive(sm, m, w, time, barrier):
+    """The warp reaches a barrier, as the latency table has it, at `time`; if it is held, it waits there."""
+    block, number, warps = w // m.warps_per_block, barrier % BARRIERS, barrier // BARRIERS
+    sm.waits_at[w] = number
+    sm.needed[block, number] = warps
+    sm.arrived[block, number] += 1
+    if sm.arrived[block, number] >= (warps if warps else sm.block_running[block]):
+        release(sm, m, block, number, time)
 
 
 @jit
@@ -48,8 +53,10 @@ def leave(sm, m, w, time):
     sm.ready[w] = NEVER
     settle(sm, w, time + RETIRE_CYCLES)
     sm.block_running[block] -= 1
-    if sm.block_running[block] > 0 and sm.block_waiting[block] == sm.block_running[block]:
-        release(sm, m, block, time)
+    if sm.block_running[block] > 0:
+        for number in range(BARRIERS):
+            if sm.arrived[block, number] == sm.block_running[block] and not sm.needed[block, number]:
+                release(sm, m, block, number, time)
 
 
 @jit

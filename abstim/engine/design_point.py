@@ -149,7 +149,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "slice_hash_log2": slice_hash, "slice_residues": residues(slice_hash),
         "l2_hash_log2": l2_hash, "l2_residues": residues(l2_hash),
         "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "l2_dirty_ways": spec.l2_dirty_ways,
-        "l2_merges": spec.l2_mshr_merges, "l2_reply_sectors": spec.l2_reply_sectors,
+        "l2_merges": spec.l2_mshr_merges,
         "l2_mshrs": spec.l2_mshrs, "l2_miss_queue": spec.l2_miss_queue, "l2_queue": spec.l2_queue,
         "dram_banks": spec.dram_banks, "bank_groups": spec.dram_bank_groups, "dram_queue": spec.dram_queue,
         "two_commands": spec.dram_two_commands, "burst_sectors": spec.dram_burst_bytes // SECTOR_BYTES,
@@ -238,6 +238,7 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     code["latency"], code["initiation"] = table.latency_cycles, table.initiation_cycles
     code["access_bytes"], code["stall"], code["release"] = table.access_bytes, table.stall_cycles, table.release
     code["result_offset"], code["counted"] = table.result_offset_cycles, table.counted
+    code["barrier"] = table.barrier
     groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
     operands: list[int] = []
     for i, row in enumerate(code):

@@ -18,6 +18,7 @@ from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
 from functional.disk.by_reference import reference
 from functional.disk.compile import indexed_from_zero, jit, outlined, spliced
 from functional.disk.shared_words import store
+from precharacterize.table import BARRIERS
 
 NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
 SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait
@@ -124,7 +125,9 @@ def launch_block(context, offsets, block, time):
     while sm.block_free[slot] > time:
         slot += 1
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
-    sm.block_live[slot], sm.block_running[slot], sm.block_waiting[slot] = m.warps_per_block, m.warps_per_block, 0
+    sm.block_live[slot], sm.block_running[slot] = m.warps_per_block, m.warps_per_block
+    for number in range(BARRIERS):
+        sm.arrived[slot, number] = 0
     sm.block_order[sm.resident], sm.block_position[slot] = slot, block
     c.record.blocks[block].sm = sm.number
     c.record.blocks[block].dispatch_cycle = time

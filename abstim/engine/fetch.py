@@ -15,6 +15,7 @@ from functional.disk.compile import jit
 def want_fetch(sm, w, pc):
     """The warp's buffer is empty: it asks for `pc` from now on."""
     sm.wanted |= bit(w)
+    sm.fetch_blocked = 0  # which holds for whoever came first before
     sm.memory &= ~bit(w)
     sm.fetch_pc[w] = pc
     sm.buffered[w] = 0

@@ -143,5 +143,5 @@ def issue(c, w, time):
     if kind == BARRIER:
         sm.held |= bit(w)
     follow(c, w, i, time)
-    if kind == BARRIER:
-        arrive(sm, c.machine, w, time)
+    if row.barrier >= 0:
+        arrive(sm, c.machine, w, time, row.barrier)

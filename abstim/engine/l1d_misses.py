@@ -105,7 +105,7 @@ def ask(c, k, line, absent, wanted, place, time):
         replace(c, k, line, time)
     row = c.l1d.line[k]
     for j in range(SECTORS):
-        if (absent >> j) & 1:
+        if (keys(c, absent) >> j) & 1:
             row.joined[j] = row.waiting[j] = 0
     row.coming |= absent
     sm.mshrs_used += registers
@@ -130,10 +130,10 @@ def load(context, line, sectors, place, time):
         use(c, k)
         finish(c, place, time, time)
     elif not wanted & ~(there | coming):
-        if not joinable(c, k, wanted & coming):
+        if not joinable(c, k, wanted & ~there):
             return False
         use(c, k)
-        join(c, k, wanted & coming, place)
+        join(c, k, wanted & ~there, place)
     elif not ask(c, k, line, wanted & ~(there | coming), wanted, place, time):
         return False
     sm.l1d_accesses += 1

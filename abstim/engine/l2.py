@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.queues import append, give_back, new_request, take
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
-from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, READ, WRITE
+from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
 from abstim.engine.switch import put
 from abstim.engine.tags import find, oldest_idle
 from functional.disk.compile import jit, outlined
@@ -118,7 +118,7 @@ def reply(gpu, n, place):
 
 
 @jit
-def write(gpu, n, place, k, first, time):
+def write(gpu, n, queue, place, k, first, time):
     """A store of a sector, its line at `k`, -1: not there. False: there is no room now."""
     shared = gpu.shared
     m, l2, request = shared.machine, shared.l2, shared.requests.rows[place - 1]
@@ -141,13 +141,13 @@ def write(gpu, n, place, k, first, time):
     use(l2, k)
     if m.l2_dirty_ways:
         write_back_early(gpu, n, first, time)
-    take(shared.requests.rows, shared.slices.asking[n])
+    take(shared.requests.rows, queue)
     reply(gpu, n, place)
     return True
 
 
 @jit
-def hit(gpu, n, place, k, time):
+def hit(gpu, n, queue, place, k, time):
     """A read of a sector that is there."""
     shared = gpu.shared
     m, request = shared.machine, shared.requests.rows[place - 1]
@@ -157,19 +157,19 @@ def hit(gpu, n, place, k, time):
         shared.l2.line[k].dirty |= request.sectors
     count(gpu, request, False)
     use(shared.l2, k)
-    take(shared.requests.rows, shared.slices.asking[n])
+    take(shared.requests.rows, queue)
     reply(gpu, n, place)
 
 
 @jit
-def join(gpu, n, place, k):
+def join(gpu, queue, place, k):
     """A read of a sector that is on its way waits with the others; false if there are too many."""
     shared = gpu.shared
     line, request, rows = shared.l2.line[k], shared.requests.rows[place - 1], shared.requests.rows
     j = number_of(request.sectors)
     if line.joined[j] >= shared.machine.l2_merges:
         return False
-    take(rows, shared.slices.asking[n])
+    take(rows, queue)
     request.next = 0
     if line.waiting[j]:
         rows[line.waiting_last[j] - 1].next = place
@@ -183,11 +183,40 @@ def join(gpu, n, place, k):
 
 
 @jit
-def miss(gpu, n, place, k, first, time):
+def last_idle_way(l2, first, ways, k):
+    """Would a miss to the line at `k`, or, if that is -1, of a line that is not there, leave its set without a way for
+    which nothing is on its way?"""
+    if k >= 0 and l2.line[k].coming:
+        return False
+    idle = 0
+    for way in range(first, first + ways):
+        idle += l2.line[way].coming == 0
+    return idle < 2
+
+
+@jit
+def registers_used(slices, n, request):
+    """Of slice `n`: lines of the other part of L2 have miss registers of their own."""
+    return slices.state[n].mshrs_used if request.home == n else slices.state[n].far_mshrs_used
+
+
+@jit
+def count_register(slices, n, request, more):
+    """So many more are in use, or fewer."""
+    if request.home == n:
+        slices.state[n].mshrs_used += more
+    else:
+        slices.state[n].far_mshrs_used += more
+
+
+@jit
+def miss(gpu, n, queue, place, k, first, time):
     """A read of a sector that is not there; false if the slice has no room for a miss."""
     shared = gpu.shared
     m, l2, request, slices = shared.machine, shared.l2, shared.requests.rows[place - 1], shared.slices
-    if slices.missing[n].count + 1 >= max(m.l2_miss_queue, 2) or slices.state[n].mshrs_used >= m.l2_mshrs:
+    if slices.missing[n].count + 1 >= max(m.l2_miss_queue, 2) or registers_used(slices, n, request) >= m.l2_mshrs:
+        return False
+    if request.home != n and last_idle_way(l2, first, m.l2_ways, k):
         return False
     if k < 0:
         k = oldest_idle(l2, first, m.l2_ways)
@@ -198,32 +227,32 @@ def miss(gpu, n, place, k, first, time):
     line.coming |= request.sectors
     line.joined[j], line.waiting[j] = 1, 0
     use(l2, k)
-    slices.state[n].mshrs_used += 1
+    count_register(slices, n, request, 1)
     count(gpu, request, True)
     shared.traffic[request.sm].dram_reads += request.home == n
     request.from_dram = 1
-    take(shared.requests.rows, slices.asking[n])
+    take(shared.requests.rows, queue)
     append(shared.requests.rows, slices.missing[n], place)
     return True
 
 
 @jit
-def access(gpu, n, time):
-    """The first request of slice `n` meets the tags; false if it must wait."""
+def access(gpu, n, queue, time):
+    """The first request of a queue of slice `n` meets the tags; false if it must wait."""
     shared = gpu.shared
     m, l2 = shared.machine, shared.l2
-    place = np.int64(shared.slices.asking[n].first)
+    place = np.int64(queue.first)
     request = shared.requests.rows[place - 1]
     first = first_way(m, n, request)
     k = find(l2.tag, first, m.l2_ways, request.line)
     if request.kind == WRITE or request.kind == EVICTED:
-        return write(gpu, n, place, k, first, time)
+        return write(gpu, n, queue, place, k, first, time)
     if k >= 0 and l2.line[k].valid & request.sectors:
-        hit(gpu, n, place, k, time)
+        hit(gpu, n, queue, place, k, time)
         return True
     if k >= 0 and l2.line[k].coming & request.sectors:
-        return join(gpu, n, place, k)
-    return miss(gpu, n, place, k, first, time)
+        return join(gpu, queue, place, k)
+    return miss(gpu, n, queue, place, k, first, time)
 
 
 @jit
@@ -236,7 +265,7 @@ def fill(gpu, n, place):
     line, j = l2.line[k], number_of(request.sectors)
     line.coming &= ~request.sectors
     line.valid |= request.sectors
-    shared.slices.state[n].mshrs_used -= 1
+    count_register(shared.slices, n, request, -1)
     while place:
         if rows[place - 1].kind == ATOMIC:
             line.dirty |= rows[place - 1].sectors
@@ -244,27 +273,6 @@ def fill(gpu, n, place):
         place = line.waiting[j]
         if place:
             line.waiting[j] = rows[place - 1].next
-
-
-@jit
-def goes_along(request, other):
-    """May a reply carry the sectors of the one behind it, too?"""
-    same_line = request.line == other.line and not request.sectors & other.sectors
-    same_reader = request.sm == other.sm and request.who == other.who and request.place == other.place
-    reads = request.kind == READ and other.kind == READ and request.from_dram == other.from_dram
-    return same_line and same_reader and reads
-
-
-@jit
-def gather(shared, n, request):
-    """A reply takes along those behind it that are of the same line and for the same reader, as far as it has room."""
-    requests, replying = shared.requests, shared.slices.replying[n]
-    for _ in range(shared.machine.l2_reply_sectors - 1):
-        if replying.count == 0 or not goes_along(request, requests.rows[replying.first - 1]):
-            return
-        place = take(requests.rows, replying)
-        request.sectors |= requests.rows[place - 1].sectors
-        give_back(requests, place)
 
 
 @jit
@@ -276,7 +284,6 @@ def send_reply(gpu, n, time):
         return
     place = take(rows, shared.slices.replying[n])
     request = rows[place - 1]
-    gather(shared, n, request)
     request.output, request.flits, request.due = request.sm, 1, time
     put(shared.back, rows, n, place)
 
@@ -319,12 +326,27 @@ def take_in(gpu, n, time):
 
 
 @jit
-def take_in_crossing(gpu, n, time):
-    """One request of the other part of L2, whose way is over, comes into the slice's queue."""
+def crossed(slices, rows, n, time):
+    """When the first request of the other part of L2 came to slice `n`; NEVER if none has."""
+    if slices.crossing[n].count == 0:
+        return NEVER
+    came = np.int64(rows[slices.crossing[n].first - 1].due)
+    return came if came < time else NEVER
+
+
+@jit
+def answer_one(gpu, n, time):
+    """The older of the first request that an SM asks of slice `n` and the first of the other part of L2 meets the tags;
+    if the SM's must wait, the other does, or the two parts could wait for each other. False: there is none, or no
+    room."""
     shared = gpu.shared
-    slices, rows = shared.slices, shared.requests.rows
-    if rows[slices.crossing[n].first - 1].due <= time and slices.asking[n].count < shared.machine.l2_queue:
-        append(rows, slices.asking[n], take(rows, slices.crossing[n]))
+    slices, state = shared.slices, shared.slices.state[n]
+    asking, came = slices.asking[n], crossed(slices, shared.requests.rows, n, time)
+    if asking.count and not state.blocked and shared.requests.rows[asking.first - 1].due <= came:
+        if access(gpu, n, asking, time):
+            return True
+        state.blocked = 1
+    return came < NEVER and access(gpu, n, slices.crossing[n], time)
 
 
 @jit
@@ -333,12 +355,9 @@ def answer(gpu, n, time):
     shared = gpu.shared
     m, slices, state = shared.machine, shared.slices, shared.slices.state[n]
     for _ in range(m.l2_turns):
-        if slices.asking[n].count == 0 or slices.to_dram[n].count >= m.l2_queue or state.blocked:
+        if slices.to_dram[n].count >= m.l2_queue or slices.replying[n].count >= m.l2_queue:
             return
-        if slices.replying[n].count >= m.l2_queue or state.port_free >= (time + 1) * UNITS_A_CYCLE:
-            return
-        if not access(gpu, n, time):
-            state.blocked = 1
+        if state.port_free >= (time + 1) * UNITS_A_CYCLE or not answer_one(gpu, n, time):
             return
 
 
@@ -378,8 +397,6 @@ def advance_slice(gpu, n, time):
         slices.state[n].blocked = 0
     answer(gpu, n, time)
     take_in(gpu, n, time)
-    if slices.crossing[n].count:
-        take_in_crossing(gpu, n, time)
     if slices.asking[n].count + SECTORS > m.l2_queue:  # a packet may hold as many
         slices.held[n, (time + 1) & (slices.held.shape[1] - 1)] = time + 1
     slices.wake[n] = next_turn(slices, m, rows, n, time)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine import l1d_misses
+from abstim.engine.l1d import segment
 from abstim.engine.l2 import WHOLE_LINE, sectors_in
 from abstim.engine.load_store import (
     CONST_LOAD,
@@ -307,10 +308,12 @@ def meet_tags(c, stage, time):
 @jit
 def retry_from(c, stage, time):
     """When a transaction that has been refused tries again, if nothing comes back before."""
-    room = l1d_misses.queue_room_from(c, 0 if stage.kind == GLOBAL_STORE else 1)
+    store = stage.kind == GLOBAL_STORE
+    room = l1d_misses.queue_room_from(c, 0 if store else 1)
     if room > time:
         return room
-    return NEVER if can_send(c, stage.kind == GLOBAL_STORE, stage.sectors) else c.record.launch.limit + 1
+    sectors = segment(stage.sectors) if store else stage.sectors
+    return NEVER if can_send(c, WRITE if store else READ, sectors) else c.record.launch.limit + 1
 
 
 @jit

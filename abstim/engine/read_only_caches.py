@@ -93,8 +93,11 @@ def code_lookup(c, line, first, time):
     sm, m, l1i = c.sm, c.machine, c.l1i
     k = find(l1i.tag, first, m.l1i_ways, line)
     if k < 0:
-        if sm.codes_coming >= m.l1i_mshrs or not can_send(c, READ, WHOLE_LINE):
-            sm.fetch_blocked = NEVER if sm.codes_coming else c.record.launch.limit + 1
+        if sm.codes_coming >= m.l1i_mshrs:
+            sm.fetch_blocked = NEVER
+            return NEVER
+        if not can_send(c, READ, WHOLE_LINE):
+            sm.fetch_blocked = c.record.launch.limit + 1
             return NEVER
         k = free_way(l1i, first, m.l1i_ways)
         if k < 0:
@@ -133,8 +136,7 @@ def const_lookup(c, line, access, due, time):
     if const.pending[k]:
         found.l2_accesses += const.pending[k]
         wait_for(c, const, k, access)
-    else:
-        found.result = max(found.result, due)
+    found.result = max(found.result, due)
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Thread
@@ -32,7 +32,7 @@ RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 CACHE_LINE_WORDS = 16  # two lines: those side by side are fetched together
 
 _touch = Native("abstim.engine.skipped_blocks", "touch")
-_run_grid = Native("abstim.engine.event_loop", "run_grid", "compiling the timing engine for this CPU: some 20 s, once")
+_run_grid = Native("abstim.engine.event_loop", "run_grid", "compiling the timing engine for this CPU: some 30 s, once")
 
 
 class Simulation:
@@ -220,13 +220,16 @@ def simulate(
 
 
 def simulate_point(
-    inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches | None = None, threads: int = 1
-) -> EngineResult:
+    inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches | None = None, threads: int = 1,
+    watch: Callable[[Simulation], None] = lambda launch: None,
+) -> EngineResult:  # fmt: skip
     """Cycles of a launch on one design point, which finds `caches` as they were left (None: empty) and leaves them as
-    they are after it. `threads` share its SMs, if it is large. Releases the interpreter lock while it runs."""
+    they are after it. `threads` share its SMs, if it is large. Releases the interpreter lock while it runs; `watch` is
+    shown the simulation before, whose `blocks` other threads may read meanwhile."""
     launch = Simulation(
         inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads
     )
+    watch(launch)
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
     if caches is not None:
         launch.leave(caches)

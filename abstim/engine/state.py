@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.engine.rules import SECTORS
+from precharacterize.table import BARRIERS
 
 NEVER = 1 << 60
 SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
@@ -66,8 +67,7 @@ MACHINE = record(
     "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
     "slice_spread", "l2_partitions",
-    "l2_sets", "l2_ways", "l2_dirty_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_reply_sectors",
-    "l2_hash_log2",
+    "l2_sets", "l2_ways", "l2_dirty_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2",
     "l2_turns",
     "dram_banks", "bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_requests",
     "dram_delay", "two_commands", "burst_sectors",
@@ -91,6 +91,7 @@ CODE = np.dtype(
         "unit", "kind", "latency", "initiation", "access_bytes", "pc",
         "waits_at", "waits_end", "writes_at", "writes_end", "reads_at", "reads_end", "long_at", "long_end",
         "write_banks_at", "stall", "release", "result_offset", "counted",
+        "barrier",
     )],
     align=True,
 )  # fmt: skip
@@ -160,12 +161,14 @@ SM = record(
     ("record", np.int64, SLOTS),
     ("conflict", np.int64, SLOTS),
     ("buffered", np.int64, SLOTS),  # instructions left in the buffer
+    ("waits_at", np.int64, SLOTS),  # the barrier that holds the warp
     ("warp", np.int64, SLOTS),  # position in the trace
     ("wrong", np.int64, SLOTS),  # the wrong path in its buffer begins with this instruction
     # thread block slots
     ("block_running", np.int64, SLOTS),  # warps that have instructions left
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
-    ("block_waiting", np.int64, SLOTS),
+    ("arrived", np.int64, (SLOTS, BARRIERS)),  # warps at each barrier of a block,
+    ("needed", np.int64, (SLOTS, BARRIERS)),  # and how many it is for; 0: all that run
     ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
     ("block_start", np.int64, SLOTS),
     ("block_position", np.int64, SLOTS),  # in the trace
@@ -296,6 +299,7 @@ class L2(NamedTuple):
 SLICE = record(
     "port_free",  # in units of time
     "mshrs_used",
+    "far_mshrs_used",  # the latter for lines of the other part of L2
     "blocked",  # its first request must wait until something leaves the slice or comes back
 )
 

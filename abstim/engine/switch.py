@@ -101,9 +101,7 @@ def pass_on(switch, m, rows, o, time):
         remove(switch.asked, o)
     if switch.inputs[i].count:
         insert(switch.late, i)
-        if (
-            m.switch_repeats
-        ):  # the reference's plain crossbar: the input goes on, with outputs that come later in this cycle
+        if m.switch_repeats:  # the reference's plain one: the input goes on, with outputs later in this cycle
             switch.input_free[i] = time
             look(switch, rows, i, time)
 

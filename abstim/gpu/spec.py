@@ -172,7 +172,6 @@ class Spec:
     l2_mshr_merges: int = _whole(1, 4096)
     l2_miss_queue: int = _whole(1, 4096)
     l2_queue: int = _whole(4, 4096)
-    l2_reply_sectors: int = _whole(1, 4)  # of one line, that one reply to an SM carries at most
     l2_index: str = _choice("linear", "ipoly")
     l2_slice_index: str = _choice("linear", "ipoly", "random", "spread")
     l2_partitions: int = _whole(1, 2)

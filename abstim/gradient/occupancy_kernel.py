@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
 from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
@@ -72,6 +72,7 @@ class OccupancyKernel(TimedKernel):
         launches: Sequence[int] | None = None,
     ) -> None:
         super().__init__(target, names, gpu, launches)
+        refuse_machine_code(self.gpu, "kernel_time differentiates the times of")
         self._warps: dict[tuple, Warps] = {}
         self._walks: dict[tuple, Walked] = {}
         self._lock = Lock()
@@ -144,7 +145,7 @@ def number_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "la
         if name in {f.name for f in fields(Params)}:
             more: dict[str, Any] = {name: getattr(gpu.params, name) + 1}
             moved = replace(gpu, params=replace(gpu.params, **more))
-            both = (numbers_of(own, walked.found, walked.asked) for own in (moved, gpu))
+            both = (numbers_of(own, walked.found, walked.demand) for own in (moved, gpu))
             slopes[:, :, k] = np.subtract(*both) * TICKS
         elif name == "initiation_cycles.sfu":
             slopes[:, NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS

@@ -86,9 +86,9 @@ def _room(count: int) -> int:
     return 1 << max(6, (count - 1).bit_length())
 
 
-def _arrivals(parts: Sequence[Lanes]) -> Int32[np.ndarray, " point_group"]:
+def _arrivals(parts: Sequence[Lanes]) -> Int32[np.ndarray, " point_fill"]:
     """Nothing is asked for yet."""
-    return np.full(_room(sum(len(part.streams.leaders) for part in parts)), NEVER, np.int32)
+    return np.full(_room(sum(len(part.streams.fill_words) for part in parts)), NEVER, np.int32)
 
 
 def _bucketed(words: Words) -> Words:
@@ -121,15 +121,15 @@ def joined(
     parts: Sequence[Lanes],
 ) -> tuple[Words, Machine, Int32[np.ndarray, " lane"], Int32[np.ndarray, " lane"]]:
     """Words and numbers of all lanes, and where each one's thread blocks begin and end. Parts may share streams."""
-    items, accesses, groups, lates, late_groups, leaders, dealt = (_Pile() for _ in range(7))
+    items, accesses, fills, lates, late_fills, fill_words, dealt = (_Pile() for _ in range(7))
     warps: list[tuple[np.ndarray, ...]] = []
-    bases, first, stop, base = [], [], [], np.zeros(3, np.int64)  # of warps, leaders, groups
+    bases, first, stop, base = [], [], [], np.zeros(3, np.int64)  # of warps, words of fills, fills
     for part in parts:
         own = part.streams
         late = lates.start_of(own.late_begins)
-        late_groups.start_of(own.late_groups)
-        groups.start_of(own.groups)
-        base[1] = leaders.start_of(own.leaders)
+        late_fills.start_of(own.late_fills)
+        fills.start_of(own.fills)
+        base[1] = fill_words.start_of(own.fill_words)
         warps.append(
             (own.starts + items.start_of(own.items), own.access_starts + accesses.start_of(own.accesses),
              own.late_starts + late)
@@ -138,8 +138,8 @@ def joined(
         first.append(part.first + blocks)
         stop.append(part.stop + blocks)
         bases.append(np.repeat(base[None], len(part.first), 0))
-        base += [len(own.starts), 0, len(own.leaders)]
-    piles = [np.concatenate(pile.arrays) for pile in (accesses, groups, lates, late_groups, leaders, dealt)]
+        base += [len(own.starts), 0, len(own.fill_words)]
+    piles = [np.concatenate(pile.arrays) for pile in (accesses, fills, lates, late_fills, fill_words, dealt)]
     if max(map(len, (*piles, *items.arrays))) > MOST_ITEMS or base.max() > MOST_ITEMS:
         raise InputError(f"more than the {MOST_ITEMS:,} items, accesses or warps at once that arrays hold")
     starts = [np.concatenate(column).astype(np.int32) for column in zip(*warps, strict=True)]
@@ -157,5 +157,5 @@ def _machine(parts: Sequence[Lanes], bases: Sequence[np.ndarray]) -> Machine:
     numbers = np.concatenate([part.machine for part in parts]).astype(np.int32)
     residents = np.repeat([part.residents for part in parts], counts).astype(np.int32)
     columns = {name: numbers[:, k] for k, name in enumerate(NUMBERS)}
-    warps, leaders, groups = _int32(bases).T
-    return Machine(**columns, residents=residents, warp_base=warps, leader_base=leaders, group_base=groups)
+    warps, fill_words, fills = _int32(bases).T
+    return Machine(**columns, residents=residents, warp_base=warps, fill_word_base=fill_words, fill_base=fills)

@@ -36,8 +36,8 @@ SLOT = np.dtype(
 )
 SM = np.dtype([("clock", "i8"), ("last", "i8"), ("next", "i8"), ("stop", "i8")])
 TOTALS = np.dtype(
-    [(name, "i8") for name in ("uses", "rows_opened", "dram_reads", "slice_sectors", "channel_sectors", "busiest_slice",
-                               "busiest_channel")]
+    [(name, "i8") for name in ("uses", "rows_opened", "dram_reads", "slice_sectors", "port_sectors", "channel_sectors",
+                               "busiest_slice", "busiest_channel")]
 )  # fmt: skip
 
 walk_launch = Native("abstim.occupancy_vector.walk_kernel", "walk_launch")
@@ -112,6 +112,7 @@ class Found(NamedTuple):
     slice_imbalance: float  # sectors of the busiest L2 slice of each window over those of the mean one
     channel_imbalance: float  # the same of DRAM channels
     rows_a_sector: float  # DRAM rows opened for each sector read
+    port_share: float  # of the sectors asked of L2, how many take a slice's port: hits, and those that leave dirty
 
 
 def walk_caches(
@@ -140,7 +141,8 @@ def walk_caches(
         for name, counts in (("slice", caches.slice_sectors), ("channel", caches.channel_sectors))
     ]
     late = _late(items, warps, fetch_offsets, fetch_waits, fetch_askers)
-    return Found(answers[:-1], late, max(1.0, uneven[0]), max(1.0, uneven[1]), rows_a_sector)
+    port_share = int(totals["port_sectors"]) / max(1, int(totals["slice_sectors"]))
+    return Found(answers[:-1], late, max(1.0, uneven[0]), max(1.0, uneven[1]), rows_a_sector, port_share)
 
 
 def _empty_caches(gpu: Gpu, sm_count: int) -> Caches:

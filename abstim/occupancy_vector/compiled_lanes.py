@@ -98,8 +98,8 @@ def _rows(layout: Layout, residents: int) -> int:
 
 
 def new_lane(part: Lanes) -> Lane:
-    """The arrays of a lane's state, all zero; lanes of a part have groups of their own."""
-    layout, residents, kinds = part.layout, part.residents, len(part.streams.leaders)
+    """The arrays of a lane's state, all zero; lanes of a part have fills of their own."""
+    layout, residents, kinds = part.layout, part.residents, len(part.streams.fill_words)
     slots, groups = layout.schedulers * _rows(layout, residents), layout.groups
 
     def times(count: int) -> np.ndarray:

@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
 from abstim.occupancy_vector.item_records import DOUBLE, POOLS, SFU, TENSOR
-from abstim.occupancy_vector.items import Items, Warps, cut, cut_for_walk, lane_items_of, terms_of, touching, units_of
+from abstim.occupancy_vector.items import (
+    Items,
+    Warps,
+    cut,
+    cut_for_walk,
+    instructions_of_warps,
+    lane_items_of,
+    terms_of,
+    touching,
+    units_of,
+)
 from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import block_slots, deal
 from functional.trace import SECTOR_BYTES, Trace
@@ -23,6 +34,9 @@ if TYPE_CHECKING:
 HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
 BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
+
+
+OTHER_PART = 0.5  # of the lines that miss L2, where it has two parts, lie in the one that was not asked
 
 
 class Prepared(NamedTuple):
@@ -78,7 +92,7 @@ def walking(gpu: Gpu, residents: int, shared_bytes: int) -> tuple:
     return (spec.perfect_memory, spec.sm_count, *touching(gpu), *fetch, residents, shared_bytes, *own)
 
 
-class Asked(NamedTuple):
+class Demand(NamedTuple):
     """What each SM asks of what all share."""
 
     sectors: Int64[np.ndarray, " lane"]  # of L2
@@ -95,46 +109,51 @@ class Walked(NamedTuple):
     first: np.ndarray  # of each SM: where its thread blocks begin and end among those of all SMs
     stop: np.ndarray
     kinds: list[bytes]  # of each SM: what its thread blocks are, without their items; equal ones do the same
-    asked: Asked
-    groups: Groups
+    demand: Demand
+    fills: Fills
 
 
 def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int) -> Walked:
     """Deal the thread blocks and, with real memory, walk the caches."""
-    lengths = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
-    dealt = deal(lengths, gpu.spec.sm_count, residents)
+    lengths = instructions_of_warps(table, trace).reshape(-1, trace.warps_per_block).sum(1)
+    return walk_dealt(table, trace, warps, gpu, residents, shared_bytes, deal(lengths, gpu.spec.sm_count, residents))
+
+
+def walk_dealt(
+    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int,
+    dealt: list[np.ndarray],
+) -> Walked:  # fmt: skip
+    """The same for thread blocks that have been dealt."""
     found, late = None, none_late(len(trace.warp_instructions))
     if not gpu.spec.perfect_memory:
         items = cut_for_walk(table, trace, warps, gpu)
         found = walk_caches(table, trace, warps, items, gpu, residents, shared_bytes, dealt)
         late = found.late
     words, per_block = access_words(warps, found.answers if found else None), trace.warps_per_block
-    groups = (
-        groups_of(found, words, late, warps, per_block, dealt) if found else no_groups(len(words), len(late.begins))
-    )
+    fills = fills_of(found, words, late, warps, per_block, dealt) if found else no_fills(len(words), len(late.begins))
     ends = np.cumsum([len(own) for own in dealt])
     return Walked(
         words, late, dealt, found, np.append(0, ends[:-1]).astype(np.int32), ends.astype(np.int32),
-        _kinds(words, late, groups, warps, per_block, dealt), asked_of(found, warps, per_block, dealt), groups,
+        _kinds(words, late, fills, warps, per_block, dealt), demand_of(found, warps, per_block, dealt), fills,
     )  # fmt: skip
 
 
-class Groups(NamedTuple):
+class Fills(NamedTuple):
     """Accesses that wait for the same data, numbered from 1 on in the order in which their SMs come to them."""
 
     accesses: Int32[np.ndarray, " access"]  # 0: no other access waits for what this one asks, if it does
     late: Int32[np.ndarray, " late"]  # late instruction lines, numbered behind those
-    leaders: Int32[np.ndarray, " group"]  # words of those that asked
+    words: Int32[np.ndarray, " fill"]  # words of those that asked
 
 
-def no_groups(accesses: int, lines: int) -> Groups:
+def no_fills(accesses: int, lines: int) -> Fills:
     """Every access and every line hits."""
-    return Groups(np.zeros(accesses, np.int32), np.zeros(lines, np.int32), np.zeros(1, np.int32))
+    return Fills(np.zeros(accesses, np.int32), np.zeros(lines, np.int32), np.zeros(1, np.int32))
 
 
-def groups_of(
+def fills_of(
     found: Found, words: np.ndarray, late: Late, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
-) -> Groups:
+) -> Fills:
     """Who waits for the same data, as the walk had it."""
     turn = np.empty(len(warps.paths), np.int64)  # of each warp, among those of all SMs one after the other
     turn[(np.concatenate(dealt)[:, None] * warps_per_block + np.arange(warps_per_block)).ravel()] = np.arange(len(turn))
@@ -146,13 +165,13 @@ def groups_of(
     askers = np.where(followed, np.arange(len(answers)), askers)
     accesses, first = _numbered(askers, np.repeat(turn, np.diff(warps.offsets)))
     lines, second = _numbered(late.askers, np.repeat(turn, np.diff(np.append(late.offsets, len(late.begins)))))
-    leaders = np.concatenate([[0], words[first], late.answers[second]]).astype(np.int32)
-    return Groups(accesses, np.where(lines > 0, lines + len(first), 0).astype(np.int32), leaders)
+    words = np.concatenate([[0], words[first], late.answers[second]]).astype(np.int32)
+    return Fills(accesses, np.where(lines > 0, lines + len(first), 0).astype(np.int32), words)
 
 
 def _numbered(
     keys: Int64[np.ndarray, " member"], turns: Int64[np.ndarray, " member"]
-) -> tuple[Int32[np.ndarray, " member"], Int64[np.ndarray, " group"]]:
+) -> tuple[Int32[np.ndarray, " member"], Int64[np.ndarray, " fill"]]:
     """(numbers from 1 on, keys in their order): keys as numbers, in the order of the turn in which they come first;
     0 for a negative key."""
     used = np.flatnonzero(keys >= 0)
@@ -166,23 +185,23 @@ def _numbered(
     return found, unique[order]
 
 
-def asked_of(found: Found | None, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]) -> Asked:
+def demand_of(found: Found | None, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]) -> Demand:
     """The sectors of each SM's thread blocks; with perfect memory none."""
     if found is None:
-        return Asked(*np.zeros((2, len(dealt)), np.int64))
+        return Demand(*np.zeros((2, len(dealt)), np.int64))
     first = warps.offsets[:-1:warps_per_block]
     columns = []
-    for name in Asked._fields:
+    for name in Demand._fields:
         before = np.append(0, np.cumsum(found.answers[name], dtype=np.int64))
         of_block = np.diff(before[np.append(first, len(found.answers))])
         columns.append(np.array([of_block[own].sum() for own in dealt], np.int64))
-    return Asked(*columns)
+    return Demand(*columns)
 
 
 def _kinds(
-    words: np.ndarray, late: Late, groups: Groups, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
+    words: np.ndarray, late: Late, fills: Fills, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
 ) -> list[bytes]:
-    """A digest of each SM's accesses, paths and late lines, in order; groups count by which of the SM's they are."""
+    """A digest of each SM's accesses, paths and late lines, in order; fills count by which of the SM's they are."""
     found, offsets = [], warps.offsets
     late_stops = np.append(late.offsets[1:], len(late.begins))
     for own in dealt:
@@ -192,10 +211,10 @@ def _kinds(
             digest.update(words[offsets[warp] : offsets[stop]].tobytes() + warps.paths[warp:stop].tobytes())
             lines = slice(late.offsets[warp], late_stops[stop - 1])
             digest.update(late.begins[lines].tobytes())
-            for k, ids in enumerate((groups.accesses[offsets[warp] : offsets[stop]], groups.late[lines])):
+            for k, ids in enumerate((fills.accesses[offsets[warp] : offsets[stop]], fills.late[lines])):
                 used = ids[ids > 0]
                 first[k] = first[k] or (int(used[0]) if len(used) else 0)
-                digest.update(np.where(ids > 0, ids - first[k] + 1, 0).tobytes() + groups.leaders[used].tobytes())
+                digest.update(np.where(ids > 0, ids - first[k] + 1, 0).tobytes() + fills.words[used].tobytes())
         found.append(digest.digest())
     return found
 
@@ -232,6 +251,8 @@ def collectors_of(gpu: Gpu, kind: str) -> int:
 def sharers(asked: Int64[np.ndarray, " lane"]) -> Float64[np.ndarray, " lane"]:
     """How many SMs share a server with each, in the mean, until it has served what they ask: all alike, as long as they
     have work left (processor sharing)."""
+    if not asked.any():
+        return np.ones(len(asked))
     order = np.argsort(asked, kind="stable")
     work = asked[order].astype(float)
     done = np.cumsum(np.diff(work, prepend=0.0) * np.arange(len(work), 0, -1))
@@ -240,36 +261,46 @@ def sharers(asked: Int64[np.ndarray, " lane"]) -> Float64[np.ndarray, " lane"]:
     return found
 
 
-def machine_of_lanes(gpu: Gpu, found: Found | None, asked: Asked) -> Int64[np.ndarray, "lane number"]:
+def machine_of_lanes(gpu: Gpu, found: Found | None, demand: Demand) -> Int64[np.ndarray, "lane number"]:
     """NUMBERS of each lane of a design point, in ticks."""
-    return np.round(numbers_of(gpu, found, asked) * TICKS).astype(np.int64)
+    return np.round(numbers_of(gpu, found, demand) * TICKS).astype(np.int64)
 
 
-def numbers_of(gpu: Gpu, found: Found | None, asked: Asked) -> Float64[np.ndarray, "lane number"]:
+def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndarray, "lane number"]:
     """NUMBERS of each lane of a design point, in cycles."""
     spec, params = gpu.spec, gpu.params
     slices = spec.dram_channels * spec.l2_slices_per_channel
     rows_a_sector = found.rows_a_sector if found else 0.0
     # the busiest slice keeps the others waiting; where it is none, the switch loses what its queues' heads block
     slowdown = max(found.slice_imbalance if found else 1.0, 1.0 if spec.crossbar_repeats else 1 / HEAD_OF_LINE)
-    share = sharers(asked.sectors) * slowdown / slices
-    channel_share = sharers(asked.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
+    share = sharers(demand.sectors) * slowdown / slices
+    channel_share = sharers(demand.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
     cycles = {
         "request": params.l2_request_cycles,
-        "l2_sector": params.l2_sector_cycles * share,
+        "l2_sector": _l2_sector_cycles(gpu, found) * share,
         "l2_reply": params.l2_reply_cycles,
         "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
         "dram_latency": max(0.0, params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles
-                            + rows_a_sector * params.dram_activate_cycles),
+                            + rows_a_sector * params.dram_activate_cycles + params.l2_partition_cycles * OTHER_PART),
         "reply_sector": 1.0,
         "store_sector": (spec.packet_header_bytes * STORE_CONTROL + SECTOR_BYTES) / spec.flit_bytes,
         "fetch": 1 / spec.fetches_per_cycle,
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
+        "block_launch": params.block_launch_cycles,
+        "first_issue": DISPATCH_CYCLES,
+        "retire": RETIRE_CYCLES,
     }  # fmt: skip
-    lanes = len(asked.sectors)
+    lanes = len(demand.sectors)
     return np.stack([np.broadcast_to(np.asarray(cycles[name], float), lanes) for name in NUMBERS], -1)
+
+
+def _l2_sector_cycles(gpu: Gpu, found: Found | None) -> float:
+    """Of a slice for a sector, on average: one that misses takes a turn at the tags, and not the port."""
+    port = gpu.params.l2_sector_cycles
+    share = found.port_share if found else 1.0
+    return share * port + (1 - share) * min(1.0, port)
 
 
 def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: int, gpu: Gpu, residents: int) -> Lanes:
@@ -280,15 +311,15 @@ def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: 
         terms=prepared.terms,
         starts=prepared.items.offsets[warps.paths],
         accesses=walked.accesses,
-        groups=walked.groups.accesses,
+        fills=walked.fills.accesses,
         access_starts=warps.offsets[:-1],
         late_starts=walked.late.offsets,
         late_begins=walked.late.begins,
-        late_groups=walked.groups.late,
-        leaders=walked.groups.leaders,
+        late_fills=walked.fills.late,
+        fill_words=walked.fills.words,
         dealt=np.concatenate(walked.dealt).astype(np.int32),
     )
     return Lanes(
-        layout_of(prepared, warps_per_block, gpu, residents), machine_of_lanes(gpu, walked.found, walked.asked),
+        layout_of(prepared, warps_per_block, gpu, residents), machine_of_lanes(gpu, walked.found, walked.demand),
         residents, streams, walked.first, walked.stop, [prepared.digest + kinds for kinds in walked.kinds],
     )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 
 from abstim.analytic.nodes import line_of, more_follow, sectors_of
 from abstim.engine.load_store import const_transactions, next_cycle, next_transaction, transaction_bytes
+from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.occupancy_vector.item_records import (
     ATOMIC,
     ATOMIC_LATENCY,
@@ -34,7 +35,6 @@ from precharacterize.classify import Kind
 
 LONGEST_RUN = 15  # instructions of an item
 FLUSH_GAP = 3  # cycles from issue to issue over a taken branch whose fetch pair has an instruction left
-_FREE, _POOL, _NEAR, _FAR = range(4)  # what a register waits for
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: Knuth's multiplicative hashing
 
 PARAM_LOAD, CONST_LOAD, SHARED_LOAD, SHARED_ATOMIC = (
@@ -167,12 +167,13 @@ def own_waits(warp, code, i, registers, wait):
         if r < 0:
             continue
         row = registers[r]
-        if row.of == _FAR:
-            add_wait(wait.mask, 0, wait.far_waited, warp.far - 1 - row.number, row.number)
-        elif row.of == _NEAR:
-            add_wait(wait.mask, 1, wait.near_waited, warp.near - 1 - row.number, row.number)
-            time = max(time, row.due)
-        elif row.of == _POOL:
+        if row.far:
+            add_wait(wait.mask, 0, wait.far_waited, warp.far - row.far, row.far)
+        if row.near:
+            add_wait(wait.mask, 1, wait.near_waited, warp.near - row.near, row.near)
+            time = max(time, row.near_due)
+        row.far = row.near = 0  # once
+        if row.pool:
             time = max(time, row.due)
     if warp.hold_far:
         wait.mask[0] = (1 << LOADS) - 1
@@ -208,7 +209,7 @@ def begin_item(warp, row, items, time, wait, shape):
     """The next item; the one before learns what it waits for."""
     if warp.item >= warp.first:
         before = items[warp.item]
-        before.front = warp.time - warp.start + warp.gap  # the earliest issue that the front end allows
+        before.front = warp.time - warp.start + max(warp.gap, warp.stall)  # what the front end and machine code allow
         before.fetches = 0 if warp.gap == 1 else 2 if warp.gap == FLUSH_GAP + 1 else 1
         before.wait_far, before.wait_near = wait.mask
     warp.start_two_before, warp.start_before, warp.start = warp.start_before, warp.start, time
@@ -223,7 +224,7 @@ def read_pools(warp, code, i, registers, items, time):
     offset = time - warp.start
     for k in range(code.waits.shape[1]):
         r = code.waits[i, k]
-        if r < 0 or registers[r].of != _POOL:
+        if r < 0 or not registers[r].pool:
             continue
         row = registers[r]
         behind, source = warp.item - row.item, items[row.item]
@@ -274,15 +275,32 @@ def use_pool(row, item, offset):
 
 
 @jit
-def reserve(warp, code, i, registers, due, far, near):
-    """The registers that instruction `i` writes wait for it."""
+def hold(target, item, due, latency_of):
+    """A register waits for a pool's result, if it does not for a later one."""
+    if not target.pool or due > target.due:
+        target.pool, target.item, target.due, target.latency_of = 1, item, due, latency_of
+
+
+@jit
+def reserve(warp, code, i, registers, time, far, near):
+    """What instruction `i`, issued at `time`, writes waits for it; a scoreboard for what it counts already, too."""
+    row = code.instructions[i]
     for k in range(code.writes.shape[1]):
         r = code.writes[i, k]
-        if r >= 0:
-            target = registers[r]
-            target.of = _FAR if far else _NEAR if near else _POOL
-            target.item, target.due, target.latency_of = warp.item, due, code.instructions[i].latency_of
-            target.number = warp.far if far else warp.near
+        if r < 0:
+            continue
+        target = registers[r]
+        if not row.counted:
+            target.far = target.near = target.pool = 0
+        if far:
+            target.far = warp.far + 1
+        elif near:
+            target.near_due = max(target.near_due, time + row.result) if target.near else time + row.result
+            target.near = warp.near + 1
+        else:
+            hold(target, warp.item, time + row.result, row.latency_of)
+    if row.release >= 0:
+        hold(registers[row.release], warp.item, time + READ_OPERANDS_CYCLES, 0)
 
 
 @jit
@@ -290,7 +308,7 @@ def add_instruction(warp, code, i, registers, items, access, shape, time):
     """Instruction `i` becomes part of the current item, issued by a lone warp at `time`."""
     row, item = code.instructions[i], items[warp.item]
     item.cycles += 1 if time > warp.time or item.cycles == 0 else 0
-    warp.time, offset = time, time - warp.start
+    warp.time, warp.stall, offset = time, row.stall if row.stall > 1 else 0, time - warp.start
     special = row.unit != POOLED
     if special:
         item.unit, item.unit_offset = row.unit, offset
@@ -303,7 +321,7 @@ def add_instruction(warp, code, i, registers, items, access, shape, time):
         use_pool(row, item, offset)
     far = row.unit == MEMORY and is_data(row, access) and row.kind != GLOBAL_STORE
     near = special and row.writes and not far
-    reserve(warp, code, i, registers, time + row.result, far, near)
+    reserve(warp, code, i, registers, time, far, near)
     item.far, item.near = max(item.far, far), max(item.near, near)
     warp.far += far
     warp.near += near
@@ -324,7 +342,7 @@ def follow(warp, code, i, registers, free, items, access, shape, wait):
         and (row.unit == POOLED) != (items[warp.item].unit == POOLED)
     )  # fmt: skip
     earliest = warp.time + (0 if paired else warp.gap) if warp.item >= warp.first else 0
-    time = max(earliest, own_waits(warp, code, i, registers, wait))
+    time = max(earliest, warp.time + warp.stall, own_waits(warp, code, i, registers, wait))
     unit = row.unit if row.unit != POOLED else TENSOR + 1 + row.pool
     if row.unit != MEMORY:
         time = max(time, free[unit])
@@ -341,11 +359,11 @@ def follow(warp, code, i, registers, free, items, access, shape, wait):
 def start_warp(warp, item, registers, free, wait):
     """A lone warp before its first instruction, whose items begin at `item`."""
     for r in range(len(registers)):
-        registers[r].of = _FREE
+        registers[r].far = registers[r].near = registers[r].pool = 0
     free[:] = 0
     wait.far_waited[:] = wait.near_waited[:] = -1
     warp.first, warp.item, warp.time, warp.start = item, item - 1, 0, 0
-    warp.start_before, warp.start_two_before, warp.pc, warp.left, warp.paired = 0, 0, -2, 0, 0
+    warp.start_before, warp.start_two_before, warp.pc, warp.left, warp.paired, warp.stall = 0, 0, -2, 0, 0, 0
     warp.far, warp.near, warp.hold_far, warp.hold_near = 0, 0, 0, 0
     warp.instructions = 0
 

@@ -43,21 +43,29 @@ ITEM = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-# One a static instruction. `pool`: -1, or which of POOLS; `latency_of`: as an ITEM's.
+# One a static instruction. `pool`: -1, or which of POOLS; `latency_of`: as an ITEM's. Of machine code: `stall`, cycles
+# to the warp's next issue; `release`, a scoreboard (-1: none) free once operands are read; `counted`, 1 if what it
+# writes are scoreboards, on which several may count.
 CODE = np.dtype(
     [
         ("kind", "i4"), ("unit", "i4"), ("pool", "i4"), ("work", "i4"), ("initiation", "i4"), ("result", "i4"),
-        ("pc", "i4"), ("bytes", "i4"), ("writes", "i4"), ("latency_of", "i4"),
+        ("pc", "i4"), ("bytes", "i4"), ("writes", "i4"), ("latency_of", "i4"), ("stall", "i4"), ("release", "i4"),
+        ("counted", "i4"),
     ],
     align=True,
 )  # fmt: skip
-REGISTER = np.dtype([(name, "i8") for name in ("of", "item", "due", "number", "latency_of")], align=True)
+# What a register, or a scoreboard of machine code, waits for. `far`, `near`: its latest result of memory or a special
+# unit, counted from 1 on (0: none), the near one there at `near_due` for a lone warp; `pool`: 1 if a pool's result is
+# under way, of `item`, there at `due`
+REGISTER = np.dtype(
+    [(name, "i8") for name in ("far", "near", "near_due", "pool", "item", "due", "latency_of")], align=True
+)
 WARP = np.dtype(
     [
         (name, "i8")
         for name in (
             "item", "first", "time", "start", "start_before", "start_two_before", "pc", "left", "paired", "access",
-            "instructions", "far", "near", "hold_far", "hold_near", "gap",
+            "instructions", "far", "near", "hold_far", "hold_near", "gap", "stall",
         )
     ],
     align=True,

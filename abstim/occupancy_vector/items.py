@@ -127,7 +127,7 @@ def counted_in(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, chosen
 
 def cut_with(code: Code, shape: Shape, trace: Trace, warps: Warps, table: LatencyTable) -> Items:
     """The items of every path for an instruction table and a shape."""
-    ends = np.cumsum(trace.warp_instructions[warps.leaders])
+    ends = np.cumsum(instructions_of_warps(table, trace)[warps.leaders])
     rows, offsets, first = [np.zeros(0, ITEM)], [np.zeros(1, np.int64)], 0
     registers = np.zeros(table.register_count, REGISTER)
     wait = Wait(np.zeros(2, np.int64), np.zeros(LOADS, np.int64), np.zeros(RESULTS, np.int64))
@@ -142,6 +142,12 @@ def cut_with(code: Code, shape: Shape, trace: Trace, warps: Warps, table: Latenc
         offsets.append(offsets[-1][-1] + own[1:])
         first = stop
     return Items(np.concatenate(rows), np.concatenate(offsets))
+
+
+def instructions_of_warps(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " warp"]:
+    """How many instructions of the table each warp executes: of timed code others than a trace counts."""
+    before = np.append(0, np.cumsum((table.block_stop - table.block_start)[trace.blocks], dtype=np.int64))
+    return np.diff(before[trace.block_offsets])
 
 
 def terms_of(rows: np.ndarray) -> Int32[np.ndarray, " item_term"]:
@@ -218,6 +224,7 @@ def _rows(table: LatencyTable) -> np.ndarray:
     rows["kind"], rows["pc"], rows["bytes"] = table.kind, table.pcs, table.access_bytes
     rows["initiation"], rows["result"] = table.initiation_cycles, table.result_cycles
     rows["writes"] = (table.writes >= 0).any(1)
+    rows["stall"], rows["release"], rows["counted"] = table.stall_cycles, table.release, table.counted
     rows["unit"], rows["pool"] = _SPECIALS[table.unit], _POOLS[table.unit]
     return rows
 

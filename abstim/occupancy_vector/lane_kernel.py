@@ -6,11 +6,12 @@ from itertools import accumulate
 
 import numpy as np
 
-from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.engine.rules import DECODE_CYCLES
 from abstim.occupancy_vector.item_records import ATOMIC, DRAM, MEMORY, STORE, TO_UNIT_CYCLES
 from abstim.occupancy_vector.lane_records import (
     ACCESS_WORD,
     AFTER_NEXT,
+    BLOCK_LAUNCH,
     DISPATCHED,
     DRAM_FREE,
     DRAM_LATENCY,
@@ -18,6 +19,7 @@ from abstim.occupancy_vector.lane_records import (
     END,
     FETCH,
     FETCH_FREE,
+    FIRST_ISSUE,
     GONE,
     L2_ATOMIC,
     L2_FREE,
@@ -36,6 +38,7 @@ from abstim.occupancy_vector.lane_records import (
     REPLY_SECTOR,
     REQUEST,
     RESULTS,
+    RETIRE,
     RUNNING,
     SP_WORK,
     SPECIAL_SLACK,
@@ -49,8 +52,7 @@ from abstim.occupancy_vector.lane_records import (
 from abstim.occupancy_vector.times import at, get, later, portion, put, zero
 from functional.disk.compile import jit
 
-TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
-FIRST_ISSUE = DISPATCH_CYCLES * TICKS
+TO_UNIT, TO_ISSUE = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS
 LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in ACCESS_WORD[:-1])
 OCCUPIES_MASK = (1 << LEVEL_SHIFT) - 1
 SP, INT = 1, 2  # Lane.pools
@@ -95,7 +97,7 @@ def find_bounds(lane, shape, m, s):
     """The earliest issues that units allow a scheduler: Lane.unit_bounds by special unit, Lane.pool_bounds by pools."""
     g = s if shape.sub_cores else 0
     special, pools = lane.unit_bounds, lane.pool_bounds
-    held = special[0] = at(collectors_held(lane, shape, g))
+    held = special[0] = at(collectors_held(lane, shape, g)) if shape.holding else 0
     special[MEMORY] = at(get(lane.memory_starts, (g + 1) * shape.memory_queue - 1))
     for n in range(SPECIALS):
         free = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, SPECIAL_SLACK))
@@ -135,8 +137,6 @@ def wake(lane, slot, time):
 @jit
 def collectors_held(lane, shape, g):
     """Until when memory instructions that wait hold every collector of a group: the earliest issue of others."""
-    if not shape.holding:
-        return get(lane.clock, g) - get(lane.clock, g)
     return get(lane.memory_starts, g * shape.memory_queue + shape.holding - 1) - TO_UNIT
 
 
@@ -188,25 +188,25 @@ def beyond_l1d(lane, m, kind, word, here):
 
 @jit
 def answered(lane, streams, m, kind, access, here):
-    """When access number `access` is answered that the first level has at `here`. The first of a group asks for what
+    """When access number `access` is answered that the first level has at `here`. The first of a fill asks for what
     all of it wait for, whichever did in the walk."""
-    word, group = np.int64(streams.accesses[access]), streams.groups[access]
-    if not group:
+    word, fill = np.int64(streams.accesses[access]), streams.fills[access]
+    if not fill:
         return beyond_l1d(lane, m, kind, word, here)
-    if not lane.asked[group]:
-        lane.asked[group] = 1
-        put(lane.arrivals, group, beyond_l1d(lane, m, kind, np.int64(streams.leaders[group]), here))
-    return later(here, get(lane.arrivals, group))
+    if not lane.asked[fill]:
+        lane.asked[fill] = 1
+        put(lane.arrivals, fill, beyond_l1d(lane, m, kind, np.int64(streams.fill_words[fill]), here))
+    return later(here, get(lane.arrivals, fill))
 
 
 @jit
 def with_code(lane, streams, m, late, ready):
     """`ready`, not before late instruction line `late` is there; the first that waits for it asks for it."""
-    group = streams.late_groups[late]
-    if not lane.asked[group]:
-        lane.asked[group] = 1
-        put(lane.arrivals, group, ready + code_delay(m, np.int64(streams.leaders[group])))
-    return later(ready, get(lane.arrivals, group))
+    fill = streams.late_fills[late]
+    if not lane.asked[fill]:
+        lane.asked[fill] = 1
+        put(lane.arrivals, fill, ready + code_delay(m, np.int64(streams.fill_words[fill])))
+    return later(ready, get(lane.arrivals, fill))
 
 
 @jit
@@ -343,7 +343,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
     put(lane.clock, s, start + item.cycles * TICKS)
     progress.issued += 1
     if item.exit:
-        leave(lane, shape, slot, start + item.cycles * TICKS, progress)
+        leave(lane, shape, m, slot, start + item.cycles * TICKS, progress)
         return
     warp.item += 1
     load_item(lane, streams, slot, warp)
@@ -357,12 +357,12 @@ def issue(lane, streams, shape, m, s, slot, progress):
 
 
 @jit
-def leave(lane, shape, slot, time, progress):
+def leave(lane, shape, m, slot, time, progress):
     """A warp has issued its last item, up to `time`."""
     warp = lane.warps[slot]
     warp.state, lane.due[slot] = GONE, FAR_OFF
     b = warp.block
-    drain = later(get(lane.drain, slot), time + (DRAIN - TICKS))
+    drain = later(get(lane.drain, slot), time + get(m, RETIRE) - TICKS)
     put(lane.drained, b, later(get(lane.drained, b), drain))
     lane.blocks[b].running -= 1
     progress.running -= 1
@@ -370,6 +370,7 @@ def leave(lane, shape, slot, time, progress):
         open_barrier(lane, shape, b, time)
         return
     put(lane.servers, END, later(get(lane.servers, END), get(lane.drained, b)))
+    put(lane.drained, b, get(lane.drained, b) + get(m, BLOCK_LAUNCH))
     progress.freed = 1
 
 
@@ -398,7 +399,7 @@ def enter(lane, streams, shape, m, b, k, number, time):
     warp.late, warp.state, warp.block = streams.late_starts[number], RUNNING, b
     warp.far = warp.near = 0
     load_item(lane, streams, slot, warp)
-    ready = time + FIRST_ISSUE
+    ready = time + get(m, FIRST_ISSUE)
     if not shape.perfect and is_late(streams, warp):
         ready = with_code(lane, streams, m, warp.late - 1, ready)
     wake(lane, slot, ready)
@@ -444,7 +445,7 @@ def step(lane, streams, shape, m, progress):
 
 
 @jit
-def clear(lane, shape):
+def clear(lane):
     """An SM before its first thread block; every time is zero already."""
     before = get(lane.servers, DISPATCHED) - TICKS
     for w in range(len(lane.warps)):
@@ -454,7 +455,7 @@ def clear(lane, shape):
     for b in range(len(lane.blocks)):
         lane.blocks[b].running, lane.blocks[b].waiting = 0, 0
         put(lane.drained, b, before)
-    for n in range(shape.memory_queue * (shape.schedulers if shape.sub_cores else 1)):
+    for n in range(len(lane.memory_starts)):
         put(lane.memory_starts, n, before)
     put(lane.servers, DISPATCHED, before)
     put(lane.servers, END, before)
@@ -468,7 +469,7 @@ def run_lanes(lane, streams, shapes, machines, progresses, ends, stopped):
         m = machines[n]
         for times in (lane.clock, lane.servers, lane.special_free, lane.pool_free):
             zero(times)
-        clear(lane, shape)
+        clear(lane)
         progress = progresses[n]
         refill(lane, streams, shape, m, progress)
         while progress.running:

@@ -61,9 +61,12 @@ NUMBERS = (
     "fetch",  # a slot of the fetch stage
     "pool_slack",  # work that may wait before a pool
     "special_slack",
+    "block_launch",  # from a thread block's end to the dispatch of the next, beyond a cycle
+    "first_issue",  # from a thread block's dispatch
+    "retire",  # from a warp's last issue to its end
 )
 (REQUEST, L2_SECTOR, L2_REPLY, L2_ATOMIC, DRAM_SECTOR, DRAM_LATENCY, REPLY_SECTOR, STORE_SECTOR, FETCH, POOL_SLACK,
- SPECIAL_SLACK) = range(len(NUMBERS))  # fmt: skip
+ SPECIAL_SLACK, BLOCK_LAUNCH, FIRST_ISSUE, RETIRE) = range(len(NUMBERS))  # fmt: skip
 # Times of an item, in ticks: what each of TERMS is an index of
 TERMS = ("next", "after_next", "drain", "latency", "occupies", "sp", "int")
 NEXT, AFTER_NEXT, TO_DRAIN, LATENCY, OCCUPIES, SP_WORK, INT_WORK = range(len(TERMS))
@@ -91,12 +94,12 @@ class Streams(NamedTuple):
     terms: Int32[np.ndarray, " item_term"]  # TERMS of each
     starts: Int64[np.ndarray, " warp"]  # first item
     accesses: Int32[np.ndarray, " access"]  # ACCESS_WORD, those of a warp one after the other
-    groups: Int32[np.ndarray, " access"]  # those that are of one group wait for the same data; 0: no other does
+    fills: Int32[np.ndarray, " access"]  # those that are of one fill wait for the same data; 0: no other does
     access_starts: Int64[np.ndarray, " warp"]
     late_starts: Int32[np.ndarray, " warp"]
     late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
-    late_groups: Int32[np.ndarray, " late"]  # numbers beyond those of accesses
-    leaders: Int32[np.ndarray, " group"]  # ACCESS_WORD of the one that asked in the walk; LATE_WORD
+    late_fills: Int32[np.ndarray, " late"]  # numbers beyond those of accesses
+    fill_words: Int32[np.ndarray, " fill"]  # ACCESS_WORD of the one that asked in the walk; LATE_WORD
     dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
 
 
@@ -129,8 +132,8 @@ class Lane(NamedTuple):
     drained: Int64[np.ndarray, " block"]  # when the warps that are gone were
     blocks: np.ndarray  # BLOCK
     memory_starts: Int64[np.ndarray, " group_place"]  # of the last memory instructions, the latest first
-    arrivals: Int64[np.ndarray, " group"]  # of what a group of accesses waits for
-    asked: Int64[np.ndarray, " group"]  # 1: it has been asked for
+    arrivals: Int64[np.ndarray, " fill"]  # of what the accesses of a fill wait for
+    asked: Int64[np.ndarray, " fill"]  # 1: it has been asked for
     special_free: Int64[np.ndarray, " group_special"]
     pool_free: Int64[np.ndarray, " group_pool"]
     servers: Int64[np.ndarray, " server"]

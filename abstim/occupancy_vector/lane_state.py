@@ -33,10 +33,13 @@ class Machine(NamedTuple):
     fetch: Num[AnyArray, " lane"]  # a slot of the fetch stage
     pool_slack: Num[AnyArray, " lane"]  # work that may wait before a pool
     special_slack: Num[AnyArray, " lane"]
+    block_launch: Num[AnyArray, " lane"]  # from a thread block's end to the dispatch of the next, beyond a cycle
+    first_issue: Num[AnyArray, " lane"]  # from a thread block's dispatch
+    retire: Num[AnyArray, " lane"]  # from a warp's last issue to its end
     residents: Int32[AnyArray, " lane"]  # thread blocks at once
     warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Words.starts
-    leader_base: Int32[AnyArray, " lane"]  # of its groups in Words.leaders
-    group_base: Int32[AnyArray, " lane"]  # of its design point's groups in State.arrivals
+    fill_word_base: Int32[AnyArray, " lane"]  # of its fills in Words.fill_words
+    fill_base: Int32[AnyArray, " lane"]  # of its design point's fills in State.arrivals
 
 
 class Words(NamedTuple):
@@ -45,12 +48,12 @@ class Words(NamedTuple):
     items: Int32[AnyArray, "item word"]
     starts: Int32[AnyArray, " warp"]
     accesses: Int32[AnyArray, " access"]
-    groups: Int32[AnyArray, " access"]
+    fills: Int32[AnyArray, " access"]
     access_starts: Int32[AnyArray, " warp"]
     late_starts: Int32[AnyArray, " warp"]
     late_begins: Int32[AnyArray, " late"]
-    late_groups: Int32[AnyArray, " late"]
-    leaders: Int32[AnyArray, " group"]
+    late_fills: Int32[AnyArray, " late"]
+    fill_words: Int32[AnyArray, " fill"]
     dealt: Int32[AnyArray, " position"]
 
 
@@ -88,7 +91,7 @@ class State(NamedTuple):
     dram_free: Num[Array, " lane"]
     port_free: Num[Array, " lane"]
     reply_free: Num[Array, " lane"]
-    arrivals: Num[Array, " point_group"]  # of what a group of accesses waits for; NEVER: not asked for
+    arrivals: Num[Array, " point_fill"]  # of what the accesses of a fill wait for; NEVER: not asked for
     next_block: Int32[Array, " lane"]  # positions in Words.dealt
     stop_block: Int32[Array, " lane"]
     dispatched: Num[Array, " lane"]
@@ -110,7 +113,7 @@ def packed(row: Row) -> Array:
 
 
 def new_state(
-    layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, " lane"], arrivals: Num[Array, " point_group"]
+    layout: Layout, first: Int32[Array, " lane"], stop: Int32[Array, " lane"], arrivals: Num[Array, " point_fill"]
 ) -> State:
     """All slots free; thread blocks `first` .. `stop` - 1 of Words.dealt are still to come."""
     lanes, dtype = len(first), arrivals.dtype

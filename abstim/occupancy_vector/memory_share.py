@@ -22,7 +22,7 @@ class Memory(NamedTuple):
     dram: Array
     port: Array
     reply: Array
-    asks: Array  # for what its group waits for, which is there with the result
+    asks: Array  # for what its fill waits for, which is there with the result
 
 
 def through_memory(
@@ -36,15 +36,15 @@ def through_memory(
     )  # fmt: skip
     if layout.perfect_memory:
         return here
-    group = words.groups[position]
-    arrival = state.arrivals[machine.group_base + group]
-    leader = read_access(words.leaders, machine.leader_base + group)
-    asked = Access(*(jnp.where(group > 0, ours, own) for ours, own in zip(leader, access, strict=True)))
+    fill = words.fills[position]
+    arrival = state.arrivals[machine.fill_base + fill]
+    asker = read_access(words.fill_words, machine.fill_word_base + fill)
+    asked = Access(*(jnp.where(fill > 0, ours, own) for ours, own in zip(asker, access, strict=True)))
     went = beyond_l1d(state, machine, item, asked, here)
-    waits = (group > 0) & (arrival < NEVER)
+    waits = (fill > 0) & (arrival < NEVER)
     joined = here._replace(result=jnp.maximum(here.result, arrival))
     found = Memory(*(jnp.where(waits, ours, own) for ours, own in zip(joined, went, strict=True)))
-    return found._replace(asks=(group > 0) & ~waits)
+    return found._replace(asks=(fill > 0) & ~waits)
 
 
 def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here: Memory) -> Memory:
@@ -84,9 +84,9 @@ def with_code(
     asks for it. Any shape whose last axis is the lanes."""
     place = late.astype(jnp.int32)
     is_late = here & (words.late_begins[place] <= begins)
-    group = words.late_groups[place]
-    own, none = machine.group_base + group, len(state.arrivals)
-    delay = code_delay(machine, read_late(words.leaders, machine.leader_base + group))
+    fill = words.late_fills[place]
+    own, none = machine.fill_base + fill, len(state.arrivals)
+    delay = code_delay(machine, read_late(words.fill_words, machine.fill_word_base + fill))
     asks = is_late & (state.arrivals[own] == NEVER)
     arrivals = state.arrivals.at[jnp.where(asks, own, none)].min(ready + delay, mode="drop")
     return is_late, jnp.where(is_late, jnp.maximum(ready, arrivals[own]), ready), arrivals

@@ -23,7 +23,7 @@ from abstim.occupancy_vector.lane_records import ACCESS_WORD, DRAM_SECTOR, L2_SE
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.occupancy_vector.unread import refuse_set
 from abstim.progress import Progress, silent
-from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
+from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.trace import SECTOR_BYTES
@@ -84,8 +84,10 @@ class TimedLaunch:
 
     def design_point(self, gpu: Gpu) -> DesignPoint:
         """The launch on a GPU, ready to run. Raises InputError for a GPU that cannot run it."""
-        session, number, trace = self.session, self.number, self.trace
-        residents, table, touch = session.blocks_per_sm(number, gpu), session.table(number, gpu), touching(gpu)
+        session, number = self.session, self.number
+        residents, inputs = session.blocks_per_sm(number, gpu), session.inputs(number, gpu, self.trace)
+        table, trace = inputs.table, inputs.trace
+        touch = (id(session.timed_code(number, gpu)), *touching(gpu))  # a session keeps its timed code
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
         shared = self.launch.shared_bytes
         warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
@@ -146,13 +148,15 @@ def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaun
     resident = point.residents * trace.warps_per_block
     sectors = int(found.answers["sectors"].sum()) if found else 0
     read = int(found.answers["dram_sectors"].sum()) if found else 0
-    bounds = _bounds(point, int(trace.warp_instructions.sum()), sectors, read)
+    facts = timed_facts(timed.session, timed.number, trace, gpu)
+    bounds = _bounds(point, facts.get("timed_instructions", int(trace.warp_instructions.sum())), sectors, read)
     limit = max(BOUNDS, key=bounds.__getitem__)
     if bounds[limit] < BUSY * cycles:
         limit = LATENCY
         bounds[LATENCY] = float(cycles)
     return OccupancyLaunch(
         **launch_facts(timed.session, timed.number, timed.launch, trace, gpu, cycles),
+        **facts,
         occupancy=min(1.0, resident / gpu.spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
@@ -172,7 +176,7 @@ def _bounds(point: DesignPoint, issued: int, sectors: int, read: int) -> dict[st
     values = (
         issued / (count * lanes.layout.schedulers),
         held.sum() / count,
-        float(point.walked.asked.sectors @ lanes.machine[:, L2_SECTOR]) / TICKS / count,
-        float(point.walked.asked.dram_sectors @ lanes.machine[:, DRAM_SECTOR]) / TICKS / count,
+        float(point.walked.demand.sectors @ lanes.machine[:, L2_SECTOR]) / TICKS / count,
+        float(point.walked.demand.dram_sectors @ lanes.machine[:, DRAM_SECTOR]) / TICKS / count,
     )
     return {name: float(value) for name, value in zip(BOUNDS, values, strict=True)}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from abstim.engine.rules import DECODE_CYCLES, DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.engine.rules import DECODE_CYCLES
 from abstim.occupancy_vector.item_records import DOUBLE, MEMORY, SFU, TENSOR, TO_UNIT_CYCLES
 from abstim.occupancy_vector.lane_records import LOADS, NEVER, RESULTS, TICKS, Layout
 from abstim.occupancy_vector.lane_state import AnyArray, Machine, Row, State, Words, packed, row_of
@@ -16,8 +16,7 @@ from abstim.occupancy_vector.memory_share import through_memory, with_code
 from abstim.occupancy_vector.read_items import Item, read_item
 
 WINDOW = TICKS  # schedulers that are due in the same cycle issue in one step
-TO_UNIT, TO_ISSUE, DRAIN = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS, RETIRE_CYCLES * TICKS
-FIRST_ISSUE = DISPATCH_CYCLES * TICKS
+TO_UNIT, TO_ISSUE = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS
 SPECIAL_UNITS = (SFU, DOUBLE, TENSOR)
 # What `State.kind` says of a slot: its next item's special unit, the pools it works; of the warp, is it at a barrier
 UNIT_BITS = 7
@@ -129,7 +128,7 @@ def issue(
         clock=state.clock.at[scheduler].set(jnp.where(go, start + item.cycles, state.clock[scheduler])),
         issued=state.issued + go,
     )
-    return meet(state, layout, go, block, item, start + item.cycles, new.drain)
+    return meet(state, machine, layout, go, block, item, start + item.cycles, new.drain)
 
 
 def use_units(
@@ -158,7 +157,7 @@ def use_units(
         return jnp.where(on_memory, new, before)
 
     starts = jnp.concatenate([begins[None], state.memory_starts[:-1, group]])
-    asking = jnp.where(on_memory & way.asks, machine.group_base + words.groups[position], len(state.arrivals))
+    asking = jnp.where(on_memory & way.asks, machine.fill_base + words.fills[position], len(state.arrivals))
     changed = state._replace(
         memory_free=if_memory(way.free, state.memory_free),
         memory_starts=state.memory_starts.at[:, group].set(if_memory(starts, state.memory_starts[:, group])),
@@ -222,12 +221,12 @@ def next_ready(
     ready = waited(ready, results, first_near, RESULTS, new.near, item.wait_near)
     floor = jnp.where(item.after_next > 0, start + item.after_next + went.delay, 0)
     drain = jnp.maximum(old.drain, jnp.maximum(went.result, jnp.where(item.drain > 0, start + item.drain, 0)))
-    drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + DRAIN), drain)
+    drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + machine.retire), drain)
     return went.state._replace(loads=loads, results=results), new._replace(floor=floor, drain=drain), ready
 
 
 def meet(
-    state: State, layout: Layout, go: Array, block: Array, item: Item, time: Array, drain: Array
+    state: State, machine: Machine, layout: Layout, go: Array, block: Array, item: Item, time: Array, drain: Array
 ) -> tuple[State, Array, Array]:
     """A warp that has come to a barrier or to its end: the last one opens the barrier, or ends the block."""
     number = jnp.arange(layout.blocks, dtype=jnp.int32)[:, None]
@@ -240,7 +239,7 @@ def meet(
     state = state._replace(
         running=running,
         waiting=jnp.where(opens, 0, waiting),
-        drained=drained,
+        drained=jnp.where(ends, drained + machine.block_launch, drained),
         end=jnp.maximum(state.end, jnp.max(jnp.where(ends, drained, -TICKS), 0)),
     )
     return state, jnp.where(jnp.any(opens, 0), block, -1), time
@@ -280,7 +279,7 @@ def refill(state: State, machine: Machine, words: Words, layout: Layout) -> Stat
     here, warps = to_slots(takes, layout), to_slots(warp, layout)
     position, late = words.starts[warps], words.late_starts[warps]
     item = read_item(words.items, position)
-    ready = to_slots(time, layout) + FIRST_ISSUE
+    ready = to_slots(time + machine.first_issue, layout)
     if not layout.perfect_memory:
         is_late, ready, arrivals = with_code(state, machine, words, late, item.begins, ready, here)
         late, state = late + is_late, state._replace(arrivals=arrivals)

@@ -77,8 +77,11 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     if not there:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(np.int64(row.dirty)))
         caches.channel_sectors[channel] += sectors_in(np.int64(row.dirty))
+        caches.totals[0].port_sectors += sectors_in(np.int64(row.dirty))
         row.tag, row.valid, row.dirty, row.there = line + 1, 0, 0, 0
     missed = sectors & ~np.int64(row.valid)
+    if row.there <= time:
+        caches.totals[0].port_sectors += sectors_in(sectors & ~missed)
     row.valid |= sectors
     if write:
         row.dirty |= sectors

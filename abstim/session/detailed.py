@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session.flush import Flushed, check_flush
 from abstim.session.limits import atomic_use, known_waits, limit_of, memory_use, unit_use
-from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result
+from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
+from abstim.session.retired_blocks import RetiredBlocks
 from abstim.session.session import Session
 from functional.threads import default_threads
 
@@ -62,10 +63,11 @@ def timed(
     policies = [Flushed(flush) for _ in gpus]
     in_turn = len(gpus) > 1 or any(policy.in_order for policy in policies)
     each = max(1, threads // max(1, len(gpus) if in_turn else len(session)))
+    blocks = RetiredBlocks(session, gpus, f"time {session.case.name}, thread blocks", progress)
 
     def one(number: int, trace: Trace, k: int) -> EngineResult:
         caches = policies[k].before(session, number, gpus[k])
-        return session.simulate(number, gpus[k], trace, caches, each)
+        return session.simulate(number, gpus[k], trace, caches, each, blocks.watch)
 
     def row(number: int, launch: Launch, trace: Trace) -> tuple[int, Launch, Trace, list[EngineResult]]:
         return number, launch, trace, in_parallel(lambda k: one(number, trace, k), len(gpus), threads)
@@ -76,8 +78,8 @@ def timed(
                 session.table(number, gpu)  # characterised here, not in several threads
             yield partial(row, number, launch, trace)
 
-    for found in pipelined(jobs(), 1 if in_turn else threads):
-        progress(f"time {session.case.name}", found[0], len(session))
+    for found in pipelined(jobs(), 1 if in_turn else threads, blocks.tell):
+        blocks.tell()
         yield found
 
 
@@ -86,21 +88,6 @@ def engine_results(
 ) -> list[list[EngineResult]]:
     """The engine's own results, `[launch][gpu]`."""
     return [results for _, _, _, results in timed(session, gpus, flush, progress)]
-
-
-def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[str, Any]:
-    """What was timed of a launch in place of its PTX."""
-    code = session.timed_code(number, gpu)
-    if code is None:
-        return {}
-    projected = session.projected(trace, code)
-    return {
-        "timed_instructions": projected.instructions,
-        "timed_code": code.description,
-        "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
-        "operations": projected.operations._asdict(),
-        "matched_access_share": min(1.0, projected.matched_accesses / max(1, projected.accesses)),
-    }
 
 
 def launch_result(

@@ -14,7 +14,7 @@ from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.flush import Flushed
-from abstim.session.issue_logs import MOST_ISSUES
+from abstim.session.issue_logs import MOST_ISSUES, issue_count
 from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from functional.errors import InputError
@@ -99,45 +99,46 @@ class _Kernel:
 
 
 def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> list[HotSpot]:
-    """Of every kernel of a target, in the order of the text. Raises InputError for a GPU that is not timed from PTX
-    instructions, and for a launch too long to log."""
-    if gpu.spec.timed_code != "ptx":
-        raise InputError(f"{gpu.name} is timed from machine code, which --hot cannot show; choose another GPU")
+    """Of every kernel of a target, in the order of the text; machine instructions count at the PTX instruction that
+    they were made of. Raises InputError for a launch too long to log."""
     kernels: dict[str, _Kernel] = {}
     policy = Flushed(flush)
     for number, launch, trace in session.each():
         progress(f"hot spots of {session.case.name}", number, len(session))
-        if (count := int(trace.warp_instructions.sum())) > MOST_ISSUES:
+        code = session.timed_code(number, gpu)
+        count = issue_count(session, trace, code)
+        if count > MOST_ISSUES:
             raise InputError(f"launch {number} issues {count:,} instructions; --hot takes {MOST_ISSUES:,} at most")
         run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
         log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
         policy.after(run)
         program = launch.program
         kernel = kernels.setdefault(program.name, _Kernel(program, len(program.instructions)))
-        _add_log(kernel, log, run.inputs)
-        _add_accesses(kernel, run.inputs)
+        origins = np.arange(kernel.size) if code is None else code.origins.astype(np.int64)
+        _add_log(kernel, log, run.inputs, origins)
+        _add_accesses(kernel, run.inputs, origins)
     return [spot for kernel in kernels.values() for spot in _spots(kernel)]
 
 
-def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs) -> None:
+def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs, origins: np.ndarray) -> None:
     log = log[np.lexsort((log["cycle"], log["warp"]))]
-    instruction = np.ascontiguousarray(log["instruction"], np.int64)
+    instruction = origins[log["instruction"]]
     add_stalls(log, inputs.table, instruction, kernel.stalls)
     kernel.add("issues", instruction)
     for name, column in (("l1d_misses", "l1d_misses"), ("l2_sectors", "l2_accesses"), ("dram_sectors", "dram_reads")):
         kernel.add(name, instruction, log[column])
 
 
-def _add_accesses(kernel: _Kernel, inputs: LaunchInputs) -> None:
+def _add_accesses(kernel: _Kernel, inputs: LaunchInputs, origins: np.ndarray) -> None:
     records, found = inputs.trace.records, accesses_of(inputs)
     bits = np.array([bin(k).count("1") for k in range(16)])[sectors_of(records)]
     sectors = np.add.reduceat(bits, found.first) if len(found.first) else np.zeros(0, np.int64)
     touched = sectors > 0
-    kernel.add("requests", found.instruction[touched])
-    kernel.add("sectors", found.instruction, sectors)
+    kernel.add("requests", origins[found.instruction[touched]])
+    kernel.add("sectors", origins[found.instruction], sectors)
     passes = inputs.trace.conflicts
-    kernel.add("shared_requests", found.shared[passes > 0])
-    kernel.add("bank_passes", found.shared, passes)
+    kernel.add("shared_requests", origins[found.shared[passes > 0]])
+    kernel.add("bank_passes", origins[found.shared], passes)
 
 
 def _spots(kernel: _Kernel) -> Iterator[HotSpot]:

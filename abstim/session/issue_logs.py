@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int64
 
     from functional.program import Program
+    from functional.trace import Trace
     from precharacterize.table import LatencyTable
     from precharacterize.timed_code import TimedCode
 
@@ -68,7 +69,7 @@ def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progres
     for number, launch, trace in session.each():
         progress(f"log {session.case.name}", number, len(session))
         code = session.timed_code(number, gpu)
-        count = int(trace.warp_instructions.sum()) if code is None else session.projected(trace, code).instructions
+        count = issue_count(session, trace, code)
         if count > MOST_ISSUES:
             raise InputError(f"launch {number} issues {count:,} instructions; a timeline takes {MOST_ISSUES:,} at most")
         run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
@@ -78,6 +79,11 @@ def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progres
         issues, table = _issue_log(log, run.inputs.table, gpu), run.inputs.table
         lines = _block_lines(launch.program, code, len(table.block_start))
         yield LaunchLog(name, issues, table.block_start, lines, run.result().cycles, gpu.spec.sm_count)
+
+
+def issue_count(session: Session, trace: Trace, code: TimedCode | None) -> int:
+    """Warp instructions that a launch issues, of what is timed in place of its PTX if that is not what is timed."""
+    return int(trace.warp_instructions.sum()) if code is None else session.projected(trace, code).instructions
 
 
 def _issue_log(log: np.ndarray, table: LatencyTable, gpu: Gpu) -> IssueLog:

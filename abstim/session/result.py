@@ -186,6 +186,21 @@ def run_result(
     )
 
 
+def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[str, Any]:
+    """What was timed of a launch in place of its PTX."""
+    code = session.timed_code(number, gpu)
+    if code is None:
+        return {}
+    projected = session.projected(trace, code)
+    return {
+        "timed_instructions": projected.instructions,
+        "timed_code": code.description,
+        "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
+        "operations": projected.operations._asdict(),
+        "matched_access_share": min(1.0, projected.matched_accesses / max(1, projected.accesses)),
+    }
+
+
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:
     """What every model says of a launch alike: fields of a LaunchResult."""
     threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())

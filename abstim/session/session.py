@@ -191,12 +191,15 @@ class Session:
         return Simulation(inputs, gpu, self.blocks_per_sm(number, gpu), caches=caches, **record)
 
     def simulate(
-        self, number: int, gpu: Gpu, trace: Trace | None = None, caches: Caches | None = None, threads: int = 1
-    ) -> EngineResult:
-        """A whole launch on a GPU, run, its SMs on so many threads; `caches` are left as they are after it."""
+        self, number: int, gpu: Gpu, trace: Trace | None = None, caches: Caches | None = None, threads: int = 1,
+        watch: Callable[[Simulation], None] = lambda launch: None,
+    ) -> EngineResult:  # fmt: skip
+        """A whole launch on a GPU, run, its SMs on so many threads; `caches` are left as they are after it. `watch` is
+        shown what is about to run."""
         from abstim.engine import simulate_point
 
-        return simulate_point(self.inputs(number, gpu, trace), gpu, self.blocks_per_sm(number, gpu), caches, threads)
+        inputs = self.inputs(number, gpu, trace)
+        return simulate_point(inputs, gpu, self.blocks_per_sm(number, gpu), caches, threads, watch)
 
     def warm(self, number: int, gpu: Gpu, caches: Caches, share: float = 1.0) -> None:
         """Send the memory accesses of the last `share` of a launch's thread blocks through the caches, without time."""

@@ -190,7 +190,7 @@ def _checked_outputs(case: Case, memory: Memory) -> tuple[OutputCheck, ...]:
     return tuple(
         OutputCheck(
             buffer=name,
-            elements=expected.values.size,
+            elements=expected.count,
             mismatches=wrong[name].elements if name in wrong else 0,
             message=str(wrong[name]) if name in wrong else "",
         )

@@ -1,4 +1,4 @@
-"""A user's own kernel from Python.
+"""A user's own kernel from Python. (Several launches: `device_program.py`.)
 
     kernel = abstim.load("k.ptx").kernel("k")
     launched = kernel.launch(grid=4, block=256, args=[x, y, np.int32(1024), 0.5])
@@ -12,24 +12,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from functional.case import Case
+from abstim.target.device_program import DeviceProgram
 from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Module, Parameter
-from functional.launch import Argument, Pointer, Scalar, Struct, make_launch
+from functional.launch import Scalar, Struct
 from functional.launches_json import DTYPES, SCALARS
 from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
 from functional.program import Program
-from functional.source_lines import naming_source
-from functional.symbols import say_unset_constants, set_symbol
 
 _RANDOM_SEED = 2024
 _MEMBER = Parameter("a member", "", 0, 1, 0)  # of a structure, of which PTX declares no more than its bytes
@@ -59,6 +57,10 @@ class LoadedModule:
             raise InputError(f"{self.source or self.module.path}: choose a kernel: {which}")
         return LoadedKernel(self.module, link(self.module, self.kernels[0] if name is None else name))
 
+    def program(self) -> DeviceProgram:
+        """Memory with the module's variables, and nothing launched yet. Raises InputError if they do not fit."""
+        return DeviceProgram(self.source or self.module.path, self.module, Memory(self.module.variables), ())
+
 
 @dataclass(frozen=True)
 class LoadedKernel:
@@ -84,27 +86,23 @@ class LoadedKernel:
         args: Sequence[Any] = (),
         dynamic_shared_bytes: int = 0,
         symbols: Mapping[str, Any] = MappingProxyType({}),
-    ) -> LaunchedKernel:
+        cluster: int | Sequence[int] | None = None,
+    ) -> DeviceProgram:
         """A case of one launch, for `abstim.run`.
 
-        `args`, in the order of the kernel's parameters: an array (of numpy, or anything that `as_array` takes) becomes
-        a buffer with a copy of its contents (the same array twice is one buffer); Python numbers take the parameter's
-        type; numpy scalars keep theirs; a `Struct` may hold arrays and numpy scalars. `symbols`: what variables of the
-        module are set to, by name, as arrays or numpy scalars.
+        `args`, in the order of the kernel's parameters: an array (of numpy, or anything with `__array__` or DLPack on
+        the CPU) becomes a buffer with a copy of its contents (the same array twice is one buffer); Python numbers take
+        the parameter's type; numpy scalars keep theirs; a `Struct` may hold arrays and numpy scalars. `symbols`: what
+        variables of the module are set to, by name, as arrays or numpy scalars. `cluster`: thread blocks of a cluster,
+        if the kernel does not say.
         Raises InputError for a missing, superfluous or ill-fitting argument, or a grid no GPU could launch.
         """
-        memory = Memory(self.module.variables)
-        buffers: dict[int, tuple[str, np.ndarray]] = {}  # id of the array -> its buffer
+        program = LoadedModule(self.module).program()
         for name, value in symbols.items():
-            set_symbol(memory, name, np.asarray(value))
-        say_unset_constants(self.program, symbols)
-        arguments = [_placed(argument, f"arg{position}", memory, buffers) for position, argument in enumerate(args)]
-        launch = make_launch(self.program, grid, block, arguments, memory, dynamic_shared_bytes)
-        arrays = {name: array for name, array in buffers.values()}
-        dtypes = {name: array.dtype for name, array in arrays.items()}
-        return LaunchedKernel(
-            name=self.name, module=self.module, memory=memory, launches=(launch,), dtypes=dtypes, arrays=arrays
-        )
+            program.set(name, value)
+        program.launch(self.program, grid, block, args, dynamic_shared_bytes, cluster=cluster)
+        program.name = self.name
+        return program
 
     def parse_arguments(self, texts: Sequence[str]) -> list[np.ndarray | Scalar | Struct]:
         """The `--arg`s of a command line, one a parameter. Raises InputError if there are too many or too few."""
@@ -114,58 +112,6 @@ class LoadedKernel:
                 f"kernel '{self.name}' takes {len(self.parameters)} arguments, {len(texts)} were given: {expected}"
             )
         return [parse_argument(text, p) for text, p in zip(texts, self.parameters, strict=True)]
-
-
-def _placed(argument: Any, name: str, memory: Memory, buffers: dict[int, tuple[str, np.ndarray]]) -> Argument:
-    """An argument whose arrays are buffers."""
-    if isinstance(argument, Struct):
-        members = enumerate(argument.members)
-        return Struct(tuple(_placed(member, f"{name}_{k}", memory, buffers) for k, member in members))
-    array = as_array(argument)
-    if array is None:
-        return argument
-    name, array = buffers.setdefault(id(argument), (name, array))
-    if name not in memory.buffers:
-        _allocate(memory, name, array)
-    return Pointer(name)
-
-
-def as_array(argument: Any) -> np.ndarray | None:
-    """A numpy array of what has `__array__` or, on the CPU, `__dlpack__` (PyTorch, JAX, CuPy's host copies); None for
-    anything else. Raises InputError for what lies in another device's memory, or cannot be read."""
-    if isinstance(argument, np.ndarray):
-        return argument
-    if isinstance(argument, np.generic) or not (hasattr(argument, "__array__") or hasattr(argument, "__dlpack__")):
-        return None
-    try:
-        return np.asarray(argument) if hasattr(argument, "__array__") else np.from_dlpack(argument)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise InputError(f"a {type(argument).__name__} cannot be read as an array: {error}") from None
-
-
-@dataclass
-class LaunchedKernel(Case):
-    """A `Case` made from Python arguments. `arrays`: buffer name -> the array given for it (never written to)."""
-
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def outputs(self) -> tuple[np.ndarray, ...]:
-        """What the kernel leaves in each array argument: executes it and returns new arrays of the same shapes."""
-        memory = self._executed()
-        return tuple(self.buffer(name, memory).reshape(array.shape) for name, array in self.arrays.items())
-
-    def printed(self) -> tuple[str, ...]:
-        """What the kernel prints with `printf`, a call each, by thread block: executes it."""
-        return tuple(self._executed().printed.calls)
-
-    def _executed(self) -> Memory:
-        from abstim.target.executors import chosen_executor
-
-        memory, executor = self.memory.copy(), chosen_executor()
-        for launch in self.launches:
-            with naming_source(launch.program):
-                executor.run(launch, memory)
-        return memory
 
 
 def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar | Struct:
@@ -253,9 +199,3 @@ def _npy(file: str, where: str) -> np.ndarray:
     if not isinstance(found, np.ndarray):
         raise InputError(f"{where}: {file} is no .npy file of numbers; write one with numpy.save")
     return found
-
-
-def _allocate(memory: Memory, name: str, array: np.ndarray) -> None:
-    if array.dtype.kind not in "biufc":
-        raise InputError(f"{name}: an array of {array.dtype} cannot be passed to a kernel")
-    memory.allocate(name, array.nbytes, array)

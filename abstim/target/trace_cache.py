@@ -62,12 +62,13 @@ def execution_key(case: Case, executor: str, instruction_budget: int | None = No
     outputs, executor, budget, code."""
     parts: list[Any] = [executor] if instruction_budget is None else [executor, instruction_budget]
     for launch in case.launches:
-        program, shape = launch.program, f"{launch.grid}:{launch.block}:{launch.dynamic_shared_bytes}"
+        program, shape = launch.program, f"{launch.grid}:{launch.block}:{launch.dynamic_shared_bytes}:{launch.cluster}"
         parts += [program.digest, program.name, shape, launch.parameters]
     parts += [(region.name, region.address, region.bytes) for region in case.memory.regions]
     parts += case.memory.contents()
     for name, expected in case.expected.items():
-        parts += [name, f"{expected.values.dtype}:{expected.rtol}:{expected.atol}", expected.values]
+        how = f"{expected.values.dtype}:{expected.rtol}:{expected.atol}:{expected.first}:{expected.compared is None}"
+        parts += [name, how, expected.values, b"" if expected.compared is None else expected.compared]
     return key(MODULES, *parts)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import time
@@ -79,8 +79,9 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         _told.add(str(error.strerror))
 
 
-def check_output(path: Path) -> None:
-    """Raises InputError where `write_output` could not write: asked before the work whose result it is to hold."""
+def check_output(path: Path, *endings: str) -> None:
+    """Raises InputError where `write_output` could not write, and for a name that does not end in one of `endings`:
+    asked before the work whose result it is to hold."""
     folder = path.absolute().parent
     if path.is_dir():
         raise InputError(f"{path}: cannot be written: it is a folder")
@@ -88,6 +89,8 @@ def check_output(path: Path) -> None:
         raise InputError(f"{path}: cannot be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{path}: cannot be written: {folder} is not yours to write to")
+    if endings and path.suffix not in endings:
+        raise InputError(f"{path}: the name must end in {' or '.join(endings)}")
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -136,18 +139,28 @@ def evict(folder: Path, cap_bytes: int) -> list[Path]:
     """Delete the files longest unused until the folder and those in it hold at most `cap_bytes`, and what a process
     that was killed has left half written; returns what was deleted."""
     found = []
-    for path in folder.rglob("*"):
+    for entry in _files(folder):
         with suppress(OSError):  # another process deleted it
-            about = path.stat()
-            if path.suffix == ".tmp" and time() - about.st_mtime > _HALF_WRITTEN_SECONDS:
-                path.unlink()
-            elif path.suffix != ".tmp" and path.is_file():
-                found.append((about.st_mtime_ns, about.st_size, path))
+            about = entry.stat()
+            if not entry.name.endswith(".tmp"):
+                found.append((about.st_mtime_ns, about.st_size, entry.path))
+            elif time() - about.st_mtime > _HALF_WRITTEN_SECONDS:
+                os.unlink(entry.path)
     total, deleted = sum(size for _, size, _ in found), []
     for _, size, path in sorted(found):
         if total <= cap_bytes:
             break
-        path.unlink(missing_ok=True)
-        deleted.append(path)
+        Path(path).unlink(missing_ok=True)
+        deleted.append(Path(path))
         total -= size
     return deleted
+
+
+def _files(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    """Of a folder and those in it. `evict` asks after each result that is kept, and there may be thousands."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            else:
+                yield entry

@@ -75,7 +75,7 @@ def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
     """The end of a block that calls a function."""
     e, program, name = unit.e, unit.program, f"B{block.index}"
     none = e.scalar(f"icmp eq i32 {lanes}, 0", "i1")
-    if inst.callee in BUILTINS:
+    if inst.callee in BUILTINS and inst.index not in unit.program.callee_entry:
         e.raw(f"br i1 {none}, label %{name}.on, label %gone")
         e.label(f"{name}.on")
         unit.go_on(block.index + 1)

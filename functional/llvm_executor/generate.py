@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.ir import Instruction, Symbol
+from functional.ir import CLUSTER_SHARED, Instruction, Symbol
 from functional.llvm_executor import (
     accesses,
     atomics,
@@ -29,7 +29,7 @@ from functional.llvm_executor.integers import Emit
 from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit, register_kind
 from functional.numpy_executor.control import ENDS
 from functional.numpy_executor.decode import has_no_effect, lookup
-from functional.numpy_executor.moves import is_vector_move
+from functional.numpy_executor.moves import is_vector_move, is_wide_move
 from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS
 from functional.program import BasicBlock, Program
 
@@ -135,6 +135,8 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     """One instruction other than those that end a block."""
     if has_no_effect(inst):
         return
+    if CLUSTER_SHARED in inst.modifiers or (is_vector_move(inst) and is_wide_move(inst)):
+        raise NotGenerated
     if inst.opcode in ("ld", "ldu"):
         return accesses.load(unit, inst)
     if inst.opcode == "st":

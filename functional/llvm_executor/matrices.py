@@ -117,6 +117,8 @@ def whole_warp(unit: Unit) -> None:
 def ldmatrix(unit: Unit, inst: Instruction) -> None:
     """`ldmatrix`: lane i names row i % 8 of matrix i / 8; lane l gets elements 2 (l % 4) and on of row l / 4."""
     matrices, transposed = matrices_of(inst)
+    if inst.space != "shared":
+        raise NotGenerated
     e = unit.e
     whole_warp(unit)
     where = e.widen(address(unit, inst.sources[0], "shared"))

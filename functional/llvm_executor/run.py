@@ -68,6 +68,10 @@ class LlvmExecutor:
                 self._programs[key] = known
         return known[1]
 
+    def _own(self, launch: Launch) -> Compiled | None:
+        """Machine code for a launch, None if it is the oracle's: thread blocks of a cluster run together only there."""
+        return None if launch.cluster.total > 1 else self.compiled(launch.program)
+
     def prepare(self, program: Program) -> None:
         """Make what a launch of the program needs, and keep it."""
         if not self.supports(program):
@@ -81,7 +85,7 @@ class LlvmExecutor:
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
     ) -> Trace:
         """See `functional.executor.Executor`."""
-        compiled, blocks = self.compiled(launch.program), checked_blocks(launch, thread_blocks)
+        compiled, blocks = self._own(launch), checked_blocks(launch, thread_blocks)
         if compiled is None:
             return self.oracle.run(launch, memory, blocks, instruction_budget)
         with ExitStack() as leases:
@@ -98,7 +102,7 @@ class LlvmExecutor:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[Trace]:
         """See `functional.executor.Executor`."""
-        compiled, blocks = self.compiled(launch.program), checked_blocks(launch, thread_blocks)
+        compiled, blocks = self._own(launch), checked_blocks(launch, thread_blocks)
         if compiled is None:
             yield from self.oracle.stream(launch, memory, blocks, instruction_budget, chunk_bytes)
             return

@@ -105,6 +105,38 @@ out:
 """
 
 
+_REDUCTIONS = ("add", "and", "or", "xor", "smin", "smax", "umin", "umax")
+
+
+def _redux(name: str) -> str:
+    """In every lane of %active, the reduction over its own %members: once for all lanes that have the same."""
+    return f"""
+define <32 x i32> @redux_{name}(<32 x i32> %value, <32 x i32> %members, i32 %active, i32 %neutral) #0 {{
+entry:
+{splat("neutrals", "i32", "%neutral")}  %any = icmp ne i32 %active, 0
+  br i1 %any, label %loop, label %out
+loop:
+  %rest = phi i32 [ %active, %entry ], [ %rest1, %loop ]
+  %found = phi <32 x i32> [ zeroinitializer, %entry ], [ %found1, %loop ]
+  %i = call i32 @llvm.cttz.i32(i32 %rest, i1 true)
+  %own = extractelement <32 x i32> %members, i32 %i
+  %lanes = bitcast i32 %own to <32 x i1>
+  %chosen = select <32 x i1> %lanes, <32 x i32> %value, <32 x i32> %neutrals
+  %total = call i32 @llvm.vector.reduce.{name}.v32i32(<32 x i32> %chosen)
+{splat("owns", "i32", "%own")}{splat("totals", "i32", "%total")}  %same = icmp eq <32 x i32> %members, %owns
+  %found1 = select <32 x i1> %same, <32 x i32> %totals, <32 x i32> %found
+  %samebits = bitcast <32 x i1> %same to i32
+  %away = xor i32 %samebits, -1
+  %rest1 = and i32 %rest, %away
+  %more = icmp ne i32 %rest1, 0
+  br i1 %more, label %loop, label %out
+out:
+  %result = phi <32 x i32> [ zeroinitializer, %entry ], [ %found1, %loop ]
+  ret <32 x i32> %result
+}}
+"""
+
+
 def text() -> str:
     """All helpers of this file."""
-    return MULTIPLY + _match(32) + _match(64)
+    return MULTIPLY + _match(32) + _match(64) + "".join(map(_redux, _REDUCTIONS))

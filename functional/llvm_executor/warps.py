@@ -48,18 +48,13 @@ def _permute(unit: Unit, value: Value, lanes: Value) -> Value:
     )  # fmt: skip
 
 
-def _members(unit: Unit, inst: Instruction, mask_at: int) -> str:
-    """Active lanes (i32 name) that the member mask of a `.sync` form names. The mask is looked at lane by lane."""
+def _members(unit: Unit, inst: Instruction, mask_at: int) -> Value:
+    """Active lanes (bits of an i32) that the member mask of a `.sync` form names; a lane each where lanes may name
+    different ones: groups of a warp that run the instruction together."""
+    active = Value(unit.mask, "i32", False)
     if len(inst.sources) <= mask_at:
-        return unit.mask
-    e = unit.e
-    named = unit.get(inst.sources[mask_at], "u32")
-    if named.wide:
-        own = e.op("and", e.op("lshr", named, _LANE_NUMBERS), 1)
-        bits = e.bits_of(e.compare("ne", own, 0))
-    else:
-        bits = named.name
-    return e.scalar(f"and i32 {unit.mask}, {bits}", "i32")
+        return active
+    return unit.e.op("and", active, unit.get(inst.sources[mask_at], "u32"))
 
 
 def vote(unit: Unit, inst: Instruction) -> None:
@@ -68,11 +63,11 @@ def vote(unit: Unit, inst: Instruction) -> None:
     kind = next(iter(flags_of(inst, {"sync", "all", "any", "uni", "ballot"}) - {"sync"}))
     p = e.bits_of(e.widen(unit.get(inst.sources[0], "pred", 0 in inst.negated_sources)))
     members = _members(unit, inst, 1)
-    true = Value(e.scalar(f"and i32 {members}, {p}", "i32"), "i32", False)
+    true = e.op("and", members, Value(p, "i32", False))
     if kind == "ballot":
         unit.set(inst.destinations[0], e.widen(true), "b32")
         return
-    every, none = e.compare("eq", true, Value(members, "i32", False)), e.compare("eq", true, 0)
+    every, none = e.compare("eq", true, members), e.compare("eq", true, 0)
     some = e.op("xor", none, e.literal(1, "i1"))
     result = {"all": every, "any": some, "uni": e.op("or", every, none)}[kind]
     unit.set(inst.destinations[0], e.widen(result), "pred")
@@ -91,8 +86,15 @@ def redux(unit: Unit, inst: Instruction) -> None:
     neutral = {"add": 0, "or": 0, "xor": 0, "and": -1}
     neutral |= {"min": 0x7FFFFFFF, "max": -(1 << 31)} if sign else {"min": -1, "max": 0}
     value = e.widen(unit.get(inst.sources[0], type_))
-    chosen = e.select(e.lanes_of(_members(unit, inst, 1)), value, neutral[mode])
     name = mode if mode in ("add", "and", "or", "xor") else ("s" if sign else "u") + mode
+    members = _members(unit, inst, 1)
+    if members.wide:
+        words = vector("i32")
+        e.declarations[f"@redux_{name}"] = f"declare {words} @redux_{name}({words}, {words}, i32, i32) #0"
+        call = f"call {words} @redux_{name}({value}, {members}, i32 {unit.mask}, {e.literal(neutral[mode], 'i32')})"
+        unit.set(inst.destinations[0], e.let(call, "i32", True), type_)
+        return
+    chosen = e.select(e.lanes_of(members.name), value, neutral[mode])
     function = f"@llvm.vector.reduce.{name}.v32i32"
     e.declarations[function] = f"declare i32 {function}({vector('i32')})"
     total = e.let(f"call i32 {function}({chosen})", "i32", False)
@@ -107,14 +109,13 @@ def match(unit: Unit, inst: Instruction) -> None:
     kind = vector(value.kind)
     name = f"@match_{value.bits}"
     e.declarations[name] = f"declare {vector('i32')} {name}({kind}, i32) #0"
-    found = e.let(f"call {vector('i32')} {name}({value}, i32 {members})", "i32", True)
+    alike = e.let(f"call {vector('i32')} {name}({value}, i32 {unit.mask})", "i32", True)
+    found = e.op("and", alike, members)
     if "any" in inst.modifiers:
         unit.set(inst.destinations[0], found, "b32")
         return
-    own = e.lanes_of(members)
-    differs = e.op("and", own, e.compare("ne", found, Value(members, "i32", False)))
-    every = e.widen(e.compare("eq", Value(e.bits_of(differs), "i32", False), 0))
-    unit.set(inst.destinations[0], e.select(every, Value(members, "i32", False), 0), "b32")
+    every = e.compare("eq", found, members)
+    unit.set(inst.destinations[0], e.select(every, members, 0), "b32")
     if len(inst.destinations) > 1:
         unit.set(inst.destinations[1], every, "pred")
 
@@ -122,10 +123,11 @@ def match(unit: Unit, inst: Instruction) -> None:
 def elect(unit: Unit, inst: Instruction) -> None:
     """`elect.sync`: the lowest member lane, and in that lane true."""
     e = unit.e
-    members = _members(unit, inst, 0)
-    e.declarations["@llvm.cttz.i32"] = "declare i32 @llvm.cttz.i32(i32, i1)"
-    first = e.let(f"call i32 @llvm.cttz.i32(i32 {members}, i1 false)", "i32", False)
-    leader = e.widen(e.op("and", first, 31))
+    members = e.widen(_members(unit, inst, 0))
+    words = vector("i32")
+    e.declarations["@llvm.cttz.v32i32"] = f"declare {words} @llvm.cttz.v32i32({words}, i1)"
+    first = e.let(f"call {words} @llvm.cttz.v32i32({members}, i1 false)", "i32", True)
+    leader = e.op("and", first, 31)
     unit.set(inst.destinations[0], leader, "b32")
     unit.set(inst.destinations[1], e.compare("eq", leader, _LANE_NUMBERS), "pred")
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional.coalesce import atomic_records
-from functional.ir import Address, Instruction, Operand, Register, Vector
+from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand, Register, Vector
 from functional.numpy_executor.frame import Frame, raw
-from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, split
+from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter, setter
 from functional.numpy_executor.operation import DTYPES, Unsupported
+from functional.numpy_executor.spaces import SHARED
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
 _QUALIFIERS = frozenset(
     ["relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "cluster", "sys", "noftz", "global", "shared",
-     "L2::cache_hint", "v2", "v4", "v8"]
+     CLUSTER_SHARED, "L2::cache_hint", "v2", "v4", "v8"]
 )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     space, type_, guard = inst.space, inst.type, guard_getter(slots, inst.guard)
     if space not in ("global", "shared", "generic"):
         raise Unsupported
+    space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
     getters = [getter(slots, o, type_) for o in operands]
     returns = bool(inst.destinations) and isinstance(inst.destinations[0], Register)
@@ -85,7 +87,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
             elif associative:
                 old[chosen] = _scan(words, at[chosen], values[0], update, every_old)
             else:
-                old[chosen] = _in_turn(words, at[chosen], values, update)
+                old[chosen] = in_turn(words, at[chosen], values, update)
         if returns:
             write(frame, raw(old))
         if records:
@@ -99,10 +101,15 @@ def _operation(inst: Instruction) -> tuple[str, Update]:
     known = set(_QUALIFIERS) | set(names) | {inst.type}
     if len(names) != 1 or set(inst.modifiers) - known:
         raise Unsupported
-    update, types = _UPDATES[names[0]]
-    if inst.type not in types:
+    return names[0], update_of(names[0], inst.type)
+
+
+def update_of(name: str, type_: str) -> Update:
+    """The operation of a name on words of a type. Raises Unsupported."""
+    update, types = _UPDATES[name]
+    if type_ not in types:
         raise Unsupported
-    return names[0], _PACKED_ADDS.get(inst.type, update) if names[0] == "add" else update
+    return _PACKED_ADDS.get(type_, update) if name == "add" else update
 
 
 def operands_of(inst: Instruction) -> tuple[Operand, ...]:
@@ -152,7 +159,7 @@ def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:
     return step
 
 
-def _in_turn(words: np.ndarray, at: np.ndarray, values: list[np.ndarray], update: Update) -> np.ndarray:
+def in_turn(words: np.ndarray, at: np.ndarray, values: list[np.ndarray], update: Update) -> np.ndarray:
     """Apply the updates of each address one after the other; yields what each found. One step a rank of contention."""
     order = np.argsort(at, kind="stable")
     rank = _rank(at[order])
@@ -176,7 +183,7 @@ def _rank(ordered: np.ndarray) -> np.ndarray:
 
 
 def _scan(words: np.ndarray, at: np.ndarray, values: np.ndarray, update: Update, every_old: bool) -> np.ndarray:
-    """As `_in_turn`, for an associative update: a segmented prefix by doubling, log2(contention) steps."""
+    """As `in_turn`, for an associative update: a segmented prefix by doubling, log2(contention) steps."""
     order = np.argsort(at, kind="stable")
     where, total = at[order], values[order].copy()
     rank = _rank(where)
@@ -199,8 +206,8 @@ def _scan(words: np.ndarray, at: np.ndarray, values: np.ndarray, update: Update,
 
 def record_atomic(frame: Frame, space: str, size: int, parts: list[Lanes]) -> None:
     """Log the accesses of an atomic: in global memory a line as often as its most contended word is named."""
-    if space == "shared" or len(parts) != 1 or parts[0].space.name != "global":
-        record(frame, space == "shared", size, parts)
+    if space in SHARED or len(parts) != 1 or parts[0].space.name != "global":
+        record(frame, space in SHARED, size, parts)
         return
     part = parts[0]
     active = np.ones((frame.count, 32), bool) if part.active is None else part.active

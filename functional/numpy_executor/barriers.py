@@ -1,4 +1,5 @@
-"""Thread-block barriers: arrival, release, `bar.red`. A warp arrives as a whole; one that exits counts as arrived."""
+"""Barriers of thread blocks, warpgroups and clusters: arrival, release, `bar.red`. A warp arrives as a whole; one that
+exits counts as arrived."""
 
 from __future__ import annotations
 
@@ -6,21 +7,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.numpy_executor.clusters import Clusters
 from functional.numpy_executor.stack import DONE, WAITING, Stack
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine
 
-BARRIERS, CLUSTER = 17, 16  # a block: 16 that have numbers, and that of its cluster
+CLUSTER, WARPGROUP = 16, 17  # of a block, behind the 16 that have numbers: its cluster's, one each warpgroup
+BARRIERS = WARPGROUP + 8
 NONE = -1
 
 
 class Barriers:
     """Barrier state of the blocks of a chunk. `block_of_row` maps warps to blocks."""
 
-    def __init__(self, block_of_row: np.ndarray, blocks: int, stack: Stack) -> None:
+    def __init__(self, block_of_row: np.ndarray, clusters: Clusters, stack: Stack) -> None:
         self.block_of_row, self.stack = block_of_row, stack
-        warps = len(block_of_row)
+        self.cluster_of_row = clusters.cluster[block_of_row]
+        warps, blocks = len(block_of_row), len(clusters.cluster)
+        self.in_cluster = np.zeros(warps, bool)  # has arrived in a phase of its cluster's barrier that goes on
         self.waiting = np.full(warps, NONE, np.int32)  # barrier id a warp waits at
         self.resume = np.zeros(warps, np.int32)  # block to continue at
         self.instruction = np.zeros(warps, np.int32)  # where it waits, for messages and results
@@ -51,6 +56,7 @@ class Barriers:
             blocks = self.block_of_row[rows]
             np.subtract.at(self.alive, blocks, 1)
             self.release(machine, blocks)
+            self._release_clusters(rows)
 
     def release(self, machine: Machine, blocks: np.ndarray) -> None:
         """Let every completed barrier of `blocks` go."""
@@ -70,6 +76,30 @@ class Barriers:
         self.votes[complete] = 0
         self.waiting[rows] = NONE
         self.stack.resume(rows, self.resume[rows])
+
+    def arrive_in_cluster(self, rows: np.ndarray) -> None:
+        """Warps `rows` arrive at the barrier of their cluster, and go on."""
+        self.in_cluster[rows] = True
+        self._release_clusters(rows)
+
+    def wait_in_cluster(self, rows: np.ndarray, instruction: int, resume: int) -> None:
+        """Warps `rows` go to `resume` once the phase in which they arrived has ended."""
+        waits = self.in_cluster[rows]
+        self.stack.advance(rows[~waits], resume)
+        held = rows[waits]
+        self.waiting[held], self.resume[held], self.instruction[held] = CLUSTER, resume, instruction
+        self.stack.block[held] = WAITING
+
+    def _release_clusters(self, rows: np.ndarray) -> None:
+        """A phase ends when every warp of a cluster has arrived or exited."""
+        if not self.in_cluster.any():
+            return
+        late = np.bincount(self.cluster_of_row, ~self.in_cluster & (self.stack.block != DONE))
+        complete = np.isin(self.cluster_of_row, np.unique(self.cluster_of_row[rows])) & (late == 0)[self.cluster_of_row]
+        self.in_cluster[complete] = False
+        free = np.flatnonzero(complete & (self.waiting == CLUSTER))
+        self.waiting[free] = NONE
+        self.stack.resume(free, self.resume[free])
 
     def vote(self, rows: np.ndarray, barrier: np.ndarray, active: np.ndarray, true: np.ndarray) -> None:
         """Contribute the predicates of `bar.red`: active threads and true ones, each [row]."""

@@ -1,4 +1,4 @@
-"""Functions of the device run time: `vprintf` and `__assertfail`.
+"""Functions of the device run time: `vprintf`, `__assertfail`, `malloc` and `free`.
 
 A format is C's; nvcc packs the arguments behind each other in local memory, each aligned to its size. What is printed
 goes to `Memory.printed`, by thread block and warp, and of a warp in the order of execution.
@@ -12,16 +12,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Instruction, Symbol
+from functional.callgraph import HEAP_FUNCTIONS
+from functional.ir import CLUSTER_SHARED, Instruction, Symbol
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.heap import Heap
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import SPACES, WINDOWS
 
 _LONGEST = 1 << 16  # bytes of a string
 _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])")
-_PARAMETERS = {"vprintf": 2, "__assertfail": 5}
+_PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1}
 
 
 def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray], None]:
@@ -37,6 +39,9 @@ def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray
         for row, lane in zip(*np.nonzero((lanes[:, None] >> np.arange(32, dtype=np.uint32)) & 1), strict=True):
             thread = _Thread(frame, inst, int(frame.index[row]), int(lane))
             given = [thread.parameter(place) for place in places]
+            if inst.callee in HEAP_FUNCTIONS:
+                _heap_function(thread, given[0], into)
+                continue
             if inst.callee == "__assertfail":
                 text, file, line, function = (*map(thread.string, given[:2]), given[2] & 0xFFFFFFFF, given[3])
                 message = f"assertion '{text}' failed at {file}:{line}, {thread.string(function)}"
@@ -44,9 +49,21 @@ def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray
             text, count = _format(thread, thread.string(given[0]), given[1])
             frame.machine.prints(thread.row, text)
             if into is not None:
-                thread.set_parameter(into, count)
+                thread.set_parameter(into, count.to_bytes(4, "little"))
 
     return run
+
+
+def _heap_function(thread: _Thread, argument: int, into: int | None) -> None:
+    """`malloc` of so many bytes, or `free` of an address (0: nothing)."""
+    heap = Heap(thread.machine.memory)
+    if thread.inst.callee == "malloc":
+        address = heap.allocate(argument)
+        if into is not None:
+            thread.set_parameter(into, address.to_bytes(8, "little"))
+    elif argument and not heap.release(argument):
+        message = f"free of {argument:#x}, which malloc did not give, or was freed already"
+        raise thread.machine.fault(thread.inst, message, thread.row, thread.lane)
 
 
 class _Thread:
@@ -64,15 +81,15 @@ class _Thread:
         at = self.call + place
         return int.from_bytes(self.machine.local.data[at : at + 8].tobytes(), "little")
 
-    def set_parameter(self, place: int, value: int) -> None:
+    def set_parameter(self, place: int, value: bytes) -> None:
         at = self.call + place
-        self.machine.local.data[at : at + 4] = np.frombuffer(struct.pack("<I", value), np.uint8)
+        self.machine.local.data[at : at + len(value)] = np.frombuffer(value, np.uint8)
 
     def bytes_at(self, address: int, size: int) -> bytes:
         """`size` bytes, or fewer at the end of the memory, at a generic address."""
         machine = self.machine
         for name, (start, stop) in WINDOWS.items():
-            if start <= address < stop:
+            if start <= address < stop and name != CLUSTER_SHARED:
                 at, limit = address - start, SPACES[name].limit(machine)
                 if at >= limit:
                     raise self._bad(address)

@@ -1,20 +1,25 @@
-"""`cp.async.bulk`: one thread copies many bytes between global and shared memory. Done at once, as `cp.async` is;
-a copy into shared memory then counts its bytes at an mbarrier.
+"""`cp.async.bulk` and `cp.reduce.async.bulk`: one thread copies many bytes between global and shared memory. Done at
+once, as `cp.async` is; a copy into shared memory then counts its bytes at an mbarrier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from functional.coalesce import line_records
-from functional.ir import Address, Instruction, Operand
+from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand
+from functional.line_record import SECTORS_A_LINE
+from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
 from functional.numpy_executor.mbarrier import COMPLETE_TX, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, log_records, split
-from functional.numpy_executor.operands import getter, guard_getter
+from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
+from functional.numpy_executor.reductions import Reduction, reduction_of
+from functional.trace import SECTOR_BYTES, SHARED_WINDOW_LINE
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame
@@ -23,66 +28,130 @@ if TYPE_CHECKING:
 
 Step = Callable[["Frame"], None]
 UNIT_BYTES = 16  # addresses and sizes are multiples of it
-_FORMS: dict[tuple[str, ...], tuple[str, str]] = {
-    ("shared", "global", "mbarrier::complete_tx::bytes"): ("global", "shared"),
+MULTICAST = "multicast::cluster"
+_COMPLETES = "mbarrier::complete_tx::bytes"
+_FORMS: dict[tuple[str, ...], tuple[str, str]] = {  # -> spaces from, to
+    ("shared", "global", _COMPLETES): ("global", "shared"),
+    (CLUSTER_SHARED, "global", _COMPLETES): ("global", CLUSTER_SHARED),
+    (CLUSTER_SHARED, "global", _COMPLETES, MULTICAST): ("global", CLUSTER_SHARED),
+    (CLUSTER_SHARED, "shared", _COMPLETES): ("shared", CLUSTER_SHARED),
     ("global", "shared", "bulk_group"): ("shared", "global"),
 }
 
 
 class BulkCopy(NamedTuple):
-    """Spaces and addresses, the operand with the bytes, and the barrier that counts them."""
+    """Spaces and addresses, the operand with the bytes, the barrier that counts them, the mask of thread blocks that
+    get them, and how they are joined with what is there."""
 
     spaces: tuple[str, str]  # from, to
     source: Address
     to: Address
     size: Operand
     barrier: Address | None
+    blocks: Operand | None
+    reduction: Reduction | None
 
 
 def is_bulk(inst: Instruction) -> bool:
-    """A `cp.async.bulk` that copies."""
-    return inst.modifiers[:2] == ("async", "bulk") and inst.modifiers[2:3] not in (("commit_group",), ("wait_group",))
+    """A `cp.async.bulk` that copies, or `cp.reduce.async.bulk`."""
+    if inst.modifiers[:1] == ("reduce",):
+        return True
+    copies = {"commit_group", "wait_group", "prefetch"}.isdisjoint(inst.modifiers[2:3])
+    return inst.modifiers[:2] == ("async", "bulk") and copies
 
 
 def bulk_copy_of(inst: Instruction) -> BulkCopy:
-    """The operands. Raises Unsupported for tensors, copies between thread blocks, reductions and multicast."""
-    operands = list(inst.sources)
+    """The operands. Raises Unsupported for what is not a form of PTX."""
+    operands, modifiers = list(inst.sources), [m for m in inst.modifiers if m != "L2::cache_hint"]
     if "L2::cache_hint" in inst.modifiers:
         operands.pop()
-    spaces = _FORMS.get(tuple(m for m in inst.modifiers[2:] if m != "L2::cache_hint"))
-    if spaces is None or len(operands) != (4 if spaces[1] == "shared" else 3):
+    reduces = modifiers[0] == "reduce"
+    form = tuple(modifiers[3:6] if reduces else modifiers[2:])
+    spaces, reduction = _FORMS.get(form), reduction_of(modifiers[6:]) if reduces else None
+    if spaces is None or len(operands) != 3 + (_COMPLETES in form) + (MULTICAST in form):
         raise Unsupported
-    to, source, size, *barrier = operands
-    if not all(isinstance(operand, Address) for operand in (to, source, *barrier)):
+    if reduces and spaces[0] != "shared":
         raise Unsupported
-    return BulkCopy(spaces, source, to, size, barrier[0] if barrier else None)  # type: ignore[arg-type]
+    to, source, size, *rest = operands
+    if not all(isinstance(operand, Address) for operand in (to, source, *rest[:1])):
+        raise Unsupported
+    barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
+    return BulkCopy(spaces, source, to, size, barrier, blocks, reduction)  # type: ignore[arg-type]
 
 
 def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
-    """`cp.async.bulk.shared.global.mbarrier::complete_tx::bytes` and `cp.async.bulk.global.shared.bulk_group`."""
+    """`cp.async.bulk.{shared,shared::cluster}.{global,shared}.mbarrier::complete_tx::bytes[.multicast::cluster]`,
+    `cp.async.bulk.global.shared.bulk_group`, and the same with `cp.reduce`."""
     copy = bulk_copy_of(inst)
     guard, bytes_of = guard_getter(slots, inst.guard), getter(slots, copy.size, "u32")
-    source, to = (
-        address_getter(slots, address, space)
-        for address, space in zip((copy.source, copy.to), copy.spaces, strict=True)
-    )
-    complete = None if copy.barrier is None else update_barriers(slots, inst, copy.barrier, "shared", COMPLETE_TX)
+    where = address_getter(slots, copy.source, copy.spaces[0])
+    targets = targets_of(slots, inst, copy.to, copy.barrier, copy.blocks, copy.spaces[1])
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
         sizes = np.broadcast_to(frame.full(bytes_of(frame)), (frame.count, 32)).astype(np.int64)
         _check_sizes(frame, inst, sizes, lanes)
-        parts = [
-            list(split(frame, inst, space, where(frame), lanes))
-            for space, where in zip(copy.spaces, (source, to), strict=True)
-        ]
-        for read, written in zip(*parts, strict=True):
-            _move(frame, inst, read, written, sizes)
-        _record(frame, parts[copy.spaces.index("global")], sizes)
-        if complete is not None:
-            complete(frame, lanes, sizes)
+        read = list(split(frame, inst, copy.spaces[0], where(frame), lanes))
+        written: list[Lanes] = []
+        for target in targets(frame, lanes):
+            written = list(split(frame, inst, copy.spaces[1], target.addresses, target.lanes))
+            for one, other in zip(_here(read, target.lanes), written, strict=False):
+                _move(frame, inst, one, other, sizes, copy.reduction)
+            target.complete(frame, sizes)
+        _record(frame, copy, read if copy.spaces[0] == "global" else written, sizes)
 
     return step
+
+
+class Target(NamedTuple):
+    """Where a copy goes: addresses [row, lane], in which lanes (None: all active), and what counts its bytes."""
+
+    addresses: np.ndarray
+    lanes: np.ndarray | None
+    complete: Callable[[Frame, np.ndarray], object]
+
+
+def targets_of(
+    slots: Slots, inst: Instruction, to: Address, barrier: Address | None, blocks: Operand | None, space: str
+) -> Callable[[Frame, np.ndarray | None], Iterator[Target]]:
+    """`targets(frame, lanes)`: one, or with a mask of thread blocks one a block, at the same place of its memory."""
+    where = address_getter(slots, to, space)
+    counter = None if barrier is None else address_getter(slots, barrier, space)
+    chosen: Getter | None = None if blocks is None else getter(slots, blocks, "b16")
+
+    def complete_at(frame: Frame, lanes: np.ndarray | None, addresses: np.ndarray | None) -> Callable:
+        if addresses is None:
+            return lambda frame, sizes: None
+        parts = list(split(frame, inst, space, addresses, lanes))
+        return lambda frame, sizes: update_barriers(frame, inst, parts, COMPLETE_TX, sizes)
+
+    def targets(frame: Frame, lanes: np.ndarray | None) -> Iterator[Target]:
+        addresses, counts = where(frame), None if counter is None else counter(frame)
+        if chosen is None or counts is None:
+            yield Target(addresses, lanes, complete_at(frame, lanes, counts))
+            return
+        mask = frame.full(chosen(frame))
+        for rank in range(16):
+            here = (mask >> np.uint16(rank) & np.uint16(1)).astype(bool)
+            here = here if lanes is None else here & lanes
+            if np.asarray(frame.active(here)).any():
+                own, its = (_in_block(a, rank) for a in (addresses, counts))
+                yield Target(own, here, complete_at(frame, here, its))
+
+    return targets
+
+
+def _in_block(addresses: np.ndarray, rank: int) -> np.ndarray:
+    """The same place in the shared memory of the thread block of a rank."""
+    inside = np.where(addresses >= CLUSTER_BASE, addresses % np.uint32(RANK_BYTES), addresses)
+    return inside + np.uint32(CLUSTER_BASE + rank * RANK_BYTES)
+
+
+def _here(parts: list[Lanes], lanes: np.ndarray | None) -> list[Lanes]:
+    """Parts of an access, in those lanes alone that have a target."""
+    return (
+        parts if lanes is None else [replace(p, active=lanes if p.active is None else p.active & lanes) for p in parts]
+    )
 
 
 def _check_sizes(frame: Frame, inst: Instruction, sizes: np.ndarray, lanes: np.ndarray | None) -> None:
@@ -96,7 +165,9 @@ def _check_sizes(frame: Frame, inst: Instruction, sizes: np.ndarray, lanes: np.n
         raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
 
 
-def _move(frame: Frame, inst: Instruction, read: Lanes, written: Lanes, sizes: np.ndarray) -> None:
+def _move(
+    frame: Frame, inst: Instruction, read: Lanes, written: Lanes, sizes: np.ndarray, reduction: Reduction | None
+) -> None:
     """Unit by unit, since an area may begin in one buffer and end outside of it."""
     active = np.ones(sizes.shape, bool) if read.active is None else read.active
     for start in range(0, int(sizes[active].max(initial=0)), UNIT_BYTES):
@@ -105,16 +176,19 @@ def _move(frame: Frame, inst: Instruction, read: Lanes, written: Lanes, sizes: n
         if frame.machine.watch is not None:
             _watch(frame, inst, read, written, start, here)
         data = read.space.storage(frame.machine).data[at[0] + np.arange(UNIT_BYTES)]
-        written.space.storage(frame.machine).data[at[1] + np.arange(UNIT_BYTES)] = data
+        into = written.space.storage(frame.machine)
+        if reduction is None:
+            into.data[at[1] + np.arange(UNIT_BYTES)] = data
+        else:
+            reduction.apply(into, at[1][:, 0], np.ascontiguousarray(data))
 
 
 def _watch(frame: Frame, inst: Instruction, read: Lanes, written: Lanes, start: int, here: np.ndarray) -> None:
-    from dataclasses import replace
-
     watch = frame.machine.watch
     assert watch is not None
-    for part, look in ((read, watch.loads), (written, watch.stores)):
-        look(frame, inst, replace(part, active=here), _offsets(frame, inst, part, start, here), UNIT_BYTES)
+    look = watch.updates if inst.modifiers[0] == "reduce" else watch.stores
+    for part, watched in ((read, watch.loads), (written, look)):
+        watched(frame, inst, replace(part, active=here), _offsets(frame, inst, part, start, here), UNIT_BYTES)
 
 
 def _offsets(frame: Frame, inst: Instruction, part: Lanes, start: int, here: np.ndarray) -> np.ndarray:
@@ -124,16 +198,29 @@ def _offsets(frame: Frame, inst: Instruction, part: Lanes, start: int, here: np.
     return frame.full(part.space.offsets(frame, inst, np.where(here, addresses, addresses[row, lane]), UNIT_BYTES))
 
 
-def _record(frame: Frame, parts: list[Lanes], sizes: np.ndarray) -> None:
-    """The lines of global memory that a copy touches."""
+def _record(frame: Frame, copy: BulkCopy, parts: list[Lanes], sizes: np.ndarray) -> None:
+    """The lines of global memory that a copy touches; one within shared memory is one pass there."""
+    found: dict[int, list[np.ndarray]] = {}
     for part in parts:
-        active = np.ones(sizes.shape, bool) if part.active is None else part.active
-        longest = int(sizes[active].max(initial=0))
-        if not longest:
-            log_records(frame, (np.zeros(0, np.int64), np.zeros(0, np.uint32)), np.zeros(frame.count, bool))
-            continue
-        starts = np.minimum(np.arange(0, longest, UNIT_BYTES), np.maximum(sizes, UNIT_BYTES)[..., None] - UNIT_BYTES)
-        touched = (frame.full(part.addresses)[..., None] + starts.astype(np.uint64)) >> np.uint64(5)
-        first = touched[np.arange(frame.count), active.argmax(axis=1)][:, :1]
-        chosen = np.where(active[..., None], touched, first[:, None]).reshape(frame.count, -1)
-        log_records(frame, line_records(chosen.astype(np.uint32)), part.some)
+        addresses = frame.full(part.addresses).astype(np.int64)
+        active = sizes > 0 if part.active is None else part.active & (sizes > 0)
+        for row, lane in zip(*np.nonzero(active), strict=True):
+            first, last = addresses[row, lane], addresses[row, lane] + sizes[row, lane] - 1
+            if part.space.name == "global":
+                touched = np.arange(first // SECTOR_BYTES, last // SECTOR_BYTES + 1)
+            else:
+                touched = SHARED_WINDOW_LINE * SECTORS_A_LINE + np.arange(SECTORS_A_LINE)
+            found.setdefault(int(row), []).append(touched)
+    log_touched(frame, found)
+
+
+def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]]) -> None:
+    """Log the numbers of the sectors that an instruction touched, by row of the frame."""
+    rows, records = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
+    for row, sectors in sorted(touched.items()):
+        _, made = line_records(np.unique(np.concatenate(sectors)).astype(np.uint32)[None])
+        rows.append(np.full(len(made), row))
+        records.append(made)
+    some = np.zeros(frame.count, bool)
+    some[list(touched)] = True
+    log_records(frame, (np.concatenate(rows), np.concatenate(records)), None if some.all() else some)

@@ -84,7 +84,7 @@ def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """A call of a function by name, by register, or of the device run time."""
     if set(inst.modifiers) - {"uni"}:
         raise Unsupported
-    if inst.callee in BUILTINS:
+    if inst.callee in BUILTINS and inst.index not in slots.program.callee_entry:
         return _builtin(slots, block, inst)
     program, after, guard = slots.program, block.index + 1, guard_getter(slots, inst.guard)
     kept = slots.kept_across(block)

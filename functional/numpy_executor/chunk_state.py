@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from functional.callgraph import uses_heap
 from functional.errors import ExecutionError
 from functional.ir import Instruction
 from functional.launch import Launch
 from functional.memory import Memory
 from functional.numpy_executor.barriers import Barriers
+from functional.numpy_executor.clusters import Clusters
 from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
@@ -73,7 +75,8 @@ class Machine:
         self.all_rows = np.arange(self.warps)
         self.block_of_row = self.all_rows // self.warps_per_block
         self.stack = Stack(self._initial_masks(), 0)
-        self.barriers = Barriers(self.block_of_row, len(thread_blocks), self.stack)
+        self.clusters = Clusters(launch, thread_blocks)
+        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack)
         self.log = log(self.warps)
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
         self.saved: dict[int, Saved] = {}  # by level
@@ -93,6 +96,8 @@ class Machine:
 
     def _memories(self) -> None:
         launch, code = self.launch, self.code
+        if uses_heap(code.program):
+            self.memory.open_heap()
         self.shared_bytes = launch.shared_bytes
         self.shared_stride = -(-self.shared_bytes // 16) * 16
         self.shared = Bytes(self.shared_stride * len(self.thread_blocks))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from functional.ir import TYPE_BYTES, Instruction, Register
-from functional.numpy_executor.barriers import CLUSTER
 from functional.numpy_executor.calls import call, executing, leave
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operands import Getter, getter, guard_getter
@@ -145,19 +144,19 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 
 def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    """`barrier.cluster`: a cluster is one thread block, whose threads wait for each other where they wait."""
+    """`barrier.cluster.arrive` and `wait`."""
     kinds, others = set(inst.modifiers) & {"arrive", "wait"}, {"cluster", "aligned", "release", "acquire", "relaxed"}
     if len(kinds) != 1 or set(inst.modifiers) - kinds - others:
         raise Unsupported
     guard, after, waits = guard_getter(slots, inst.guard), block.index + 1, "wait" in kinds
 
     def step(frame: Frame) -> None:
-        here = executing(frame, guard) != 0
-        rows = frame.index[here] if waits else frame.index[:0]
+        here, barriers = executing(frame, guard) != 0, frame.machine.barriers
         frame.machine.stack.advance(frame.index[~here] if waits else frame.rows, after)
-        if rows.size:
-            numbers, all_threads = np.full(len(rows), CLUSTER), np.zeros(len(rows), np.int64)
-            frame.machine.barriers.arrive(frame.machine, rows, numbers, all_threads, inst.index, after, True)
+        if waits:
+            barriers.wait_in_cluster(frame.index[here], inst.index, after)
+        else:
+            barriers.arrive_in_cluster(frame.index[here])
 
     return step
 

@@ -24,6 +24,7 @@ from functional.numpy_executor import (
     warp_ops,
 )
 from functional.numpy_executor.async_copy import async_copy_step, is_group
+from functional.numpy_executor.async_store import async_store_step
 from functional.numpy_executor.atomics import atomic_step
 from functional.numpy_executor.bulk_copy import bulk_copy_step, is_bulk
 from functional.numpy_executor.control import ENDS, Terminator, fall_through, terminator
@@ -36,7 +37,10 @@ from functional.numpy_executor.mma import mma_step
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS, Builder, Operation, Unsupported
 from functional.numpy_executor.slots import CONDITION_CODE, Slots
+from functional.numpy_executor.tensor_copy import is_tensor_copy, tensor_copy_step
+from functional.numpy_executor.tensor_maps import tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
+from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
 from functional.numpy_executor.wmma import wmma_step
 from functional.program import BasicBlock, Program
 
@@ -48,7 +52,8 @@ _COMMON: dict[str, Builder] = {
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
     "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
-    "tex": texture_step, "suld": surface_step, "sust": surface_step,
+    "tensormap": tensor_map_step, "wgmma": product_step, "tex": texture_step, "suld": surface_step,
+    "sust": surface_step,
 }  # fmt: skip
 # One warp instruction each, without effect on what a data-race-free kernel computes
 _NO_EFFECT = frozenset(
@@ -99,7 +104,9 @@ class Code:
         instructions = self.program.instructions[block.start : block.stop]
         body = instructions[:-1] if instructions[-1].opcode in ENDS else instructions
         steps = [step for step in (self._decode(inst, lambda i=inst: _step(self.slots, i)) for inst in body) if step]
-        end = self._decode(instructions[-1], lambda: terminator(self.slots, block)) or fall_through(block)
+        last = instructions[-1]
+        leaves = (lambda: join_warpgroup(block, last)) if is_product(last) else lambda: terminator(self.slots, block)
+        end = self._decode(last, leaves) or fall_through(block)
         outside = frozenset[Register]().union(*(live[s] for s in block.successors), {CONDITION_CODE})
         written = {r for inst in body for r in _writes(inst)}
         return Block(
@@ -169,16 +176,22 @@ def lookup(inst: Instruction) -> Operation:
 
 def has_no_effect(inst: Instruction) -> bool:
     """Is it one warp instruction that changes nothing here: fences, hints, waits for what is already done?"""
+    if inst.opcode == "wgmma":
+        return inst.modifiers[:1] in (("fence",), ("commit_group",), ("wait_group",))
     return inst.opcode in _NO_EFFECT or (inst.opcode == "cp" and is_group(inst))
 
 
 def _step(slots: Slots, inst: Instruction) -> Step | None:
+    if inst.opcode in ("st", "red") and "async" in inst.modifiers:
+        return async_store_step(slots, inst)
+    if has_no_effect(inst):
+        return _guard_only(slots, inst)
     if inst.opcode in _STEPS:
         return _STEPS[inst.opcode](slots, inst)
     if moves.is_vector_move(inst):
         return moves.vector_move_step(slots, inst)
-    if has_no_effect(inst):
-        return _guard_only(slots, inst)
+    if inst.opcode == "cp" and is_tensor_copy(inst):
+        return tensor_copy_step(slots, inst)
     if inst.opcode == "cp" and is_bulk(inst):
         return bulk_copy_step(slots, inst)
     if inst.opcode == "cp" and "mbarrier" not in inst.modifiers:

@@ -94,6 +94,11 @@ def decode(words: np.ndarray, kind: Element) -> np.ndarray:
     return np.where(parts > 7, parts - 16, parts) if name == "s4" else parts
 
 
+def decode_stored(values: np.ndarray, kind: Element) -> np.ndarray:
+    """Elements as memory has them, unsigned and of their own size, as float64 or int64 of the same shape."""
+    return decode(np.ascontiguousarray(values), kind)
+
+
 def encode(values: np.ndarray, kind: Element) -> np.ndarray:
     """Numbers [..., element] as registers [..., register]; f16 pairs are packed. Only accumulator types."""
     if kind.name == "f16":

@@ -13,9 +13,10 @@ import numpy as np
 from functional.ir import Address, Instruction, Vector
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import address_getter, record, split
-from functional.numpy_executor.operands import getter, setter
+from functional.numpy_executor.operands import Getter, getter, setter
 from functional.numpy_executor.operation import Operation, Unsupported
 from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.spaces import SHARED_WINDOW
 
 Step = Callable[[Frame], None]
 _LANE = np.arange(32)
@@ -26,19 +27,19 @@ def matrices_of(inst: Instruction) -> tuple[int, bool]:
     flags = set(inst.modifiers) - {"sync", "aligned", "m8n8", "shared", "b16", "trans"}
     if len(flags) != 1 or not flags <= {"x1", "x2", "x4"} or inst.guard is not None:
         raise Unsupported
-    if not {"m8n8", "shared", "b16"} <= set(inst.modifiers):
+    if not {"m8n8", "b16"} <= set(inst.modifiers):
         raise Unsupported
     return int(next(iter(flags))[1:]), "trans" in inst.modifiers
 
 
 def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
-    """`ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16`."""
+    """`ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
     matrices, transposed = matrices_of(inst)
     address, destination = inst.sources[0], inst.destinations[0]
     elements = destination.elements if isinstance(destination, Vector) else (destination,)
     if len(elements) != matrices or not isinstance(address, Address):
         raise Unsupported
-    where = address_getter(slots, address, "shared")
+    where = _shared_address(slots, inst, address)
     setters = [setter(slots, e, "b32", False) for e in elements]
 
     def step(frame: Frame) -> None:
@@ -54,13 +55,13 @@ def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
 
 
 def stmatrix_step(slots: Slots, inst: Instruction) -> Step:
-    """`stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16`."""
+    """`stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
     matrices, transposed = matrices_of(inst)
     address, value = inst.sources
     elements = value.elements if isinstance(value, Vector) else (value,)
     if len(elements) != matrices or not isinstance(address, Address) or None in elements:
         raise Unsupported
-    where = address_getter(slots, address, "shared")
+    where = _shared_address(slots, inst, address)
     getters = [getter(slots, e, "b32") for e in elements if e is not None]
 
     def step(frame: Frame) -> None:
@@ -70,6 +71,14 @@ def stmatrix_step(slots: Slots, inst: Instruction) -> Step:
         halves[at] = (tiles.swapaxes(2, 3) if transposed else tiles).reshape(at.shape)
 
     return step
+
+
+def _shared_address(slots: Slots, inst: Instruction, address: Address) -> Getter:
+    """Addresses in shared memory, of an instruction that may give generic ones; others are beyond its end."""
+    if inst.space == "shared":
+        return address_getter(slots, address, "shared")
+    generic = address_getter(slots, address, "generic")
+    return lambda frame: np.minimum(generic(frame) - np.uint64(SHARED_WINDOW), np.uint64(0xFFFFFF00)).astype(np.uint32)
 
 
 def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,19 +12,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.ir import Address, Instruction
+from functional.ir import CLUSTER_SHARED, Address, Instruction
 from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.memory_ops import address_getter, record, split
+from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter, setter
 from functional.numpy_executor.operation import Operation, Unsupported, flags_of
 from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.spaces import SHARED, Lanes
 
 Step = Callable[[Frame], None]
 Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals
 MOST = (1 << 20) - 1
 _PHASE_BIT, _TX_BIT, _TX_BITS = 40, 41, 23
 _PHASE = 1 << _PHASE_BIT
-_SCOPES = {"b64", "shared", "cta", "cluster", "release", "acquire", "relaxed"}
+_SCOPES = {"b64", "shared", CLUSTER_SHARED, "cta", "cluster", "release", "acquire", "relaxed"}
 
 
 class Barrier(NamedTuple):
@@ -62,14 +63,15 @@ def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
     second = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
     destination = inst.destinations[0] if inst.destinations else None
     write = setter(slots, destination, "pred" if waits else "b64", guard is not None)
-    update = update_barriers(slots, inst, address, inst.space, _BUILDERS[operation](inst), bool if waits else np.uint64)
+    space, change = space_of(slots, inst, address), _BUILDERS[operation](inst)
+    where, dtype = address_getter(slots, address, space), bool if waits else np.uint64
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
         given = np.ones((1, 1), np.uint64) if second is None else second(frame)
-        result, parts = update(frame, lanes, frame.full(given))
-        write(frame, result)
-        record(frame, inst.space == "shared", 8, parts)
+        parts = list(split(frame, inst, space, where(frame), lanes))
+        write(frame, update_barriers(frame, inst, parts, change, frame.full(given), dtype))
+        record(frame, space in SHARED, 8, parts)
 
     return step
 
@@ -87,37 +89,25 @@ def _operation_of(inst: Instruction) -> str:
 
 
 def update_barriers(
-    slots: Slots,
-    inst: Instruction,
-    address: Address,
-    space: str,
-    change: Change,
-    dtype: type = np.uint64,
-) -> Callable:
-    """`update(frame, lanes, operands) -> (results, parts)`: changes the barriers that active lanes name, one after the
-    other."""
-    where, initial = address_getter(slots, address, space), "init" in inst.modifiers
-
-    def update(frame: Frame, lanes: np.ndarray | None, values: np.ndarray) -> tuple[np.ndarray, list]:
-        result: np.ndarray = np.zeros((frame.count, 32), dtype)
-        parts = list(split(frame, inst, space, where(frame), lanes))
-        for part in parts:
-            offsets = part.space.offsets(frame, inst, part.addresses, 8)
-            if frame.machine.watch is not None:
-                look = frame.machine.watch.stores if initial else frame.machine.watch.updates
-                look(frame, inst, part, offsets, 8)
-            at = frame.full(offsets) >> 3
-            words = part.space.storage(frame.machine).words[8]
-            active = np.ones(at.shape, bool) if part.active is None else part.active
-            for row, lane in zip(*np.nonzero(active), strict=True):
-                here = at[row, lane]
-                word, result[row, lane] = change(int(words[here]), int(values[row, lane]))
-                if word < 0:
-                    raise frame.machine.fault(inst, "more arrivals than expected", int(frame.index[row]), int(lane))
-                words[here] = word
-        return result, parts
-
-    return update
+    frame: Frame, inst: Instruction, parts: list[Lanes], change: Change, values: np.ndarray, dtype: type = np.uint64
+) -> np.ndarray:
+    """Change the barriers that active lanes name, one after the other, by an operand each; yields results."""
+    result: np.ndarray = np.zeros((frame.count, 32), dtype)
+    for part in parts:
+        offsets = part.space.offsets(frame, inst, part.addresses, 8)
+        if frame.machine.watch is not None:
+            look = frame.machine.watch.stores if "init" in inst.modifiers else frame.machine.watch.updates
+            look(frame, inst, part, offsets, 8)
+        at = frame.full(offsets) >> 3
+        words = part.space.storage(frame.machine).words[8]
+        active = np.ones(at.shape, bool) if part.active is None else part.active
+        for row, lane in zip(*np.nonzero(active), strict=True):
+            here = at[row, lane]
+            word, result[row, lane] = change(int(words[here]), int(values[row, lane]))
+            if word < 0:
+                raise frame.machine.fault(inst, "more arrivals than expected", int(frame.index[row]), int(lane))
+            words[here] = word
+    return result
 
 
 def _init(inst: Instruction) -> Change:

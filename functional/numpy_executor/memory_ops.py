@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from functional.coalesce import Records, bank_passes, line_records, pack_records
+from functional.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from functional.ir import SPACES as SPACE_NAMES
-from functional.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from functional.line_record import ALL_SECTORS, SHARED_PASS, line_of, sectors_of
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import RAW_BY_BYTES, Unsupported
-from functional.numpy_executor.spaces import SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
+from functional.numpy_executor.spaces import SHARED, SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
 from functional.trace import SHARED_WINDOW_LINE
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _CACHE_HINTS = frozenset(
 
 def space_of(slots: Slots, inst: Instruction, address: Address) -> str:
     """A name in SPACES, or "generic"."""
-    space = inst.space
+    space = CLUSTER_SHARED if CLUSTER_SHARED in inst.modifiers else inst.space
     if space != "param":
         return space
     base = address.base
@@ -75,7 +75,7 @@ def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
     if not isinstance(address, Address):
         raise Unsupported
     base, offset = address.base, address.offset
-    dtype = np.dtype(np.uint32) if space == "shared" else np.dtype(np.uint64)
+    dtype = np.dtype(np.uint32) if space in SHARED else np.dtype(np.uint64)
     if base is None:
         constant = np.full((1, 1), offset % (1 << 64), np.uint64).astype(dtype)
         return lambda _: constant
@@ -114,8 +114,8 @@ def _split_generic(active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]
         inside = active & (addresses >= np.uint64(start)) & (addresses < np.uint64(stop))
         if inside.any():
             some = rows_with_a_lane(inside)
-            moved = repeat_active(addresses, inside, some) - np.uint64(start)
-            yield Lanes(SPACES[name], moved.astype(np.uint32) if name == "shared" else moved, inside, some)
+            moved = repeat_active(addresses, inside, some) - np.uint64(SPACES[name].window)
+            yield Lanes(SPACES[name], moved.astype(np.uint32) if name in SHARED else moved, inside, some)
             active = active & ~inside
     if active.any():
         some = rows_with_a_lane(active)
@@ -225,7 +225,7 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
     where = address_getter(slots, address, space)
     setters = [setter(slots, d, inst.type, guard is not None) for d in _elements(inst.destinations[0], count)]
     word, shift = RAW_BY_BYTES[size], size.bit_length() - 1
-    shared = space == "shared"
+    shared = space in SHARED
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
@@ -260,7 +260,7 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
         raise Unsupported
     where = address_getter(slots, address, space)
     getters = [getter(slots, e, inst.type) for e in _elements(value, count) if e is not None]
-    shift, shared = size.bit_length() - 1, space == "shared"
+    shift, shared = size.bit_length() - 1, space in SHARED
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)

@@ -17,6 +17,7 @@ from functional.numpy_executor.fragments import Element, element, multiply, read
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.volta_mma import is_volta, volta_step
 
 Step = Callable[[Frame], None]
 _LANE = np.arange(32)
@@ -77,6 +78,8 @@ def results_of(a: str) -> tuple[str, ...]:
 
 def mma_step(slots: Slots, inst: Instruction) -> Step:
     """`mma.sync`."""
+    if is_volta(inst):
+        return volta_step(slots, inst)
     form = mma_form(inst)
     places = (a_layout(form.m, form.k, form.a), b_layout(form.k, form.b), c_layout(form.m))
     kinds = (form.a, form.b, form.c)

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import TYPE_BYTES, Immediate, Instruction, Vector
+from functional.ir import CLUSTER_SHARED, TYPE_BYTES, Immediate, Instruction, Register, Vector
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import getter, guard_getter, setter
-from functional.numpy_executor.operation import RAW_BY_BYTES, Builder, Operation, Unsupported, flags_of, types_of
+from functional.numpy_executor.operation import (
+    DTYPES,
+    RAW_BY_BYTES,
+    Builder,
+    Operation,
+    Unsupported,
+    flags_of,
+    types_of,
+)
 from functional.numpy_executor.spaces import SPACES, WINDOWS
 
 if TYPE_CHECKING:
@@ -33,11 +41,38 @@ def is_vector_move(inst: Instruction) -> bool:
     return inst.opcode == "mov" and any(isinstance(o, Vector) for o in (*inst.destinations, *inst.sources))
 
 
+def is_wide_move(inst: Instruction) -> bool:
+    """`mov.v4.u32 {a, b, c, d}, {e, f, g, h}`: each element by itself."""
+    return not {"v2", "v4", "v8"}.isdisjoint(inst.modifiers)
+
+
+def _wide_move_step(slots: Slots, inst: Instruction) -> Step:
+    source, destination = inst.sources[0], inst.destinations[0]
+    if not isinstance(source, Vector) or not isinstance(destination, Vector) or None in source.elements:
+        raise Unsupported
+    guard = guard_getter(slots, inst.guard)
+    getters = [getter(slots, e, inst.type) for e in source.elements if e is not None]
+    setters = [setter(slots, e, inst.type, guard is not None) for e in destination.elements]
+    if len(getters) != len(setters):
+        raise Unsupported
+
+    def step(frame: Frame) -> None:
+        if guard is not None:
+            frame.set_guard(guard)
+        values = [np.copy(get(frame)) for get in getters]
+        for write, value in zip(setters, values, strict=True):
+            write(frame, value)
+
+    return step
+
+
 def vector_move_step(slots: Slots, inst: Instruction) -> Step:
     """Pack the elements of a vector into one register, the first in the lowest bits, or unpack."""
     source, destination = inst.sources[0], inst.destinations[0]
     if inst.type == "b128":
         raise Unsupported
+    if is_wide_move(inst):
+        return _wide_move_step(slots, inst)
     size, guard = TYPE_BYTES[inst.type], guard_getter(slots, inst.guard)
     inputs: tuple = source.elements if isinstance(source, Vector) else (source,)
     outputs: tuple = destination.elements if isinstance(destination, Vector) else (destination,)
@@ -61,24 +96,26 @@ def vector_move_step(slots: Slots, inst: Instruction) -> Step:
 
 
 def _cvta(inst: Instruction) -> Operation:
-    flags, types = flags_of(inst, {"to", "shared", "global", "local", "const", "param"}), types_of(inst)
+    flags, types = flags_of(inst, {"to", "shared", CLUSTER_SHARED, "global", "local", "const", "param"}), types_of(inst)
     space = next(iter(flags - {"to"}), "")
-    if types != ("u64",) or not space:
+    if types not in (("u64",), ("u32",)) or not space:
         raise Unsupported
-    window = np.uint64(SPACES[space].window)
+    window = DTYPES[types[0]].type(SPACES[space].window)
     function = np.subtract if "to" in flags else np.add
     return Operation(lambda a: function(a, window), types, types)
 
 
 def _isspacep(inst: Instruction) -> Operation:
-    flags = flags_of(inst, {"shared", "global", "local", "const", "param"})
+    flags = flags_of(inst, {"shared", CLUSTER_SHARED, "global", "local", "const", "param"})
     if len(flags) != 1:
         raise Unsupported
-    space = next(iter(flags))
+    space, source = next(iter(flags)), inst.sources[0]
+    wide = "u32" if isinstance(source, Register) and source.type[1:] == "32" else "u64"
     if space == "global":
-        return Operation(lambda a: a >= np.uint64(GLOBAL_BASE), ("pred",), ("u64",))
-    start, stop = (np.uint64(x) for x in WINDOWS[space])
-    return Operation(lambda a: (a >= start) & (a < stop), ("pred",), ("u64",))
+        return Operation(lambda a: a >= np.uint64(GLOBAL_BASE), ("pred",), (wide,))
+    first = "shared" if space == CLUSTER_SHARED else space  # a block's own shared memory is the cluster's, too
+    start, stop = np.uint64(WINDOWS[first][0]), np.uint64(WINDOWS[space][1])
+    return Operation(lambda a: (a >= start) & (a < stop), ("pred",), (wide,))
 
 
 def _createpolicy(inst: Instruction) -> Operation:

@@ -10,7 +10,9 @@ from functional.errors import BudgetSpent, ExecutionError, InputError
 from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launch import Launch
 from functional.memory import Memory
+from functional.numpy_executor.barriers import CLUSTER
 from functional.numpy_executor.chunk_state import Machine
+from functional.numpy_executor.clusters import check_whole, chunk_stops
 from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.gather import gather
@@ -73,8 +75,7 @@ class NumpyExecutor:
         per_chunk, watch = max(1, warps // launch.warps_per_block), self.watch(launch, memory)
         if launch.grid_workspace:  # all run together: they wait for each other
             per_chunk = max(1, len(blocks))
-        for first in range(0, len(blocks), per_chunk):
-            chosen = blocks[first : first + per_chunk]
+        for chosen in np.split(blocks, chunk_stops(launch, blocks, per_chunk)[:-1]) if len(blocks) else ():
             with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
                 machine = Machine(code, launch, memory, chosen, self.log, watch)
                 used += run_chunk(machine, instruction_budget, used)
@@ -109,6 +110,7 @@ def checked_blocks(launch: Launch, thread_blocks: ThreadBlocks | None) -> np.nda
     blocks = np.asarray(thread_blocks, np.int64).reshape(-1)
     if blocks.size and (blocks.min() < 0 or blocks.max() >= launch.thread_blocks):
         raise InputError(f"kernel '{launch.program.name}' has thread blocks 0 to {launch.thread_blocks - 1}")
+    check_whole(launch, blocks)
     return blocks
 
 
@@ -160,6 +162,8 @@ def _deadlock(machine: Machine) -> ExecutionError:
     rows = rows[machine.block_of_row[rows] == block]
     inst = machine.code.program.instructions[barriers.instruction[rows[0]]]
     number = int(barriers.waiting[rows[0]])
+    if number == CLUSTER:
+        return machine.fault(inst, "deadlock: the cluster's other threads do not arrive, and no warp can run")
     expected = int(barriers.expected[block, number])
     alive = int((stack.block[machine.block_of_row == block] != DONE).sum())
     where = machine.block_coordinates(int(machine.thread_blocks[block]))

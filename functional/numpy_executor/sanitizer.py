@@ -103,14 +103,33 @@ class Sanitizer:
         elif self._known(part):
             self._check(frame, inst, part, accesses)
 
+    def box(
+        self, frame: Frame, inst: Instruction, place: tuple[int, int], space: str, starts: np.ndarray, size_bytes: int,
+        writes: bool,
+    ) -> None:  # fmt: skip
+        """What one lane, `place` (row, lane), reads or writes at many offsets [element] of a storage."""
+        row, lane = (np.full(len(starts), n) for n in place)
+        accesses = Accesses(starts, frame.index[row], lane, size_bytes, (row, lane))
+        if space == "global":
+            blocks = _blocks(frame, accesses)
+            look = self._races.stores if writes else self._races.loads
+            more = (None,) if writes else ()
+            self._tell(frame, inst, accesses, look(starts, size_bytes, blocks, False, *more))
+        elif writes:
+            self._written[space][accesses.bytes] = True
+        else:
+            self._refuse_unwritten(frame, inst, space, accesses)
+
     def _known(self, part: Lanes) -> bool:
         return part.space.name in _OWN
 
     def _check(self, frame: Frame, inst: Instruction, part: Lanes, accesses: Accesses) -> None:
-        unwritten = ~self._written[part.space.name][accesses.bytes].all(axis=1)
+        self._refuse_unwritten(frame, inst, part.space.name, accesses)
+
+    def _refuse_unwritten(self, frame: Frame, inst: Instruction, name: str, accesses: Accesses) -> None:
+        unwritten = ~self._written[name][accesses.bytes].all(axis=1)
         if unwritten.any():
             first = int(unwritten.argmax())
-            name = part.space.name
             message = f"{accesses.size_bytes} bytes of {name} memory are read, and nothing has written all of them"
             raise frame.machine.fault(inst, message, int(accesses.rows[first]), int(accesses.lanes[first]))
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional.coalesce import sector_numbers
-from functional.ir import Instruction
+from functional.ir import CLUSTER_SHARED, Instruction
 from functional.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
+from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
 from functional.numpy_executor.frame import Frame
 from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
@@ -173,6 +174,24 @@ class SharedSpace(Space):
         return None
 
 
+class ClusterSpace(SharedSpace):
+    """Shared memory of any thread block of the cluster (clusters.py has the addresses)."""
+
+    def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
+        """In the memory of the thread block that the address names. Raises ExecutionError if there is none."""
+        machine, mapped = frame.machine, addresses >= CLUSTER_BASE
+        inside = np.where(mapped, addresses % RANK_BYTES, addresses)
+        checked = Space.offsets(self, frame, inst, inside, size)
+        ranks = np.where(mapped, (addresses.astype(np.int64) - CLUSTER_BASE) // RANK_BYTES, 0)
+        if int(ranks.max()) >= machine.clusters.size:
+            row, lane, _ = _first(addresses, ranks >= machine.clusters.size)
+            message = f"a cluster has {machine.clusters.size} thread blocks, there is no rank {int(ranks.max())}"
+            raise machine.fault(inst, message, int(frame.index[row]), lane)
+        own = machine.block_of_row[frame.index][:, None]
+        block = np.where(mapped, machine.clusters.members[machine.clusters.cluster[own], ranks], own)
+        return checked + block * machine.shared_stride
+
+
 class LocalSpace(Space):
     """Memory of one thread; in the trace interleaved by word: (warp, word) owns a line, a lane 4 bytes of it."""
 
@@ -201,6 +220,7 @@ class LocalSpace(Space):
         return np.concatenate(sectors, axis=1).astype(np.uint32)
 
 
+SHARED = frozenset({"shared", CLUSTER_SHARED})  # keys of SPACES whose addresses have 32 bits
 _LOCAL_LINES = PARAM_WINDOW_LINE - LOCAL_WINDOW_LINE
 
 
@@ -225,9 +245,11 @@ class CallSpace(LocalSpace):
 
 SPACES: dict[str, Space] = {
     "global": GlobalSpace(), "const": ConstSpace(), "param": ParamSpace(), "shared": SharedSpace(),
-    "local": LocalSpace(), "call": CallSpace(),
+    "local": LocalSpace(), "call": CallSpace(), CLUSTER_SHARED: ClusterSpace(),
 }  # fmt: skip
 WINDOWS: dict[str, tuple[int, int]] = {  # space -> generic addresses
-    "shared": (SHARED_WINDOW, SHARED_WINDOW + WINDOW_BYTES), "local": (LOCAL_WINDOW, LOCAL_WINDOW + WINDOW_BYTES),
+    "shared": (SHARED_WINDOW, SHARED_WINDOW + WINDOW_BYTES),
+    CLUSTER_SHARED: (SHARED_WINDOW + CLUSTER_BASE, SHARED_WINDOW + CLUSTER_BASE + 16 * RANK_BYTES),
+    "local": (LOCAL_WINDOW, LOCAL_WINDOW + WINDOW_BYTES),
     "param": (PARAM_WINDOW, PARAM_WINDOW + WINDOW_BYTES), "const": (CONST_WINDOW, CONST_WINDOW + CONST_LIMIT_BYTES),
 }  # fmt: skip

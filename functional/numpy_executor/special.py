@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 _LANES = np.arange(32, dtype=np.uint32)[None, :]
 _BIT = np.uint32(1) << _LANES
 _MASKS = {"eq": _BIT, "lt": _BIT - 1, "le": (_BIT - 1) | _BIT, "gt": ~((_BIT - 1) | _BIT), "ge": ~(_BIT - 1)}
-_CONSTANTS = {"WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0, "%is_explicit_cluster": 0, "%cluster_ctarank": 0,
-              "%cluster_nctarank": 1,
-              **{f"%cluster_ctaid.{x}": 0 for x in "xyz"}, **{f"%cluster_nctaid.{x}": 1 for x in "xyz"}}  # fmt: skip
+_CONSTANTS = {"WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0}
+_IN_CLUSTER = frozenset({"%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank"})
 _WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
 CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
-_AXES = frozenset({"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid"})
+_AXES = frozenset(
+    {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
+)
 
 
 def special_type(name: str) -> str | None:
@@ -26,18 +27,23 @@ def special_type(name: str) -> str | None:
     known = (
         name in _CONSTANTS
         or name in CLOCKS
+        or name in _IN_CLUSTER
         or (base in _AXES and axis)
         or name in ("%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
         or name.startswith(("%lanemask_", "%envreg"))
     )
+    if name == "%is_explicit_cluster":
+        return "pred"
     return ("u64" if name in _WIDE else "u32") if known else None
 
 
 def special_values(machine: Machine, name: str) -> np.ndarray:
     """The value of a special register other than the clocks, (1 | warp, 1 | 32)."""
     base, _, axis = name.partition(".")
-    if axis and name not in _CONSTANTS:
+    if axis:
         return _coordinate(machine, base, "xyz".index(axis))
+    if name in _IN_CLUSTER:
+        return _in_cluster(machine, name)
     if name.startswith("%lanemask_"):
         return _MASKS[name[-2:]].astype(np.uint32)
     if name == "%laneid":
@@ -56,18 +62,35 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
     return np.full((1, 1), scalars.get(name, 0), np.uint64 if name in _WIDE else np.uint32)
 
 
+def _in_cluster(machine: Machine, name: str) -> np.ndarray:
+    launch, clusters = machine.launch, machine.clusters
+    if name == "%is_explicit_cluster":
+        asked = launch.requested_cluster is not None or "reqnctapercluster" in launch.program.directives
+        return np.full((1, 1), asked)
+    if name == "%cluster_nctarank":
+        return np.full((1, 1), clusters.size, np.uint32)
+    return clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
+
+
 def _coordinate(machine: Machine, base: str, axis: int) -> np.ndarray:
-    extents = machine.launch.block if base in ("%tid", "%ntid") else machine.launch.grid
-    if base in ("%ntid", "%nctaid", "%nclusterid"):
+    launch = machine.launch
+    grid, cluster = launch.grid, launch.cluster
+    extents = {"%ntid": launch.block, "%nctaid": grid, "%cluster_nctaid": cluster}.get(base)
+    if extents is not None:
         return np.full((1, 1), extents[axis], np.uint32)
+    if base == "%nclusterid":
+        return np.full((1, 1), grid[axis] // cluster[axis], np.uint32)
+    extents = launch.block if base == "%tid" else grid
     below = int(np.prod(extents[:axis], dtype=np.int64))
-    if base in ("%ctaid", "%clusterid"):
-        linear = np.repeat(machine.thread_blocks, machine.warps_per_block)[:, None]
-        if extents[axis] == 1:
-            return np.zeros((1, 1), np.uint32)
-    else:
+    if base == "%tid":
         linear = (32 * (machine.all_rows % machine.warps_per_block))[:, None] + _LANES
-    return (linear // below % extents[axis]).astype(np.uint32)
+    elif extents[axis] == 1:
+        return np.zeros((1, 1), np.uint32)
+    else:
+        linear = np.repeat(machine.thread_blocks, machine.warps_per_block)[:, None]
+    along = linear // below % extents[axis]
+    shown = {"%clusterid": along // cluster[axis], "%cluster_ctaid": along % cluster[axis]}.get(base, along)
+    return shown.astype(np.uint32)
 
 
 def clock(issued: np.ndarray, name: str) -> np.ndarray:

@@ -22,7 +22,8 @@ from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
 from functional.texture import Texture
 
 Step = Callable[[Frame], None]
-_GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2}  # spatial coordinates
+_GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2, "acube": 2}  # axes of a plane
+_FACES = 6  # of a cube map: planes one behind the other, from the directions +x, -x, +y, -y, +z, -z
 _F64 = np.float64
 
 
@@ -35,29 +36,56 @@ class _Access:
         if not geometry or not isinstance(where, Address) or not isinstance(where.base, Register) or where.offset:
             raise Unsupported
         self.inst, self.layered, self.axes = inst, geometry[0] == "a", _GEOMETRIES[geometry]
+        self.cube = geometry.endswith("cube")
+        given_axes = 3 if self.cube else self.axes
         self.handle = getter(slots, where.base, "u64")
         given = inst.sources[1]
         elements: tuple = given.elements if isinstance(given, Vector) else (given,)
-        if len(elements) < self.axes + self.layered:
+        if len(elements) < given_axes + self.layered or (self.cube and coordinate_type != "f32"):
             raise Unsupported
         self.layer = getter(slots, elements[0], "u32") if self.layered else None
-        spatial = elements[self.layered : self.layered + self.axes]
+        spatial = elements[self.layered : self.layered + given_axes]
         self.coordinates: list[Getter] = [getter(slots, e, coordinate_type) for e in spatial]
 
     def texture(self, frame: Frame, active: np.ndarray) -> Texture:
         """The object; all lanes have to name one. Raises ExecutionError."""
         handles = np.unique(frame.full(self.handle(frame))[active])
         texture = frame.machine.memory.texture(int(handles[0])) if len(handles) == 1 else None
-        if texture is None or len(texture.size) < self.axes + self.layered:
+        if texture is None or len(texture.size) < self.axes + (self.layered or self.cube):
             what = "is not a texture or surface of this launch" if texture is None else "has too few dimensions"
             raise frame.machine.fault(self.inst, f"handle {int(handles[0]):#x} {what}", int(frame.index[0]))
         return texture
+
+    def place(self, frame: Frame, texture: Texture, active: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """(coordinates in a plane, the plane), each [row, lane]."""
+        given = [np.where(active, frame.full(get(frame)), 0) for get in self.coordinates]
+        if not self.cube:
+            return given, self.plane(frame, texture)
+        face, first, second = _face_of(*(x.astype(_F64) for x in given))
+        scale = [1, 1] if texture.normalized else texture.size[:2]
+        layers = texture.size[2] // _FACES
+        layer = np.zeros_like(face) if self.layer is None else np.minimum(frame.full(self.layer(frame)), layers - 1)
+        return [(x + 1) / 2 * s for x, s in zip((first, second), scale, strict=True)], layer * _FACES + face
 
     def plane(self, frame: Frame, texture: Texture) -> np.ndarray:
         """Layer numbers [row, lane], clamped."""
         if self.layer is None:
             return np.zeros((frame.count, 32), np.int64)
         return np.minimum(frame.full(self.layer(frame)), texture.size[self.axes] - 1).astype(np.int64)
+
+
+def _face_of(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(face, place on it from -1 to 1 twice) of directions (CUDA C++ Programming Guide, "Cubemap Textures"); of axes as
+    long as each other the first."""
+    along_x = (np.abs(x) >= np.abs(y)) & (np.abs(x) >= np.abs(z))
+    along_y = ~along_x & (np.abs(y) >= np.abs(z))
+    longest = np.select([along_x, along_y], [x, y], z)
+    back = longest < 0
+    face = np.select([along_x, along_y], [0, 2], 4) + back
+    first = np.select([along_x, along_y], [np.where(back, z, -z), x], np.where(back, -x, x))
+    second = np.select([along_x, along_y], [-y, np.where(back, -z, z)], -y)
+    length = np.maximum(np.abs(longest), np.finfo(_F64).tiny)
+    return face.astype(np.int64), first / length, second / length
 
 
 def _record(frame: Frame, address: np.ndarray, active: np.ndarray) -> None:
@@ -93,8 +121,7 @@ def texture_step(slots: Slots, inst: Instruction) -> Step:
         address = np.zeros((frame.count, 32, 1), np.int64)
         if active.any():
             texture = access.texture(frame, active)
-            position = [np.where(active, frame.full(get(frame)), 0) for get in access.coordinates]
-            layer = access.plane(frame, texture)
+            position, layer = access.place(frame, texture, active)
             values, address = _fetch(frame, texture, position, layer, types[1] == "s32")
             result = _typed(values, texture, types[0])
         for i, write in enumerate(setters):

@@ -1,7 +1,7 @@
 """Integer oddities of CUDA's SIMD intrinsics: `vabsdiff4 vadd4 vmax2 ...`, `fns`, `szext`, and `cvt.pack`.
 
-The SIMD video instructions take halves or bytes of any two operands in order (no operand selectors), which is all that
-compilers emit.
+The video instructions take words, halves or bytes of any two operands in order (no operand selectors), which is all
+that compilers emit.
 """
 
 from __future__ import annotations
@@ -51,6 +51,37 @@ def _simd(name: str, count: int) -> Builder:
         return Operation(function, (out,), ("b32", "b32", out))
 
     return build
+
+
+def _scalar(name: str) -> Builder:
+    """`vNAME.D.A.B{.sat}{.add,.min,.max}{.clamp,.wrap} d, a, b{, c}` on whole words, in 34 bits; then c joins it."""
+    shifts = name in ("vshl", "vshr")
+
+    def build(inst: Instruction) -> Operation:
+        flags, types = flags_of(inst, {"sat", *_SECOND, *(("clamp", "wrap") if shifts else ())}), types_of(inst)
+        second, modes = flags & set(_SECOND), flags & {"clamp", "wrap"}
+        if len(types) != 3 or not set(types) <= {"u32", "s32"} or len(second) > 1 or len(modes) != shifts:
+            raise Unsupported
+        out, left, right = types
+        info = np.iinfo(DTYPES[out])
+
+        def function(a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> np.ndarray:
+            wide, by = a.astype(np.int64), b.astype(np.int64)
+            if shifts:
+                by = by & 31 if "wrap" in modes else np.minimum(by, 32)
+                value = wide << by if name == "vshl" else wide >> by
+            else:
+                value = _LANE_OPERATIONS[name](wide, by)
+            value = np.clip(value, info.min, info.max) if "sat" in flags else value
+            value = value.astype(DTYPES[out])
+            return _SECOND[next(iter(second))](value, c[0]) if second else value
+
+        return Operation(function, (out,), (left, right, *([out] if second else [])))
+
+    return build
+
+
+_SECOND: dict[str, Callable] = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
 def _fns(inst: Instruction) -> Operation:
@@ -130,6 +161,7 @@ def _lop3(inst: Instruction) -> Operation:
 
 TABLE: dict[str, Builder] = {
     **{f"{name}{count}": _simd(name, count) for name in _LANE_OPERATIONS for count in (2, 4)},
+    **{name: _scalar(name) for name in ("vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr")},
     "fns": _fns,
     "szext": _szext,
     "lop3": _lop3,

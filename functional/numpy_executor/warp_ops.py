@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.ir import Instruction
-from functional.numpy_executor.frame import Frame, pack, unpack
+from functional.ir import CLUSTER_SHARED, Instruction
+from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
+from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, only_type
+from functional.numpy_executor.spaces import SHARED_WINDOW
 
 _U32 = np.uint32
 _LANES = np.arange(32, dtype=np.int32)[None, :]
-_ROWS_FULL = _U32(0xFFFFFFFF)
 
 
 def _members(frame: Frame, mask: np.ndarray | None) -> np.ndarray:
-    """Active lanes, bool [row, 32]; of those only the ones in the member mask of the instruction."""
-    active = unpack(frame.bits)
-    if mask is None:
-        return active
-    return active & (((frame.full(mask) >> _LANES.astype(_U32)) & _U32(1)) != 0)
+    """Active lanes as bits, u32 [row, 1 or 32]; of those only the ones in the member mask of the instruction, in which
+    lanes may name different ones: groups of a warp that run it together."""
+    active = frame.bits[:, None]
+    return active if mask is None else active & mask
+
+
+def _lanes(words: np.ndarray) -> np.ndarray:
+    """Bits as bool [..., 32]."""
+    return (words[..., None] >> _LANES[0].astype(_U32) & _U32(1)) != 0
 
 
 def _shfl(inst: Instruction) -> Operation:
@@ -61,12 +66,11 @@ def _vote(inst: Instruction) -> Operation:
 
     def function(frame: Frame, p: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         members = _members(frame, mask)
-        true, count = (members & p), members.sum(axis=1)
+        true = members & pack(frame.full(p), frame.count)[:, None]
         if kind == "ballot":
-            return pack(true, frame.count)[:, None].copy()
-        yes = true.sum(axis=1)
-        result = {"all": yes == count, "any": yes > 0, "uni": (yes == count) | (yes == 0)}[kind]
-        return result[:, None]
+            return true
+        every, none = true == members, true == 0
+        return {"all": every, "any": ~none, "uni": every | none}[kind]
 
     return Operation(function, (inst.type,), ("pred", *(["u32"] if "sync" in flags else [])), True)
 
@@ -77,13 +81,12 @@ def _match(inst: Instruction) -> Operation:
 
     def function(frame: Frame, a: np.ndarray, mask: np.ndarray) -> object:
         members, a = _members(frame, mask), frame.full(a)
-        equal = (a[:, :, None] == a[:, None, :]) & members[:, None, :]
-        same = np.packbits(equal, axis=2, bitorder="little").view(_U32)[..., 0]
+        equal = a[:, :, None] == a[:, None, :]
+        same = np.packbits(equal, axis=2, bitorder="little").view(_U32)[..., 0] & members
         if "any" in flags:
             return same
-        whole = pack(members, frame.count)[:, None]
-        agree = (np.where(members, same, whole) == whole).all(axis=1, keepdims=True)
-        value = np.where(agree, whole, _U32(0))
+        agree = same == members
+        value = np.where(agree, members, _U32(0))
         return (value, agree) if pair else value
 
     return Operation(function, ("b32", "pred") if pair else ("b32",), (type_, "u32"), True)
@@ -109,8 +112,8 @@ def _redux(inst: Instruction) -> Operation:
         start = np.array(info.max if mode == "min" else info.min, dtype)
 
     def function(frame: Frame, a: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        chosen = np.where(_members(frame, mask), a, start)
-        return ufunc.reduce(chosen, axis=1, keepdims=True, dtype=dtype)
+        chosen = np.where(_lanes(_members(frame, mask)), frame.full(a)[:, None, :], start)
+        return ufunc.reduce(chosen, axis=2, dtype=dtype)
 
     return Operation(function, (type_,), (type_, "u32"), True)
 
@@ -124,23 +127,42 @@ def _elect(inst: Instruction) -> Operation:
     flags_of(inst, {"sync"})
 
     def function(frame: Frame, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        leader = _members(frame, mask).argmax(axis=1)[:, None]
-        return leader.astype(_U32), leader == _LANES
+        members = _members(frame, mask)
+        below = (members & (~members + _U32(1))) - _U32(1)  # all lanes before the lowest member
+        leader = np.bitwise_count(below).astype(_U32) & _U32(31)
+        return leader, leader == _LANES
 
     return Operation(function, ("b32", "pred"), ("u32",), True)
 
 
 def _mapa(inst: Instruction) -> Operation:
-    """`mapa.shared::cluster`: an address as another thread block of the cluster has it; there is only one."""
-    flags_of(inst, {"shared"})
-    type_ = only_type(inst, ("u32", "u64"))
-    return Operation(lambda address, rank: address.copy(), (type_,), (type_, "u32"))
+    """`mapa[.shared::cluster]`: the address that a variable of the own thread block has in another one of the cluster.
+
+    A generic address may also be of memory that is not shared: it stays as it is."""
+    flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
+    dtype, first = DTYPES[type_].type, 0 if flags else SHARED_WINDOW
+
+    def function(address: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        start, stop = dtype(first), dtype(first + CLUSTER_BASE + 16 * RANK_BYTES)
+        shared, inside = (address >= start) & (address < stop), address - start
+        inside = np.where(inside >= CLUSTER_BASE, inside % dtype(RANK_BYTES), inside)
+        mapped = inside + start + dtype(CLUSTER_BASE) + rank.astype(dtype) * dtype(RANK_BYTES)
+        return np.where(shared, mapped, address)
+
+    return Operation(function, (type_,), (type_, "u32"))
 
 
 def _getctarank(inst: Instruction) -> Operation:
-    flags_of(inst, {"shared"})
-    type_ = only_type(inst, ("u32", "u64"))
-    return Operation(lambda address: np.zeros(address.shape, _U32), ("u32",), (type_,))
+    """The rank of the thread block whose shared memory an address is in."""
+    flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
+    first = 0 if flags else SHARED_WINDOW
+
+    def function(frame: Frame, address: np.ndarray) -> np.ndarray:
+        inside = address.astype(np.int64) - first
+        own = frame.machine.clusters.rank[frame.machine.block_of_row[frame.index]][:, None]
+        return np.where(inside < CLUSTER_BASE, own, (inside - CLUSTER_BASE) // RANK_BYTES).astype(_U32)
+
+    return Operation(function, ("u32",), (type_,), True)
 
 
 TABLE: dict[str, Builder] = {

@@ -67,11 +67,11 @@ def case_of(name: str, base: str, described: Recipe) -> Case:
     """A recipe for the kernels of the benchmark `base` as a case of some name."""
     from functional.case import Case, Expected
     from functional.launch import make_launch
+    from functional.lazy_module import open_module
     from functional.link import link
     from functional.memory import Memory
-    from functional.parser import parse
 
-    module = parse(ptx_path(base))
+    module = open_module(ptx_path(base))
     memory = Memory(module.variables)
     for buffer in described.buffers.values():
         memory.allocate(buffer.name, buffer.bytes, buffer.init)

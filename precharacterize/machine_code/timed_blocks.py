@@ -10,7 +10,13 @@ from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
 from precharacterize.machine_code.matching import Matching
-from precharacterize.machine_code.timing_classes import access_bytes, kind_of, latency_class, tensor_share
+from precharacterize.machine_code.timing_classes import (
+    access_bytes,
+    barrier_of,
+    kind_of,
+    latency_class,
+    tensor_share,
+)
 from precharacterize.operations import NONE, Operations, operations_of
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
@@ -44,6 +50,7 @@ def machine_timed_blocks(
         ]
         for k, row in enumerate(made):
             row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
+            row.origin = block.ptx[k] if block.ptx[k] >= 0 else _before(made, k, program, block)
         if not rows and _reads_parameters(block):
             made[0].pc = _constant_pc(first_row + len(code))
         rows += made
@@ -54,6 +61,11 @@ def machine_timed_blocks(
         made_of.operations = _operations(block, program, covers)
         timed.append(made_of)
     return rows, timed
+
+
+def _before(made: Sequence[Row], k: int, program: Program, block: MachineBlock) -> int:
+    """The PTX instruction at which something that the assembler added counts: the one before it in its block."""
+    return made[k - 1].origin if k else program.blocks[max(0, block.leader)].start
 
 
 def _source_kind(block: MachineBlock, k: int, found: dict[int, Access], kinds: Sequence[int]) -> Kind | None:
@@ -109,7 +121,7 @@ def _row(
         row = register_row(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
         if name == "tensor":
             row.initiation = max(1, round(row.initiation * tensor_share(instruction)))
-    row.counted, row.stall = True, max(1, instruction.stall)
+    row.counted, row.stall, row.barrier = True, max(1, instruction.stall), barrier_of(instruction)
     row.waits = [registers + s for s in _waits(instruction)]
     row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]
     if instruction.read_scoreboard != NO_SCOREBOARD and instruction.read_scoreboard < SCOREBOARDS:

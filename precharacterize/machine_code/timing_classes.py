@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from precharacterize.classify import Kind
 from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.named_barriers import NONE, OF_CLUSTER, code_of
 
 _CLASS = {
     **dict.fromkeys(("FADD", "FADD32I", "FSWZADD"), "fp32_add"),
@@ -14,7 +17,7 @@ _CLASS = {
     **dict.fromkeys(("IMNMX", "FMNMX", "VIMNMX", "I2FP"), "int_max"),
     "DADD": "fp64_add", "DMUL": "fp64_mul", "DFMA": "fp64_mad", "DSETP": "fp64_max", "DMNMX": "fp64_max",
     "MUFU": "sfu", "SHFL": "int_shfl",
-    **dict.fromkeys(("HMMA", "IMMA", "BMMA", "DMMA", "QMMA", "HGMMA", "IGMMA"), "tensor"),
+    **dict.fromkeys(("HMMA", "IMMA", "BMMA", "DMMA", "QMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA"), "tensor"),
     **dict.fromkeys(("F2F", "F2I", "I2F", "FRND", "POPC", "FLO", "BREV", "S2R", "B2R", "MATCH", "REDUX"), "convert"),
     **dict.fromkeys(
         ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "BREAK", "NOP", "WARPSYNC", "YIELD", "BAR",
@@ -35,7 +38,7 @@ _SHAPES = {
     "168256": (16, 8, 256),
 }  # fmt: skip
 _BITS = {"TF32": 32, "S4": 4, "U4": 4}
-_MATRIX_BITS = {"IMMA": 8, "BMMA": 1, "DMMA": 256, "QMMA": 8}
+_MATRIX_BITS = {"IMMA": 8, "BMMA": 1, "DMMA": 256, "QMMA": 8, "IGMMA": 8, "QGMMA": 8, "BGMMA": 1}
 _WIDE = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 
 
@@ -51,7 +54,9 @@ def latency_class(instruction: MachineInstruction) -> str:
 def tensor_share(instruction: MachineInstruction) -> float:
     """How long a matrix instruction holds its unit, as a part of one of 16 x 8 x 16 of 16 bits: as its products and
     their bits go. fp64 counts 256 bits: an A100 makes 64 of its products a cycle, of fp16 1,024 (white paper)."""
-    m, n, k = next((_SHAPES[x] for x in instruction.modifiers if x in _SHAPES), (16, 8, 16))
+    group = next((g for x in instruction.modifiers if (g := re.fullmatch(r"64x(\d+)x(\d+)", x))), None)
+    shape = (16, int(group[1]), int(group[2])) if group else (16, 8, 16)  # a warp has 16 rows of a warpgroup's 64
+    m, n, k = next((_SHAPES[x] for x in instruction.modifiers if x in _SHAPES), shape)
     bits = next((_BITS[x] for x in instruction.modifiers if x in _BITS), _MATRIX_BITS.get(instruction.name, 16))
     return m * n * k * bits / (16 * 8 * 16 * 16)
 
@@ -61,6 +66,17 @@ def kind_of(instruction: MachineInstruction) -> Kind:
     if instruction.name == "BAR" and "ARV" in instruction.modifiers:
         return Kind.ALU
     return _KIND.get(instruction.name, Kind.ALU)
+
+
+def barrier_of(instruction: MachineInstruction) -> int | None:
+    """`LatencyTable.barrier`; None if a register says which: `BAR.SYNC.DEFER_BLOCKING 0x1, 0x80`."""
+    if instruction.name != "BAR":
+        return NONE
+    operands = [o.strip() for o in instruction.operands.split(",") if not re.match(r"\s*!?U?P", o)]
+    if not operands or not all(re.fullmatch(r"0x[0-9a-f]+", o) for o in operands[:2]):
+        return None
+    number, threads = ([int(o, 16) for o in operands[:2]] + [0])[:2]
+    return code_of(number, threads) if number < OF_CLUSTER else None
 
 
 def access_bytes(instruction: MachineInstruction) -> int:

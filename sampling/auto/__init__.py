@@ -1,6 +1,20 @@
 """Sampling that chooses for the user: how much to simulate follows from the error that is asked for."""
 
-from sampling.auto.launch_sampling import LaunchSampling, ProgramWork
-from sampling.auto.segments import SegmentSampling, cut_into_segments
+from sampling.auto.iterations import IterationSampling
+from sampling.auto.kernel_sample import ProgramWork
+from sampling.auto.launch_sampling import LaunchSampling
+from sampling.auto.reuse import TimedSelection, error_of_parts, ratio, timed_selection
+from sampling.auto.segments import SegmentSampling, cut_into_segments, has_giants
 
-__all__ = ["LaunchSampling", "ProgramWork", "SegmentSampling", "cut_into_segments"]
+__all__ = [
+    "IterationSampling",
+    "LaunchSampling",
+    "ProgramWork",
+    "SegmentSampling",
+    "TimedSelection",
+    "cut_into_segments",
+    "error_of_parts",
+    "has_giants",
+    "ratio",
+    "timed_selection",
+]

@@ -21,13 +21,19 @@ EQUAL_ERROR, ERROR_A_DISTANCE = 0.007, 0.2
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """Of all launches of a kernel: `cycles` (of those simulated, their own), `errors` relative and of one launch,
-    0 where it was simulated; `common_cycles`: the error of the sum that all share, because few were simulated."""
+    0 where it was simulated; `common_cycles`: the error of the sum that all share, because few were simulated.
+    `residuals`: relative errors of those simulated, each predicted without it; `assumed`, `assumed_of_sample`: what
+    was assumed of the errors; `reach`: `common_cycles` over the sum of all errors."""
 
     cycles: Float64[np.ndarray, " launch"]
     errors: Float64[np.ndarray, " launch"]
     common_cycles: float
     degrees: float
     scale: float  # mean square of the errors seen, each over what was assumed of it
+    residuals: Float64[np.ndarray, " sample"]
+    assumed: Float64[np.ndarray, " launch"]
+    assumed_of_sample: Float64[np.ndarray, " sample"]
+    reach: float
 
     @property
     def variance(self) -> float:
@@ -41,17 +47,20 @@ def predict(
     """`work`: non-negative columns that cycles may grow with; `sample`: which launches have `measured` cycles."""
     apart = distances(work, work[sample])
     scale = assumed_error(_nearest_other(apart[sample]))
-    seen = [_cross_validated(fit, work[sample], measured, apart[sample]) / scale for fit in FITS]
-    squares = [float(np.sum(scaled**2)) for scaled in seen]
+    seen = [_cross_validated(fit, work[sample], measured, apart[sample]) for fit in FITS]
+    squares = [float(np.sum((residuals / scale) ** 2)) for residuals in seen]
     best = int(np.argmin(squares))
     cycles = FITS[best](work, work[sample], measured, apart)
     mean_square = (squares[best] + 1.0) / len(sample)
-    errors = assumed_error(apart.min(1)) * np.sqrt(mean_square)
-    errors[sample], cycles[sample] = 0.0, measured
+    assumed = assumed_error(apart.min(1))
+    assumed[sample], cycles[sample] = 0.0, measured
+    errors = assumed * np.sqrt(mean_square)
     left = cycles * (errors > 0)
-    error = float(left @ errors) / max(float(left.sum()), 1e-300)
-    common = error * _leverage(work[errors > 0], work[sample], measured, float(left.sum()))
-    return Prediction(cycles, errors, common, max(len(sample) - 1.0, 1.0), mean_square)
+    reach = _leverage(work[errors > 0], work[sample], measured, float(left.sum())) / max(float(left.sum()), 1e-300)
+    common = reach * float(left @ errors)
+    return Prediction(
+        cycles, errors, common, max(len(sample) - 1.0, 1.0), mean_square, seen[best], assumed, scale, reach
+    )  # fmt: skip
 
 
 def _leverage(

@@ -46,7 +46,7 @@ class SegmentSampling:
         """`work` of every thread block, instructions first; `longest`: instructions of its longest warp. None where
         the error asked for takes a simulation in full."""
         cut = cut_into_segments(simulator.shape)
-        if cut is None or _has_giants(longest, simulator.shape):
+        if cut is None or has_giants(longest, simulator.shape):
             return None
         return _Launch(self, simulator, cut, work).estimate()
 
@@ -62,7 +62,8 @@ def cut_into_segments(shape: LaunchShape) -> Int64[np.ndarray, " bound"] | None:
     return cut if count >= FEWEST and dear < DEAREST * shape.thread_blocks else None
 
 
-def _has_giants(longest: Float64[np.ndarray, " tb"], shape: LaunchShape) -> bool:
+def has_giants(longest: Float64[np.ndarray, " tb"], shape: LaunchShape) -> bool:
+    """Whether a warp, of those that are `longest` in their thread block, may decide when the launch ends."""
     slot = float(longest.sum()) / shape.wave_blocks
     return float(longest.max()) > GIANT * slot
 

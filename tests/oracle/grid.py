@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
+from oracle.memory_side import MemorySide
 from oracle.program import Program, stream_of
 from oracle.sm import Sm
 
@@ -25,7 +26,8 @@ class OracleResult:
 def simulate(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> OracleResult:
     """Time a launch on one design point, literally."""
     program, width = Program(inputs.table), inputs.trace.warps_per_block
-    sms = [Sm(gpu, program, width, blocks_per_sm, inputs.shared_bytes) for _ in range(gpu.spec.sm_count)]
+    side = None if gpu.spec.perfect_memory else MemorySide(gpu)
+    sms = [Sm(gpu, program, width, blocks_per_sm, inputs.shared_bytes, n, side) for n in range(gpu.spec.sm_count)]
     waiting = list(range(len(inputs.trace.thread_blocks)))
     last, time, next_dispatch = len(sms) - 1, 0, 0.0
     while waiting or any(sm.warps for sm in sms):
@@ -38,12 +40,40 @@ def simulate(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> OracleResult
             next_dispatch = max(next_dispatch, time) + interval
             sms[taker].launch([stream_of(program, inputs.trace, block * width + k) for k in range(width)], time)
             last = taker
+        if side:
+            _work_on(side, sms)
         time += 1
+    if side:
+        _finish(side)
     launch_latency = int(gpu.params.launch_latency_cycles)
-    sm_cycles = [sm.last_exit + 1 + launch_latency for sm in sms]
+    sm_cycles = [sm.end() + 1 + launch_latency for sm in sms]
+    traffic = asdict(side.traffic) if side else {}
     return OracleResult(
-        max(sm_cycles), sm_cycles, [sm.issued for sm in sms], [sm.resident_warp_cycles for sm in sms], _counters(sms)
-    )
+        max(sm_cycles), sm_cycles, [sm.issued for sm in sms], [sm.resident_warp_cycles for sm in sms],
+        _counters(sms) | traffic,
+    )  # fmt: skip
+
+
+def _window(side: MemorySide) -> int:
+    """Cycles that SMs run alone."""
+    return max(1, min(32, side.delay // 2))
+
+
+def _work_on(side: MemorySide, sms: list[Sm]) -> None:
+    """The memory side's cycle; with the last of a window SMs are told how much they may ask for in the next one."""
+    side.cycle()
+    last = side.time - 1
+    if last and last % _window(side) == 0:
+        for sm in sms:
+            sm.memory.link.begin_window()
+
+
+def _finish(side: MemorySide) -> None:
+    """Behind the switch work goes on for as long as what was asked for in the last window was on its way there."""
+    window = _window(side)
+    end = max(1, -(-(side.time - 1) // window)) * window
+    while side.time <= end + side.delay:
+        side.cycle()
 
 
 def _taker(sms: list[Sm], last: int, time: int, next_dispatch: float) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from abstim.gpu.config import Gpu
 
@@ -24,6 +24,7 @@ class Request:
     ready: int = 0
     from_dram: bool = False
     near: int = 0  # the slice that was asked
+    answered: bool = True  # somebody waits for it
     bursts: int = 0
 
 
@@ -109,6 +110,16 @@ class Map:
         return (bank + (spread(row) if turned else 0)) % spec.dram_banks, row
 
 
+@dataclass
+class Traffic:
+    """Sectors so far."""
+
+    l2_accesses: int = 0
+    l2_misses: int = 0
+    dram_reads: int = 0
+    dram_writes: int = 0
+
+
 class Switch:
     """One direction: a queue an input, arbiters at the outputs."""
 
@@ -122,6 +133,8 @@ class Switch:
         return sum(packet.flits for packet, _, _ in self.inputs[i])
 
     def cycle(self, time: int) -> None:
+        if not any(self.inputs):
+            return
         sent: set[int] = set()
         for o in range(len(self.outputs)):
             if self.output_free[o] > time or len(self.outputs[o]) >= self.spec.crossbar_queue_flits:
@@ -161,16 +174,12 @@ class Line:
     waiting: dict[int, list[Request]] = field(default_factory=dict)  # by sector on its way
 
 
-def goes_along(first: Request, other: Request) -> bool:
-    """May a reply carry the sector of the one behind it?"""
-    return first.number == other.number and first.kind == READ and first.from_dram == other.from_dram
-
-
 class Slice:
     """Queues, tags and miss registers of one L2 slice."""
 
-    def __init__(self, gpu: Gpu, where: Map, number: int, back: Switch) -> None:
+    def __init__(self, gpu: Gpu, where: Map, number: int, back: Switch, traffic: Traffic) -> None:
         self.gpu, self.spec, self.where, self.number, self.back = gpu, gpu.spec, where, number, back
+        self.traffic = traffic
         self.sector = round(gpu.params.l2_sector_cycles * 64)
         self.atomic = round(gpu.params.l2_atomic_cycles * 64)
         self.others: list[Slice] = []
@@ -183,15 +192,19 @@ class Slice:
         self.filled: deque[Request] = deque()
         self.replies: deque[Request] = deque()
         self.sets: dict[int, list[Line]] = {}
-        self.port_free = self.registers = self.uses = 0
+        self.port_free = self.uses = 0
+        self.registers = {True: 0, False: 0}  # in use: of lines that lie here, of those of the other part
         self.full = False  # at the end of the cycle before
+
+    def idle(self) -> bool:
+        """Has it nothing to do, in this cycle or a later one?"""
+        before = self.delayed or self.crossing or self.asking
+        return not (before or self.missing or self.from_dram or self.filled or self.replies)
 
     def cycle(self, time: int) -> None:
         spec = self.spec
         if self.replies and self.back.flits(self.number) < spec.inject_queue_flits + spec.crossbar_queue_flits:
             first = self.replies.popleft()
-            while len(first.sectors) < spec.l2_reply_sectors and self.replies and goes_along(first, self.replies[0]):
-                first.sectors += self.replies.popleft().sectors
             first.flits = 1
             self.back.inputs[self.number].append((first, first.sm, time))
         if self.filled and len(self.replies) < spec.l2_queue:
@@ -213,14 +226,13 @@ class Slice:
         for _ in range(often):
             if self.delayed and self.delayed[0].ready <= time and len(self.asking) < spec.l2_queue:
                 self.asking.append(self.delayed.popleft())
-        if self.crossing and self.crossing[0].ready <= time and len(self.asking) < spec.l2_queue:
-            self.asking.append(self.crossing.popleft())
         self.full = len(self.asking) > spec.l2_queue - 4
 
     def _reply(self, request: Request) -> None:
-        """To the SM, or to the part of L2 that asked."""
+        """To the SM, if somebody there waits, or to the part of L2 that asked."""
         if request.near == self.number:
-            self.replies.append(request)
+            if request.answered:
+                self.replies.append(request)
         else:
             self.others[request.near].from_dram.append(request)
 
@@ -229,7 +241,7 @@ class Slice:
         line = self._line(request.line)
         assert line is not None
         line.valid.add(sector)
-        self.registers -= 1
+        self.registers[self._lies_here(line.number)] -= 1
         for each in line.waiting.pop(sector):
             if each.kind == ATOMIC:
                 line.dirty.add(sector)
@@ -241,26 +253,47 @@ class Slice:
     def _line(self, number: int) -> Line | None:
         return next((line for line in self._set(number) if line.number == number), None)
 
+    def _lies_here(self, line: int) -> bool:
+        return self.where.slice_of(line) == self.number
+
     def _answer(self, time: int) -> bool:
-        spec = self.spec
-        if not self.asking or len(self.to_dram) >= spec.l2_queue or len(self.replies) >= spec.l2_queue:
+        """The older of those at the head of the two queues; if the SM's must wait, the other part's."""
+        if len(self.to_dram) >= self.spec.l2_queue or len(self.replies) >= self.spec.l2_queue:
             return False
         if self.port_free >= 64 * (time + 1):
             return False
-        request = self.asking[0]
+        came = bool(self.crossing) and self.crossing[0].ready < time
+        asked = bool(self.asking) and not (came and self.crossing[0].ready < self.asking[0].ready)
+        if asked and self._meets_tags(self.asking, time):
+            return True
+        return came and self._meets_tags(self.crossing, time)
+
+    def _meets_tags(self, queue: deque[Request], time: int) -> bool:
+        request = queue[0]
         sector, line = request.sectors[0], self._line(request.line)
         accepted = self._write if request.kind == WRITE else self._read
         if not accepted(request, sector, line, time):
             return False
-        self.asking.popleft()
+        queue.popleft()
         line = self._line(request.line)
         assert line is not None
         self.uses += 1
         line.used = self.uses
         return True
 
+    def _count(self, request: Request, missed: bool) -> None:
+        """An access; one of the other part of L2 has been counted there."""
+        if request.near == self.number:
+            self.traffic.l2_accesses += 1
+            self.traffic.l2_misses += missed
+
     def _occupy(self, units: int, time: int) -> None:
         self.port_free = max(self.port_free, 64 * time) + units
+
+    def _idle_ways(self, number: int) -> int:
+        """Of a line's set: those that are unused, and those for which nothing is on its way."""
+        lines = self._set(number)
+        return self.spec.l2_ways - len(lines) + sum(not line.waiting for line in lines)
 
     def _room(self, number: int, time: int) -> Line | None:
         """A line for `number`, that of another one if need be."""
@@ -271,13 +304,19 @@ class Slice:
                 return None
             oldest = min(free, key=lambda line: line.used)
             if oldest.dirty:
-                self.missing.append(Request(-1, -1, oldest.number, tuple(oldest.dirty), WRITE))
-                self._occupy(len(oldest.dirty) * self.sector, time)
+                self._evict(oldest, time)
             lines.remove(oldest)
         lines.append(Line(number))
         return lines[-1]
 
+    def _evict(self, line: Line, time: int) -> None:
+        """What was written of a line goes to DRAM."""
+        self.missing.append(Request(-1, -1, line.number, tuple(line.dirty), WRITE))
+        self._occupy(len(line.dirty) * self.sector, time)
+        self.traffic.dram_writes += len(line.dirty)
+
     def _write(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
+        missed = False
         if line is not None and sector in line.valid:
             self._occupy(self.sector, time)
         else:
@@ -286,6 +325,8 @@ class Slice:
             line = line or self._room(request.line, time)
             if line is None:
                 return False
+            missed = sector not in line.waiting
+        self._count(request, missed)
         line.valid.add(sector)
         line.dirty.add(sector)
         self._clean(line, time)
@@ -297,8 +338,7 @@ class Slice:
         dirty = [line for line in self._set(written.number) if len(line.dirty) == 4]
         if 0 < self.spec.l2_dirty_ways < len(dirty) and len(self.missing) < self.spec.l2_miss_queue:
             oldest = min(dirty, key=lambda line: (line is written, line.used))
-            self.missing.append(Request(-1, -1, oldest.number, tuple(oldest.dirty), WRITE))
-            self._occupy(len(oldest.dirty) * self.sector, time)
+            self._evict(oldest, time)
             oldest.dirty = set()
 
     def _read(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
@@ -306,21 +346,28 @@ class Slice:
             self._occupy(self.atomic if request.kind == ATOMIC else self.sector, time)
             if request.kind == ATOMIC:
                 line.dirty.add(sector)
+            self._count(request, False)
             self._reply(request)
             return True
         if line is not None and sector in line.waiting:
             if len(line.waiting[sector]) >= self.spec.l2_mshr_merges:
                 return False
             line.waiting[sector].append(request)
+            self._count(request, False)
             return True
-        if len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers >= self.spec.l2_mshrs:
+        here = self._lies_here(request.line)
+        if len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers[here] >= self.spec.l2_mshrs:
+            return False
+        if not here and not (line and line.waiting) and self._idle_ways(request.line) < 2:
             return False
         line = line or self._room(request.line, time)
         if line is None:
             return False
         line.waiting[sector] = [request]
-        self.registers += 1
+        self.registers[here] += 1
         request.from_dram = True
+        self._count(request, True)
+        self.traffic.dram_reads += self.where.slice_of(request.line) == self.number
         self.missing.append(request)
         return True
 
@@ -352,6 +399,13 @@ class Channel:
         self.banks = [Bank() for _ in range(spec.dram_banks)]
         self.group_burst, self.group_close = [0] * spec.dram_bank_groups, [0] * spec.dram_bank_groups
         self.burst = self.row = self.read = self.write = self.turn = self.last = self.pending = 0
+
+    def idle(self) -> bool:
+        """Has it nothing to do, in this cycle or a later one?"""
+        serving = any(bank.request for bank in self.banks)
+        return not (serving or self.pending or self.delayed or self.bursts or self.back) and not any(
+            each.to_dram for each in self.slices
+        )
 
     def cycle(self, now: int, time: int) -> None:
         """Cycle `now`, in core cycle `time`."""
@@ -457,31 +511,38 @@ class Channel:
 
 
 class MemorySide:
-    """All of it. `replies[number]`: the cycles in which each sector of a request is due."""
+    """All of it. `replies[number]`: the cycles in which each sector of a request is due; `inbox[sm]`: with the cycles,
+    those that the SM has not taken."""
 
     def __init__(self, gpu: Gpu) -> None:
         spec, self.gpu = gpu.spec, gpu
         self.where = Map(gpu)
         self.there = Switch(gpu, spec.sm_count, self.where.slices)
         self.back = Switch(gpu, self.where.slices, spec.sm_count)
-        self.slices = [Slice(gpu, self.where, n, self.back) for n in range(self.where.slices)]
+        self.traffic = Traffic()
+        self.slices = [Slice(gpu, self.where, n, self.back, self.traffic) for n in range(self.where.slices)]
         for each in self.slices:
             each.others = self.slices
         part = spec.l2_slices_per_channel
         self.channels = [
             Channel(gpu, self.where, self.slices[h * part : (h + 1) * part]) for h in range(spec.dram_channels)
         ]
+        self.delay = max(1, gpu.params.l2_request_cycles - 3)  # of a packet's sectors in front of their slice
+        self.way_there_and_back = self.delay + max(0, gpu.params.l2_reply_cycles - 5)
         self.length = max(1, round(gpu.params.dram_sector_cycles / spec.dram_burst_cycles * 65536))
         self.replies: dict[int, list[int]] = {}
+        self.inbox: list[deque[tuple[int, Request]]] = [deque() for _ in range(spec.sm_count)]
         self.last_due = [-1] * spec.sm_count
         self.time = self.channel_time = 0
 
-    def ask(self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int) -> int:
+    def ask(
+        self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int, answered: bool = True
+    ) -> int:
         """A request sent at `time`; returns its number."""
         number = len(self.replies)
         self.replies[number] = []
         near = self.where.near(line, sm) if kind == READ else self.where.slice_of(line)
-        packet = Request(number, sm, line, sectors, kind, flits, near=near)
+        packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered)
         self.there.inputs[sm].append((packet, near, time + 1))
         return number
 
@@ -494,23 +555,26 @@ class MemorySide:
                 extra = params.dram_reply_cycles - 6 if request.from_dram else params.l2_reply_cycles - 5
                 due = max(time + 1 + max(0, extra), self.last_due[sm] + 1)
                 self.last_due[sm] = due
-                self.replies[request.number] += [due] * len(request.sectors)
+                self.replies[request.number].append(due)
+                self.inbox[sm].append((due, request))
         while self.channel_time * self.length <= time * 65536:
             for channel in self.channels:
-                channel.cycle(self.channel_time, time)
+                if not channel.idle():
+                    channel.cycle(self.channel_time, time)
             self.channel_time += 1
         for n, each in enumerate(self.slices):
             out = self.there.outputs[n]
             if out and out[0][1] <= time and not each.full:
                 self._arrive(each, out.popleft()[0], time)
         for each in self.slices:
-            each.cycle(time)
+            if not each.idle():
+                each.cycle(time)
         self.there.cycle(time)
         self.back.cycle(time)
         self.time += 1
 
     def _arrive(self, target: Slice, packet: Request, time: int) -> None:
-        ready = time + max(1, self.gpu.params.l2_request_cycles - 3)
+        ready = time + self.delay
         for sector in sorted(packet.sectors):
-            each = Request(packet.number, packet.sm, packet.line, (sector,), packet.kind, ready=ready, near=packet.near)
+            each = replace(packet, sectors=(sector,), ready=ready)
             target.delayed.append(each)

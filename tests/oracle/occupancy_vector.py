@@ -68,7 +68,7 @@ class Sm:
         self.special = {(unit, g): 0 for unit in (SFU, DOUBLE, TENSOR) for g in range(layout.groups)}
         self.pool = {(name, g): 0 for name in ("sp", "int") for g in range(layout.groups)}
         self.memory = self.fetch = self.l2 = self.dram = self.port = self.reply = 0
-        self.arrivals = {}  # by group: when what it waits for is there
+        self.arrivals = {}  # by fill: when what it waits for is there
         self.dispatched, self.end, self.issued = -CYCLE, -CYCLE, 0
 
     def item(self, position):
@@ -92,7 +92,7 @@ class Sm:
             for k, w in enumerate(slots):
                 number, own = int(self.streams.dealt[self.next]) * self.layout.warps + k, self.streams
                 places = (own.starts[number], own.access_starts[number], own.late_starts[number])
-                warp = self.slots[w] = Warp(*map(int, places), time + 3 * CYCLE, b)
+                warp = self.slots[w] = Warp(*map(int, places), time + self.machine["first_issue"], b)
                 warp.ready += self.lateness(warp, warp.ready)
             self.drained[b], self.dispatched = -CYCLE, time
             self.next += 1
@@ -101,10 +101,10 @@ class Sm:
         if self.layout.perfect_memory or self.streams.late_begins[warp.late] > self.item(warp.position)["begins"]:
             return 0
         warp.late += 1
-        group = int(self.streams.late_groups[warp.late - 1])
-        if group not in self.arrivals:
-            self.arrivals[group] = time + self.code_delay(fields(self.streams.leaders[group], LATE_WORD))
-        return max(0, self.arrivals[group] - time)
+        fill = int(self.streams.late_fills[warp.late - 1])
+        if fill not in self.arrivals:
+            self.arrivals[fill] = time + self.code_delay(fields(self.streams.fill_words[fill], LATE_WORD))
+        return max(0, self.arrivals[fill] - time)
 
     def code_delay(self, answer):
         m = self.machine
@@ -191,7 +191,7 @@ class Sm:
         warp = self.slots[slot]
         own = range(warp.block * self.layout.warps, (warp.block + 1) * self.layout.warps)
         if item["exit"]:
-            drain = max(warp.drain, time - CYCLE + 6 * CYCLE)
+            drain = max(warp.drain, time - CYCLE + self.machine["retire"])
             self.drained[warp.block] = max(self.drained[warp.block], drain)
             self.slots[slot] = None
         elif item["barrier"]:
@@ -201,17 +201,18 @@ class Sm:
         left = [self.slots[w] for w in own if self.slots[w]]
         if not left:
             self.end = max(self.end, self.drained[warp.block])
+            self.drained[warp.block] += self.machine["block_launch"]
         elif all(w.at_barrier for w in left):
             for w in left:
                 w.at_barrier, w.ready = False, max(w.ready, time)
 
     def answered(self, number, kind, here):
-        group = int(self.streams.groups[number])
-        if not group:
+        fill = int(self.streams.fills[number])
+        if not fill:
             return self.beyond_l1d(decode_access(self.streams.accesses[number]), kind, here)
-        if group not in self.arrivals:
-            self.arrivals[group] = self.beyond_l1d(decode_access(self.streams.leaders[group]), kind, here)
-        return max(here, self.arrivals[group])
+        if fill not in self.arrivals:
+            self.arrivals[fill] = self.beyond_l1d(decode_access(self.streams.fill_words[fill]), kind, here)
+        return max(here, self.arrivals[fill])
 
     def beyond_l1d(self, asked, kind, here):
         m, sectors = self.machine, asked["sectors"]

@@ -21,6 +21,10 @@ class Policy:
         """Warp slots in the order of this turn."""
         raise NotImplementedError
 
+    def has_a_turn(self, sm: Sm, time: int) -> bool:
+        """Is there a warp that the turn would come to?"""
+        return any(slot in sm.warps and sm.warps[slot].can_be_visited(time) for slot in self.slots)
+
     def issued(self, slot: int) -> None:
         """An instruction of `slot` has issued."""
         self.last = slot
@@ -50,6 +54,9 @@ class Lrr(Policy):
 
 class TwoLevel(Policy):
     """An active queue, and a pending one whose head takes the place of an active slot that waits for something long."""
+
+    def has_a_turn(self, sm: Sm, time: int) -> bool:
+        return True
 
     def order(self, sm: Sm, time: int) -> list[int]:
         demoted = [w for w in self.active if w not in sm.warps or self._leaves(sm.warps[w], time)]

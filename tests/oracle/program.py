@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from functional.trace import Trace
@@ -10,47 +11,23 @@ from precharacterize.classify import Kind
 
 
 class Program:
-    """A latency table asked about one instruction."""
+    """A latency table asked about one instruction, as lists: they are asked in every cycle."""
 
     def __init__(self, table: LatencyTable) -> None:
         self.table = table
-
-    def unit(self, i: int) -> int:
-        return int(self.table.unit[i])
-
-    def kind(self, i: int) -> Kind:
-        return Kind(int(self.table.kind[i]))
-
-    def pc(self, i: int) -> int:
-        return int(self.table.pcs[i])
-
-    def latency(self, i: int) -> int:
-        return int(self.table.latency_cycles[i])
-
-    def initiation(self, i: int) -> int:
-        return int(self.table.initiation_cycles[i])
-
-    def access_bytes(self, i: int) -> int:
-        return int(self.table.access_bytes[i])
-
-    def waits(self, i: int) -> list[int]:
-        return _row(self.table.waits[i])
-
-    def writes(self, i: int) -> list[int]:
-        return _row(self.table.writes[i])
-
-    def long_waits(self, i: int) -> list[int]:
-        return _row(self.table.long_waits[i])
-
-    def reads(self, i: int) -> list[int]:
-        return _row(self.table.read_banks[i])
-
-    def write_banks(self, i: int) -> list[int]:
-        return _row(self.table.write_banks[i])
+        self.unit = table.unit.tolist().__getitem__
+        self.kind = [Kind(kind) for kind in table.kind.tolist()].__getitem__
+        self.pc = table.pcs.tolist().__getitem__
+        self.latency = table.latency_cycles.tolist().__getitem__
+        self.initiation = table.initiation_cycles.tolist().__getitem__
+        self.access_bytes = table.access_bytes.tolist().__getitem__
+        self.waits, self.writes = _rows(table.waits), _rows(table.writes)
+        self.long_waits, self.reads = _rows(table.long_waits), _rows(table.read_banks)
+        self.write_banks = _rows(table.write_banks)
 
 
-def _row(row) -> list[int]:
-    return [int(r) for r in row if r >= 0]
+def _rows(rows) -> Callable[[int], list[int]]:
+    return [[r for r in row if r >= 0] for row in rows.tolist()].__getitem__
 
 
 @dataclass

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from abstim.gpu.config import Gpu
 
+if TYPE_CHECKING:
+    from oracle.sm import Warp
+
 MEM = 2  # place of the load/store unit among the kinds of units
+NEVER = 1 << 60  # real memory: a cycle that is not known yet
 
 
 def first_unbooked(booked: set[int], time: int) -> int:
@@ -58,7 +63,7 @@ class ResponsePath:
 
 
 class FrontEnd:
-    """L1I and the width of a fetch (rule 6)."""
+    """L1I, with perfect memory, and the width of a fetch (rule 6)."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.l1i = Cache(gpu.spec.l1i_sets, gpu.spec.l1i_ways)
@@ -66,8 +71,8 @@ class FrontEnd:
         self.width = gpu.pipeline.instructions_per_fetch
         self.miss_cycles, self.perfect = gpu.params.l1i_miss_extra_cycles, gpu.spec.perfect_instruction_cache
 
-    def look_up(self, pc: int, time: int) -> int:
-        """Cycle in which the line of `pc`, looked up at `time`, is there."""
+    def look_up(self, pc: int, time: int, warp: Warp) -> int | None:
+        """Cycle in which the line of `pc`, looked up at `time` for a warp, is there."""
         if self.perfect:
             return time
         line = pc // self.line
@@ -107,6 +112,10 @@ class Port:
     def has_dispatch_register(self, time: int) -> bool:
         """Can an instruction issue to this port at `time`?"""
         return self.allocations[-self.width] <= time
+
+    def has_collector(self) -> bool:
+        """Is it known of any collector when it is released?"""
+        return min(self.collectors) < NEVER
 
     def take(self, allocated: int, released: int, start: int) -> None:
         """An instruction went through: allocated and started in these cycles, its collector released in this step."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from abstim.gpu.config import Gpu
+from oracle.code_fetch import CodeFetch
 from oracle.l1d import ways_left
+from oracle.load_store_unit import LoadStoreUnit
 from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Memory
+from oracle.memory_side import MemorySide
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
-from oracle.resources import MEM, FrontEnd, Port, first_unbooked, ports_of
+from oracle.resources import MEM, NEVER, FrontEnd, Port, first_unbooked, ports_of
 from precharacterize.classify import Kind
 
 SP = 0
@@ -33,7 +36,9 @@ class Warp:
     at_barrier: bool = False
     not_before: int = 0
     running: bool = True  # has not issued its last instruction
-    complete: int = 0  # every result it has issued
+    complete: int = 0  # every result it has issued, as far as known
+    outstanding: int = 0  # memory instructions of which it is not
+    fenced: bool = False
     registers: dict[int, int] = field(default_factory=dict)  # register -> free cycle
     written_by: dict[int, Kind] = field(default_factory=dict)
 
@@ -43,13 +48,15 @@ class Warp:
 
     def can_be_visited(self, time: int) -> bool:
         """Is it running, not held, and `ready` by `time`?"""
-        if not self.running or self.at_barrier or self.fetching is not None or self.front_end > time:
+        if self.front_end > time or not self.running or self.at_barrier or self.fetching is not None:
             return False
         return self.wrong_path or self.waits_for_nothing(time)
 
     def waits_for_nothing(self, time: int) -> bool:
         """Are *not before* and the registers of its next instruction past?"""
-        return max([self.not_before, *(self.registers.get(r, 0) for r in self.program.waits(self.next))]) <= time
+        if self.not_before > time:
+            return False
+        return all(self.registers.get(r, 0) <= time for r in self.program.waits(self.next))
 
 
 @dataclass
@@ -62,9 +69,12 @@ class Block:
 
 
 class Sm:
-    """State of an SM and its rules. `blocks` maps block slots to what runs in them."""
+    """State of an SM and its rules. `blocks` maps block slots to what runs in them; `side`: real memory."""
 
-    def __init__(self, gpu: Gpu, program: Program, warps_per_block: int, blocks_per_sm: int, shared_bytes: int) -> None:
+    def __init__(
+        self, gpu: Gpu, program: Program, warps_per_block: int, blocks_per_sm: int, shared_bytes: int,
+        number: int = 0, side: MemorySide | None = None,
+    ) -> None:  # fmt: skip
         spec = gpu.spec
         self.gpu, self.program, self.warps_per_block = gpu, program, warps_per_block
         self.warps: dict[int, Warp] = {}  # by warp slot, those that are not gone
@@ -73,8 +83,10 @@ class Sm:
         self.last_dispatch, self.launched, self.last_exit, self.resident_warp_cycles = -1, 0, 0, 0
         slots = [list(range(s, spec.max_warps_per_sm, spec.schedulers_per_sm)) for s in range(spec.schedulers_per_sm)]
         self.schedulers = [POLICIES[spec.scheduler](s, spec.two_level_active_warps) for s in slots]
-        self.front = FrontEnd(gpu)
-        self.memory = Memory(gpu, ways_left(gpu, shared_bytes * blocks_per_sm))
+        ways = ways_left(gpu, shared_bytes * blocks_per_sm)
+        self.side = side
+        self.memory = Memory(gpu, ways) if side is None else LoadStoreUnit(gpu, self, number, ways, side)
+        self.front = FrontEnd(gpu) if side is None else CodeFetch(gpu, self.memory.link)
         self.ports = ports_of(gpu)
         self.latest_allocation: dict[int, int] = {}  # kind of unit -> step, of all schedulers
         self.last_sp_start: dict[Port, int] = {}
@@ -101,11 +113,19 @@ class Sm:
             block.warps.append(warp)
             self.want(warp, self.program.pc(warp.next))
 
+    def end(self) -> int:
+        """Its last cycle: a launch is not over before posted stores are acknowledged."""
+        if not self.side or not self.memory.l1d.last_store:
+            return self.last_exit
+        return max(self.last_exit, self.memory.l1d.last_store + self.side.way_there_and_back)
+
     # Rules 1 and 2
 
     def cycle(self, time: int) -> None:
         """One cycle of all schedulers, then of the fetch stage, which only decodes the last fetch later."""
         count = len(self.schedulers)
+        if self.side:
+            self.memory.cycle(time)
         for k in range(count):
             self.turn(self.schedulers[(time - 1 + k) % count], time)
         for later in reversed(range(self.gpu.spec.fetches_per_cycle)):
@@ -113,6 +133,8 @@ class Sm:
 
     def turn(self, scheduler, time: int) -> None:
         """One cycle of one scheduler."""
+        if not scheduler.has_a_turn(self, time):
+            return
         for slot in scheduler.order(self, time):
             warp = self.warps.get(slot)
             if warp is None or not warp.can_be_visited(time):
@@ -120,7 +142,7 @@ class Sm:
             if warp.wrong_path:
                 warp.wrong_path = False
                 self.want(warp, self.program.pc(warp.next))
-            elif self.port_of(warp, warp.next).has_dispatch_register(time):
+            elif self.can_issue(warp, time):
                 first = self.program.unit(warp.next)
                 self.issue(warp, time)
                 if self.gpu.spec.issues_per_turn == 2 and self.goes_on(warp, first, time):
@@ -133,8 +155,13 @@ class Sm:
         """Rule 13: can the warp, which has just issued to a unit of kind `first`, issue once more in this turn?"""
         if not warp.running or warp.at_barrier or warp.wrong_path or warp.fetching is not None:
             return False
-        unit, port = self.program.unit(warp.next), self.port_of(warp, warp.next)
-        return unit != first and port.has_dispatch_register(time) and warp.waits_for_nothing(time)
+        return self.program.unit(warp.next) != first and self.can_issue(warp, time) and warp.waits_for_nothing(time)
+
+    def can_issue(self, warp: Warp, time: int) -> bool:
+        """Is there room for the warp's next instruction: at its port, and, unless it is for the load/store unit, which
+        lets it wait there, a collector?"""
+        port = self.port_of(warp, warp.next)
+        return port.has_dispatch_register(time) and (self.program.unit(warp.next) == MEM or port.has_collector())
 
     # Rules 3 and 4, in steps of the register file (rule 13)
 
@@ -160,13 +187,20 @@ class Sm:
             allocated = max(allocated, steps * (port.allocations[-1] + 1))
         return allocated
 
-    def execute(self, warp: Warp, i: int, time: int) -> int:
-        """Send instruction `i`, issued at `time`, down its port; returns its result cycle."""
-        steps, kind, port = self.gpu.spec.register_file_ports, self.program.unit(i), self.port_of(warp, i)
-        allocated = self.allocate(port, kind, time)
+    def operands(self, warp: Warp, i: int, allocated: int) -> int:
+        """Step in which the operands of an instruction are at hand, its collector taken in step `allocated`."""
         reads = [first_unbooked(self.bank_of(warp, register), allocated + 1) for register in self.program.reads(i)]
-        operands = max(reads) + 1 if reads else allocated + 1
-        released = max(operands, steps * port.starts[-port.width])
+        return max(reads) + 1 if reads else allocated + 1
+
+    def execute(self, warp: Warp, i: int, time: int) -> int:
+        """Send instruction `i`, issued at `time`, down its port; returns its result cycle, NEVER if not known."""
+        steps, kind, port = self.gpu.spec.register_file_ports, self.program.unit(i), self.port_of(warp, i)
+        if kind == MEM and self.side:
+            warp.outstanding += 1
+            pending = self.memory.issue(warp, i, self.next_access(warp, i), port, time)
+            return NEVER if pending.waiting else pending.result
+        allocated = self.allocate(port, kind, time)
+        released = max(self.operands(warp, i, allocated), steps * port.starts[-port.width])
         dispatched = released // steps
         if kind == MEM:
             start, result = self.access(port, warp, i, dispatched + 1)
@@ -194,13 +228,28 @@ class Sm:
 
     def access(self, port: Port, warp: Warp, i: int, time: int) -> tuple[int, int]:
         """Start and result cycle of a memory instruction that can start from `time`."""
-        kind, access_bytes = self.program.kind(i), self.program.access_bytes(i)
-        records = warp.stream.records() if kind in RECORD_KINDS else []
-        conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
-        access = Access(self.gpu, kind, access_bytes, records, conflicts)
+        access = self.next_access(warp, i)
         start = max(time, port.units[0].free)
         port.units[0].free = start + self.memory.busy_cycles(access)
         return start, self.memory.result(access, start)
+
+    def next_access(self, warp: Warp, i: int) -> Access:
+        """What the trace has of a memory instruction."""
+        kind, access_bytes = self.program.kind(i), self.program.access_bytes(i)
+        records = warp.stream.records() if kind in RECORD_KINDS else []
+        conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
+        return Access(self.gpu, kind, access_bytes, records, conflicts)
+
+    def complete(self, warp: Warp, i: int, result: int) -> None:
+        """Rule 11: all of a memory instruction is there, or will be at `result`."""
+        warp.outstanding -= 1
+        warp.complete = max(warp.complete, result)
+        for register in self.program.writes(i):
+            warp.registers[register] = result
+        if self.program.kind(i) in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
+            warp.not_before = result - 1
+        if warp.fenced and not warp.outstanding:
+            warp.fenced, warp.not_before = False, warp.complete
 
     # Rule 6
 
@@ -210,6 +259,8 @@ class Sm:
 
     def fetch_stage(self, time: int, front_end: int) -> None:
         """The fetch stage of one cycle, once; a pair it brings can issue from `front_end` on."""
+        if all(w.fetching is None and w.running for w in self.warps.values()):  # nobody wants anything
+            return
         back = [w for w in self.warps.values() if w.line_back is not None and w.line_back <= time]
         if back:
             self.deliver(min(back, key=lambda w: (w.line_back, w.slot)), front_end)
@@ -220,13 +271,15 @@ class Sm:
             if warp.fetching is not None and warp.line_back is None:
                 self.look_up(warp, time, front_end)
                 return
-            if not warp.running and warp.complete <= time:
+            if not warp.running and not warp.outstanding and warp.complete <= time:
                 self.gone(warp, time)
 
     def look_up(self, warp: Warp, time: int, front_end: int) -> None:
         """The warp's turn in the fetch stage."""
+        there = self.front.look_up(warp.fetching, time, warp)
+        if there is None:  # the line is not there and cannot be asked for
+            return
         self.last_fetched = warp.slot
-        there = self.front.look_up(warp.fetching, time)
         if there <= time:
             self.deliver(warp, front_end)
         else:
@@ -245,7 +298,8 @@ class Sm:
         result = self.execute(warp, i, time)
         for register in self.program.writes(i):
             warp.registers[register], warp.written_by[register] = result, kind
-        warp.complete = max(warp.complete, result)
+        if result < NEVER:
+            warp.complete = max(warp.complete, result)
         following = warp.stream.advance(i)
         if following is None:
             self.exit(warp, time)
@@ -254,7 +308,9 @@ class Sm:
         if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
             warp.not_before = result - 1
         elif kind == Kind.FENCE:
-            warp.not_before = warp.complete
+            if self.side and self.gpu.spec.posted_stores:
+                warp.complete = max(warp.complete, time + self.side.way_there_and_back)
+            warp.not_before, warp.fenced = (NEVER, True) if warp.outstanding else (warp.complete, False)
         self.follow(warp, i, kind, time)
         if kind == Kind.BARRIER:
             warp.at_barrier = True

@@ -6,7 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import SyntheticLaunch
 
-from sampling.auto import LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments
+from sampling.auto import (
+    IterationSampling,
+    LaunchSampling,
+    ProgramWork,
+    SegmentSampling,
+    cut_into_segments,
+    error_of_parts,
+    ratio,
+    timed_selection,
+)
+from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import distances, predict
 from sampling.auto.segments import work_in_flight
 from sampling.auto.unlike import choose_unlike
@@ -125,3 +135,57 @@ def test_launches_that_segments_do_not_pay_for():
     giants[-3] = 1e6  # one warp that ends alone
     work = np.column_stack([long.instructions, long.requests])
     assert SegmentSampling().launch(long, work, giants) is None
+
+
+def test_what_was_chosen_on_one_gpu_serves_another():
+    """There cycles are other shares of the work, and what no column shows is much the same."""
+    inside, ratios, widths = [], [], []
+    for seed in range(40):
+        work, cycles = program(seed, hidden=0.05)
+        rng = np.random.default_rng(seed)
+        there = cycles**0.97 * rng.uniform(0.3, 0.6) * rng.lognormal(0, 0.01, len(cycles))
+        _, asked = sampled(work, cycles, error=0.03)
+        here, other = (
+            timed_selection(work, {row: exact("full", float(column[row])) for row in asked})
+            for column in (cycles, there)
+        )
+        found, half = ratio(here, other)
+        inside.append(abs(other.total - there.sum()) <= other.half_width)
+        ratios.append(abs(found - cycles.sum() / there.sum()) <= half)
+        widths.append(half / found / (here.half_width / here.total + other.half_width / other.total))
+    assert np.mean(inside) >= 0.93 and np.mean(ratios) >= 0.93
+    assert np.median(widths) < 0.6  # the ratio is known better than either
+
+
+def test_parts_in_place_of_launches_widen_intervals_by_what_comparisons_tell():
+    work, cycles = program(0)
+    timed = {row: exact("full", float(cycle)) for row, cycle in enumerate(cycles)}
+    assert timed_selection(work, timed).half_width == 0
+    error, degrees = error_of_parts(np.array([102.0, 97.0, 101.0]), np.full(3, 100.0))
+    assert 0.02 < error < 0.025 and degrees == 3
+    parts = timed_selection(work, timed, shared_error=error, degrees=degrees)
+    assert parts.half_width / parts.total == pytest.approx(error * 3.182, rel=1e-3)  # Student's t of 3 degrees
+    assert ratio(parts, timed_selection(work, timed))[1] == pytest.approx(error * 3.182, rel=1e-3)
+
+
+def test_shares_of_the_iterations_tell_what_all_take():
+    """A part that does not grow with them, and rates that differ by what is never more than a hundredth."""
+
+    def timed(share):
+        asked.append(share)
+        return Timed(1e6 * share, 5000.0 + 3e5 * share * (1.0 + 0.01 * share))
+
+    asked = []
+    found = IterationSampling(error=0.2).launch(1e6, 700.0, timed)
+    assert asked == list(SHARES) and found.basis == "model" and found.detailed_fraction == pytest.approx(7 / 16)
+    assert found.covers(700.0 + 5000.0 + 3e5 * 1.01)
+    assert sum(part.cycles for part in found.parts) == pytest.approx(found.total)
+
+
+def test_shares_that_disagree_or_cannot_be_narrow_enough_are_none():
+    bent = lambda share: Timed(1e6 * share, 3e5 * share**2)  # noqa: E731
+    assert IterationSampling(error=0.2).launch(1e6, 0.0, bent) is None
+    assert IterationSampling(error=0.2).launch(1e6, 0.0, lambda share: Timed(9e5, 1e5)) is None  # short warps
+    assert IterationSampling(error=0.2).launch(1e6, 0.0, lambda share: None) is None
+    assert not IterationSampling(error=0.02).worth_trying
+    assert IterationSampling(error=0.02).launch(1e6, 0.0, lambda share: 1 / 0) is None  # nothing is simulated for it

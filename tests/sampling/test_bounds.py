@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sampling import bounds
-from sampling.bounds import Bound, bounded, learn, learn_all
+from sampling.bounds import Bound, bounded, learn, learn_all, split
 from sampling.estimate import around, exact
 
 
@@ -61,6 +61,20 @@ def test_rows_of_a_bench_become_bounds():
     (bound,) = learn_all(rows)
     assert (bound.method, bound.basis, bound.rows) == ("pks", "model", 20)
     assert bound.value == pytest.approx(10 / 110)
+
+
+def test_a_bound_is_held_against_programs_that_it_was_not_learnt_from():
+    rng = np.random.default_rng(1)
+    rows = [
+        {"method": "m", "basis": "model", "target": f"p{k % 20}:{k}", "true_cycles": 100.0,
+         "cycles": 100.0 / (1.0 + off), "own_half_width": 0.01}
+        for k, off in enumerate(rng.exponential(0.05, 400))
+    ]  # fmt: skip
+    (found,) = split(rows)
+    assert found.rows == 400 and 0.1 < found.own < 0.3 and 0.92 < found.learnt < 0.98
+    assert found.factor == pytest.approx(-math.log(0.05) * 5, rel=0.25)  # the quantile of the exponential distribution
+    (few,) = split(rows[:20])
+    assert few.learnt is None
 
 
 def test_the_file_is_read():

@@ -27,6 +27,15 @@ def test_sieve_tiers() -> None:
     assert 150 < valleys(two)[0] < 900
 
 
+def test_kinds_that_meet_the_bound_alone_take_what_each_would_by_itself() -> None:
+    rng = np.random.default_rng(3)
+    times, kinds = rng.lognormal(3, 0.3, 4000), np.repeat(np.arange(4), 1000)
+    each = Stem(alone=True).select(Profile(instructions=times, kernels=kinds, cycles=times))
+    single = [Stem().select(Profile(instructions=t, kernels=np.zeros(1000, int), cycles=t)) for t in np.split(times, 4)]
+    assert len(each.units) == sum(len(selection.units) for selection in single)
+    assert len(each.units) > len(Stem().select(Profile(instructions=times, kernels=kinds, cycles=times)).units)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.floats(1, 1e9), min_size=1, max_size=80))
 def test_every_stratum_of_sieve_is_below_theta(counts) -> None:

@@ -122,6 +122,7 @@ static void describe(Properties *p) {
     p->shared_bytes_per_sm = value_of(81), p->registers_per_sm = value_of(82), p->managed = value_of(83);
     p->concurrent_managed = value_of(89), p->cooperative = value_of(95), p->preemption = value_of(90);
     p->shared_bytes_per_block_opt_in = value_of(97), p->max_blocks_per_sm = value_of(106);
+    p->persisting_l2_bytes = value_of(108), p->access_window = value_of(109);
 #if RUNTIME < 13
     p->clock_khz = value_of(13), p->memory_clock_khz = value_of(36), p->overlap = value_of(15);
     p->single_to_double = value_of(87);

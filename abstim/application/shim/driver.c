@@ -219,3 +219,15 @@ PUBLIC Error cuGetProcAddress_v2(const char *name, void **function, int version,
 PUBLIC Error cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
     return cuGetProcAddress_v2(name, function, version, flags, NULL);
 }
+
+// The same for programs of the runtime
+PUBLIC Error cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                              unsigned long long flags, int *status) {
+    int missing_here;
+    cuGetProcAddress_v2(name, function, (int)version, flags, &missing_here);
+    if (status) *status = missing_here;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *status) {
+    return cudaGetDriverEntryPointByVersion(name, function, RUNTIME * 1000, flags, status);
+}

@@ -15,7 +15,7 @@ static Error given_block(const Kernel *function, void **extra, uint8_t **block) 
     return SUCCESS;
 }
 
-static Error launch(Kernel *function, Dim3 grid, Dim3 block, size_t shared_bytes, int cooperative, Stream *stream,
+static Error launch(Kernel *function, Dim3 grid, Dim3 block, size_t shared_bytes, LaunchTraits traits, Stream *stream,
                     void **arguments, void **extra) {
     Operation operation = {.what = LAUNCH};
     uint8_t *parameters = NULL;
@@ -24,7 +24,8 @@ static Error launch(Kernel *function, Dim3 grid, Dim3 block, size_t shared_bytes
     if (!error && !extra && function->count && !arguments) error = INVALID_VALUE;
     if (error) return of_driver(error);
     operation.launch.kernel = function, operation.launch.grid = grid, operation.launch.block = block;
-    operation.launch.shared_bytes = shared_bytes, operation.launch.cooperative = cooperative;
+    operation.launch.shared_bytes = shared_bytes;
+    operation.launch.cooperative = traits.cooperative, operation.launch.cluster = traits.cluster;
     operation.launch.parameters = extra ? parameters : packed(function, arguments);
     error = DRIVER(submit(&operation, stream));
     free(operation.launch.parameters);
@@ -33,22 +34,22 @@ static Error launch(Kernel *function, Dim3 grid, Dim3 block, size_t shared_bytes
 
 PUBLIC Error cuLaunchKernel(Kernel *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                             unsigned bz, unsigned shared_bytes, Stream *stream, void **arguments, void **extra) {
-    return launch(function, (Dim3){gx, gy, gz}, (Dim3){bx, by, bz}, shared_bytes, 0, stream, arguments, extra);
+    return launch(function, (Dim3){gx, gy, gz}, (Dim3){bx, by, bz}, shared_bytes, (LaunchTraits){0}, stream, arguments,
+                  extra);
 }
 PUBLIC Error cuLaunchCooperativeKernel(Kernel *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                                        unsigned by, unsigned bz, unsigned shared_bytes, Stream *stream,
                                        void **arguments) {
-    return launch(function, (Dim3){gx, gy, gz}, (Dim3){bx, by, bz}, shared_bytes, 1, stream, arguments, NULL);
+    LaunchTraits traits = {.cooperative = 1};
+    return launch(function, (Dim3){gx, gy, gz}, (Dim3){bx, by, bz}, shared_bytes, traits, stream, arguments, NULL);
 }
 
 typedef struct {
     Dim3 grid, block; unsigned shared_bytes; Stream *stream; LaunchAttribute *attributes; unsigned count;
 } Configuration;
 PUBLIC Error cuLaunchKernelEx(const Configuration *c, Kernel *function, void **arguments, void **extra) {
-    int cooperative = 0;
-    Error error = read_attributes(c->attributes, c->count, &cooperative);
-    if (error) return of_driver(error);
-    return launch(function, c->grid, c->block, c->shared_bytes, cooperative, c->stream, arguments, extra);
+    LaunchTraits traits = traits_of(c->attributes, c->count);
+    return launch(function, c->grid, c->block, c->shared_bytes, traits, c->stream, arguments, extra);
 }
 
 PUBLIC Error cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Kernel *function, int threads,

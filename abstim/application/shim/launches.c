@@ -1,5 +1,5 @@
 // Launches, and what a program asks about kernels before it launches them.
-#include "shim.h"
+#include "public_calls.h"
 
 typedef struct { Dim3 grid, block; size_t shared_bytes; Stream *stream; } Configuration;
 static __thread Configuration pushed[16];
@@ -26,13 +26,14 @@ uint8_t *packed(const Kernel *kernel, void **arguments) {
 }
 
 static Error launch(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared_bytes, Stream *stream,
-                    int cooperative) {
+                    LaunchTraits traits) {
     Kernel *kernel = kernel_of(function);
     Error error = resolve(kernel);
     if (error) return failed(error);
     Operation operation = {.what = LAUNCH};
     operation.launch.kernel = kernel, operation.launch.grid = grid, operation.launch.block = block;
-    operation.launch.shared_bytes = shared_bytes, operation.launch.cooperative = cooperative;
+    operation.launch.shared_bytes = shared_bytes;
+    operation.launch.cooperative = traits.cooperative, operation.launch.cluster = traits.cluster;
     operation.launch.parameters = packed(kernel, arguments);
     error = submit(&operation, stream);
     free(operation.launch.parameters);
@@ -41,15 +42,15 @@ static Error launch(const void *function, Dim3 grid, Dim3 block, void **argument
 
 PUBLIC Error cudaLaunchKernel(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared_bytes,
                               Stream *stream) {
-    return launch(function, grid, block, arguments, shared_bytes, stream, 0);
+    return launch(function, grid, block, arguments, shared_bytes, stream, (LaunchTraits){0});
 }
 PUBLIC Error __cudaLaunchKernel(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared_bytes,
                                 Stream *stream) {
-    return launch(function, grid, block, arguments, shared_bytes, stream, 0);
+    return launch(function, grid, block, arguments, shared_bytes, stream, (LaunchTraits){0});
 }
 PUBLIC Error cudaLaunchCooperativeKernel(const void *function, Dim3 grid, Dim3 block, void **arguments,
                                          size_t shared_bytes, Stream *stream) {
-    return launch(function, grid, block, arguments, shared_bytes, stream, 1);
+    return launch(function, grid, block, arguments, shared_bytes, stream, (LaunchTraits){.cooperative = 1});
 }
 
 typedef struct {
@@ -57,21 +58,35 @@ typedef struct {
 } LaunchConfiguration;
 enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4 };
 
-// Whether a launch is cooperative; an error, and the call is named, for what cannot be done
-Error read_attributes(const LaunchAttribute *attributes, unsigned count, int *cooperative) {
+LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count) {
+    LaunchTraits found = {0};
     for (unsigned k = 0; k < count; k++) {
-        const LaunchAttribute *a = &attributes[k];
-        if (a->id == ATTRIBUTE_COOPERATIVE) *cooperative = a->value.number;
-        if (a->id == ATTRIBUTE_CLUSTER && a->value.size.x * a->value.size.y * a->value.size.z > 1)
-            return missing("a launch with thread block clusters");
+        if (attributes[k].id == ATTRIBUTE_COOPERATIVE) found.cooperative = attributes[k].value.number;
+        if (attributes[k].id == ATTRIBUTE_CLUSTER) found.cluster = attributes[k].value.size;
     }
-    return SUCCESS;
+    return found;
 }
 
 PUBLIC Error cudaLaunchKernelExC(const LaunchConfiguration *c, const void *function, void **arguments) {
-    int cooperative = 0;
-    Error error = read_attributes(c->attributes, c->count, &cooperative);
-    return error ? error : launch(function, c->grid, c->block, arguments, c->shared_bytes, c->stream, cooperative);
+    LaunchTraits traits = traits_of(c->attributes, c->count);
+    return launch(function, c->grid, c->block, arguments, c->shared_bytes, c->stream, traits);
+}
+
+// As many clusters as thread blocks that SMs hold make up: which SMs lie near enough together is not modelled
+PUBLIC Error cudaOccupancyMaxActiveClusters(int *clusters, const void *function, const LaunchConfiguration *c) {
+    Dim3 size = traits_of(c->attributes, c->count).cluster;
+    unsigned blocks = size.x * size.y * size.z;
+    int held = 0, sms = 0;
+    Dim3 b = c->block;
+    Error error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, function, (int)(b.x * b.y * b.z), c->shared_bytes);
+    if (!error) error = cudaDeviceGetAttribute(&sms, 16, 0);
+    *clusters = held * sms / (int)(blocks ? blocks : 1);
+    return failed(error);
+}
+PUBLIC Error cudaOccupancyMaxPotentialClusterSize(int *blocks, const void *function, const LaunchConfiguration *c) {
+    (void)function, (void)c;
+    *blocks = 8;  // what every GPU with clusters can have
+    return failed(SUCCESS);
 }
 
 typedef struct {

@@ -49,7 +49,7 @@ enum { LAUNCH, COPY, FILL, CALL, RECORD, WAIT, NOTHING, ALLOCATE, RELEASE, CHILD
 typedef struct {
     int what;
     union {
-        struct { Kernel *kernel; Dim3 grid, block; uint64_t shared_bytes; int cooperative; uint8_t *parameters; } launch;
+        struct { Kernel *kernel; Dim3 grid, block, cluster; uint64_t shared_bytes; int cooperative; uint8_t *parameters; } launch;
         struct {
             uint8_t *to; const uint8_t *from;
             size_t to_pitch, to_slice, from_pitch, from_slice, width, height, depth;  // bytes, rows, slices
@@ -113,7 +113,9 @@ Error symbol(const void *host, uint8_t **address, size_t *bytes);
 // launches.c
 uint8_t *packed(const Kernel *kernel, void **arguments);
 Error attributes_of(Kernel *kernel, struct attributes_reply *reply);
-Error read_attributes(const LaunchAttribute *attributes, unsigned count, int *cooperative);
+// What attributes say of a launch; a cluster of no blocks is that of the kernel itself
+typedef struct { int cooperative; Dim3 cluster; } LaunchTraits;
+LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count);
 
 // arrays.c
 Side side_of_array(const Array *array, size_t byte, size_t y, size_t z);

@@ -24,10 +24,10 @@ def write_report(
     """Write one HTML file that shows result files. Raises InputError for a file that is none."""
     if not results:
         raise InputError("a report needs at least one result file; write one with --json")
-    check_output(output)
-    need("bokeh")
     if output.resolve() in [path.resolve() for path in results]:
         raise InputError(f"-o {output}: it is one of the results; choose another name")
+    check_output(output, ".html", ".htm")
+    need("bokeh")
     sections = []
     for number, path in enumerate(results):
         progress(f"report {path.name}", number, len(results))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from time import perf_counter
 from typing import Any
@@ -56,3 +58,18 @@ def yardstick_seconds() -> float:
         return perf_counter() - started
 
     return min(work() for _ in range(3))
+
+
+@contextmanager
+def so_many_threads(count: int) -> Iterator[None]:
+    """As if ABSTIM_THREADS were `count`. Raises InputError if that is no number of threads."""
+    before = os.environ.get("ABSTIM_THREADS")
+    os.environ["ABSTIM_THREADS"] = str(count)
+    try:
+        default_threads()
+        yield
+    finally:
+        if before is None:
+            del os.environ["ABSTIM_THREADS"]
+        else:
+            os.environ["ABSTIM_THREADS"] = before

@@ -112,6 +112,7 @@ class BenchResult:
     machine: dict[str, Any] = field(default_factory=describe_machine)
     model: str = "detailed"  # of the stage `time`
     memory_model: str = ""  # of the GPU
+    scaling: dict[int, dict[str, Rate]] = field(default_factory=dict)  # by threads and benchmark: the stage `time`
 
     def stages(self) -> list[str]:
         """Those that were measured, in order."""
@@ -120,6 +121,12 @@ class BenchResult:
     def geomean(self, stage: str, figure: str) -> float | None:
         """Geometric mean of a rate over the benchmarks that have the stage."""
         return geomean([stages[stage].mips[figure] for stages in self.rates.values() if stage in stages])
+
+    def scaled(self, threads: int) -> float | None:
+        """How much faster the stage `time` is on so many threads than on the first number of them that was measured:
+        geometric mean over the benchmarks."""
+        first = next(iter(self.scaling.values()))
+        return geomean([first[name].seconds / rate.seconds for name, rate in self.scaling[threads].items()])
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
@@ -134,6 +141,11 @@ class BenchResult:
             "benchmarks": {n: {s: r.to_json() for s, r in found.items()} for n, found in self.rates.items()},
             "geomean": {s: {figure: self.geomean(s, figure) for figure in FIGURES} for s in self.stages()},
             "against": [row.to_json() for row in self.against],
+            "scaling": [
+                {"threads": threads, "speedup": self.scaled(threads)}
+                | {"benchmarks": {name: rate.to_json() for name, rate in rates.items()}}
+                for threads, rates in self.scaling.items()
+            ],
         }
 
 

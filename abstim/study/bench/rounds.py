@@ -13,7 +13,7 @@ from abstim.models import DETAILED
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.study.bench.against import Reference, against
-from abstim.study.bench.host import yardstick_seconds
+from abstim.study.bench.host import so_many_threads, yardstick_seconds
 from abstim.study.bench.rate import STAGES, BenchResult
 from abstim.study.bench.stages import MEASURE, time_by
 from functional.errors import InputError
@@ -30,8 +30,10 @@ def bench(
     reference: Reference | None = None,
     progress: Progress = silent,
     model: str = DETAILED,
+    threads: Sequence[int] = (),
 ) -> BenchResult:
-    """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`).
+    """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`), and
+    once more on each number of `threads`.
 
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
     With `reference` every benchmark is also timed on its variants.
@@ -60,6 +62,11 @@ def bench(
             rates = {stage: measure[stage](session, gpus) for stage in stages}
             earlier = found.rates.get(name)
             found.rates[name] = {s: earlier[s].merged(r) for s, r in rates.items()} if earlier else rates
+            for count in threads:
+                with so_many_threads(count):
+                    rate = measure["time"](session, gpus)
+                of_count = found.scaling.setdefault(count, {})
+                of_count[name] = of_count[name].merged(rate) if name in of_count else rate
         found.yardstick_seconds.append(median(yardsticks))
     if reference is not None:
         found.against.extend(against(reference, sessions, found.rates, rounds, progress))

@@ -23,6 +23,8 @@ from functional.errors import InputError
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int64
 
+    from abstim.study.explore.sampled_sweep import SampledTargets
+
 FORMATS = (".parquet", ".csv", ".json")
 
 
@@ -58,6 +60,7 @@ class Exploration:
     work: Work
     candidates: int  # points looked at, those that only the screen has seen included
     sensitivity: list[Sensitivity] = field(default_factory=list)
+    sampled: SampledTargets | None = None  # the intervals, where cycles are estimates
 
     @property
     def timed(self) -> Bool[np.ndarray, " point"]:
@@ -123,7 +126,13 @@ class Exploration:
         if self.predicted_cycles is not None:
             predicted = measures(self.targets, self.points, self.predicted_cycles)["seconds"]
             found["screened_seconds"] = _with_gaps(predicted)
-        return found
+        return found | {name: _with_gaps(values) for name, values in self._intervals().items()}
+
+    def _intervals(self) -> dict[str, np.ndarray]:
+        if self.sampled is None:
+            return {}
+        clock_hz = self.points.values("core_clock_hz").astype(float)
+        return self.sampled.columns(clock_hz, self.points.space.gpu.spec.core_clock_hz)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from threading import local
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.explore.jobs import Job
 from abstim.study.explore.local import Results, as_completed
-from functional.disk.kept import key
+from functional.disk import kept
+from precharacterize.build_timed import encode
+
+if TYPE_CHECKING:
+    from precharacterize.timed_code import TimedCode
 
 CHUNK_POINTS = 64  # timed together: what they share is made once, and so many are lost when a sweep is killed
 _MODULES = ("abstim.occupancy_vector.occupancy_model", "abstim.occupancy_vector.lane_kernel",
@@ -28,12 +32,12 @@ class OccupancyPlanner:
     """Turns points into jobs of the occupancy model. `sessions` are the targets, executed."""
 
     sessions: Sequence[Session]
-    _digests: dict[tuple[int, int], bytes] = field(default_factory=dict, repr=False)
+    _digests: dict[tuple[int, int, int], bytes] = field(default_factory=dict, repr=False)
 
     @property
     def version(self) -> str:
         """Of the model: another one gives other cycles."""
-        return key(_MODULES, "occupancy")[:16]
+        return kept.key(_MODULES, "occupancy")[:16]
 
     def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
         """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
@@ -44,15 +48,17 @@ class OccupancyPlanner:
         bare = replace(gpu, spec=replace(gpu.spec, name=""), settings={}, labels={})
         point = repr((bare.spec, bare.params, bare.pipeline)).encode()
         for launch, blocks in enumerate(limits):
-            table, trace = session.table(launch, gpu), session.traces.trace(launch)
-            refuse_unsupported(gpu, table, trace.warps_per_block, blocks)
-            own = self._digest(target, launch) + point + blocks.to_bytes(4, "little")  # by the kernel's registers too
+            inputs = session.inputs(launch, gpu)
+            refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks)
+            own = self._digest(target, launch, session.timed_code(launch, gpu)) + point
+            own += blocks.to_bytes(4, "little")  # by the kernel's registers too
             digest = hashlib.blake2b(own, digest_size=16)
             yield Job(digest.digest(), target, launch, bare, blocks)
 
-    def _digest(self, target: int, launch: int) -> bytes:
-        """Of a launch's program and trace, and of the model."""
-        if (target, launch) not in self._digests:
+    def _digest(self, target: int, launch: int, code: TimedCode | None) -> bytes:
+        """Of a launch's program and trace, of what is timed in place of the program, and of the model."""
+        key = (target, launch, id(code))  # a session keeps its timed code
+        if key not in self._digests:
             session = self.sessions[target]
             own, trace = session.launch(launch), session.traces.trace(launch)
             what = (self.version, own.program.digest, own.program.name, own.shared_bytes, trace.warps_per_block)
@@ -60,8 +66,10 @@ class OccupancyPlanner:
             for array in (getattr(trace, f.name) for f in fields(trace) if f.name != "warps_per_block"):
                 digest.update(f"{array.dtype}:{array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-            self._digests[target, launch] = digest.digest()
-        return self._digests[target, launch]
+            if code:
+                digest.update(encode(code))
+            self._digests[key] = digest.digest()
+        return self._digests[key]
 
 
 def run_occupancy(planner: Any, jobs: Sequence[Job]) -> Iterator[Results]:

@@ -20,13 +20,15 @@ from abstim.study.explore.cluster import run_on_cluster
 from abstim.study.explore.design import MOST_POINTS, design
 from abstim.study.explore.exploration import Exploration, measures, with_time
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.jobs import Planner
+from abstim.study.explore.jobs import Planner, engine_digest
 from abstim.study.explore.kept_cycles import Store
 from abstim.study.explore.local import run_local
 from abstim.study.explore.occupancy_jobs import OccupancyPlanner, run_occupancy
 from abstim.study.explore.points import Points, Space
 from abstim.study.explore.ranges import parse_axes
+from abstim.study.explore.sampled_sweep import SampledSweep, SampledTargets, open_program, refused_by, select
 from abstim.study.explore.screen import (
+    FAILED,
     Found,
     Objectives,
     ScreenMaker,
@@ -36,7 +38,8 @@ from abstim.study.explore.screen import (
     refuse_unknown,
 )
 from abstim.study.explore.sensitivity import Analysis, by_regression
-from abstim.study.explore.timing import JobPlanner, Run, Timer, Work
+from abstim.study.explore.timing import JobPlanner, Run, Timer, Work, gpu_or_reason
+from abstim.study.sample.automatic import Aim
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +52,8 @@ RESULT_NAMES = ("cycles", "seconds", "time")
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to explore, and how. `count`: points, of every strategy but the grid."""
+    """What to explore, and how. `count`: points, of every strategy but the grid. `aim`: times come
+    from a sample that is to reach it."""
 
     space: Space
     constraints: Sequence[Expression] = ()
@@ -59,8 +63,11 @@ class Sweep:
     seed: int = 0
     cluster: str = ""
     model: str = "detailed"
+    aim: Aim | None = None  # from a sample that reaches it
 
     def __post_init__(self) -> None:
+        if self.aim and (self.model != "detailed" or self.strategy == MULTI_FIDELITY):
+            raise InputError("--sample times by the detailed model; leave out --model and --strategy multi-fidelity")
         if self.model not in MODELS:
             raise InputError(f"no model {self.model!r}{nearest(self.model, MODELS)}")
         if self.cluster and self.model != "detailed":
@@ -121,6 +128,8 @@ def explore(
         from abstim.occupancy_vector.unread import refuse_unread
 
         refuse_unread(points.columns, "--vary")
+    if sweep.aim is not None:
+        return _from_samples(targets, sweep, points, sweep.aim, analysis, progress)
     sessions = [open_session(target, progress=progress) for target in targets]
     names = _names_of(sessions)
     work, timed = _timed(
@@ -148,6 +157,38 @@ def _timed(
         return Work(len(points), seconds=perf_counter() - started), found
     with _timer(sweep, sweep.model, sessions, progress) as timer:
         return timer.work, Found(points, *timer(points), None)
+
+
+def _from_samples(
+    targets: Sequence[Target], sweep: Sweep, points: Points, aim: Aim, analysis: Analysis, progress: Progress
+) -> Exploration:
+    """Every point from launches that are chosen on the GPU that is varied."""
+    programs = [open_program(target, sweep.space.gpu, progress) for target in targets]
+    names = _names_of([program.session for program in programs])
+    machines = [gpu_or_reason(points, k) for k in range(len(points))]
+    reasons = [
+        m if isinstance(m, str) else next(filter(None, (refused_by(p, m) for p in programs)), "") for m in machines
+    ]
+    rows = np.array([k for k, reason in enumerate(reasons) if not reason], int)
+    gpus = [
+        machine for machine, reason in zip(machines, reasons, strict=True) if isinstance(machine, Gpu) and not reason
+    ]
+    work = Work(len(points))
+    run: Run = partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
+    with Store(engine_digest()) as store:
+        found = [
+            SampledSweep(select(p, gpus, aim), gpus, lambda s: Timer(Planner(s), run, store, progress, work)).run()
+            for p in (programs if gpus else ())
+        ]
+    cycles = np.full((len(points), len(programs)), FAILED, np.int64)
+    for target, each in enumerate(found):
+        cycles[rows, target] = np.rint(each.cycles)
+    sampled = SampledTargets(names, found, rows) if found else None
+    explored = Exploration(
+        sweep.space.gpu.name, names, tuple(sweep.objectives), points, cycles, reasons, None, work, len(points),
+        sampled=sampled,
+    )  # fmt: skip
+    return replace(explored, sensitivity=_sensitivity(explored, analysis))
 
 
 @contextmanager

@@ -68,34 +68,43 @@ class Timer:
 
     def __call__(self, points: Points) -> tuple[Int64[np.ndarray, "point target"], list[str]]:
         """Cycles, `FAILED` where a target cannot run, and the reasons ("" for points on which every target runs)."""
-        started = perf_counter()
         found = np.full((len(points), len(self.planner.sessions)), FAILED, np.int64)
         reasons: list[str] = []
         for first in range(0, len(points), PLANNED_POINTS):
             some = range(first, min(first + PLANNED_POINTS, len(points)))
-            jobs: dict[bytes, Job] = {}
-            planned = [self._plan(points, k, jobs) for k in some]
-            self._look_up_or_run(list(jobs.values()), partial(self._report, some, len(points)))
-            for k, (keys, _) in zip(some, planned, strict=True):
-                for target, launches in keys.items():
-                    found[k, target] = sum(self._cycles[key] for key in launches)
-            reasons += [reason for _, reason in planned]
+            gpus = [gpu_or_reason(points, k) for k in some]
+            cycles, why = self.launch_cycles(gpus, partial(self._report, some, len(points)))
+            for k, of_targets in zip(some, cycles, strict=True):
+                for target, launches in of_targets.items():
+                    found[k, target] = launches.sum()
+            reasons += why
         self._account(found)
-        self.work.seconds += perf_counter() - started
         return found, reasons
+
+    def launch_cycles(
+        self, gpus: Sequence[Gpu | str], report: Callable[[float], None] = lambda part: None
+    ) -> tuple[list[dict[int, Int64[np.ndarray, " launch"]]], list[str]]:
+        """For each GPU the cycles of every launch of the targets that run on it, by target, and the reasons. In place
+        of a GPU there may be the reason why there is none. `report` is told which part of all is done."""
+        started = perf_counter()
+        jobs: dict[bytes, Job] = {}
+        planned = [self._plan(gpu, jobs) for gpu in gpus]
+        self._look_up_or_run(list(jobs.values()), report)
+        found = [
+            {target: np.array([self._cycles[key] for key in launches], np.int64) for target, launches in keys.items()}
+            for keys, _ in planned
+        ]
+        self.work.seconds += perf_counter() - started
+        return found, [reason for _, reason in planned]
 
     def _report(self, some: range, points: int, part: float) -> None:
         """Tell how many of `points` are done: those before `some`, and `part` of these."""
         self.progress("explore, points", some.start + int(part * len(some)), points)
 
-    def _plan(self, points: Points, k: int, jobs: dict[bytes, Job]) -> tuple[dict[int, list[bytes]], str]:
-        """Job keys of every target that can run on point `k`; new jobs go into `jobs`."""
-        if points.reasons[k]:
-            return {}, points.reasons[k]
-        try:
-            gpu = points.gpu(k)
-        except InputError as error:
-            return {}, str(error)
+    def _plan(self, gpu: Gpu | str, jobs: dict[bytes, Job]) -> tuple[dict[int, list[bytes]], str]:
+        """Job keys of every target that can run on a GPU; new jobs go into `jobs`."""
+        if isinstance(gpu, str):
+            return {}, gpu
         keys: dict[int, list[bytes]] = {}
         reasons = []
         for target in range(len(self.planner.sessions)):
@@ -130,3 +139,13 @@ class Timer:
         for target, session in enumerate(self.planner.sessions):
             each = sum(self._instructions(target, launch) for launch in range(len(session.case.launches)))
             self.work.represented_thread_instructions += each * int((found[:, target] != FAILED).sum())
+
+
+def gpu_or_reason(points: Points, k: int) -> Gpu | str:
+    """Point `k` as a GPU, or why it is none."""
+    if points.reasons[k]:
+        return str(points.reasons[k])
+    try:
+        return points.gpu(k)
+    except InputError as error:
+        return str(error)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 
 import numpy as np
 
+from abstim.gpu.config import Gpu
+from abstim.study.sample.controls import check_control, with_control
 from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.profiling import PROFILED_BLOCKS, irregular_kernels, kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.some_blocks import SomeBlocks, execute_some
-from abstim.study.sample.work import block_work, launch_work
+from abstim.study.sample.thinned import Iterations, iterations_of, thinned
+from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
 from functional.errors import InputError
+from functional.program import Program
 from sampling import Estimate, LaunchShape
-from sampling.auto import LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments
+from sampling.auto import IterationSampling, LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments, has_giants
+from sampling.auto.iterations import SHARES, Timed
 from sampling.statistics import CONFIDENCE
 
 REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1
@@ -26,14 +32,17 @@ CHEAP = 200_000  # warp instructions of a launch of which all thread blocks are 
 @dataclass(frozen=True)
 class Aim:
     """What a sample is to reach: half of the interval, at this confidence, is at most `error` of the cycles.
+    `control`: a quick estimate, of CONTROLS, that cycles of launches are fitted to besides their work.
 
     Raises InputError for what none can.
     """
 
     error: float = 0.02
     confidence: float = CONFIDENCE
+    control: str = ""
 
     def __post_init__(self) -> None:
+        check_control(self.control)
         if not 0.0 < self.error < 1.0:
             raise InputError(f"an error of {self.error:.4g} cannot be aimed at; give more than 0 % and less than 100 %")
         if not 0.5 <= self.confidence < 1.0:
@@ -42,31 +51,74 @@ class Aim:
 
 def automatic(program: SampledProgram, aim: Aim) -> Estimate:
     """Launches are chosen; of long ones, segments. Raises InputError for a program whose launches must come in turn."""
+    check_turn(program)
+    work, spent = work_of(program), 0.0
+    if aim.control:
+        work, spent = with_control(program, work, aim.control)
+    found = choose(program, work, aim)[0]
+    return replace(found, detailed_fraction=min(found.detailed_fraction + spent, 1.0))
+
+
+def check_turn(program: SampledProgram) -> None:
+    """Raises InputError for a program whose launches must come in turn."""
     if program.warm_up.in_order or not (program.launches.given or program.launches.signatures is not None):
         raise InputError(
             "auto goes back to earlier launches, which this program or warm-up does not allow; --method stem"
         )
-    work = work_of(program)
+
+
+def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estimate, dict[int, Estimate]]:
+    """The estimate, and the launches that it was made of, in the order in which they were chosen."""
+    chosen: dict[int, Estimate] = {}
 
     def measure(rows: Sequence[int]) -> list[Estimate]:
-        order = np.argsort(rows)
-        found = simulate(program, [rows[place] for place in order], partial(_launch, aim=aim))
-        return [found[place] for place in np.argsort(order)]
+        ascending = sorted(rows)
+        found = simulate(program, ascending, partial(_launch, aim=aim))
+        estimates = dict(zip(ascending, found, strict=True))
+        chosen.update({row: estimates[row] for row in rows})
+        return [estimates[row] for row in rows]
 
-    return LaunchSampling(error=aim.error, confidence=aim.confidence).program(work, measure)
+    return LaunchSampling(error=aim.error, confidence=aim.confidence).program(work, measure), chosen
 
 
 def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
-    """A chosen launch: from segments where that pays, else in full."""
+    """A chosen launch: from segments or from iterations where that pays, else in full."""
     if number in program.measured or program.gpu.spec.timed_code != "ptx":
         return full(program, number)
-    if cut_into_segments(_shape(program, number)) is None:
+    many_waves = cut_into_segments(_shape(program, number)) is not None
+    iterations = IterationSampling(error=aim.error, confidence=aim.confidence)
+    if not (many_waves or iterations.worth_trying):
         return full(program, number)
     blocks = block_work([program.launches.trace(number)], program.gpu)[0]
     order = np.argsort(program.launches.trace(number).thread_blocks)
-    sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
-    found = sampling.launch(program.simulator(number), blocks.columns[order], blocks.path_instructions[order])
+    columns, longest = blocks.columns[order], blocks.path_instructions[order]
+    if has_giants(longest, _shape(program, number)):
+        return full(program, number)
+    if many_waves:
+        sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
+        found = sampling.launch(program.simulator(number), columns, longest)
+    else:
+        latency = float(program.gpu.params.launch_latency_cycles)
+        timed = partial(
+            _iterations, program, number, iterations_of(_code(program, number), program.launches.trace(number))
+        )
+        found = iterations.launch(float(columns[:, 0].sum()), latency, timed)
     return found or full(program, number)
+
+
+def _iterations(program: SampledProgram, number: int, all_of: Iterations, share: float) -> Timed | None:
+    """A launch that does a share of its iterations; None where its warps would no longer meet."""
+    trace = thinned(_code(program, number), program.launches.trace(number), all_of.kept(share, SHARES[0]))
+    if trace is None:
+        return None
+    started = perf_counter()
+    cycles = program.session.simulate(number, program.gpu, trace).cycles - program.gpu.params.launch_latency_cycles
+    program.spent("time", perf_counter() - started)
+    return Timed(float(trace.warp_instructions.sum()), float(cycles))
+
+
+def _code(program: SampledProgram, number: int) -> Program:
+    return program.session.launch(number).program
 
 
 def _shape(program: SampledProgram, number: int) -> LaunchShape:
@@ -82,30 +134,52 @@ def _shape(program: SampledProgram, number: int) -> LaunchShape:
 
 def work_of(program: SampledProgram) -> ProgramWork:
     """A row a launch; of launches with equal traces one is executed, and of regular ones PROFILED_BLOCKS."""
+    return work_on(program, [program.gpu])[0]
+
+
+def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
+    """`work_of` on several GPUs from one execution. Raises InputError for a thread block that does not fit."""
     kind = kinds_of_launches(program)
     irregular = irregular_kernels(program)
-    rows: list[np.ndarray] = []
+    rows: list[list[np.ndarray]] = []
     for number in range(len(program)):
         if kind[number] == len(rows):
             program.progress("profile", number, len(program))
-            rows.append(_row(program, number, irregular))
+            rows.append(_rows(program, number, irregular, gpus))
             program.launches.drop(number)
-    columns = np.array(rows)[kind]
     names = [launch.program.name for launch in program.case.launches]
+    kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
+    return [_program_work(np.array([each[k] for each in rows])[kind], kernels) for k in range(len(gpus))]
+
+
+def _program_work(columns: np.ndarray, kernels: np.ndarray) -> ProgramWork:
     instructions, requests = columns[:, 1], columns[:, 2]
     return ProgramWork(
-        kernels=np.unique(names, return_inverse=True)[1].reshape(-1),
+        kernels=kernels,
         columns=columns,
         cost=instructions + REQUEST_COST * requests + LAUNCH_COST,
         instructions=instructions,
     )
 
 
-def _row(program: SampledProgram, number: int, irregular: frozenset[str]) -> np.ndarray:
-    launch, wave_blocks = program.session.launch(number), _shape(program, number).wave_blocks
+def _rows(program: SampledProgram, number: int, irregular: frozenset[str], gpus: Sequence[Gpu]) -> list[np.ndarray]:
+    """What is counted of a launch, a row a GPU."""
+    executed = _executed(program, number, irregular)
+    counted: dict[tuple[bool, int], list[BlockWork]] = {}
+    found = []
+    for gpu in gpus:
+        wave_blocks = program.session.blocks_per_sm(number, gpu) * gpu.spec.sm_count
+        caches = (gpu.spec.perfect_memory, l2_lines(gpu))
+        if caches not in counted:
+            counted[caches] = block_work([trace for trace, _ in executed.pieces], gpu)
+        found.append(summed(counted[caches], executed, wave_blocks))
+    return found
+
+
+def _executed(program: SampledProgram, number: int, irregular: frozenset[str]) -> SomeBlocks:
+    launch = program.session.launch(number)
     if program.launches.signatures is None:
-        executed = SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
-        return launch_work(executed, program.gpu, wave_blocks)
+        return SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
 
     def look_at(most: int) -> SomeBlocks:
         return execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, most)
@@ -113,4 +187,4 @@ def _row(program: SampledProgram, number: int, irregular: frozenset[str]) -> np.
     executed = look_at(launch.thread_blocks if launch.program.name in irregular else PROFILED_BLOCKS)
     if not executed.all_of_it and executed.total(lambda trace: float(trace.warp_instructions.sum())) < CHEAP:
         executed = look_at(launch.thread_blocks)
-    return launch_work(executed, program.gpu, wave_blocks)
+    return executed

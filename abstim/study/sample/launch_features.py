@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
 
 _SECTORS = np.array([bin(bits).count("1") for bits in range(16)])
-_ON_LINES = {  # make records
+ON_LINES = {  # make records
     Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD,
 }  # fmt: skip
 
@@ -71,7 +71,7 @@ def kinds_of_records(
 
     Records are in the order of the instructions that made them, one or more each.
     """
-    on_lines = np.isin(kinds, list(_ON_LINES))
+    on_lines = np.isin(kinds, list(ON_LINES))
     per_block = [np.flatnonzero(on_lines[b.start : b.stop]) + b.start for b in program.blocks]
     flat = np.concatenate([*per_block, np.zeros(0, np.int64)])
     ends = np.cumsum([len(block) for block in per_block])

@@ -139,12 +139,12 @@ def _check_ideal(method: Method, case: Case, warm_up: WarmUp) -> None:
 
 def opened(
     case: Case, gpu: Gpu, online: bool, partial: bool = False, instruction_budget: int | None = None,
-    progress: Progress = silent, warm_up: WarmUp | None = None, whole: WholeLaunches | None = None,
+    progress: Progress = silent, warm_up: WarmUp | None = None, whole: WholeLaunches | None = None, keep: bool = False,
 ) -> SampledProgram:  # fmt: skip
     """A case as a method wants it: with all of its traces, if a profile needs them and not each launch can be executed
     alone. Raises InputError for a thread block that an SM cannot hold."""
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "warm_up": warm_up,
-                               "whole": whole}  # fmt: skip
+                               "whole": whole, "keep": keep}  # fmt: skip
     partial_options = options | {"partial": partial}
     if isinstance(case, StreamedCase):
         return SampledProgram(case, gpu, **partial_options)

@@ -40,8 +40,7 @@ class BlockWork:
 def block_work(traces: Sequence[Trace], gpu: Gpu) -> list[BlockWork]:
     """Of pieces of one launch: a line that one piece touched is not new in the next, and may be in L2."""
     spec = gpu.spec
-    lines = spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets * spec.l2_ways
-    sets = 1 if spec.perfect_memory else max(lines // WAYS, 1)
+    sets = 1 if spec.perfect_memory else max(l2_lines(gpu) // WAYS, 1)
     seen, recent = np.zeros(LINES // 32, np.uint32), np.zeros(RECENT, np.int64)
     tags, used = np.zeros((sets, WAYS), np.int64), np.zeros((sets, WAYS), np.int64)
     found = []
@@ -60,17 +59,18 @@ def block_work(traces: Sequence[Trace], gpu: Gpu) -> list[BlockWork]:
     return found
 
 
-def launch_work(executed: SomeBlocks, gpu: Gpu, wave_blocks: int) -> Float64[np.ndarray, " work"]:
+def l2_lines(gpu: Gpu) -> int:
+    """Lines that L2 has room for."""
+    spec = gpu.spec
+    return spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets * spec.l2_ways
+
+
+def summed(pieces: Sequence[BlockWork], executed: SomeBlocks, wave_blocks: int) -> Float64[np.ndarray, " work"]:
     """WORK of a launch on a GPU that holds `wave_blocks` thread blocks of it at once.
 
     A path is that of the longest warp of a thread block, times the rounds of thread blocks that follow each other on
     one slot; at least that of the longest warp of all.
     """
-    return summed(block_work([trace for trace, _ in executed.pieces], gpu), executed, wave_blocks)
-
-
-def summed(pieces: Sequence[BlockWork], executed: SomeBlocks, wave_blocks: int) -> Float64[np.ndarray, " work"]:
-    """`launch_work` from what was counted."""
     weights = [weight for _, weight in executed.pieces]
     rounds = max(1.0, executed.thread_blocks / wave_blocks)
     totals = sum(weight * work.columns.sum(0) for work, weight in zip(pieces, weights, strict=True))

@@ -18,7 +18,7 @@ ENLARGED = {  # by how much; the suite's names
 }
 SIZED = ("gpt", "llama")  # `sized` sets prompt, steps and batch
 PROMPT, STEPS, BATCH = 16, 64, 1
-HARD = ("hard", "hard2")  # programs that mislead sampling
+HARD = ("hard", "hard2", "hard3")  # programs that mislead sampling
 GROUPS = (
     "programs",
     *(f"{times}x" for times in ENLARGED),

@@ -148,7 +148,13 @@ def signatures(case: Case) -> list[Hashable] | None:
 
 def _signature(launch: Launch, inputs: TraceInputs) -> Hashable:
     """Kernel, shape, numbers, and of pointers their alignment and which of them are the same buffer."""
-    found: list[Hashable] = [launch.program.name, launch.grid, launch.block, launch.dynamic_shared_bytes]
+    found: list[Hashable] = [
+        launch.program.name,
+        launch.grid,
+        launch.block,
+        launch.dynamic_shared_bytes,
+        launch.cluster,
+    ]
     first: dict[str, int] = {}
     for k, (parameter, pointer) in enumerate(zip(launch.program.parameters, launch.arguments, strict=True)):
         raw = launch.parameters[parameter.offset : parameter.offset + parameter.bytes]

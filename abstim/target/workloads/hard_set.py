@@ -1,7 +1,7 @@
 """Programs that mislead sampling, small enough to be simulated in full: what they do later is not what they do first.
 
 Each takes a `HardCase` whose seed decides sizes and data. `FIRST` is what methods and their interval floors were made
-with; `SECOND`, other kernels and other causes, was looked at last.
+with; `SECOND`, other kernels and other causes, and `THIRD`, other mixtures of both, were each looked at last.
 """
 
 from __future__ import annotations
@@ -340,14 +340,65 @@ def bursts(p: HardCase) -> None:
         p.launch("phases", blocks, THREADS, p.ints(f"steps{k}", steps), kind, x, y, WORDS - 1)
 
 
+def sawtooth(p: HardCase) -> None:
+    """Sizes climb and fall back, strides turn at another pace."""
+    x, y = p.floats("x", WORDS), p.floats("y", 1 << 17)
+    pace, turn = int(p.rng.integers(5, 9)), int(p.rng.integers(3, 5))
+    for k in range(48):
+        p.launch("strided", 20 + 25 * (k % pace), 128, x, y, 1 << (k // turn) % 6, WORDS - 1, 4)
+
+
+def drifting(p: HardCase) -> None:
+    """Three kernels whose sizes walk at random, and gather from ever farther away."""
+    n, x = 60 * 128, p.floats("x", WORDS)
+    y, w = p.floats("y", 1 << 17), p.floats("w", 1 << 18)
+    walk = np.exp(np.cumsum(p.rng.normal(0, 0.15, 45))).clip(0.2, 5.0)
+    for k, scale in enumerate(walk.tolist()):
+        if k % 3 == 0:
+            p.launch("project", max(int(60 * scale), 1), 64, w, x, y, 64, 16)
+        elif k % 3 == 1:
+            p.launch("sweep", max(int(40 * scale), 1), 128, x, y, int(2 ** p.rng.uniform(8, 18)), 8)
+        else:
+            index = (np.arange(n) + p.rng.integers(0, 1 + k * 300, n)) % n
+            p.launch("gather", n // 128, 128, p.ints(f"index{k}", index), x, y, n, 3)
+
+
+def restarts(p: HardCase) -> None:
+    """Thread blocks that die out, again and again, each time at another rate."""
+    blocks, x = _blocks(p, 150, 300), p.floats("x", 300 * THREADS)
+    for start in range(3):
+        last = np.minimum(p.rng.geometric(p.rng.uniform(0.05, 0.4), blocks), 12)
+        at = p.ints(f"last{start}", last)
+        for k in range(12):
+            p.launch("relax", blocks, THREADS, at, x, k, 20)
+
+
+def crowds(p: HardCase) -> None:
+    """Launches with a giant each, of another size and at another place."""
+    blocks, x = 200, p.floats("x", WORDS)
+    y, kind = p.floats("y", blocks * NARROW), p.ints("kind", p.rng.choice([0, 1], blocks))
+    for k in range(24):
+        steps = p.rng.integers(6, 14, blocks)
+        steps[p.rng.integers(0, blocks)] = int(np.exp(p.rng.uniform(3, 7)))
+        p.launch("phases", blocks, NARROW, p.ints(f"steps{k}", steps), kind, x, y, WORDS - 1)
+
+
+def terraces(p: HardCase) -> None:
+    """One launch whose work falls in steps, and whose loads scatter from the middle on."""
+    blocks = _blocks(p)
+    steps = np.repeat(p.rng.integers(4, 40, 8), -(-blocks // 8))[:blocks]
+    _phases(p, np.sort(steps)[::-1], np.where(np.arange(blocks) < blocks // 2, 1, 9))
+
+
 FIRST: tuple[Maker, ...] = (
     phase_switch, phase_runs, growing, falling, heavy_tail, late_giant, early_giants, few_waves, persistent_falling,
     persistent_phases, locality_change, hub_graph, hub_iterations, frontiers, v_cycles, decode, strides, late_strides,
     changing_data, dirty_lines, hot_bins, escape_times, sorting, shrinking, dying, lognormal,
 )  # fmt: skip
 SECOND: tuple[Maker, ...] = (searches, levels, block_sparse, spans, matches, tidal, bursts)
-GROUPS = {"hard": FIRST, "hard2": SECOND}
-MAKERS = {f"hard_{maker.__name__}": maker for maker in (*FIRST, *SECOND)}
+THIRD: tuple[Maker, ...] = (sawtooth, drifting, restarts, crowds, terraces)
+GROUPS = {"hard": FIRST, "hard2": SECOND, "hard3": THIRD}
+MAKERS = {f"hard_{maker.__name__}": maker for maker in (*FIRST, *SECOND, *THIRD)}
 
 
 def is_hard(target: str) -> bool:

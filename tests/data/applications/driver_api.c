@@ -30,7 +30,12 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *, Handle, int, size_t);
 int cuOccupancyMaxPotentialBlockSize(int *, int *, Handle, size_t (*)(int), size_t, int);
 int cuGetErrorName(int, const char **), cuGetErrorString(int, const char **);
 int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
-int cuTensorMapReplaceAddress(void *, void *);
+int cuTensorMapReplaceAddress(void *, void *), cuTensorMapEncodeIm2col(void);
+int cuTensorMapEncodeTiled(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *,
+                           const uint32_t *, int, int, int, int);
+int cuLaunchKernelEx(const void *, Handle, void **, void **), cuGraphCreate(Handle *, unsigned);
+int cuGraphAddKernelNode_v2(Handle *, Handle, const Handle *, size_t, const void *);
+int cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long), cuGraphLaunch(Handle, Handle);
 
 static void check(int error, int wanted, const char *what) {
     const char *name = "?";
@@ -181,6 +186,40 @@ static void arrays(void) {
     HOLDS(!memcmp(host, back, sizeof host));
 }
 
+// Thread blocks in pairs: each says which of its pair it is
+static void clusters(void) {
+    struct { unsigned grid[3], block[3], shared_bytes; Handle stream; void *attributes; unsigned count; } how = {
+        {4, 1, 1}, {1, 1, 1}, 0, NULL, NULL, 1};
+    struct { int id, pad; unsigned size[3]; char rest[52]; } attribute = {4, 0, {2, 1, 1}, ""};
+    Handle own, rank;
+    Address out;
+    unsigned found[4];
+    OK(cuModuleLoadData(&own, ".version 8.0\n.target sm_90\n.address_size 64\n"
+        ".visible .entry rank(.param .u64 p) { .reg .b32 %r<3>; .reg .b64 %rd<4>; ld.param.u64 %rd1, [p];\n"
+        " mov.u32 %r1, %ctaid.x; mov.u32 %r2, %cluster_ctarank; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;\n"
+        " st.global.u32 [%rd3], %r2; ret; }\n"));
+    OK(cuModuleGetFunction(&rank, own, "rank")), OK(cuMemAlloc_v2(&out, sizeof found));
+    how.attributes = &attribute;
+    OK(cuLaunchKernelEx(&how, rank, (void *[]){&out}, NULL)), OK(cuMemcpyDtoH_v2(found, out, sizeof found));
+    HOLDS(found[0] == 0 && found[1] == 1 && found[2] == 0 && found[3] == 1);
+    attribute.size[0] = 3;  // four blocks are no whole clusters
+    FAILS(9, cuLaunchKernelEx(&how, rank, (void *[]){&out}, NULL));
+}
+
+static void tensor_maps(void) {
+    uint64_t size[] = {64, 32}, strides[] = {128}, at;
+    uint32_t box[] = {32, 16}, steps[] = {1, 1};
+    char map[128] = "", other[128];
+    OK(cuTensorMapEncodeTiled(map, 6, 2, (void *)4096, size, strides, box, steps, 0, 2, 0, 0));
+    HOLDS(!memcmp(map, "TMAP", 4));
+    memcpy(other, map, sizeof map);
+    OK(cuTensorMapReplaceAddress(map, (void *)8192));
+    memcpy(&at, map + 16, 8);
+    HOLDS(at == 8192 && !memcmp(other + 24, map + 24, 104));
+    strides[0] = 100;
+    FAILS(1, cuTensorMapEncodeTiled(map, 6, 2, (void *)4096, size, strides, box, steps, 0, 2, 0, 0));
+}
+
 static void linked(void) {
     Handle link, whole, calls;
     void *image;
@@ -194,6 +233,14 @@ static void linked(void) {
     OK(cuModuleGetFunction(&calls, whole, "calls")), OK(cuMemAlloc_v2(&a, 4)), OK(cuMemcpyHtoD_v2(a, &value, 4));
     OK(cuLaunchKernel(calls, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a}, NULL)), OK(cuMemcpyDtoH_v2(&value, a, 4));
     HOLDS(value == 42);
+    struct { Handle function; unsigned grid[3], block[3], shared_bytes; void **arguments, **extra; } node = {
+        calls, {1, 1, 1}, {1, 1, 1}, 0, (void *[]){&a}, NULL};
+    Handle graph, first, second, executable;  // the same kernel twice, in a graph
+    OK(cuGraphCreate(&graph, 0)), OK(cuGraphAddKernelNode_v2(&first, graph, NULL, 0, &node));
+    OK(cuGraphAddKernelNode_v2(&second, graph, &first, 1, &node));
+    OK(cuGraphInstantiateWithFlags(&executable, graph, 0)), OK(cuGraphLaunch(executable, NULL));
+    OK(cuMemcpyDtoH_v2(&value, a, 4));
+    HOLDS(value == 168);
 }
 
 static void fault(void) {
@@ -206,8 +253,8 @@ static void fault(void) {
 
 int main(int count, char **arguments) {
     contexts();
-    if (count > 2) return cuTensorMapReplaceAddress(NULL, NULL) == 801 ? 0 : 1;
-    modules(arguments[1]), launches(), questions(), arrays(), linked(), fault();
+    if (count > 2) return cuTensorMapEncodeIm2col() == 801 ? 0 : 1;
+    modules(arguments[1]), launches(), questions(), arrays(), linked(), clusters(), tensor_maps(), fault();
     printf("PASSED\n");
     return 0;
 }

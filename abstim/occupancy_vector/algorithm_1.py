@@ -1,0 +1,71 @@
+"""GATSim's Algorithm 1 ("Kernel timing computation") as printed: a setting of this engine (docs/occupancy-vector.md).
+
+One thread block at a time on an SM, dealt in turn; one scheduler; an instruction an item, whose successor waits for the
+pre-characterised distance from issue to issue alone. No unit, barrier or cache is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from abstim.gpu.config import Gpu
+from abstim.occupancy_vector.design_points import lanes_of, prepared_of, walk_dealt
+from abstim.occupancy_vector.item_records import ITEM
+from abstim.occupancy_vector.items import Items, Warps, warps_of
+from abstim.occupancy_vector.lane_records import FIRST_ISSUE, RETIRE, Lanes
+from abstim.occupancy_vector.lanes import cycles_of, run
+from abstim.session.session import Session
+from functional.errors import InputError
+from functional.trace import Trace
+from precharacterize import LatencyTable
+
+POLICIES = ("lrr", "oldest")
+
+
+def algorithm_1_cycles(session: Session, number: int, gpu: Gpu) -> int:
+    """Cycles of a launch on a GPU, launch latency excluded. Raises InputError for a scheduler the algorithm lacks."""
+    table, trace = session.table(number, gpu), session.traces.trace(number)
+    return int(cycles_of(run([algorithm_1_lanes(table, trace, gpu)])[0].end).max())
+
+
+def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
+    """The lanes of Algorithm 1 on the SMs of a GPU, by its scheduler, `lrr` or `oldest`."""
+    policy = gpu.spec.scheduler
+    if policy not in POLICIES:
+        raise InputError(f"Algorithm 1 schedules by {' or '.join(POLICIES)}, not by {policy}")
+    bare = replace(gpu, spec=replace(gpu.spec, perfect_memory=True, schedulers_per_sm=1, sub_cores=False))
+    blocks, sm_count = len(trace.thread_blocks), gpu.spec.sm_count
+    dealt = [np.arange(s, blocks, sm_count) for s in range(min(sm_count, blocks))]
+    warps = warps_of(table, trace, bare)
+    prepared, walked = prepared_of(gap_items(table, trace, warps)), walk_dealt(table, trace, warps, bare, 1, 0, dealt)
+    lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, bare, 1)
+    machine = lanes.machine.copy()
+    machine[:, [FIRST_ISSUE, RETIRE]] = 0
+    starts = lanes.streams.starts.reshape(-1, trace.warps_per_block)
+    if policy == "lrr":  # lanes begin behind the first warp, the algorithm with it
+        starts = np.roll(starts, 1, axis=1)
+    return lanes._replace(
+        machine=machine, streams=lanes.streams._replace(starts=starts.ravel()),
+        layout=lanes.layout._replace(priority=policy == "oldest", holding=0, specials=(False,) * 3, pools=(False,) * 2),
+    )  # fmt: skip
+
+
+def gap_items(table: LatencyTable, trace: Trace, warps: Warps) -> Items:
+    """Every instruction of a path an item: the next issues `gap_cycles` later."""
+    paths = [_instructions(table, trace, warp) for warp in warps.leaders.tolist()]
+    offsets = np.cumsum([0, *map(len, paths)])
+    rows = np.zeros(offsets[-1], ITEM)
+    gaps = table.gap_cycles[np.concatenate(paths)]
+    rows["cycles"] = rows["front"] = 1
+    rows["next"], rows["drain"] = gaps, np.maximum(0, gaps - 1)  # the last cycle of a gap is the one before the next
+    rows["exit"][offsets[1:] - 1] = 1
+    rows["next"][offsets[1:] - 1] = 0
+    return Items(rows, offsets)
+
+
+def _instructions(table: LatencyTable, trace: Trace, warp: int) -> np.ndarray:
+    """Rows of the table in the order in which a warp executes them."""
+    own = trace.blocks[trace.block_offsets[warp] : trace.block_offsets[warp + 1]]
+    return np.concatenate([np.arange(table.block_start[b], table.block_stop[b]) for b in own.tolist()])

@@ -1,0 +1,245 @@
+"""`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`: one thread copies a box of a tensor, which a tensor map
+describes (functional.tensor_map), between global and shared memory. Done at once, as all asynchronous copies are.
+
+Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps; swizzles exchange its
+16-byte units by address. tf32 is rounded to the nearest, ties to even (PTX does not say how).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from functional.errors import InputError
+from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand, Vector
+from functional.memory import GLOBAL_BASE
+from functional.numpy_executor.bulk_copy import MULTICAST, log_touched, targets_of
+from functional.numpy_executor.memory_ops import address_getter, split
+from functional.numpy_executor.operands import Getter, getter, guard_getter
+from functional.numpy_executor.operation import Unsupported
+from functional.numpy_executor.reductions import OPERATIONS, reduction
+from functional.tensor_map import BYTES, TensorMap, decode
+from functional.trace import SECTOR_BYTES
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.frame import Frame
+    from functional.numpy_executor.slots import Slots
+    from functional.numpy_executor.spaces import Lanes
+
+Step = Callable[["Frame"], None]
+_COMPLETES = "mbarrier::complete_tx::bytes"
+_LOAD_ALIGNMENT_BYTES = 128
+_BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class TensorCopy(NamedTuple):
+    """The operands: where the map lies, coordinates of the box's first element, shared memory, the barrier that counts
+    the bytes of a load, the mask of thread blocks that get them; how a store is joined with what is there."""
+
+    map: Address
+    coordinates: tuple[Operand | None, ...]
+    shared: Address
+    space: str
+    barrier: Address | None
+    blocks: Operand | None
+    reduction: str
+
+
+def is_tensor_copy(inst: Instruction) -> bool:
+    """`cp[.reduce].async.bulk.tensor`."""
+    return "tensor" in inst.modifiers and "bulk" in inst.modifiers and "prefetch" not in inst.modifiers
+
+
+def tensor_copy_of(inst: Instruction) -> TensorCopy:
+    """The operands. Raises Unsupported for `im2col` and other modes than `tile`."""
+    modifiers, operands = [m for m in inst.modifiers if m not in ("L2::cache_hint", "tile")], list(inst.sources)
+    if "L2::cache_hint" in inst.modifiers:
+        operands.pop()
+    reduces = modifiers[0] == "reduce"
+    axes, form = modifiers[3 + reduces], tuple(modifiers[4 + reduces :])
+    if modifiers[reduces : 3 + reduces] != ["async", "bulk", "tensor"]:
+        raise Unsupported
+    loads = form[:1] != ("global",)
+    name = form[2] if reduces and len(form) == 4 else ""
+    expected = ("global", "shared", *([name] if reduces else []), "bulk_group")
+    if loads and (form[:1] not in (("shared",), (CLUSTER_SHARED,)) or form[1:] not in _LOADS or reduces):
+        raise Unsupported
+    if not loads and (form != expected or (reduces and name not in OPERATIONS)):
+        raise Unsupported
+    to = operands.pop(0) if loads else operands.pop(2)
+    place, coordinates, *rest = operands
+    if not isinstance(coordinates, Vector) or axes != f"{len(coordinates.elements)}d":
+        raise Unsupported
+    if len(rest) != loads + (MULTICAST in form) or not all(isinstance(o, Address) for o in (place, to, *rest[:1])):
+        raise Unsupported
+    barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
+    space = form[0] if loads else "shared"
+    return TensorCopy(place, coordinates.elements, to, space, barrier, blocks, name)  # type: ignore[arg-type]
+
+
+_LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
+
+
+def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of a `cp.async.bulk.tensor.{1d,2d,3d,4d,5d}` in tile mode."""
+    copy, guard = tensor_copy_of(inst), guard_getter(slots, inst.guard)
+    place = address_getter(slots, copy.map, "generic")
+    coordinates = [getter(slots, c, "s32") for c in copy.coordinates if c is not None]
+    if len(coordinates) != len(copy.coordinates):
+        raise Unsupported
+    targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space)
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else frame.set_guard(guard)
+        boxes = {
+            where: Box(frame, inst, *where, tensor, coordinates)
+            for where, tensor in _maps(frame, inst, split(frame, inst, "generic", place(frame), lanes))
+        }
+        for target in targets(frame, lanes):
+            parts = list(split(frame, inst, copy.space, target.addresses, target.lanes))
+            for part in parts:
+                for (row, lane), box in boxes.items():
+                    if part.active is None or part.active[row, lane]:
+                        box.run(part, copy)
+            target.complete(frame, _box_bytes(frame, boxes))
+        touched: dict[int, list[np.ndarray]] = {}
+        for (row, _), box in boxes.items():
+            touched.setdefault(row, []).append(box.sectors)
+        log_touched(frame, {row: sectors for row, sectors in touched.items() if any(s.size for s in sectors)})
+
+    return step
+
+
+def _box_bytes(frame: Frame, boxes: dict[tuple[int, int], Box]) -> np.ndarray:
+    """Bytes [row, lane] that a copy brings, elements outside the tensor too."""
+    sizes = np.zeros((frame.count, 32), np.int64)
+    for where, box in boxes.items():
+        sizes[where] = box.bytes
+    return sizes
+
+
+def _maps(frame: Frame, inst: Instruction, parts: Iterator[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
+    """The map that each active lane names, by (row, lane)."""
+    for part in parts:
+        offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 64))
+        last = part.space.offsets(frame, inst, part.addresses + part.addresses.dtype.type(64), 64)
+        assert last is not None
+        data = part.space.storage(frame.machine).data
+        active = np.ones(offsets.shape, bool) if part.active is None else part.active
+        for row, lane in zip(*(i.tolist() for i in np.nonzero(active)), strict=True):
+            at = int(offsets[row, lane])
+            try:
+                yield (row, lane), decode(data[at : at + BYTES].tobytes())
+            except InputError as error:
+                raise frame.machine.fault(inst, str(error), int(frame.index[row]), lane) from None
+
+
+class Box:
+    """The box that one lane copies: byte offsets of its elements in global and in shared memory, innermost axis
+    first."""
+
+    def __init__(
+        self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, coordinates: list[Getter]
+    ) -> None:
+        self.frame, self.inst, self.row, self.lane, self.tensor = frame, inst, row, lane, tensor
+        if len(coordinates) != len(tensor.size):
+            raise self._fault(f"{len(coordinates)} coordinates for a tensor of {len(tensor.size)} axes")
+        first = [int(frame.full(get(frame))[row, lane]) for get in coordinates]
+        self.element_bytes = tensor.element_bytes
+        self.bytes = int(np.prod(tensor.counts)) * self.element_bytes
+        at, inside = np.zeros(1, np.int64), np.ones(1, bool)
+        strides = (self.element_bytes, *tensor.strides_bytes)
+        for axis in reversed(range(len(first))):
+            along = first[axis] + np.arange(tensor.counts[axis], dtype=np.int64) * tensor.taken[axis]
+            there = (along >= 0) & (along < tensor.size[axis])
+            at = (at[:, None] + along * strides[axis]).reshape(-1)
+            inside = (inside[:, None] & there).reshape(-1)
+        self.inside = inside
+        self.places = tensor.address + at[inside]
+        valid = frame.machine.memory.valid(self.places.astype(np.uint64), self.element_bytes)
+        if not valid.all():
+            wrong = int(self.places[~valid][0])
+            raise self._fault(f"an element at {wrong:#x} is out of bounds: {frame.machine.memory.describe(wrong)}")
+
+    @property
+    def sectors(self) -> np.ndarray:
+        """Numbers of the sectors of global memory that it touches."""
+        return np.unique(self.places // SECTOR_BYTES)
+
+    def run(self, part: Lanes, copy: TensorCopy) -> None:
+        """Load or store it; `part` has the address in shared memory."""
+        address = int(self.frame.full(part.addresses)[self.row, self.lane])
+        if address % _LOAD_ALIGNMENT_BYTES:
+            raise self._fault(f"shared address {address:#x} is no multiple of {_LOAD_ALIGNMENT_BYTES}")
+        linear = address + np.arange(0, self.bytes, self.element_bytes)
+        rows = max(self.tensor.swizzle_bytes // 16 - 1, 0)
+        swizzled = linear ^ ((linear >> 7 & rows) << 4)
+        inside = self._checked(part, swizzled)
+        machine = self.frame.machine
+        shared = part.space.storage(machine).words[self.element_bytes]
+        world = machine.globals.words[self.element_bytes]
+        there, here = (self.places - GLOBAL_BASE) // self.element_bytes, inside // self.element_bytes
+        self._watch(part.space.name, inside, copy)
+        if copy.barrier is not None:
+            shared[here] = self._filled(world[there])
+        elif copy.reduction:
+            self._reduced(copy.reduction, shared[here[self.inside]])
+        else:
+            world[there] = shared[here[self.inside]]
+
+    def _checked(self, part: Lanes, addresses: np.ndarray) -> np.ndarray:
+        """Byte offsets of the elements in the storage of shared memory. Raises ExecutionError out of bounds."""
+        own = self.frame.full(part.space.offsets(self.frame, self.inst, part.addresses, self.element_bytes))
+        base = int(own[self.row, self.lane]) - int(self.frame.full(part.addresses)[self.row, self.lane])
+        limit, first = part.space.limit(self.frame.machine), int(addresses.min())
+        start = int(own[self.row, self.lane]) % self.frame.machine.shared_stride
+        if start + int(addresses.max()) - first + self.element_bytes > limit:
+            raise self._fault(f"a box of {self.bytes} bytes is out of bounds: shared memory has {limit} bytes")
+        return addresses + base
+
+    def _filled(self, loaded: np.ndarray) -> np.ndarray:
+        """All elements of the box: what was loaded, and what stands for elements outside the tensor."""
+        kind = self.tensor.element
+        values = np.zeros(len(self.inside), _BITS_BY_BYTES[self.element_bytes])
+        if self.tensor.fill_nan:
+            values[:] = values.dtype.type(-1 & (1 << 8 * self.element_bytes - 1) - 1)
+        if kind.startswith("tf32"):
+            loaded = _to_tf32(loaded)
+        if kind.endswith(".ftz"):
+            tiny = (loaded & np.uint32(0x7F800000)) == 0
+            loaded = np.where(tiny, loaded & np.uint32(1 << 31), loaded)
+        values[self.inside] = loaded
+        return values
+
+    def _reduced(self, name: str, values: np.ndarray) -> None:
+        kind = self.tensor.element.removesuffix(".ftz")
+        if name in ("and", "or", "xor"):
+            kind = f"b{8 * self.element_bytes}"
+        try:
+            found = reduction(name, kind)
+        except (Unsupported, KeyError):
+            raise self._fault(f"'{name}' of elements {self.tensor.element} is not supported") from None
+        data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.element_bytes)
+        found.apply(self.frame.machine.globals, self.places - GLOBAL_BASE, data)
+
+    def _watch(self, space: str, inside: np.ndarray, copy: TensorCopy) -> None:
+        watch = self.frame.machine.watch
+        if watch is None:
+            return
+        loads, place = copy.barrier is not None, (self.row, self.lane)
+        shared, world = (space, inside), ("global", self.places - GLOBAL_BASE)
+        for (name, starts), writes in ((shared, loads), (world, not loads)):
+            watch.box(self.frame, self.inst, place, name, starts, self.element_bytes, writes)
+
+    def _fault(self, message: str) -> Exception:
+        return self.frame.machine.fault(self.inst, message, int(self.frame.index[self.row]), self.lane)
+
+
+def _to_tf32(bits: np.ndarray) -> np.ndarray:
+    """float32 bits with the lowest 13 bits rounded away, to nearest even; infinities and NaNs as they are."""
+    special = (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+    odd = (bits >> np.uint32(13)) & np.uint32(1)
+    rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
+    return np.where(special, bits, rounded)

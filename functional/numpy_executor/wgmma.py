@@ -1,0 +1,210 @@
+"""`wgmma.mma_async`: a product of 64 rows by four warps, B and perhaps A in shared memory. Done when it is issued,
+which is a legal execution: accumulators may be read, and shared memory written, only after `wgmma.wait_group`.
+
+Each warp makes its 16 rows, and goes on when all four have: one of them may then tell others that it is done.
+A descriptor says where a matrix lies: in 8 by 16-byte core matrices, or in rows of a swizzle's width whose 16-byte
+units are exchanged by address. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from functional.ir import Immediate, Instruction, Operand, Vector
+from functional.numpy_executor.barriers import WARPGROUP
+from functional.numpy_executor.fragments import (
+    Element,
+    decode_stored,
+    element,
+    multiply,
+    read,
+    registers_of,
+    setters_of,
+    write,
+)
+from functional.numpy_executor.mma import a_layout
+from functional.numpy_executor.operands import Getter, getter
+from functional.numpy_executor.operation import Unsupported
+from functional.numpy_executor.spaces import SPACES
+from functional.program import BasicBlock
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.frame import Frame
+    from functional.numpy_executor.slots import Slots
+
+Step = Callable[["Frame"], None]
+Terminator = Callable[["Frame"], None]
+_RESULTS = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
+            "s8": ("s32",), "u8": ("s32",)}  # fmt: skip
+_FAMILY = {"e5m2": "e4m3", "u8": "s8"}  # A and B may differ within one
+_SWIZZLES_BYTES = (0, 128, 64, 32)  # by the number in a descriptor
+_K_BYTES, _UNIT_BYTES, _ROWS, _WARPS = 32, 16, 16, 4
+_LANE = np.arange(32)
+
+
+class Form(NamedTuple):
+    """What a `wgmma.mma_async` says. `scale`: predicate, is D added? `a`: a descriptor, or registers."""
+
+    columns: int
+    depth: int
+    d: Element
+    left: Element
+    right: Element
+    options: frozenset[str]
+    a: Operand
+    b: Operand
+    scale: Operand
+    sign: float
+    transposed: tuple[bool, bool]
+
+
+def is_product(inst: Instruction) -> bool:
+    """A `wgmma.mma_async`; the rest of `wgmma` has nothing to wait for here."""
+    return inst.opcode == "wgmma" and "mma_async" in inst.modifiers
+
+
+def form_of(inst: Instruction) -> Form:
+    """The form of `wgmma.mma_async.sync.aligned.m64nNkK[.satfinite].D.A.B`. Raises Unsupported for sparse and one-bit
+    ones."""
+    options = frozenset(inst.modifiers) & {"satfinite"}
+    head, rest = inst.modifiers[:3], [m for m in inst.modifiers[3:] if m not in options]
+    if head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None:
+        raise Unsupported
+    shape, d, a, b = rest
+    extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
+    if extents is None or d not in _RESULTS.get(a, ()) or _FAMILY.get(a, a) != _FAMILY.get(b, b):
+        raise Unsupported
+    columns, depth, integers = int(extents[1]), int(extents[2]), a in ("s8", "u8")
+    if columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES or (options and not integers):
+        raise Unsupported
+    left, right, scale, *numbers = inst.sources[:-1]  # the last are the accumulators (_lower.py)
+    signs, trans = _numbers(numbers, integers, a, isinstance(left, Vector))
+    return Form(columns, depth, element(d), element(a), element(b), options, left, right, scale, signs, trans)
+
+
+def _numbers(numbers: list[Operand], integers: bool, kind: str, registers: bool) -> tuple[float, tuple[bool, bool]]:
+    """(the sign of the product, is A, is B stored with M or N innermost?) of the immediates behind the predicate."""
+    values = [n.value for n in numbers if isinstance(n, Immediate)]
+    wide = kind in ("f16", "bf16")
+    expected = 0 if integers else 2 + wide * (2 - registers)
+    if len(values) != expected or len(numbers) != expected:
+        raise Unsupported
+    if any(v not in (1, -1) for v in values[:2]) or any(v not in (0, 1) for v in values[2:]):
+        raise Unsupported
+    sign = float(values[0] * values[1]) if values else 1.0
+    trans = [bool(v) for v in values[2:]]
+    return sign, ((False if registers else trans[0]), trans[-1]) if trans else (False, False)
+
+
+def product_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of a `wgmma.mma_async`, of the 16 rows of each warp."""
+    form = form_of(inst)
+    accumulators, destination = inst.sources[-1], inst.destinations[0]
+    before, setters = registers_of(slots, accumulators, form.d), setters_of(slots, destination, form.d)
+    per = 1 if form.d.name == "f32" else form.d.per_register
+    if len(setters) * per != form.columns // 2:
+        raise Unsupported
+    left = _left(slots, inst, form)
+    right = getter(slots, form.b, "b64")
+    scale = getter(slots, form.scale, "pred", 2 in inst.negated_sources)
+    rows, columns = _d_layout(form.columns)
+
+    def step(frame: Frame) -> None:
+        added = np.asarray(frame.full(scale(frame)))[:, 0]
+        old = read(frame, before, form.d)
+        third = np.zeros((frame.count, _ROWS, form.columns), old.dtype)
+        third[:, rows, columns] = np.where(added[:, None, None], old, 0)
+        b = _stored(frame, inst, right, form.right, form.columns, form.depth, form.transposed[1], None)
+        total = multiply(left(frame) * form.sign, b.swapaxes(1, 2), third, form.left, form.options)
+        write(frame, setters, total[:, rows, columns], form.d)
+
+    return step
+
+
+def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.ndarray]:
+    """A as [row, 16, k]: of registers, or of a descriptor the rows of each warp."""
+    if not isinstance(form.a, Vector):
+        where = getter(slots, form.a, "b64")
+        return lambda frame: _stored(frame, inst, where, form.left, 64, form.depth, form.transposed[0], _quarter(frame))
+    registers = registers_of(slots, form.a, form.left)
+    if len(registers) != 4:
+        raise Unsupported
+    rows, columns = a_layout(_ROWS, form.depth, form.left)
+
+    def fragments(frame: Frame) -> np.ndarray:
+        values = read(frame, registers, form.left)
+        matrix = np.zeros((frame.count, _ROWS, form.depth), values.dtype)
+        matrix[:, rows, columns] = values
+        return matrix
+
+    return fragments
+
+
+def _quarter(frame: Frame) -> np.ndarray:
+    """Which 16 of the 64 rows are those of each warp."""
+    return frame.index % frame.machine.warps_per_block % _WARPS
+
+
+def _d_layout(columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, columns) of the accumulators of a warp, [lane, element]."""
+    index = np.arange(columns // 2)
+    rows = _LANE[:, None] // 4 + 8 * (index // 2 % 2)
+    return rows, 2 * (_LANE[:, None] % 4) + index % 2 + 8 * (index // 4)
+
+
+def _stored(
+    frame: Frame, inst: Instruction, where: Getter, kind: Element, extent: int, depth: int, transposed: bool,
+    quarter: np.ndarray | None,
+) -> np.ndarray:  # fmt: skip
+    """Matrices of descriptors as numbers [row, extent, k]; of a `quarter` only 16 of the extent."""
+    size = kind.bits // 8
+    descriptors = frame.full(where(frame))[:, 0]
+    along = np.arange(extent)[None] if quarter is None else quarter[:, None] * _ROWS + np.arange(_ROWS)
+    addresses = np.stack([
+        _addresses(int(d), along[i % len(along)], np.arange(depth), size, transposed) for i, d in enumerate(descriptors)
+    ])  # fmt: skip
+    if ((descriptors >> np.uint64(49)) & np.uint64(7)).any():
+        raise frame.machine.fault(inst, "a descriptor with a base offset is not supported", int(frame.index[0]))
+    machine, flat = frame.machine, addresses.reshape(frame.count, -1)
+    offsets = SPACES["shared"].offsets(frame, inst, flat.astype(np.uint32), size)
+    if machine.watch is not None:
+        for row in range(frame.count):
+            machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
+    values = machine.shared.words[size][offsets // size]
+    return decode_stored(values, kind).reshape(addresses.shape)
+
+
+def _addresses(descriptor: int, along: np.ndarray, depth: np.ndarray, size: int, transposed: bool) -> np.ndarray:
+    """Shared addresses [extent, k] of the elements of a matrix."""
+    start, leading, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
+    width = _SWIZZLES_BYTES[descriptor >> 62]
+    mn, k = along[:, None], depth[None, :]
+    if transposed:
+        per = (width or _UNIT_BYTES) // size
+        group, eights = (leading, stride) if width else (stride, leading)
+        offset = mn % per * size + mn // per * group + k % 8 * (width or _UNIT_BYTES) + k // 8 * eights
+    elif width:
+        offset = mn % 8 * width + mn // 8 * stride + k * size
+    else:
+        per = _UNIT_BYTES // size
+        offset = mn % 8 * _UNIT_BYTES + mn // 8 * stride + k % per * size + k // per * leading
+    at = start + offset
+    return at ^ (at >> 3 & max(width - _UNIT_BYTES, 0))
+
+
+def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:
+    """Behind a product: its four warps go on together."""
+    after, threads = block.index + 1, 32 * _WARPS
+
+    def step(frame: Frame) -> None:
+        machine, rows = frame.machine, frame.index
+        group = rows % machine.warps_per_block // _WARPS
+        if machine.warps_per_block < _WARPS * (int(group.max()) + 1):
+            raise machine.fault(inst, "a warpgroup has four warps", int(rows[0]))
+        machine.barriers.arrive(machine, rows, WARPGROUP + group, np.full(len(rows), threads), inst.index, after, True)
+
+    return step

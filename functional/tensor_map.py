@@ -1,0 +1,134 @@
+"""Tensor maps: how a tensor in global memory is cut into boxes that one instruction copies (`cp.async.bulk.tensor`).
+
+CUDA leaves the 128 bytes open ("opaque"); whoever makes maps for kernels that run here writes these, little-endian:
+
+| byte | what |
+|---|---|
+| 0 | "TMAP" |
+| 4 | element type, as `tensormap.replace.elemtype` numbers it (ELEMENTS) |
+| 5, 6, 7, 8 | rank, interleave, swizzle, fill mode, as `tensormap.replace` numbers them |
+| 16 | address of the tensor, u64 |
+| 24 | elements along each of five axes, the innermost first, u32 |
+| 44 | elements of a box along each axis, u16 |
+| 54 | steps between the elements that a box takes, along each axis, u8 |
+| 64 | bytes from one element to the next along the axes from the second on, four u64 |
+
+Source: CUDA driver API, `cuTensorMapEncodeTiled`; PTX ISA, "Tensors", "tensormap.replace".
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+
+from functional.errors import InputError
+
+BYTES = 128
+_MAGIC, _LAYOUT = b"TMAP", "<4s5B7xQ5I5H5B5x4Q32x"
+ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
+# The same in the order of CUtensorMapDataType
+DRIVER_ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz")
+SWIZZLES_BYTES = (0, 32, 64, 128)  # by number
+_MOST_BOX, _MOST_STEP, _MOST_STRIDE_BYTES, _UNIT_BYTES = 256, 8, 1 << 40, 16
+_MOST_AXES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A tiled tensor map. Axes go from the innermost out; `size`, `box` and `steps` count elements.
+
+    `strides_bytes` are those of the axes from the second on. `swizzle_bytes`: rows of a box, so wide, have their
+    16-byte units exchanged by row. `fill_nan`: elements outside the tensor are NaN, not 0. `buffer`, of an argument of
+    a launch: the tensor begins `address` bytes into it; without it `address` is a global address.
+    """
+
+    element: str
+    size: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...] = ()
+    swizzle_bytes: int = 0
+    fill_nan: bool = False
+    address: int = 0
+    buffer: str = ""
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        kind = self.element.removesuffix(".ftz")
+        return 4 if kind == "tf32" else int(kind.lstrip("busf")) // 8
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements that are copied along each axis; the innermost has no steps."""
+        return tuple(-(-b // s) for b, s in zip(self.box, self.taken, strict=True))
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """Steps along each axis."""
+        return (1, *(self.steps or (1,) * len(self.size))[1:])
+
+    def encode(self) -> bytes:
+        """The 128 bytes. Raises InputError for what `check` refuses."""
+        self.check()
+        kinds = (ELEMENTS.index(self.element), len(self.size), 0, SWIZZLES_BYTES.index(self.swizzle_bytes))
+        axes = [_padded(values, 1) for values in (self.size, self.box, self.taken)]
+        strides = _padded(self.strides_bytes, 0)[: _MOST_AXES - 1]
+        return struct.pack(_LAYOUT, _MAGIC, *kinds, self.fill_nan, self.address, *axes[0], *axes[1], *axes[2], *strides)
+
+    def check(self) -> None:
+        """Raise InputError for a map that the driver, or abstim, refuses."""
+        if problem := self._problem():
+            raise InputError(f"tensor map: {problem}")
+
+    def _problem(self) -> str:
+        axes = len(self.size)
+        if self.element not in ELEMENTS or self.swizzle_bytes not in SWIZZLES_BYTES or not 1 <= axes <= _MOST_AXES:
+            return f"elements {self.element}, {axes} axes, swizzle {self.swizzle_bytes} are not supported"
+        if len(self.box) != axes or len(self.strides_bytes) != axes - 1 or len(self.steps) not in (0, axes):
+            return f"size, box and strides have {axes}, {len(self.box)} and {len(self.strides_bytes)} axes"
+        if not all(0 < n < 1 << 32 for n in self.size) or not all(0 < n <= _MOST_BOX for n in self.box):
+            return (
+                f"a tensor of {self.size} in boxes of {self.box}: axes are positive, and {_MOST_BOX} at most of a box"
+            )
+        if any(s % _UNIT_BYTES or not 0 <= s < _MOST_STRIDE_BYTES for s in self.strides_bytes):
+            return f"strides {self.strides_bytes} are no multiples of {_UNIT_BYTES} below 2^40"
+        if self.address % _UNIT_BYTES or any(not 0 < s <= _MOST_STEP for s in self.steps):
+            return f"address {self.address:#x} is no multiple of {_UNIT_BYTES}, or steps {self.steps} are not 1 to 8"
+        row_bytes = self.box[0] * self.element_bytes
+        if row_bytes % _UNIT_BYTES or (self.swizzle_bytes and row_bytes != self.swizzle_bytes):
+            return f"rows of {row_bytes} bytes; they fill 16-byte units, and with a swizzle its {self.swizzle_bytes}"
+        if self.fill_nan and self.element[0] in "us":
+            return "integers outside a tensor are 0"
+        return ""
+
+
+def _padded(values: tuple[int, ...], value: int) -> tuple[int, ...]:
+    return (*values, *[value] * (_MOST_AXES - len(values)))
+
+
+def decode(data: bytes) -> TensorMap:
+    """The map of 128 bytes. Raises InputError if they are none."""
+    magic, element, rank, interleave, swizzle, fill, address, *rest = struct.unpack(_LAYOUT, data)
+    if magic != _MAGIC:
+        raise InputError("there is no tensor map; abstim's driver makes those that kernels find here")
+    if interleave or not 1 <= rank <= _MOST_AXES or element >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
+        raise InputError(f"tensor map: interleave {interleave}, swizzle {swizzle}, rank {rank} are not supported")
+    size, box, steps, strides = (tuple(rest[i : i + n]) for i, n in ((0, rank), (5, rank), (10, rank), (15, rank - 1)))
+    found = TensorMap(ELEMENTS[element], size, strides, box, steps, SWIZZLES_BYTES[swizzle], bool(fill), address)
+    found.check()
+    return found
+
+
+# Where `tensormap.replace` writes: field -> (byte, bytes), of an axis for each
+FIELDS: dict[str, tuple[int, int]] = {
+    "elemtype": (4, 1), "rank": (5, 1), "interleave_layout": (6, 1), "swizzle_mode": (7, 1), "fill_mode": (8, 1),
+    "global_address": (16, 8), "global_dim": (24, 4), "box_dim": (44, 2), "element_stride": (54, 1),
+    "global_stride": (64, 8),
+}  # fmt: skip
+AXIS_FIELDS = frozenset({"global_dim", "box_dim", "element_stride", "global_stride"})
+
+
+def placed(tensor: TensorMap, address: int) -> TensorMap:
+    """A map of a buffer that lies at `address`."""
+    return replace(tensor, address=tensor.address + address, buffer="")

@@ -1,0 +1,98 @@
+"""The launches of one kernel, of which some have been simulated, and the sum over all kernels with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sampling.auto.prediction import Prediction, predict
+from sampling.auto.unlike import choose_unlike
+from sampling.estimate import Estimate
+from sampling.statistics import pooled_error, t_quantile
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
+FEW = 10  # errors of a kernel
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProgramWork:
+    """A row a launch. `cost`: of simulating it, in any unit; `columns`: see `prediction.predict`."""
+
+    kernels: Int64[np.ndarray, " launch"]
+    columns: Float64[np.ndarray, "launch work"]
+    cost: Float64[np.ndarray, " launch"]
+    instructions: Float64[np.ndarray, " launch"]
+
+
+class KernelSample:
+    """The launches of one kernel, of which some have been simulated."""
+
+    def __init__(self, rows: Int64[np.ndarray, " launch"], work: ProgramWork, rng: np.random.Generator) -> None:
+        self.rows, self.columns, self.cost, self.rng = rows, work.columns[rows], work.cost[rows], rng
+        self.sample: list[int] = []
+        self.estimates: list[Estimate] = []
+        self.prediction: Prediction | None = None
+
+    def add(self, place: int, estimate: Estimate) -> None:
+        """A launch has been simulated."""
+        self.sample.append(place)
+        self.estimates.append(estimate)
+        self.prediction = None
+
+    def choose(self, count: int) -> list[int]:
+        """Launches to simulate next."""
+        size = self.cost if self.prediction is None else self.prediction.cycles
+        return choose_unlike(self.columns, size, self.sample, count, self.rng)
+
+    def predicted(self) -> Prediction:
+        """Cycles of all of them."""
+        if self.prediction is None:
+            self.prediction = predict(self.columns, np.array(self.sample), np.array([e.total for e in self.estimates]))
+        return self.prediction
+
+    @property
+    def inner(self) -> float:
+        """Variance from launches that were themselves sampled, of which each may stand for others."""
+        share = float(self.predicted().cycles.sum()) / sum(estimate.total for estimate in self.estimates)
+        return sum((share * estimate.standard_error) ** 2 for estimate in self.estimates)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left out."""
+        return len(self.sample) == len(self.rows)
+
+
+def by_kernel(work: ProgramWork, rng: np.random.Generator) -> list[KernelSample]:
+    """A program's launches, none of them simulated."""
+    order = np.argsort(work.kernels, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(work.kernels))[:-1])
+    return [KernelSample(rows, work, rng) for rows in parts if len(rows)]
+
+
+def total_interval(kernels: Sequence[KernelSample], confidence: float) -> tuple[float, float]:
+    """Cycles of the program, and half of their interval."""
+    found = [kernel.predicted() for kernel in kernels]
+    counts = np.array([len(kernel.sample) for kernel in kernels])
+    own = np.array([p.variance for p in found]) * lucky(np.array([p.scale for p in found]), counts)
+    half = half_width(own, [kernel.inner for kernel in kernels], found, confidence)
+    return sum(float(p.cycles.sum()) for p in found), half
+
+
+def lucky(scales: Float64[np.ndarray, " kernel"], counts: Int64[np.ndarray, " kernel"]) -> np.ndarray:
+    """By what variances grow of kernels with few launches, which may agree by chance: to the mean of all kernels."""
+    pooled = float(np.dot(scales, counts)) / float(counts.sum())
+    return np.where(counts < FEW, np.maximum(pooled / scales, 1.0), 1.0)
+
+
+def half_width(
+    own: Float64[np.ndarray, " kernel"], inner: Sequence[float], found: Sequence[Prediction], confidence: float
+) -> float:
+    """Half of an interval from the variances of each kernel's predictions, and of samples inside of launches."""
+    degrees = np.array([p.degrees for p in found] + [np.inf] * len(inner))
+    error, freedom = pooled_error(np.append(own, inner), degrees)
+    return t_quantile(freedom, confidence) * error

@@ -1,0 +1,49 @@
+"""L1I with real memory (rules 6 and 11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from abstim.gpu.config import Gpu
+from oracle.memory_side import READ
+from oracle.real_memory import ALL, CODE_LINE, Lines, Link, Whole
+from oracle.resources import NEVER, FrontEnd
+
+if TYPE_CHECKING:
+    from oracle.sm import Warp
+
+
+class CodeFetch(FrontEnd):
+    """As with perfect memory, but for lines that are on their way."""
+
+    def __init__(self, gpu: Gpu, link: Link) -> None:
+        super().__init__(gpu)
+        self.link, self.registers, self.coming = link, gpu.spec.l1i_mshrs, 0
+        self.l1i = Lines(gpu.spec.l1i_sets, gpu.spec.l1i_ways)
+
+    def look_up(self, pc: int, time: int, warp: Warp) -> int | None:
+        """When the line of `pc`, which a warp wants, is there; NEVER: not known; None: it cannot be asked for now."""
+        if self.perfect:
+            return time
+        number = pc // self.line
+        line = self.l1i.find(number)
+        if line is None:
+            if self.coming >= self.registers or not self.link.has_room(READ, len(ALL)) or not self.l1i.has_way(number):
+                return None
+            line = self.l1i.allocate(number, len(ALL))
+            self.coming += 1
+            filled = line
+            self.link.send(CODE_LINE + number, ALL, READ, lambda _, due: self._sector_comes(filled, due), time)
+        self.l1i.use(line)
+        if line.coming:
+            line.waiting.append(warp)
+            return NEVER
+        return time
+
+    def _sector_comes(self, line: Whole, due: int) -> None:
+        line.coming -= 1
+        if not line.coming:
+            self.coming -= 1
+            for warp in line.waiting:
+                warp.line_back = due
+            line.waiting = []

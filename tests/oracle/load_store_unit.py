@@ -1,0 +1,236 @@
+"""Rule 11: memory instructions with real memory, from the issue to the cycle in which all of each is known."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from abstim.gpu.config import Gpu
+from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from oracle.memory import CONST_KINDS, SHARED_KINDS, Access
+from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
+from oracle.real_memory import ALL, CONST_LINE, L1d, Lines, Link, Results, Whole
+from oracle.resources import MEM, NEVER, Port
+from precharacterize.classify import Kind
+
+if TYPE_CHECKING:
+    from oracle.sm import Sm, Warp
+
+
+@dataclass(eq=False)
+class Pending:
+    """A memory instruction on its way. `waiting` counts what is not known of it, the instruction itself for one."""
+
+    sm: Sm
+    warp: Warp
+    i: int
+    what: Access
+    port: Port
+    issued: int
+    place: int  # among the port's allocations
+    waiting: int = 1
+    result: int = 0
+    collector: int | None = None  # None: waits at the port for one
+    operands: int = 0
+    start: int | None = None
+    entry: int = 0  # no earlier does its next transaction enter
+    last_entry: int = 0
+    left: list = field(default_factory=list)  # transactions, or lines of the constant cache
+
+    def part(self, result: int, time: int) -> None:
+        """A part of it is there at `result`, which is known at `time`."""
+        self.result = max(self.result, result)
+        self.waiting -= 1
+        if self.waiting == 0:
+            self.sm.complete(self.warp, self.i, self.result)
+
+
+@dataclass(eq=False)
+class Transaction:
+    """One in a pipe of L1D."""
+
+    due: int
+    line: int
+    sectors: list[int]
+    access: Pending
+
+
+class LoadStoreUnit:
+    """The unit, the pipes of L1D's banks, caches."""
+
+    def __init__(self, gpu: Gpu, sm: Sm, number: int, ways: int, side: MemorySide) -> None:
+        self.gpu, self.spec, self.sm = gpu, gpu.spec, sm
+        self.link, self.results = Link(gpu, side, number), Results()
+        self.l1d = L1d(gpu, ways, self.link, self.results)
+        self.const = Lines(self.spec.const_sets, self.spec.const_ways)
+        self.texture = Lines(self.spec.l1t_sets, self.spec.l1t_ways)
+        self.consts_coming = self.free = 0
+        self.queue: deque[Pending] = deque()  # issued, and not through
+        self.pipes: list[deque[Transaction]] = [deque() for _ in range(self.spec.l1d_banks)]
+        self.entered = [-1] * self.spec.l1d_banks
+
+    def cycle(self, time: int) -> None:
+        """Before the schedulers: replies, tags, and what can go on."""
+        self.link.receive(time)
+        for pipe in self.pipes:
+            if pipe and pipe[0].due <= time and self._meets_tags(pipe[0], time):
+                pipe.popleft()
+        self._go_on(time)
+
+    # Issue, collector, start
+
+    def issue(self, warp: Warp, i: int, what: Access, port: Port, time: int) -> Pending:
+        """An instruction comes to its port, and as far as is known now."""
+        pending = Pending(self.sm, warp, i, what, port, time, len(port.allocations))
+        self.queue.append(pending)
+        port.allocations.append(NEVER)
+        if min(port.collectors) < NEVER:
+            self._leave_port(pending)
+        self._go_on(time)
+        return pending
+
+    def _leave_port(self, p: Pending) -> None:
+        p.port.allocations[p.place] = p.issued
+        allocated = self.sm.allocate(p.port, MEM, p.issued)
+        p.collector = p.port.collectors.index(min(p.port.collectors))
+        p.operands = self.sm.operands(p.warp, p.i, allocated)
+        p.port.allocations[p.place] = allocated // self.spec.register_file_ports
+        p.port.collectors[p.collector] = NEVER
+
+    def _start(self, p: Pending) -> None:
+        steps = self.spec.register_file_ports
+        released = max(p.operands, steps * p.port.starts[-p.port.width])
+        p.start = max(released // steps + 1, self.free)
+        p.port.starts.append(p.start)
+        p.port.collectors[p.collector] = released
+        at_port = [q for q in self.queue if q.collector is None and q.port.collectors is p.port.collectors]
+        if at_port:
+            self._leave_port(at_port[0])
+
+    # Through the unit
+
+    def _go_on(self, time: int) -> None:
+        while self.queue:
+            p = self.queue[0]
+            if p.start is None:
+                self._start(p)
+                if (busy := self._without_caches(p, time)) is not None:
+                    self.free = p.start + busy
+                    self.queue.popleft()
+                    continue
+                const = p.what.kind in CONST_KINDS
+                p.left = p.what.const_lines() if const else p.what.transactions()
+                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else 1)
+            p.entry = max(p.entry, time)
+            while p.left and self._enters(p, p.left[0], time):
+                p.left.pop(0)
+            if p.left:
+                return
+            self.free = max(p.start + 1, p.last_entry)
+            self.queue.popleft()
+            p.part(0, time)
+
+    def _without_caches(self, p: Pending, time: int) -> int | None:
+        """Cycles on the unit of what asks no cache, whose result is known; None for the rest."""
+        what, start, shared = p.what, p.start, self.gpu.pipeline.shared_cycles
+        if what.kind in SHARED_KINDS:
+            busy, result = max(1, what.conflicts), start + shared + what.conflicts - 1 if what.conflicts else start + 1
+        elif what.kind == Kind.FENCE or not any(sectors for _, sectors in what.records):
+            busy, result = 1, start + 1
+        elif what.records[0][0] == SHARED_WINDOW_LINE:
+            busy, result = len(what.records), start + shared + len(what.records) - 1
+        elif what.kind in CONST_KINDS and self.spec.perfect_constant_cache:
+            busy, result = 1, start + self.gpu.pipeline.const_hit_cycles
+        else:
+            return None
+        p.part(result, time)
+        return busy
+
+    def _enters(self, p: Pending, next_one, time: int) -> bool:
+        if p.what.kind in CONST_KINDS:
+            return self._looks_up_constant(p, next_one)
+        line, sectors = next_one
+        passes = self.spec.l1d_bypass and line < LOCAL_WINDOW_LINE and p.what.kind != Kind.TEXTURE_LOAD
+        if p.what.kind == Kind.GLOBAL_ATOMIC or passes:
+            return self._passes_by(p, line, sectors)
+        bank = min(sectors) % self.spec.l1d_banks
+        stages = self.gpu.params.l1d_latency_cycles
+        if len(self.pipes[bank]) >= stages:
+            return False
+        p.entry = p.last_entry = self.entered[bank] = max(p.entry, self.entered[bank] + 1)
+        self.pipes[bank].append(Transaction(p.entry + stages, line, sectors, p))
+        p.waiting += 1
+        return True
+
+    def _passes_by(self, p: Pending, line: int, sectors: list[int]) -> bool:
+        kind = {Kind.GLOBAL_ATOMIC: ATOMIC, Kind.GLOBAL_STORE: WRITE}.get(p.what.kind, READ)
+        if not self.link.has_room(kind, len(sectors)):
+            return False
+        p.waiting += len(sectors)
+        p.last_entry = self.link.send(line, tuple(sectors), kind, lambda _, due: self._back(p, kind, due), p.entry)
+        p.entry = p.last_entry + 1
+        return True
+
+    def _back(self, p: Pending, kind: int, due: int) -> None:
+        p.part(due if kind == WRITE else self.results.next(due), due)
+
+    # Caches of whole lines
+
+    def _looks_up_constant(self, p: Pending, number: int) -> bool:
+        line, wide = self.const.find(number), self.spec.const_line_bytes == 128
+        if line is None:
+            sectors = ALL if wide else ALL[2 * (number % 2) : 2 * (number % 2) + 2]
+            if self.consts_coming >= self.spec.const_mshrs or not self.link.has_room(READ, len(sectors)):
+                return False
+            if not self.const.has_way(number):
+                return False
+            line = self.const.allocate(number, len(sectors))
+            self.consts_coming += 1
+            there = CONST_LINE + (number if wide else number // 2)
+            filled = line
+            self.link.send(there, sectors, READ, lambda _, due: self._constant_comes(filled, due), p.entry + 1)
+        self.const.use(line)
+        p.result = max(p.result, p.entry)
+        if line.coming:
+            p.waiting += 1
+            line.waiting.append(p)
+        p.last_entry = p.entry
+        p.entry += 1
+        return True
+
+    def _constant_comes(self, line: Whole, due: int) -> None:
+        self.consts_coming -= self._sector_comes(line, due)
+
+    def _sector_comes(self, line: Whole, due: int) -> bool:
+        """Of the lines that come whole; with the last sector all who wait have it."""
+        line.coming -= 1
+        if line.coming:
+            return False
+        for p in line.waiting:
+            p.part(self.results.next(due), due)
+        line.waiting = []
+        return True
+
+    def _looks_up_texture(self, p: Pending, number: int, time: int) -> bool:
+        line = self.texture.find(number)
+        if line is None:
+            if not self.texture.has_way(number) or not self.link.has_room(READ, len(ALL)):
+                return False
+            line = self.texture.allocate(number, len(ALL))
+            filled = line
+            self.link.send(number, ALL, READ, lambda _, due: self._sector_comes(filled, due), time + 1)
+        self.texture.use(line)
+        if line.coming:
+            line.waiting.append(p)
+        else:
+            p.part(time, time)
+        return True
+
+    def _meets_tags(self, stage: Transaction, time: int) -> bool:
+        kind, local = stage.access.what.kind, stage.line >= LOCAL_WINDOW_LINE
+        if kind == Kind.TEXTURE_LOAD:
+            return self._looks_up_texture(stage.access, stage.line, time)
+        if kind == Kind.GLOBAL_STORE:
+            return self.l1d.store(stage.line, stage.sectors, stage.access, local, time)
+        return self.l1d.load(stage.line, stage.sectors, stage.access, time)

@@ -1,0 +1,122 @@
+"""Sweeps from a sample: chosen once, timed in part on every point, with intervals that hold."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from abstim.gpu.config import load_gpu
+from abstim.session.session import open_session
+from abstim.study.explore import explore, sweep_of
+from abstim.study.explore.launch_parts import SHARES, fewer_blocks, part_of
+from abstim.study.explore.sampled_sweep import disagreeing, scaled
+from abstim.study.sample import sample
+from abstim.study.sample.automatic import Aim
+from abstim.study.sample.thinned import iterations_of, thinned
+from functional.errors import InputError
+from sampling.estimate import around
+
+GPU = load_gpu("gtx480")
+TARGET, VARY = "hard_shrinking", ("sm_count=8,30",)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    return explore([TARGET], sweep_of(GPU, VARY, aim=Aim(0.03)))
+
+
+def test_estimates_of_a_sweep_are_near_what_all_launches_take(sampled):
+    true = explore([TARGET], sweep_of(GPU, VARY)).cycles[:, 0]
+    base = explore([TARGET], sweep_of(GPU, ["sm_count=15"])).cycles[0, 0]
+    (found,) = sampled.sampled.found
+    assert np.abs(found.cycles / true - 1).max() < 0.02
+    assert np.abs(found.speed_ups[:, 0] / (base / true) - 1).max() < 0.02
+    assert found.share < 0.5 and not sampled.points.reasons.any()
+
+
+def test_a_ratio_is_known_better_than_both_its_cycles(sampled):
+    (found,) = sampled.sampled.found
+    up, half = found.speed_up(0, over=1)
+    back, _ = found.speed_up(1, over=0)
+    assert up * back == pytest.approx(1.0)
+    assert half / up <= found.half_widths[0] + found.half_widths[1]
+    assert found.speed_up(1, over=1) == (1.0, pytest.approx(0.0, abs=0.02))
+
+
+def test_the_table_has_the_intervals_and_the_same_sweep_is_the_same(sampled):
+    again = explore([TARGET], sweep_of(GPU, VARY, aim=Aim(0.03)))
+    assert json.dumps(again.table()) == json.dumps(sampled.table())
+    row = {name: column[0] for name, column in sampled.table().items()}
+    assert 0 < row["cycles_half_width"] <= 0.03 and 0 < row["speed_up_half_width"] < row["speed_up"]
+
+
+def test_a_point_that_cannot_be_is_a_row_with_its_reason():
+    found = explore([TARGET], sweep_of(GPU, ["max_threads_per_sm=64,1536"], aim=Aim(0.1)))
+    assert "does not fit" in found.reasons[0] and found.cycles[0, 0] < 0 < found.cycles[1, 0]
+    assert found.table()["speed_up"][0] is None
+
+
+@pytest.mark.parametrize("how", [{"model": "analytic"}, {"strategy": "multi-fidelity"}])
+def test_what_a_sampled_sweep_cannot_do_is_refused(how):
+    with pytest.raises(InputError, match="--sample"):
+        sweep_of(GPU, VARY, aim=Aim(), **how)
+
+
+def parts(target: str, share: float):
+    session = open_session(target)
+    program, trace = session.launch(0).program, session.traces.trace(0)
+    return session, program, trace, thinned(program, trace, iterations_of(program, trace).kept(share, SHARES[0]))
+
+
+@pytest.mark.parametrize("target", ["matmul_tiled", "spmv_csr"])  # barriers; warps of different lengths
+def test_fewer_iterations_are_a_launch_of_the_same_shape(target):
+    session, program, trace, found = parts(target, 1 / 4)
+    lengths = np.array([block.stop - block.start for block in program.blocks])
+    assert found.warp_instructions.sum() == lengths[found.blocks].sum() < trace.warp_instructions.sum()
+    assert len(found.thread_blocks) == len(trace.thread_blocks)
+    assert (found.blocks[found.block_offsets[:-1]] == trace.blocks[trace.block_offsets[:-1]]).all()
+    assert (found.blocks[found.block_offsets[1:] - 1] == trace.blocks[trace.block_offsets[1:] - 1]).all()
+    assert session.simulate(0, GPU, found).cycles < session.simulate(0, GPU).cycles
+
+
+def test_all_iterations_are_the_launch():
+    _, _, trace, found = parts("matmul_tiled", 1.0)
+    for name in ("blocks", "records", "conflicts", "record_offsets", "warp_instructions"):
+        assert np.array_equal(getattr(found, name), getattr(trace, name)), name
+
+
+def test_fewer_thread_blocks_are_stretches_of_the_grid():
+    trace = open_session("relu").traces.trace(0)
+    found = fewer_blocks(trace, 1, 1 / 16)
+    assert found.thread_blocks[0] == 0 and found.thread_blocks[-1] == len(trace.thread_blocks) - 1
+    assert len(found.thread_blocks) < len(trace.thread_blocks) / 4
+    assert fewer_blocks(trace, len(trace.thread_blocks), 1 / 16) is trace
+    assert part_of(open_session("relu").launch(0).program, trace, 1, 1.0) is trace
+
+
+def test_points_to_look_at_again_are_the_ends_and_where_launches_disagree():
+    factors = np.array([[1.0, 1.0], [0.5, 0.5], [1.0, 3.0], [2.0, 2.0], [1.1, 1.1]])
+    assert disagreeing(factors, np.array([0.9, 0.1])).tolist() == [1, 3, 2]
+
+
+def test_a_scaled_estimate_keeps_its_relative_interval():
+    found = scaled(around("segments", 100.0, 2.0, detailed_fraction=0.5), 3.0)
+    assert found.total == 300.0 and found.relative_half_width == pytest.approx(0.0392, abs=1e-4)
+
+
+@pytest.mark.parametrize("control", ["pkp", "occupancy"])
+def test_a_control_variate_is_one_column_more_and_what_it_simulates_is_counted(control):
+    plain = sample("hard_decode", GPU, aim=Aim(0.05)).estimate
+    found = sample("hard_decode", GPU, aim=Aim(0.05, control=control)).estimate
+    assert found.relative_half_width <= 0.05
+    assert found.total == pytest.approx(plain.total, rel=0.02)
+    assert (found.detailed_fraction > plain.detailed_fraction + 0.2) == (control == "pkp")
+
+
+def test_persistent_thread_blocks_from_some_of_their_iterations():
+    found = sample("hard_persistent_falling:3", GPU, aim=Aim(0.1)).estimate
+    assert found.basis == "model" and found.detailed_fraction < 0.5
+    assert {part.how for part in found.parts} == {"detailed", "extrapolated"}
+    assert sample("hard_persistent_falling:3", GPU, aim=Aim(0.02)).estimate.basis == "exact"

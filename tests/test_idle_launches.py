@@ -1,0 +1,119 @@
+"""A launch that would change nothing is not executed again; what it would take, and what it leaves, is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import abstim
+from abstim.application import idle_launches
+from abstim.application.launch_recorder import LaunchRecorder
+from abstim.application.timed_launches import LaunchTimer, Selection
+from abstim.gpu.config import load_gpu
+from functional.default_executor import default_executor
+
+# copy: y = c * x, for a constant c; grow: x += 1; say: prints
+PTX = """.version 8.0
+.target sm_80
+.address_size 64
+.const .align 4 .f32 c = 0f40000000;
+.extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+.global .align 1 .b8 text[4] = {104, 105, 10, 0};
+.visible .entry copy(.param .u64 x, .param .u64 y) {
+ .reg .b64 %rd<6>; .reg .f32 %f<4>; .reg .b32 %r<4>;
+ ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4;
+ add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3; ld.const.f32 %f1, [c]; ld.global.f32 %f2, [%rd4];
+ mul.f32 %f3, %f1, %f2; st.global.f32 [%rd5], %f3; ret; }
+.visible .entry grow(.param .u64 x) {
+ .reg .b64 %rd<4>; .reg .f32 %f<3>;
+ ld.param.u64 %rd1, [x]; ld.global.f32 %f1, [%rd1]; add.f32 %f2, %f1, 0f3F800000; st.global.f32 [%rd1], %f2; ret; }
+.visible .entry say() {
+ .reg .b64 %rd<3>;
+ mov.u64 %rd1, text; cvta.global.u64 %rd2, %rd1;
+ { .param .b64 f; .param .b64 a; .param .b32 r; st.param.b64 [f], %rd2; st.param.b64 [a], 0;
+   call.uni (r), vprintf, (f, a); } ret; }
+"""
+
+
+class Counting:
+    """The default executor, which says how often it was asked."""
+
+    def __init__(self):
+        self.times, self._executor = 0, default_executor()
+
+    def run(self, *arguments, **options):
+        self.times += 1
+        return self._executor.run(*arguments, **options)
+
+    def stream(self, *arguments, **options):
+        self.times += 1
+        return self._executor.stream(*arguments, **options)
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "k.ptx").write_text(PTX)
+    return abstim.load(tmp_path / "k.ptx").program()
+
+
+@pytest.fixture
+def arrays():
+    return np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+
+
+def recorder(timer=None):
+    return LaunchRecorder(Counting(), None, timer, Selection(), lambda timed: None)
+
+
+def test_from_the_third_time_on(program, arrays):
+    x, y = arrays
+    copy, grow, own = program.launch("copy", 1, 32, [x, y]), program.launch("grow", 1, 1, [x]), recorder()
+    for expected in (1, 2, 2, 2):  # the second shows that nothing changes
+        own.launch(copy, program.memory)
+        assert own.executor.times == expected
+    program.memory.bytes_of(program.memory.buffers["arg0"])[2:4] = 64, 64  # the host writes, and nobody is told
+    own.launch(copy, program.memory)
+    assert own.executor.times == 3 and own.count == 5
+    for _ in range(4):
+        own.launch(grow, program.memory)
+    assert own.executor.times == 7 and program.memory.read("arg0", np.float32)[0] == 7
+    own.launch(copy, program.memory)
+    assert program.memory.read("arg1", np.float32)[0] == 14
+
+
+def test_two_that_take_turns_and_other_parameters(program, arrays):
+    x, y = arrays
+    there, back, own = program.launch("copy", 1, 32, [x, y]), program.launch("copy", 1, 16, [x, y]), recorder()
+    for _ in range(5):
+        own.launch(there, program.memory)
+        own.launch(back, program.memory)
+    assert own.executor.times == 4
+    program.memory.const_arena[:4] = np.array([3], np.float32).view(np.uint8)
+    own.launch(there, program.memory)
+    assert own.executor.times == 5 and np.array_equal(program.memory.read("arg1", np.float32), 3 * x)
+
+
+def test_what_prints_is_executed(program):
+    say, own = program.launch("say", 1, 1), recorder()
+    assert program.printed() == ("hi\n",)
+    for _ in range(4):
+        own.launch(say, program.memory)
+    assert own.executor.times == 4
+
+
+def test_too_much_memory_is_not_compared(program, arrays, monkeypatch):
+    copy, own = program.launch("copy", 1, 32, [*arrays]), recorder()
+    monkeypatch.setattr(idle_launches, "MOST_BYTES", 100)
+    for _ in range(4):
+        own.launch(copy, program.memory)
+    assert own.executor.times == 4
+
+
+def test_it_is_timed_as_before(program, arrays):
+    copy = program.launch("copy", 1, 32, [*arrays])
+    timer = LaunchTimer([load_gpu("gtx480", ["perfect_memory=true"])], "detailed", program)
+    own = recorder(timer)
+    seconds = [own.launch(copy, program.memory) for _ in range(4)]
+    timed = timer.finish()
+    assert own.executor.times == 2 and [t.number for t in timed] == [0, 1, 2, 3]
+    assert len({t.results[0].cycles for t in timed}) == 1 == len({s.result() for s in seconds})

@@ -1,0 +1,96 @@
+"""Barriers with numbers and thread counts are timed as what they are: groups of warps do not wait for each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_kernels import entry, module
+
+from abstim.engine import simulate_point
+from abstim.engine.inputs import LaunchInputs
+from abstim.gpu.config import load_gpu
+from functional.launch import Pointer, make_launch
+from functional.link import link
+from functional.memory import Memory
+from functional.numpy_executor import NumpyExecutor
+from precharacterize.build import build_table
+from precharacterize.classify import Kind
+from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.machine_code.timing_classes import barrier_of
+from precharacterize.named_barriers import barriers_of, code_of, settled
+
+WARP = "shr.u32 %r1, %r0, 5; setp.lt.u32 %p0, %r1, {first}; mov.u32 %r2, 1; mov.u32 %r3, 2; "
+LONG = "div.u32 %r2, %r3, %r2; " * 40
+
+
+def cycles(body: str, warps: int) -> int:
+    parsed = module(entry(body))
+    memory = Memory()
+    memory.allocate("a", 256, np.zeros(64, np.uint32))
+    program = link(parsed, "k")
+    launch = make_launch(program, 1, 32 * warps, [Pointer("a")], memory)
+    trace = NumpyExecutor().run(launch, memory)
+    gpu = load_gpu("gtx480", ["sm_count=1"])
+    return simulate_point(LaunchInputs(build_table(program, gpu.pipeline), trace, 0), gpu, 1).cycles
+
+
+def test_two_groups():
+    """The first two warps have much to do behind their barrier, the others before theirs."""
+    text = (
+        WARP.format(first=2)
+        + "@%p0 bra F;"
+        + LONG
+        + "bar.sync {second}; bra E; F: bar.sync {first}; "
+        + LONG
+        + "E: ret;"
+    )
+    apart = cycles(text.replace("{first}", "1, 64").replace("{second}", "2, 64"), 4)
+    together = cycles(text.replace("{first}", "0").replace("{second}", "0"), 4)
+    computed = cycles("mov.u32 %r9, 64;" + text.replace("{first}", "1, 64").replace("{second}", "2, %r9"), 4)
+    assert apart < 0.7 * together
+    assert abs(computed - together) < 0.05 * together  # a count in a register: all barriers are for all warps
+
+
+def test_arrivals():
+    """A warp that waits for another one's arrival, which comes late, or early."""
+    text = (
+        WARP.format(first=1)
+        + "@%p0 bra F; bar.sync 3, 64; "
+        + LONG
+        + "bra E; F: {before} bar.arrive 3, 64; {after} E: ret;"
+    )
+    late = cycles(text.format(before=LONG, after=""), 2)
+    early = cycles(text.format(before="", after=LONG), 2)
+    alone = cycles(text.format(before="", after=""), 2)
+    assert alone <= early < 0.75 * late
+
+
+def test_a_barrier_used_again_by_part_of_a_block():
+    text = (
+        WARP.format(first=2)
+        + "@!%p0 bra E; "
+        + "bar.sync 1, 64; add.u32 %r2, %r2, 1; " * 20
+        + " E: "
+        + LONG
+        + "bar.sync 0;"
+    )
+    assert cycles(text, 4) > 0  # comes to its end
+
+
+def test_the_column():
+    text = "bar.sync 1, 64; bar.arrive 2, 96; bar.warp.sync -1; bar.sync 0; bar.red.popc.u32 %r1, 4, %p1;"
+    program = link(module(entry(text)), "k")
+    codes = dict(zip((i.name for i in program.instructions), barriers_of(program.instructions, [0] * 99), strict=False))
+    assert codes["bar.sync"] == 0
+    assert (codes["bar.arrive"], codes["bar.warp.sync"], codes["ret"]) == (code_of(2, 96), -1, -1)
+    assert codes["bar.red.popc.u32"] == 4
+    assert settled([3, None, -1], [Kind.BARRIER, Kind.BARRIER, Kind.ALU]) == [0, 0, -1]
+
+
+@pytest.mark.parametrize(
+    "opcode,operands,code",
+    [("BAR.SYNC.DEFER_BLOCKING", "0x1, 0x80", code_of(1, 128)), ("BAR.SYNC", "0x0", 0), ("BAR.SYNC", "R3, R4", None),
+     ("BAR.ARV", "0x2, 0x40", code_of(2, 64)), ("BAR.RED.POPC.DEFER_BLOCKING", "0x0, P1", 0), ("IADD3", "R1", -1)],
+)  # fmt: skip
+def test_machine_code(opcode, operands, code):
+    assert barrier_of(MachineInstruction(0, "", "", opcode, operands, 0, 1, 7, 7, 0)) == code

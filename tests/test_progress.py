@@ -1,0 +1,50 @@
+"""How far long work is, told while it goes on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from abstim.gpu.config import load_gpu
+from abstim.models import run
+from abstim.progress import pipelined
+from abstim.session.retired_blocks import RetiredBlocks
+from abstim.session.session import open_session
+
+GPUS = [load_gpu("gtx480"), load_gpu("rtx3070")]
+
+
+def test_a_launch_under_way_counts_by_its_thread_blocks():
+    told, session = [], open_session("reduction")
+    counts = [launch.thread_blocks for launch in session.case.launches]
+    blocks = RetiredBlocks(session, GPUS, "time", lambda *words: told.append(words))
+    first, second = (np.full(counts[0], -1, [("retire_cycle", np.int64)]) for _ in GPUS)
+    for array in (first, second):
+        blocks.watch(SimpleNamespace(blocks=array))
+    blocks.tell()
+    first["retire_cycle"][:3] = 7
+    blocks.tell()
+    first["retire_cycle"] = 9
+    second["retire_cycle"][0] = 0
+    blocks.tell()
+    total = 2 * sum(counts)
+    assert told == [("time", done, total) for done in (0, 3, counts[0] + 1)]
+
+
+@pytest.mark.parametrize("flush", ["all", "none"])
+def test_a_run_ends_where_all_blocks_have_retired(flush):
+    told, session = [], open_session("reduction")
+    run(session, "gtx480", flush=flush, progress=lambda *words: told.append(words))
+    done, totals = zip(*[words[1:] for words in told if words[0].startswith("time")], strict=True)
+    assert list(done) == sorted(done)
+    assert set(totals) == {sum(launch.thread_blocks for launch in session.case.launches)} == {done[-1]}
+
+
+def test_who_waits_for_a_job_is_not_idle():
+    """Jobs that only end when somebody who waits for them has done something."""
+    from threading import Event
+
+    moved = Event()
+    assert list(pipelined([lambda: moved.wait(60)], 1, moved.set)) == [True]

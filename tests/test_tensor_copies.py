@@ -1,0 +1,243 @@
+"""Copies of boxes of tensors, against boxes cut out one element at a time."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from both_executors import run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ptx_kernels import module
+
+from functional.errors import ExecutionError, InputError, PtxError
+from functional.launch import Pointer, make_launch
+from functional.link import link
+from functional.memory import Memory
+from functional.numpy_executor import NumpyExecutor
+from functional.strict_executor import StrictExecutor
+from functional.tensor_map import ELEMENTS, TensorMap, decode
+
+DTYPES = {"u8": "u1", "u16": "u2", "f32": "f4", "u64": "u8", "bf16": "u2", "s32": "i4", "f16": "f2"}
+HEAD = """.shared .align 1024 .b8 s[16384]; .shared .align 8 .b64 m;
+.entry k(.param .u64 i, .param .u64 o, .param .align 64 .b8 t[128]) {{
+ .reg .b64 %rd<9>; .reg .b32 %r<20>; .reg .pred %p<5>;
+ ld.param.u64 %rd0, [i]; ld.param.u64 %rd1, [o]; mov.u64 %rd2, t; cvta.param.u64 %rd2, %rd2;
+ mov.u32 %r0, %tid.x; mov.u32 %r1, s; mov.u32 %r2, m; setp.eq.u32 %p0, %r0, 7; {setup}
+ @%p0 mbarrier.init.shared.b64 [%r2], 1; bar.sync 0;"""
+WAIT = "W: mbarrier.try_wait.parity.shared.b64 %p1, [%r2], 0; @!%p1 bra W;"
+COPY_OUT = """ mov.u32 %r3, %r0;
+T: setp.ge.u32 %p2, %r3, {words}; @%p2 bra D; shl.b32 %r4, %r3, 2; add.u32 %r5, %r4, %r1; ld.shared.u32 %r6, [%r5];
+ cvt.u64.u32 %rd3, %r4; add.u64 %rd3, %rd1, %rd3; st.global.u32 [%rd3], %r6; add.u32 %r3, %r3, 32; bra T; D: ret; }}"""
+COPY_IN = """ mov.u32 %r3, %r0;
+T: setp.ge.u32 %p2, %r3, {words}; @%p2 bra D; shl.b32 %r4, %r3, 2; add.u32 %r5, %r4, %r1;
+ cvt.u64.u32 %rd3, %r4; add.u64 %rd3, %rd0, %rd3; ld.global.u32 %r6, [%rd3]; st.shared.u32 [%r5], %r6;
+ add.u32 %r3, %r3, 32; bra T; D: bar.sync 0; fence.proxy.async.shared::cta;"""
+
+
+def setup(coordinates):
+    return " ".join(f"mov.s32 %r{10 + n}, {c};" for n, c in enumerate(coordinates))
+
+
+def vector(coordinates):
+    return "{" + ", ".join(f"%r{10 + n}" for n in range(len(coordinates))) + "}"
+
+
+def tensor_of(rng, shape, element, box, steps=(), swizzle=0, fill_nan=False):
+    """A map of buffer `t` (axes innermost first in `shape`) and the tensor's values, outermost axis first."""
+    size = np.dtype(DTYPES[element]).itemsize
+    strides, below = [], -(-shape[0] * size // 16) * 16
+    for extent in shape[1:]:
+        strides.append(below)
+        below *= extent
+    data = rng.integers(0, 256, max(below, 16), np.uint8)
+    return TensorMap(element, shape, tuple(strides), box, steps, swizzle, fill_nan, buffer="t"), data
+
+
+def place(tensor, data, index):
+    """Byte offset of an element, None outside the tensor; index innermost first."""
+    if any(not 0 <= i < n for i, n in zip(index, tensor.size, strict=True)):
+        return None
+    return index[0] * tensor.element_bytes + sum(i * s for i, s in zip(index[1:], tensor.strides_bytes, strict=True))
+
+
+def boxes(tensor, first):
+    """(byte in shared memory, index) of each element of a box."""
+    ranges = [range(0, b, s) for b, s in zip(tensor.box, tensor.taken, strict=True)]
+    for number, offsets in enumerate(product(*reversed(ranges))):
+        at = number * tensor.element_bytes
+        row = at // 128
+        unit = {0: 0, 32: row % 2, 64: row % 4, 128: row % 8}[tensor.swizzle_bytes]
+        yield at ^ unit * 16, [c + o for c, o in zip(first, reversed(offsets), strict=True)]
+
+
+def loaded(tensor, data, first):
+    out = np.zeros(int(np.prod(tensor.counts)) * tensor.element_bytes, np.uint8)
+    for at, index in boxes(tensor, first):
+        where = place(tensor, data, index)
+        if where is not None:
+            out[at : at + tensor.element_bytes] = data[where : where + tensor.element_bytes]
+    return out
+
+
+def execute(text, tensor, data, given, **options):
+    """Buffers `i` (given), `o` and `t` (the tensor) after the kernel."""
+    buffers = {"i": given, "o": np.zeros(16384, np.uint8)}
+    parsed = module(text)
+    memory = Memory(parsed.variables)
+    for name, values in (buffers | {"t": data}).items():
+        memory.allocate(name, values.nbytes, values)
+    arguments = [Pointer("i"), Pointer("o"), tensor]
+    launch = make_launch(link(parsed, "k"), 1, 32, arguments, memory)
+    options.get("executor", NumpyExecutor()).run(launch, memory)
+    return {name: memory.read(name, np.uint8) for name in ("o", "t")}
+
+
+def load_text(tensor, first):
+    axes, size = len(first), int(np.prod(tensor.counts)) * tensor.element_bytes
+    return (
+        HEAD.format(setup=setup(first))
+        + f"@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], {size};"
+        + f"@%p0 cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], "
+        + f"[%rd2, {vector(first)}], [%r2];"
+        + WAIT
+        + COPY_OUT.format(words=size // 4)
+    )
+
+
+@st.composite
+def tensors(draw):
+    element, swizzle = draw(st.sampled_from(sorted(DTYPES))), draw(st.sampled_from([0, 0, 32, 64, 128]))
+    axes, size = draw(st.integers(1, 5)), np.dtype(DTYPES[element]).itemsize
+    inner = (swizzle or draw(st.sampled_from([16, 48, 64]))) // size
+    box = (inner, *(draw(st.integers(1, 4)) for _ in range(axes - 1)))
+    shape = (draw(st.integers(1, inner + 9)), *(draw(st.integers(1, 6)) for _ in range(axes - 1)))
+    steps = tuple(draw(st.integers(1, 3)) for _ in box)
+    first = tuple(draw(st.integers(-3, 4)) for _ in box)
+    return element, shape, box, steps, swizzle, first
+
+
+@given(tensors())
+@settings(max_examples=25, deadline=None)
+def test_a_box_is_loaded(case):
+    element, shape, box, steps, swizzle, first = case
+    tensor, data = tensor_of(np.random.default_rng(1), shape, element, box, steps, swizzle)
+    assert decode(tensor.encode()) == TensorMap(**{**fields_of(tensor), "buffer": "", "steps": tensor.taken})
+    found = execute(load_text(tensor, first), tensor, data, np.zeros(16, np.uint8))["o"]
+    expected = loaded(tensor, data, first)
+    assert np.array_equal(found[: len(expected)], expected)
+
+
+def fields_of(tensor):
+    return {name: getattr(tensor, name) for name in TensorMap.__dataclass_fields__}
+
+
+@given(tensors(), st.sampled_from(["", "add"]))
+@settings(max_examples=15, deadline=None)
+def test_a_box_is_stored(case, operation):
+    element, shape, box, steps, swizzle, first = case
+    element = "s32" if operation else element
+    if operation and swizzle:
+        box = (swizzle // 4, *box[1:])
+    tensor, data = tensor_of(np.random.default_rng(2), shape, element, box, steps, swizzle)
+    size = int(np.prod(tensor.counts)) * tensor.element_bytes
+    given_ = np.random.default_rng(3).integers(0, 256, 16384, np.uint8)
+    form = f"cp.reduce.async.bulk.tensor.{len(box)}d.global.shared::cta.{operation}.tile.bulk_group"
+    form = form if operation else f"cp.async.bulk.tensor.{len(box)}d.global.shared::cta.tile.bulk_group"
+    text = HEAD.format(setup=setup(first)) + COPY_IN.format(words=size // 4)
+    text += (
+        f"@%p0 {form} [%rd2, {vector(first)}], [%r1]; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret; }}"
+    )
+    found = execute(text, tensor, data, given_)["t"]
+    expected = data.copy()
+    for at, index in boxes(tensor, first):
+        where = place(tensor, data, index)
+        if where is not None:
+            own, new = slice(where, where + tensor.element_bytes), given_[at : at + tensor.element_bytes]
+            expected[own] = (expected[own].view("u4") + new.view("u4")).view("u1") if operation else new
+    assert np.array_equal(found, expected)
+
+
+def test_what_lies_outside_may_be_nan():
+    tensor, data = tensor_of(np.random.default_rng(1), (4,), "f32", (8,), fill_nan=True)
+    found = execute(load_text(tensor, (2,)), tensor, data, np.zeros(16, np.uint8))["o"][:32].view("f4")
+    assert np.array_equal(found[:2].view("u4"), data.view("u4")[2:4])
+    assert np.isnan(found[2:]).all()
+
+
+def test_both_executors_and_the_trace():
+    tensor, data = tensor_of(np.random.default_rng(1), (64, 9), "f16", (64, 8), swizzle=128)
+    buffers = {"i": np.zeros(16, np.uint8), "o": np.zeros(1024, np.uint8), "t": data}
+    text = load_text(tensor, (0, 1)).replace(".param .u64 o,", ".param .u64 o, .param .u64 u,")
+    found, _ = run(text, buffers, native=False, more=(tensor,))
+    assert np.array_equal(found["o"], loaded(tensor, data, (0, 1)))
+    execute(load_text(tensor, (0, 1)), tensor, data, np.zeros(16, np.uint8), executor=StrictExecutor())
+
+
+REPLACE = """
+ mov.u32 %r3, s; add.u32 %r3, %r3, 8192; mov.u32 %r4, 0;
+ L: cvt.u64.u32 %rd6, %r4; add.u64 %rd5, %rd2, %rd6; ld.u32 %r6, [%rd5]; add.u32 %r5, %r3, %r4;
+ st.shared.u32 [%r5], %r6; add.u32 %r4, %r4, 4; setp.lt.u32 %p3, %r4, 128; @%p3 bra L;
+ ld.u64 %rd7, [%rd2+16]; add.u64 %rd7, %rd7, 32; bar.sync 0;
+ @%p0 tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r3], %rd7;
+ @%p0 tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r3], 0x1, 4;
+ @%p0 tensormap.replace.tile.rank.shared::cta.b1024.b32 [%r3], 0x1;
+ @%p0 tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%r3], 0x6;
+ @%p0 tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%r3], 0x0, 5;
+ @%p0 tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%r3], 0x0, 64; bar.sync 0;
+ tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd0], [%r3], 128;
+ fence.proxy.tensormap::generic.acquire.gpu [%rd0], 128; mov.u64 %rd2, %rd0; """
+
+
+def test_fields_are_replaced():
+    """A map of one row of 8 numbers of 16 bits becomes one of four rows, of which five numbers are there."""
+    tensor, data = tensor_of(np.random.default_rng(1), (16, 8), "u16", (8, 1))
+    text = load_text(TensorMap("f16", (5, 4), (64,), (8, 4)), (0, 0)).replace("bar.sync 0;", "bar.sync 0;" + REPLACE, 1)
+    found = execute(text, tensor, data, np.zeros(128, np.uint8))["o"][:64].view("u2").reshape(4, 8)
+    expected = np.zeros((4, 8), "u2")
+    expected[:, :5] = data.view("u2")[16:].reshape(7, 16)[::2, :5]
+    assert np.array_equal(found, expected)
+
+
+def test_numbers_are_rounded_to_tf32():
+    tensor, data = tensor_of(np.random.default_rng(1), (4,), "f32", (4,))
+    data[:] = np.array([0x3F801000, 0x3F803000, 0x7F800000, 0x3F800FFF], "u4").view("u1")
+    tensor = TensorMap("tf32", (4,), (), (4,), buffer="t")
+    found = execute(load_text(tensor, (0,)), tensor, data, np.zeros(16, np.uint8))["o"][:16].view("u4")
+    assert found.tolist() == [0x3F800000, 0x3F804000, 0x7F800000, 0x3F800000]
+
+
+WRONG = [
+    (TensorMap("f16", (64,), (), (4,)), "rows of 8 bytes"),
+    (TensorMap("f16", (64, 2), (100,), (8, 1)), "strides"),
+    (TensorMap("f16", (64, 2), (128,), (32, 1), swizzle_bytes=128), "with a swizzle its 128"),
+    (TensorMap("f16", (64,), (), (512,)), "256 at most"),
+    (TensorMap("f16", (64,), (), (8,), (9,)), "steps"),
+    (TensorMap("u8", (64,), (), (16,), fill_nan=True), "integers"),
+    (TensorMap("f16", (64,), (), (8,), address=8), "no multiple of 16"),
+]
+
+
+@pytest.mark.parametrize("tensor,message", WRONG)
+def test_wrong_maps(tensor, message):
+    with pytest.raises(InputError, match=message):
+        tensor.encode()
+
+
+def test_faults():
+    data = np.zeros(256, np.uint8)
+    beyond = TensorMap("u8", (512,), (), (16,), buffer="t")
+    with pytest.raises(ExecutionError, match="out of bounds"):
+        execute(load_text(beyond, (248,)), beyond, data, data)
+    flat = TensorMap("u8", (256,), (), (16,), buffer="t")
+    with pytest.raises(ExecutionError, match="2 coordinates for a tensor of 1 axes"):
+        execute(load_text(TensorMap("u8", (16, 1), (16,), (16, 1)), (0, 0)), flat, data, data)
+    with pytest.raises(ExecutionError, match="there is no tensor map"):
+        execute(load_text(flat, (0,)).replace("cvta.param.u64 %rd2, %rd2;", "mov.u64 %rd2, %rd0;"), flat, data, data)
+    with pytest.raises(PtxError, match="is not supported"):
+        execute(load_text(flat, (0,)).replace(".tile.", ".im2col."), flat, data, data)
+
+
+def test_element_numbers_are_those_of_ptx():
+    assert [ELEMENTS.index(e) for e in ("u8", "f16", "f32", "f64", "bf16", "tf32")] == [0, 6, 7, 9, 10, 11]
