@@ -72,3 +72,26 @@ def test_replies_come_when_the_rules_say(name: str, seed: int, scarce: bool) -> 
     gpu = load_gpu(name, [*few, *SCARCE] if scarce else few)
     asked = random_requests(rng, gpu, int(rng.integers(1, 200)))
     np.testing.assert_array_equal(by_the_engine(gpu, asked), by_the_rules(gpu, asked))
+
+
+def in_step(sms: int, lines: int) -> np.ndarray:
+    """All SMs ask for the same whole lines in the same order, which the first of them has brought into L2."""
+    asked = np.zeros((lines + sms * lines, 6), np.int64)
+    asked[:lines, 0] = np.arange(lines)
+    asked[lines:, 0] = 1 << 14
+    asked[lines:, 1] = np.tile(np.arange(sms), lines)
+    asked[:, 2] = (1 << 25) + np.concatenate([np.arange(lines), np.repeat(np.arange(lines), sms)])
+    asked[:, 3], asked[:, 4], asked[:, 5] = 15, READ, 1
+    return asked
+
+
+def cycles_in_step(settings: list[str], sms: int = 32, lines: int = 64) -> int:
+    gpu = load_gpu("v100", [f"sm_count={sms}", *settings])
+    return int(by_the_engine(gpu, in_step(sms, lines))[lines:].max()) - (1 << 14)
+
+
+def test_sms_that_read_one_buffer_in_step_do_not_wait_for_each_other() -> None:
+    """The 64 lines lie in 32 slices, each of which reads 256 sectors, one a cycle, beside a latency of some 190 cycles;
+    one sector a cycle for all SMs together would be 8,192."""
+    assert cycles_in_step([]) < 2 * 256 + 190
+    assert cycles_in_step(["crossbar_keeps_turn=false"]) > 4096

@@ -16,7 +16,11 @@ from abstim.models import run
 from abstim.session.session import open_session
 from functional.errors import InputError
 
-GPUS = {"perfect": ("gtx480", []), "real": ("gtx480", ["perfect_memory=false"]), "sub-cores": ("rtx3070", [])}
+GPUS = {
+    "perfect": ("gtx480", []),
+    "real": ("gtx480", ["perfect_memory=false"]),
+    "sub-cores": ("rtx3070", ["dispatch_interval_cycles=1.2"]),
+}
 
 
 @cache
@@ -40,6 +44,17 @@ def test_steps_of_any_size_give_the_same_cycles(kind, chunk):
     again = launch.result()
     assert (again.cycles, again.counters) == (whole.cycles, whole.counters)
     assert (again.issue_slots == whole.issue_slots).all()
+
+
+@pytest.mark.parametrize("interval", [0.5, 7.25])
+def test_the_gpu_hands_out_thread_blocks_no_faster_than_it_may(interval):
+    inputs, _, blocks = inputs_of("hotspot", "perfect")
+    launch = Simulation(inputs, load_gpu("gtx480", [f"dispatch_interval_cycles={interval}"]), blocks)
+    launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
+    cycles = np.sort(launch.blocks["dispatch_cycle"])
+    assert (cycles >= interval * np.arange(len(cycles))).all()
+    free = min(len(cycles), 15 * blocks)  # slots: nothing else holds up the blocks for which there is one
+    np.testing.assert_array_equal(cycles[:free], np.ceil(interval * np.arange(free)))
 
 
 @pytest.mark.parametrize("threads", [2, 7])

@@ -9,7 +9,7 @@ from abstim.engine.fetch import fetch, next_fetch, want_fetch
 from abstim.engine.issue import store_window
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
 from abstim.engine.memory_side import exchange, serve_requests
-from abstim.engine.rules import DECODE_CYCLES
+from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE
 from abstim.engine.schedulers import take_turn
 from abstim.engine.scoreboard import forget
 from abstim.engine.state import KINDS, L1D, NEVER, OVER, TWO_LEVEL, WHEEL, Context, Tags
@@ -232,6 +232,15 @@ def first_free(gpu):
 
 
 @jit
+def delay_dispatch(gpu, code, streams, n, time):
+    """SM `n` has a slot free, but the GPU hands out no thread block before `time`: the SM runs on until then."""
+    gpu.sms[n].last_dispatch = time - 1
+    gpu.free[n] = next_dispatch(gpu.sms[n], gpu.machine)
+    if aim(gpu, n, True):
+        run_sm(gpu, code, streams, n)
+
+
+@jit
 def hand_out(gpu, code, streams, offsets, order, position, drain):
     """Thread blocks from `position` on go to SMs that can take them in this window, which then run on. Returns the
     position of the next one."""
@@ -241,6 +250,11 @@ def hand_out(gpu, code, streams, offsets, order, position, drain):
         time = np.int64(gpu.free[n])
         if time > launch.limit:
             break
+        earliest = (launch.next_dispatch_units + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE
+        if m.dispatch_interval_units and time < earliest:
+            delay_dispatch(gpu, code, streams, n, earliest)
+            continue
+        launch.next_dispatch_units = max(launch.next_dispatch_units, time * UNITS_A_CYCLE) + m.dispatch_interval_units
         launch_block(context_of(gpu, code, streams, n), offsets, order[position], time)
         gpu.free[n] = next_dispatch(gpu.sms[n], m)
         launch.first, launch.clock = n + 1 if n + 1 < m.sm_count else 0, time

@@ -57,11 +57,11 @@ MACHINE = record(
     "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
     "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypassed",
     "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
-    "sector_coalescing", "block_launch", "posted_stores",
+    "sector_coalescing", "block_launch", "dispatch_interval_units", "posted_stores",
     "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
     "l1i_miss_cycles",
     "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
-    "packet_bytes", "inject_queue", "switch_queue", "switch_repeats",
+    "packet_bytes", "inject_queue", "switch_queue", "switch_repeats", "switch_keeps_turn",
     "window_cycles", "slice_delay", "hit_delay", "miss_delay",  # pure delays: before a slice, and of replies to an SM
     "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
@@ -377,7 +377,7 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 )  # fmt: skip
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, and how long a window is
-LAUNCH = record("first", "limit", "clock", "logged", "window_log2")
+LAUNCH = record("first", "limit", "clock", "next_dispatch_units", "logged", "window_log2")
 
 
 class Record(NamedTuple):

@@ -76,13 +76,22 @@ def look_at_late(switch, rows, time):
 
 
 @jit
-def pass_on(switch, rows, o, time, repeats):
+def next_turn(switch, m, rows, i, o):
+    """The input from which output `o` looks on, having taken a packet of input `i`: the one behind it, or, if turns
+    are kept, the same while its next packet is for this output."""
+    if m.switch_keeps_turn and switch.inputs[i].count and rows[switch.inputs[i].first - 1].output == o:
+        return i
+    return i + 1 if i + 1 < len(switch.inputs) else 0
+
+
+@jit
+def pass_on(switch, m, rows, o, time):
     """Output `o` takes the first packet of the input whose turn it is."""
     i = first_from(switch.wants[o], switch.turn[o])
     place = take(rows, switch.inputs[i])
     packet = rows[place - 1]
     switch.flits[i] -= packet.flits
-    switch.turn[o] = i + 1 if i + 1 < len(switch.inputs) else 0
+    switch.turn[o] = next_turn(switch, m, rows, i, o)
     switch.output_free[o] = switch.input_free[i] = time + packet.flits
     packet.due = time + packet.flits
     append(rows, switch.outputs[o], place)
@@ -92,7 +101,7 @@ def pass_on(switch, rows, o, time, repeats):
         remove(switch.asked, o)
     if switch.inputs[i].count:
         insert(switch.late, i)
-        if repeats:  # the reference's plain crossbar: the input goes on, with outputs that come later in this cycle
+        if m.switch_repeats:  # the reference's plain one: the input goes on, with outputs later in this cycle
             switch.input_free[i] = time
             look(switch, rows, i, time)
 
@@ -106,7 +115,7 @@ def advance_switch(switch, m, rows, time):
         while left:
             o = (k << WORD_LOG2) + lowest(left)
             if switch.output_free[o] <= time and switch.outputs[o].count < m.switch_queue:
-                pass_on(switch, rows, o, time, m.switch_repeats)
+                pass_on(switch, m, rows, o, time)
             left = above(switch.asked[k], o & 63)
 
 

@@ -163,6 +163,7 @@ class Spec:
     inject_queue_flits: int = _whole(1, 4096)
     crossbar_queue_flits: int = _whole(1, 4096)
     crossbar_repeats: bool = _flag()
+    crossbar_keeps_turn: bool = _flag()  # an output takes from one input as long as its next packet is for it
     l2_slices_per_channel: int = _whole(1, 64)
     l2_sets: int = _whole(1, 1 << 16)
     l2_ways: int = _whole(1, 4096)
@@ -224,6 +225,7 @@ class Params:
     dram_activate_cycles: float = _number(0, 4096)
     dram_sector_cycles: float = _number(0, 64)
     block_launch_cycles: int = _whole(0, 4096)
+    dispatch_interval_cycles: float = _number(0, 64)  # of the GPU, from one thread block to the next
     launch_latency_cycles: int = _whole(0, 1_000_000)
 
 

@@ -14,7 +14,7 @@ _CLASS = {
     **dict.fromkeys(("FFMA", "FFMA32I", "HFMA2", "HADD2", "HMUL2", "HFMA2.MMA", "HADD2_32"), "fp32_mad"),
     **dict.fromkeys(("IMAD", "IMUL", "IDP", "IDP4A"), "int_mad"),
     **dict.fromkeys(("IADD3", "IADD", "IADD32I", "LEA", "VIADD"), "int_add"),
-    **dict.fromkeys(("IMNMX", "FMNMX", "VIMNMX"), "int_max"),
+    **dict.fromkeys(("IMNMX", "FMNMX", "VIMNMX", "I2FP"), "int_max"),
     "DADD": "fp64_add", "DMUL": "fp64_mul", "DFMA": "fp64_mad", "DSETP": "fp64_max", "DMNMX": "fp64_max",
     "MUFU": "sfu", "SHFL": "int_shfl",
     **dict.fromkeys(("HMMA", "IMMA", "BMMA", "DMMA", "QMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA"), "tensor"),

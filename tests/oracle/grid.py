@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import ceil
 
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
@@ -28,13 +29,15 @@ def simulate(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> OracleResult
     side = None if gpu.spec.perfect_memory else MemorySide(gpu)
     sms = [Sm(gpu, program, width, blocks_per_sm, inputs.shared_bytes, n, side) for n in range(gpu.spec.sm_count)]
     waiting = list(range(len(inputs.trace.thread_blocks)))
-    last, time = len(sms) - 1, 0
+    last, time, next_dispatch = len(sms) - 1, 0, 0.0
     while waiting or any(sm.warps for sm in sms):
         for sm in sms:
             if sm.warps:  # an SM without warps has nothing to look at
                 sm.cycle(time)
-        while waiting and (taker := _taker(sms, last, time)) is not None:
+        while waiting and (taker := _taker(sms, last, time, next_dispatch)) is not None:
             block = waiting.pop(0)
+            interval = round(gpu.params.dispatch_interval_cycles * 64) / 64
+            next_dispatch = max(next_dispatch, time) + interval
             sms[taker].launch([stream_of(program, inputs.trace, block * width + k) for k in range(width)], time)
             last = taker
         if side:
@@ -73,11 +76,12 @@ def _finish(side: MemorySide) -> None:
         side.cycle()
 
 
-def _taker(sms: list[Sm], last: int, time: int) -> int | None:
+def _taker(sms: list[Sm], last: int, time: int, next_dispatch: float) -> int | None:
     """The SM that takes the next block in cycle `time`, if any can: the earliest, ties round robin after `last`."""
     order = [(last + 1 + k) % len(sms) for k in range(len(sms))]
-    able = [n for n in order if (earliest := sms[n].earliest_dispatch()) is not None and earliest <= time]
-    return min(able, key=lambda n: sms[n].earliest_dispatch(), default=None)
+    free = {n: max(next_dispatch, found) for n in order if (found := sms[n].earliest_dispatch()) is not None}
+    able = [n for n in free if free[n] <= time]
+    return min(able, key=lambda n: ceil(free[n]), default=None)
 
 
 def _counters(sms: list[Sm]) -> dict[str, int]:

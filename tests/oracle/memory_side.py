@@ -155,10 +155,14 @@ class Switch:
 
     def _take(self, i: int, o: int, time: int) -> None:
         packet, _, _ = self.inputs[i].popleft()
-        self.turn[o] = (i + 1) % len(self.inputs)
+        self.turn[o] = i if self._goes_on(i, o) else (i + 1) % len(self.inputs)
         self.output_free[o] = time + packet.flits
         self.input_free[i] = time if self.spec.crossbar_repeats else time + packet.flits
         self.outputs[o].append((packet, time + packet.flits))
+
+    def _goes_on(self, i: int, o: int) -> bool:
+        """Does the output stay with the input?"""
+        return self.spec.crossbar_keeps_turn and bool(self.inputs[i]) and self.inputs[i][0][1] == o
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ from abstim.study.calibrate.ptx_text import (
     ATOMICS,
     CHAIN,
     CHAINS,
+    CHUNK_LOADS,
     LENGTH,
     LOADS,
     PER_OPERATION,
@@ -130,15 +131,16 @@ def _gigabytes(moved: int, seconds: float) -> float:
 # L1, L2 and shared memory: bandwidth against footprint --------------------------------------------------------------
 
 SAME_KIB = (16, 64, 512)  # that every SM reads
+ROUND_BYTES = CHUNK_LOADS * 1024 * ELEMENT
 CHUNK_KIB, TOTALS_KIB = 128, (6144, 12288, 28160)  # that one thread block reads, and all of them together
 
 
 def _bandwidths(facts: Facts, effort: int) -> Iterator[Measurement]:
     for kib in SAME_KIB:
-        rounds = effort * max(1, 128 // kib)
+        rounds = effort * max(2, kib * KIB // ROUND_BYTES)
         yield Measurement(
             "bandwidth", "same_buffer", kib, "GB/s", partial(_read_same, kib * KIB, facts), (rounds, 2 * rounds),
-            partial(_gigabytes, kib * KIB * facts.sm_count),
+            partial(_gigabytes, ROUND_BYTES * facts.sm_count),
         )  # fmt: skip
     for kib in TOTALS_KIB:
         if kib * KIB <= facts.l2_bytes:
@@ -155,15 +157,18 @@ def _bandwidths(facts: Facts, effort: int) -> Iterator[Measurement]:
 
 
 def _read_same(footprint: int, facts: Facts, rounds: int) -> Experiment:
+    """Every SM reads the whole buffer, `rounds` x ROUND_BYTES, after one way through it."""
     read = partial(KernelCall, "read_chunks", facts.sm_count, 1024, ("chain", "out"))
-    return Experiment(read((rounds, footprint, 1)), (read((1, footprint, 1)),), {"chain": footprint, "out": 64})
+    once = max(1, footprint // ROUND_BYTES)
+    return Experiment(read((rounds, footprint, 1)), (read((once, footprint, 1)),), {"chain": footprint, "out": 64})
 
 
 def _read_chunks(chunks: int, facts: Facts, rounds: int) -> Experiment:
     """Each thread block reads its chunk once; `rounds` x as many blocks as are resident."""
     chunk = CHUNK_KIB * KIB
-    fill = KernelCall("read_chunks", chunks, 1024, ("chain", "out"), (1, chunk, chunks))
-    read = KernelCall("read_chunks", 2 * facts.sm_count * rounds, 1024, ("chain", "out"), (1, chunk, chunks))
+    numbers = (chunk // ROUND_BYTES, chunk, chunks)
+    fill = KernelCall("read_chunks", chunks, 1024, ("chain", "out"), numbers)
+    read = KernelCall("read_chunks", 2 * facts.sm_count * rounds, 1024, ("chain", "out"), numbers)
     return Experiment(read, (fill,), {"chain": chunk * chunks, "out": 64})
 
 
