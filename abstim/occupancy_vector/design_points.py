@@ -275,6 +275,7 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
     slowdown = max(found.slice_imbalance if found else 1.0, 1.0 if spec.crossbar_repeats else 1 / HEAD_OF_LINE)
     share = sharers(demand.sectors) * slowdown / slices
     channel_share = sharers(demand.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
+    lanes = len(demand.sectors)
     cycles = {
         "request": params.l2_request_cycles,
         "l2_sector": _l2_sector_cycles(gpu, found) * share,
@@ -289,11 +290,10 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
         "block_launch": params.block_launch_cycles,
-        "dispatch": 1.0,
+        "dispatch": max(1.0, params.dispatch_interval_cycles * lanes),
         "first_issue": DISPATCH_CYCLES,
         "retire": RETIRE_CYCLES,
     }  # fmt: skip
-    lanes = len(demand.sectors)
     return np.stack([np.broadcast_to(np.asarray(cycles[name], float), lanes) for name in NUMBERS], -1)
 
 
