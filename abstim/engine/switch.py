@@ -76,11 +76,13 @@ def look_at_late(switch, rows, time):
 
 
 @jit
-def next_turn(switch, m, rows, i, o):
+def next_turn(switch, m, rows, i, o, time):
     """The input from which output `o` looks on, having taken a packet of input `i`: the one behind it, or, if turns
-    are kept, the same while its next packet is for this output."""
-    if m.switch_keeps_turn and switch.inputs[i].count and rows[switch.inputs[i].first - 1].output == o:
-        return i
+    are kept, the same while a packet for this output is next there. (SMs write down what comes later in a window.)"""
+    if m.switch_keeps_turn and switch.inputs[i].count:
+        following = rows[switch.inputs[i].first - 1]
+        if following.output == o and following.due <= time:
+            return i
     return i + 1 if i + 1 < len(switch.inputs) else 0
 
 
@@ -91,7 +93,7 @@ def pass_on(switch, m, rows, o, time):
     place = take(rows, switch.inputs[i])
     packet = rows[place - 1]
     switch.flits[i] -= packet.flits
-    switch.turn[o] = next_turn(switch, m, rows, i, o)
+    switch.turn[o] = next_turn(switch, m, rows, i, o, time)
     switch.output_free[o] = switch.input_free[i] = time + packet.flits
     packet.due = time + packet.flits
     append(rows, switch.outputs[o], place)

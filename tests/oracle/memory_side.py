@@ -155,14 +155,17 @@ class Switch:
 
     def _take(self, i: int, o: int, time: int) -> None:
         packet, _, _ = self.inputs[i].popleft()
-        self.turn[o] = i if self._goes_on(i, o) else (i + 1) % len(self.inputs)
+        self.turn[o] = i if self._goes_on(i, o, time) else (i + 1) % len(self.inputs)
         self.output_free[o] = time + packet.flits
         self.input_free[i] = time if self.spec.crossbar_repeats else time + packet.flits
         self.outputs[o].append((packet, time + packet.flits))
 
-    def _goes_on(self, i: int, o: int) -> bool:
+    def _goes_on(self, i: int, o: int, time: int) -> bool:
         """Does the output stay with the input?"""
-        return self.spec.crossbar_keeps_turn and bool(self.inputs[i]) and self.inputs[i][0][1] == o
+        if not self.spec.crossbar_keeps_turn or not self.inputs[i]:
+            return False
+        _, output, start = self.inputs[i][0]
+        return output == o and start <= time
 
 
 @dataclass(eq=False)
