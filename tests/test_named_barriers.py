@@ -9,6 +9,8 @@ from ptx_kernels import entry, module
 from abstim.engine import simulate_point
 from abstim.engine.inputs import LaunchInputs
 from abstim.gpu.config import load_gpu
+from abstim.occupancy_vector.items import warps_of
+from functional.errors import InputError
 from functional.launch import Pointer, make_launch
 from functional.link import link
 from functional.memory import Memory
@@ -23,15 +25,20 @@ WARP = "shr.u32 %r1, %r0, 5; setp.lt.u32 %p0, %r1, {first}; mov.u32 %r2, 1; mov.
 LONG = "div.u32 %r2, %r3, %r2; " * 40
 
 
-def cycles(body: str, warps: int) -> int:
+GPU = load_gpu("gtx480", ["sm_count=1"])
+
+
+def inputs_of(body: str, warps: int) -> LaunchInputs:
     parsed = module(entry(body))
     memory = Memory()
     memory.allocate("a", 256, np.zeros(64, np.uint32))
     program = link(parsed, "k")
     launch = make_launch(program, 1, 32 * warps, [Pointer("a")], memory)
-    trace = NumpyExecutor().run(launch, memory)
-    gpu = load_gpu("gtx480", ["sm_count=1"])
-    return simulate_point(LaunchInputs(build_table(program, gpu.pipeline), trace, 0), gpu, 1).cycles
+    return LaunchInputs(build_table(program, GPU.pipeline), NumpyExecutor().run(launch, memory), 0)
+
+
+def cycles(body: str, warps: int) -> int:
+    return simulate_point(inputs_of(body, warps), GPU, 1).cycles
 
 
 def test_two_groups():
@@ -93,6 +100,15 @@ def test_what_a_gradient_is_refused_for():
     assert splits_blocks([code_of(1, 64)], [barrier], 4)
     assert splits_blocks([code_of(1, 128)], [other], 4)  # bar.arrive
     assert not splits_blocks([], [], 4)
+
+
+def test_the_occupancy_model_knows_barriers_of_whole_blocks_alone():
+    for warps, body in ((4, "bar.sync 1, 128;"), (1, "bar.sync 2;")):
+        own = inputs_of(body, warps)
+        warps_of(own.table, own.trace, GPU)
+    own = inputs_of(WARP.format(first=2) + "@%p0 bra F; bar.sync 1, 64; bra E; F: bar.sync 2, 64; E: ret;", 4)
+    with pytest.raises(InputError, match="barriers for a part of a thread block"):
+        warps_of(own.table, own.trace, GPU)
 
 
 @pytest.mark.parametrize(

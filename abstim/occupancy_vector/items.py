@@ -31,6 +31,7 @@ from functional.disk.machine_code import Native
 from functional.errors import InputError
 from functional.trace import Trace
 from precharacterize import LatencyTable
+from precharacterize.named_barriers import splits_blocks
 from precharacterize.parameters import UNITS
 from precharacterize.unit_chain import cycles_an_instruction
 
@@ -77,7 +78,13 @@ class Items(NamedTuple):
 
 
 def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
-    """Read the accesses of a trace, and sort its warps by path: the same for all GPUs that agree in `touching`."""
+    """Read the accesses of a trace, and sort its warps by path: the same for all GPUs that agree in `touching`. Raises
+    InputError for a program whose barriers are for a part of a thread block's warps."""
+    if splits_blocks(table.barrier.tolist(), table.kind.tolist(), trace.warps_per_block):
+        raise InputError(
+            "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
+            "use --model detailed"
+        )
     machine = machine_of(gpu, trace.warps_per_block, 1, table)
     code, count = _code(table, trace, _rows(table)), len(trace.warp_instructions)
     offsets = _access_offsets(table, trace)
