@@ -209,7 +209,9 @@ def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Mem
     block = bytearray(size)
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
         where = f"kernel '{program.name}', argument {position} ({parameter.name}, {_type_name(parameter)})"
-        block[parameter.offset : parameter.offset + parameter.bytes] = _encode(parameter, argument, memory, where)
+        block[parameter.offset : parameter.offset + parameter.bytes] = _encode(
+            program, parameter, argument, memory, where
+        )
     return bytes(block)
 
 
@@ -219,10 +221,10 @@ def _type_name(parameter: Parameter) -> str:
     return f".{parameter.type}"
 
 
-def _encode(parameter: Parameter, argument: Argument, memory: Memory, where: str) -> bytes:
+def _encode(program: Program, parameter: Parameter, argument: Argument, memory: Memory, where: str) -> bytes:
     match argument:
         case Pointer():
-            return _encode_pointer(parameter, argument, memory, where)
+            return _encode_pointer(program, parameter, argument, memory, where)
         case Texture(buffer=name):
             if name not in memory.buffers:
                 raise InputError(f"{where}: there is no buffer '{name}'")
@@ -287,9 +289,10 @@ def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes,
     return data, len(data)
 
 
-def _encode_pointer(parameter: Parameter, pointer: Pointer, memory: Memory, where: str) -> bytes:
-    if pointer.buffer in memory.buffers and (parameter.bytes not in (4, 8) or parameter.type.startswith("f")):
-        raise InputError(f"{where}: buffer '{pointer.buffer}' needs a 64-bit parameter")
+def _encode_pointer(program: Program, parameter: Parameter, pointer: Pointer, memory: Memory, where: str) -> bytes:
+    (bits,) = program.directives.get("address_size", (64,))
+    if pointer.buffer in memory.buffers and (8 * parameter.bytes not in (bits, 64) or parameter.type.startswith("f")):
+        raise InputError(f"{where}: buffer '{pointer.buffer}' needs a {bits}-bit parameter")
     address = device_address(pointer, memory, where)
     if any(address[parameter.bytes :]):
         raise InputError(f"{where}: buffer '{pointer.buffer}' lies beyond the reach of 32 bits")

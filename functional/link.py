@@ -65,7 +65,7 @@ def link(module: Module, kernel_name: str) -> Program:
         blocks=blocks,
         registers=tuple(registers),
         variables=tuple(variables),
-        directives=dict(entry.directives),
+        directives=entry.directives | {"address_size": (module.address_size,)},
         callee_entry={i.index: starts[i.callee] for i in instructions if i.callee in starts},
         function_parameters=signatures,
         function_of=tuple(f.name for f in functions for _ in f.instructions),

@@ -124,7 +124,7 @@ def test_what_is_not_timed_is_not_held():
 
     streamed = iter([SimpleNamespace(thread_instructions=np.ones(2, int))] * 3)
     executor = SimpleNamespace(stream=lambda launch, memory, instruction_budget: streamed)
-    program = SimpleNamespace(name="k", digest="")
+    program = SimpleNamespace(name="k", digest="", directives={})
     launch = Launch(program, Dim3(1), Dim3(1), b"")
     recorder = LaunchRecorder(executor, None, None, Selection("other"), print, None, 1)
     assert recorder.launch(launch, Memory()).result() == 0.0 and next(streamed, None) is None and recorder.count == 1

@@ -55,8 +55,9 @@ def ptx(tmp_path):
 
 
 def run_ptx(ptx, *more):
-    arguments = ("--grid", "4", "--block", "64", "--arg", "buf:i32:256", "--arg", "256")
-    return call("run", ptx, *arguments, *more)
+    shape = ("--grid", "4"), ("--block", "64")
+    words = (word for option in shape if option[0] not in more for word in option)
+    return call("run", ptx, *words, "--arg", "buf:i32:256", "--arg", "256", *more)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def test_instruction_budget() -> None:
 
 def test_unsupported_instructions_are_refused_by_name_before_anything_runs() -> None:
     memory = np.zeros(1, U32)
-    with pytest.raises(PtxError, match=r"kernel.ptx:\d+: instruction 'vadd.u32.u32.u32' is not supported"):
-        launch(entry("st.global.u32 [%rd0], 1; vadd.u32.u32.u32 %r1, %r2, %r3;"), {"a": memory})
+    with pytest.raises(PtxError, match=r"kernel.ptx:\d+: instruction 'vmad.u32.u32.u32' is not supported"):
+        launch(entry("st.global.u32 [%rd0], 1; vmad.u32.u32.u32 %r1, %r2, %r3, %r1;"), {"a": memory})
     with pytest.raises(PtxError, match=r"instruction 'add.sat.u32' is not supported"):
         launch(entry("add.sat.u32 %r1, %r2, %r3;"), {"a": memory})
 

@@ -389,12 +389,10 @@ def test_packed_and_vector_atomics() -> None:
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 REFUSED = [
-    "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4,%f5,%f6,%f7,%f8}, {%r1,%r2}, {%r1,%r2}, "
-    "{%f1,%f2,%f3,%f4,%f5,%f6,%f7,%f8};",
-    "wgmma.fence.sync.aligned;", "multimem.red.relaxed.sys.global.add.u32 [%rd0], %r1;",
+    "tcgen05.wait::ld.sync.aligned;", "multimem.red.relaxed.sys.global.add.u32 [%rd0], %r1;",
     "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2}, {%r1,%r2}, "
     "{%f1,%f2,%f3,%f4}, %r1, 0;",
-    "add.f32x9 %r1, %r1, %r1;", "cp.async.bulk.prefetch.L2.global [%rd0], 16;", "barrier.cluster.sync;",
+    "add.f32x9 %r1, %r1, %r1;", "barrier.cluster.sync;",
 ]  # fmt: skip
 
 

@@ -126,7 +126,11 @@ def test_a_result_without_any_check_says_so() -> None:
 
 
 @pytest.mark.parametrize("model", ["occupancy", "analytic"])
-@pytest.mark.parametrize("name", ["v100", "rtx3080", "h200"])
+@pytest.mark.parametrize("name", ["v100", "a100", "h200"])
 def test_other_models_say_that_hardware_was_not_compared(model, name) -> None:
     assert "no time of a kernel was compared" in known_error_of(load_gpu(name), model)
     assert "% mean" in known_error_of(load_gpu("gtx480"), model)
+
+
+def test_a_model_that_was_compared_with_hardware_says_so() -> None:
+    assert "19 kernels" in known_error_of(load_gpu("rtx3080"), "occupancy")

@@ -254,7 +254,9 @@ def hand_out(gpu, code, streams, offsets, order, position, drain):
         if m.dispatch_interval_units and time < earliest:
             delay_dispatch(gpu, code, streams, n, earliest)
             continue
-        launch.next_dispatch_units = max(launch.next_dispatch_units, time * UNITS_A_CYCLE) + m.dispatch_interval_units
+        if time > earliest:  # later than it might
+            launch.next_dispatch_units = time * UNITS_A_CYCLE
+        launch.next_dispatch_units += m.dispatch_interval_units
         launch_block(context_of(gpu, code, streams, n), offsets, order[position], time)
         gpu.free[n] = next_dispatch(gpu.sms[n], m)
         launch.first, launch.clock = n + 1 if n + 1 < m.sm_count else 0, time

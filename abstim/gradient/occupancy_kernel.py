@@ -54,6 +54,7 @@ MEMORY_PARAMETERS = {
     "l1d": "l1d_latency_cycles",
     "atomic": "atomic_latency_cycles",
 }
+STEP_CYCLES = 2.0**-10  # in which numbers are linear in their parameters
 AT_ONCE = DUAL_WIDTH - 1  # parameters of one run
 
 
@@ -143,10 +144,10 @@ def number_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "la
     gpu, walked = point.gpu, point.walked
     for k, name in enumerate(names):
         if name in {f.name for f in fields(Params)}:
-            more: dict[str, Any] = {name: getattr(gpu.params, name) + 1}
+            more: dict[str, Any] = {name: getattr(gpu.params, name) + STEP_CYCLES}
             moved = replace(gpu, params=replace(gpu.params, **more))
             both = (numbers_of(own, walked.found, walked.demand) for own in (moved, gpu))
-            slopes[:, :, k] = np.subtract(*both) * TICKS
+            slopes[:, :, k] = np.subtract(*both) * (TICKS / STEP_CYCLES)
         elif name == "initiation_cycles.sfu":
             slopes[:, NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS
     return slopes

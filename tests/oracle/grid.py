@@ -37,7 +37,7 @@ def simulate(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> OracleResult
         while waiting and (taker := _taker(sms, last, time, next_dispatch)) is not None:
             block = waiting.pop(0)
             interval = round(gpu.params.dispatch_interval_cycles * 64) / 64
-            next_dispatch = max(next_dispatch, time) + interval
+            next_dispatch = (time if time > ceil(next_dispatch) else next_dispatch) + interval
             sms[taker].launch([stream_of(program, inputs.trace, block * width + k) for k in range(width)], time)
             last = taker
         if side:
