@@ -94,8 +94,8 @@ def pass_on(switch, m, rows, o, time):
     packet = rows[place - 1]
     switch.flits[i] -= packet.flits
     switch.turn[o] = next_turn(switch, m, rows, i, o, time)
-    switch.output_free[o] = switch.input_free[i] = time + packet.flits
-    packet.due = time + packet.flits
+    switch.output_free[o] = packet.due = time + packet.flits
+    switch.input_free[i] = time if m.switch_repeats else packet.due
     append(rows, switch.outputs[o], place)
     insert(switch.filled, o)
     remove(switch.wants[o], i)
@@ -104,7 +104,6 @@ def pass_on(switch, m, rows, o, time):
     if switch.inputs[i].count:
         insert(switch.late, i)
         if m.switch_repeats:  # the reference's plain one: the input goes on, with outputs later in this cycle
-            switch.input_free[i] = time
             look(switch, rows, i, time)
 
 
