@@ -282,8 +282,8 @@ def _print_work(found: Exploration) -> None:
 
     work = found.work
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
-        print(f"{name}: {points.share:.2%} of its instructions timed on each point; parts of launches ", end="")
-        print(f"compared with {points.checked} whole ones")
+        print(f"{name}: {points.share:.2%} of its instructions timed on each point")
+        print(f"Parts of launches compared with {points.checked} whole ones")
     print(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
     seconds = max(work.seconds, 1e-9)
     if found.sampled is not None:  # what was not executed has no number of instructions
