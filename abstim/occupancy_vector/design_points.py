@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
 BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
-
-
 OTHER_PART = 0.5  # of the lines that miss L2, where it has two parts, lie in the one that was not asked
 
 
