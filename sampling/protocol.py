@@ -122,6 +122,10 @@ class Simulator(Protocol):
         """The next thread blocks are never dispatched; caches see what they would have touched, without time."""
         ...
 
+    def advance(self, state: Any, cycles: int) -> tuple[Any, Observation]:
+        """Go on for about so many cycles (to the end, where a simulator cannot stop between), dispatching nothing."""
+        ...
+
     def forget(self, state: Any) -> Any:
         """From now on only the end is asked for: observations may leave out warps, basic blocks and windows."""
         ...

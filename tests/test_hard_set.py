@@ -104,6 +104,21 @@ def test_less_error_reuses_what_was_timed(tmp_path, monkeypatch):
     assert np.isclose(fine.estimate.total, coarse.estimate.total, rtol=0.3)
 
 
+def test_parts_of_launches_are_simulated_once(tmp_path, monkeypatch):
+    """Shares of the iterations, and what PKP found."""
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    for options in ({"aim": Aim(error=0.3)}, {"method": "pkp"}):
+        first = sample("hard_persistent_falling", REAL, **options)
+        assert first.estimate.detailed_fraction < 0.9
+        with monkeypatch.context() as patch:
+            patch.setattr("abstim.session.session.Session.inputs", None)  # nothing can be simulated
+            again = sample("hard_persistent_falling", REAL, **options)
+        assert again.estimate == first.estimate and again.stability == first.stability
+    file = next((tmp_path / "parts").iterdir())
+    file.write_bytes(b"damaged" + file.read_bytes())
+    assert sample("hard_persistent_falling", REAL, method="pkp").estimate == again.estimate
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

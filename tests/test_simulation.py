@@ -46,6 +46,22 @@ def test_steps_of_any_size_give_the_same_cycles(kind, chunk):
     assert (again.issue_slots == whole.issue_slots).all()
 
 
+@pytest.mark.parametrize("kind", ["real", "sub-cores"])
+def test_a_launch_that_pauses_takes_the_cycles_of_one_that_does_not(kind):
+    inputs, gpu, blocks = inputs_of("hotspot", kind)
+    whole = simulate_point(inputs, gpu, blocks)
+    launch, left, pauses = Simulation(inputs, gpu, blocks), np.arange(len(inputs.trace.thread_blocks)), 0
+    while len(left) or not launch.finished:
+        left, pauses = left[launch.run_to(left, 700 * pauses + 300) :], pauses + 1
+        assert launch.finished or 700 * pauses - 400 - int(launch.machine["window_cycles"]) < launch.paused_cycle
+        assert launch.paused_cycle <= 700 * pauses - 400
+    launch.run(left, drain=True)
+    again = launch.result()
+    assert pauses > 5
+    assert (again.cycles, again.counters) == (whole.cycles, whole.counters)
+    assert (again.issue_slots == whole.issue_slots).all()
+
+
 @pytest.mark.parametrize("interval", [0.5, 7.25])
 def test_the_gpu_hands_out_thread_blocks_no_faster_than_it_may(interval):
     inputs, _, blocks = inputs_of("hotspot", "perfect")

@@ -283,13 +283,14 @@ def store_windows(gpu):
 
 @jit
 def lead(gpu, code, streams, offsets, order, drain, team, members):
-    """Hand out all of `order`, and run to the end, or to the last dispatch."""
+    """Hand out all of `order`, and run to the end, or to the last dispatch, or until the launch is to pause: between
+    two windows, from where it goes on as if nothing had been."""
     m, launch, position, busy = gpu.machine, gpu.record.launch, NONE, True
     if launch.limit == 0:
         launch.limit = window_cycles(m, members)
         if not m.perfect:
             exchange(gpu, NONE)
-    while position < len(order) or (drain and busy):
+    while (position < len(order) or (drain and busy)) and launch.limit <= launch.pause:
         more = position < len(order)
         busy = run_all(gpu, code, streams, team, more or not drain)
         position = hand_out(gpu, code, streams, offsets, order, position, drain)
@@ -299,8 +300,9 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
         if not m.perfect:
             exchange(gpu, launch.limit)
         launch.limit += window_cycles(m, members)
-    if drain and not m.perfect:
+    if drain and not (m.perfect or busy):
         serve_requests(gpu)
+    launch.handed_out = position
     store_windows(gpu)
     store(team.round, 0, OVER)
 

@@ -197,7 +197,7 @@ def _new_channels(zeros: Zeros, m: np.ndarray, channels: int) -> Channels:
 
 def _new_record(warps_per_block: int, thread_blocks: int, windows: int, window_cycles: int) -> Record:
     launch = np.zeros(1, LAUNCH)[0]
-    launch["window_log2"] = window_cycles.bit_length() - 1
+    launch["window_log2"], launch["pause"] = window_cycles.bit_length() - 1, NEVER
     blocks, warps = np.empty(thread_blocks, THREAD_BLOCK), np.empty(thread_blocks * warps_per_block, WARP)
     for rows in (blocks, warps):
         rows.view(np.int64)[:] = -1

@@ -14,7 +14,7 @@ from abstim.engine.design_point import code_of, machine_of, streams_of
 from abstim.engine.initial_state import new_state
 from abstim.engine.inputs import COUNTERS, EngineResult, LaunchInputs
 from abstim.engine.kept_caches import Caches
-from abstim.engine.state import EMPTY, ISSUE, OVER, TRAFFIC, Team
+from abstim.engine.state import EMPTY, ISSUE, NEVER, OVER, TRAFFIC, Team
 from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
 from functional.disk.machine_code import Native
@@ -75,6 +75,27 @@ class Simulation:
         order = np.ascontiguousarray(positions, np.int64)
         _run_together(members, len(self.state.sms), state, code, streams, offsets, order, drain)
         return log[: int(launch["logged"])]
+
+    def run_to(self, positions: Int64[np.ndarray, " tb"], cycle: int) -> int:
+        """Like `run` with `drain`, but pause after `cycle`, between two windows. Returns how many thread blocks were
+        handed out; `finished` says whether any are left on the GPU. Real memory only: perfect memory has no windows."""
+        launch = self.state.record.launch
+        launch["pause"] = cycle
+        try:
+            self.run(positions, drain=True)
+        finally:
+            launch["pause"] = NEVER
+        return int(launch["handed_out"])
+
+    @property
+    def paused_cycle(self) -> int:
+        """The last one that a paused launch has run."""
+        return int(self.state.record.launch["limit"] - self.machine["window_cycles"])
+
+    @property
+    def finished(self) -> bool:
+        """Is no warp left on the GPU?"""
+        return not self.state.sms["live"].any()
 
     def leave_out(self, records: np.ndarray, written: np.ndarray) -> None:
         """What thread blocks that will never be handed out would have left in L2: their line records, in order, and

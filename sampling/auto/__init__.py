@@ -1,16 +1,18 @@
 """Sampling that chooses for the user: how much to simulate follows from the error that is asked for."""
 
-from sampling.auto.iterations import IterationSampling
+from sampling.auto.iterations import IterationSampling, Timed
 from sampling.auto.kernel_sample import ProgramWork
 from sampling.auto.launch_sampling import LaunchSampling
 from sampling.auto.reuse import TimedSelection, error_of_parts, ratio, timed_selection
-from sampling.auto.segments import SegmentSampling, cut_into_segments, has_giants
+from sampling.auto.segments import Batch, SegmentSampling, cut_into_segments, has_giants
 
 __all__ = [
+    "Batch",
     "IterationSampling",
     "LaunchSampling",
     "ProgramWork",
     "SegmentSampling",
+    "Timed",
     "TimedSelection",
     "cut_into_segments",
     "error_of_parts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FIRST_WAVES, LAST_WAVES = 2, 1  # always simulated: thread blocks in step on cold caches, and a launch that drains
 WARM_WAVES = 2  # simulated before each: one to be rid of what was in flight, one to fill the queues
 FIRST_SEGMENTS = 6
+MORE = 0.5  # of those simulated so far, how many are added between two looks at the error
 SEGMENTS = 48  # about so many, of so many waves
 SHORTEST, LONGEST = 2, 16
 FEWEST = 12  # segments that are worth choosing from
@@ -27,12 +28,25 @@ DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
 GIANT = 0.1  # of the mean time of all that one slot gets, in instructions: a warp so long may decide when a launch ends
 
 
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Segments simulated together, in order on one clock, and their cycles; `stepped`: thread blocks, those to warm up
+    included. `ends`, of the first batch: cycles of what comes before the first segment of all, and after the last."""
+
+    segments: list[int]
+    cycles: list[float]
+    stepped: int
+    ends: tuple[float, float] = (0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class SegmentSampling:
     """Thread blocks are cut into segments. Of those chosen, each after WARM_WAVES that are simulated to
     warm up, the time from the dispatch of its first to that of its last block is taken; caches see what is left out.
     The other segments are predicted from their work (`predict`), and more are chosen until half the interval is at
-    most `error`. A launch for which that does not pay, or in which single blocks are long, is none for it.
+    most `error`. A launch for which that does not pay, or in which single blocks are long, is none for it. Which
+    segments are simulated together does not depend on `error`, so that less error goes on from what was simulated
+    before, and ends as if that had been aimed at in the first place.
     """
 
     error: float = 0.02
@@ -41,14 +55,16 @@ class SegmentSampling:
     name = "segments"
 
     def launch(
-        self, simulator: Simulator, work: Float64[np.ndarray, "tb work"], longest: Float64[np.ndarray, " tb"]
-    ) -> Estimate | None:
-        """`work` of every thread block, instructions first; `longest`: instructions of its longest warp. None where
-        the error asked for takes a simulation in full."""
+        self, simulator: Simulator, work: Float64[np.ndarray, "tb work"], longest: Float64[np.ndarray, " tb"],
+        done: list[Batch] | None = None,
+    ) -> Estimate | None:  # fmt: skip
+        """`work` of every thread block, instructions first; `longest`: instructions of its longest warp; `done`: what
+        was simulated before with the same `seed`, which what is simulated now joins. None where the error asked for
+        takes a simulation in full."""
         cut = cut_into_segments(simulator.shape)
         if cut is None or has_giants(longest, simulator.shape):
             return None
-        return _Launch(self, simulator, cut, work).estimate()
+        return _Launch(self, simulator, cut, work, [] if done is None else done).estimate()
 
 
 def cut_into_segments(shape: LaunchShape) -> Int64[np.ndarray, " bound"] | None:
@@ -73,89 +89,55 @@ class _Launch:
 
     def __init__(
         self, method: SegmentSampling, simulator: Simulator, cut: Int64[np.ndarray, " bound"],
-        work: Float64[np.ndarray, "tb work"],
+        work: Float64[np.ndarray, "tb work"], done: list[Batch],
     ) -> None:  # fmt: skip
-        self.method, self.simulator, self.cut = method, simulator, cut
+        self.method, self.simulator, self.cut, self.done = method, simulator, cut, done
         self.wave, self.blocks = simulator.shape.wave_blocks, simulator.shape.thread_blocks
         self.instructions = float(work[:, 0].sum())
         self.work = work_in_flight(work, cut, self.wave)
-        self.rng = np.random.default_rng(method.seed)
-        self.sample: list[int] = []
-        self.cycles: list[float] = []
-        self.ends = [0.0, 0.0]  # cycles of what comes before the first segment, and after the last
-        self.stepped = 0  # thread blocks, those to warm up included
-        self.dispatch_cycles = np.zeros(self.blocks)
 
     def estimate(self) -> Estimate | None:
-        """First segments; then as many as their spread asks for, if that is less than everything."""
-        self._run(choose_unlike(self.work, self.work[:, 0], self.sample, FIRST_SEGMENTS, self.rng))
-        for _ in range(2):
-            found, half = self._interval()
-            wanted = self._wanted(half / self._total(found))
-            if wanted == 0:
-                return self._estimate(found, half)
-            each = WARM_WAVES * self.wave + self.cut[1] - self.cut[0]
-            if self.stepped + wanted * each > DEAREST * self.blocks:
-                break
-            self._run(choose_unlike(self.work, self.work[:, 0], self.sample, wanted, self.rng))
-        return None
+        """First segments; then ever more, while those that their spread asks for are less than everything."""
+        rng, used = np.random.default_rng(self.method.seed), list[Batch]()
+        while True:
+            sample = [segment for batch in used for segment in batch.segments]
+            count = math.ceil(MORE * len(sample)) or FIRST_SEGMENTS
+            used.append(self._batch(len(used), choose_unlike(self.work, self.work[:, 0], sample, count, rng)))
+            found, half = self._interval(used)
+            if half <= self.method.error:
+                return self._estimate(used, found, half)
+            if not self._pays(used, half):
+                return None
 
-    def _run(self, segments: list[int]) -> None:
-        """Segments in order, on one clock; the ends too, if they have not been."""
-        state, at, ends = self.simulator.init(), 0, self.stepped == 0
-        if ends:
-            state, at, before = self._step(state, 0, int(self.cut[0]))
-            self.ends[0] = before
-        for segment in sorted(segments):
-            first, last = self.cut[segment : segment + 2].tolist()
-            state, at, before = self._warmed(state, at, first)
-            state, at, after = self._step(state, at, last)
-            self.sample.append(segment)
-            self.cycles.append(after - before)
-        if ends:
-            state, at, before = self._warmed(state, at, int(self.cut[-1]))
-            state, at, _ = self._step(state, at, self.blocks)
-            self.ends[1] = self.simulator.result(state)[1].clock_cycles - before
+    def _batch(self, place: int, segments: list[int]) -> Batch:
+        """The one that is simulated as the `place`-th, now or before."""
+        if place >= len(self.done) or self.done[place].segments != sorted(segments):
+            self.done[place:] = [_Simulation(self.simulator, self.cut, ends=place == 0).run(sorted(segments))]
+        return self.done[place]
 
-    def _warmed(self, state: Any, at: int, first: int) -> tuple[Any, int, float]:
-        """Leave out all but WARM_WAVES before a segment, and simulate those."""
-        start = max(at, first - WARM_WAVES * self.wave)
-        if start > at:
-            state = self.simulator.leave_out(state, np.arange(at, start))
-        if start < first:
-            return self._step(state, start, first)
-        return state, first, self._clock(first)
+    def _pays(self, used: list[Batch], half: float) -> bool:
+        """Whether as many more as make the error small enough, if it falls with the root of their number, are less than
+        everything."""
+        sample = sum(len(batch.segments) for batch in used)
+        wanted = max(sample * ((half / self.method.error) ** 2 - 1.0), math.ceil(MORE * sample))
+        each = WARM_WAVES * self.wave + int(self.cut[1] - self.cut[0])
+        return sum(batch.stepped for batch in used) + wanted * each <= DEAREST * self.blocks
 
-    def _step(self, state: Any, first: int, last: int) -> tuple[Any, int, float]:
-        state, seen = self.simulator.step(state, np.arange(first, last))
-        self.stepped += last - first
-        self.dispatch_cycles[seen.blocks] = seen.block_dispatch_cycles
-        self.dispatch_cycles[seen.resident_blocks] = seen.resident_dispatch_cycles
-        return state, last, self._clock(last)
+    def _interval(self, used: list[Batch]) -> tuple[Prediction, float]:
+        """Cycles of all segments, and half of the launch's interval, relative."""
+        sample = [segment for batch in used for segment in batch.segments]
+        cycles = [cycles for batch in used for cycles in batch.cycles]
+        found = predict(self.work, np.array(sample), np.array(cycles))
+        total = float(found.cycles.sum()) + sum(used[0].ends)
+        return found, t_quantile(found.degrees, self.method.confidence) * math.sqrt(found.variance) / total
 
-    def _clock(self, thread_block: int) -> float:
-        """When a thread block is reached: the mean over the wave before it, which bursts do not move."""
-        return float(self.dispatch_cycles[thread_block - self.wave : thread_block].mean())
-
-    def _total(self, found: Prediction) -> float:
-        return float(found.cycles.sum()) + sum(self.ends)
-
-    def _interval(self) -> tuple[Prediction, float]:
-        found = predict(self.work, np.array(self.sample), np.array(self.cycles))
-        quantile = t_quantile(found.degrees, self.method.confidence)
-        return found, quantile * math.sqrt(found.variance)
-
-    def _wanted(self, half: float) -> int:
-        """Segments more, so that the error is small enough if it falls with the root of their number."""
-        if half <= self.method.error:
-            return 0
-        return math.ceil(len(self.sample) * ((half / self.method.error) ** 2 - 1.0))
-
-    def _estimate(self, found: Prediction, half: float) -> Estimate:
-        total, done = self._total(found), min(self.stepped / self.blocks, 1.0)
-        seen = sum(self.ends) + sum(self.cycles)
+    def _estimate(self, used: list[Batch], found: Prediction, half: float) -> Estimate:
+        total = float(found.cycles.sum()) + sum(used[0].ends)
+        done = min(sum(batch.stepped for batch in used) / self.blocks, 1.0)
+        seen = sum(used[0].ends) + sum(sum(batch.cycles) for batch in used)
+        count = sum(len(batch.segments) for batch in used)
         parts = (
-            Part(name=f"{len(self.sample)} of {len(found.cycles)} segments", how="detailed", cycles=seen,
+            Part(name=f"{count} of {len(found.cycles)} segments", how="detailed", cycles=seen,
                  instructions=done * self.instructions),
             Part(name="the other segments", how="predicted", cycles=total - seen,
                  instructions=(1.0 - done) * self.instructions),
@@ -163,12 +145,59 @@ class _Launch:
         return around(
             self.method.name,
             total,
-            half / t_quantile(math.inf),
+            half * total / t_quantile(math.inf),
             basis="sampled",
             detailed_fraction=done,
             parts=parts,
             confidence=self.method.confidence,
         )
+
+
+class _Simulation:
+    """A launch from its beginning, of which a batch of segments is simulated; with its `ends`, if asked for."""
+
+    def __init__(self, simulator: Simulator, cut: Int64[np.ndarray, " bound"], ends: bool) -> None:
+        self.simulator, self.cut, self.ends = simulator, cut, ends
+        self.wave, self.blocks = simulator.shape.wave_blocks, simulator.shape.thread_blocks
+        self.state, self.at, self.stepped = simulator.init(), 0, 0
+        self.dispatch_cycles = np.zeros(self.blocks)
+
+    def run(self, segments: list[int]) -> Batch:
+        """In ascending order, on one clock."""
+        first = self._step(int(self.cut[0])) if self.ends else 0.0
+        cycles = []
+        for segment in segments:
+            begin, end = self.cut[segment : segment + 2].tolist()
+            before = self._warmed(begin)
+            cycles.append(self._step(end) - before)
+        last = self._to_the_end() if self.ends else 0.0
+        return Batch(segments=segments, cycles=cycles, stepped=self.stepped, ends=(first, last))
+
+    def _to_the_end(self) -> float:
+        """Cycles of what comes after the last segment."""
+        before = self._warmed(int(self.cut[-1]))
+        self._step(self.blocks)
+        return self.simulator.result(self.state)[1].clock_cycles - before
+
+    def _warmed(self, first: int) -> float:
+        """Leave out all but WARM_WAVES before a segment, and simulate those."""
+        start = max(self.at, first - WARM_WAVES * self.wave)
+        if start > self.at:
+            self.state, self.at = self.simulator.leave_out(self.state, np.arange(self.at, start)), start
+        return self._step(first) if start < first else self._clock(first)
+
+    def _step(self, last: int) -> float:
+        """Thread blocks until `last`; when that is reached."""
+        self.state, seen = self.simulator.step(self.state, np.arange(self.at, last))
+        self.stepped += last - self.at
+        self.at = last
+        self.dispatch_cycles[seen.blocks] = seen.block_dispatch_cycles
+        self.dispatch_cycles[seen.resident_blocks] = seen.resident_dispatch_cycles
+        return self._clock(last)
+
+    def _clock(self, thread_block: int) -> float:
+        """When a thread block is reached: the mean over the wave before it, which bursts do not move."""
+        return float(self.dispatch_cycles[thread_block - self.wave : thread_block].mean())
 
 
 def work_in_flight(

@@ -26,7 +26,7 @@ class Run:
         self.simulator, self.shape = simulator, simulator.shape
         self.chunk = chunk or max(1, self.shape.wave_blocks // 4)
         self.state: Any = simulator.init()
-        self.dispatched = 0
+        self.dispatched, self.watched = 0, True
         self.last: Observation | None = None
         self.finished = 0
         self.warm_since: float | None = None  # cycle from which caches are neither filling towards overflow nor empty
@@ -51,9 +51,14 @@ class Run:
         self.dispatched += len(blocks)
         return self._note(seen)
 
+    def advance(self, cycles: int) -> Observation:
+        """Go on for so many cycles with what has been dispatched."""
+        self.state, seen = self.simulator.advance(self.state, cycles)
+        return self._note(seen)
+
     def forget(self) -> None:
         """From now on only the end is asked for."""
-        self.state = self.simulator.forget(self.state)
+        self.state, self.watched = self.simulator.forget(self.state), False
 
     def earliest_skip(self) -> float:
         """Thread blocks dispatched when `settled` can hold at the earliest: one wave is in flight when caches are warm,

@@ -21,8 +21,9 @@ class Photon:
 
     The object remembers the launches it has seen: kernel sampling predicts later ones from them. `analysis_share`: of
     the warps, executed functionally before anything else. `pays`: share of a launch's thread blocks; nothing is
-    watched any more once it is clear that skipping cannot begin before it: watching costs as much as timing. Not in the
-    paper; 1 watches every launch to its end.
+    watched beyond it, nor once it is clear that skipping cannot begin before it, nor where a launch of the kernel with
+    as many thread blocks was watched in vain: watching costs as much as timing. Not in the paper; 1 watches every
+    launch to its end.
     """
 
     kernel: KernelSampling | None = field(default_factory=KernelSampling)
@@ -31,7 +32,8 @@ class Photon:
     analysis_share: float = 0.01
     dimensions: int = 16
     request_tolerance: float = 0.1
-    pays: float = 0.5
+    pays: float = 1 / 3
+    in_vain: dict[str, int] = field(default_factory=dict)  # thread blocks of the largest such launch, by kernel
     name = "Photon"
 
     def program(
@@ -78,7 +80,10 @@ class Photon:
         warp = self.warp if self.warp is not None and self.warp.possible(analysis) else None
         detector = warp.detector() if warp else None
         times = BlockTimes(self.block, functional) if self.block is not None else None
-        while len(run.remaining):
+        most = self.pays * run.shape.thread_blocks
+        if self.pays < 1.0 and self.in_vain.get(run.shape.kernel, 0) >= run.shape.thread_blocks:
+            run.forget()
+        while len(run.remaining) and run.watched:
             run.step()
             seen = run.steady()
             if warp is not None and detector is not None:
@@ -86,13 +91,15 @@ class Photon:
                 if detector.stable and self._may_skip(run, analysis):
                     left = analysis.instructions_from(run.dispatched, run.shape.thread_blocks)
                     return warp.predict(run, detector, left, analysed)
-            if run.earliest_skip() > self.pays * simulator.shape.thread_blocks:
+            if max(run.earliest_skip(), run.dispatched) > most:
                 run.forget()
                 break
             if times is not None:
                 times.watch(seen)
                 if times.ready(analysis) and self._may_skip(run, analysis):
                     return BlockPrediction(run, times, analysis, analysed).finish(warp, detector)
+        if run.shape.kernel:
+            self.in_vain[run.shape.kernel] = max(self.in_vain.get(run.shape.kernel, 0), run.shape.thread_blocks)
         if len(run.remaining):
             run.step(run.remaining)
         total = run.finish()

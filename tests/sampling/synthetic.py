@@ -134,6 +134,10 @@ class SyntheticLaunch:
     def leave_out(self, state: State, thread_blocks: np.ndarray) -> State:
         return state
 
+    def advance(self, state: State, cycles: int) -> tuple[State, Observation]:
+        state.clock = min(state.clock + cycles, max(state.slots))
+        return state, self._observe(state)
+
     def forget(self, state: State) -> State:
         return state
 

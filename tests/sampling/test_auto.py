@@ -127,6 +127,23 @@ def test_a_long_launch_from_segments(seed):
     assert found.covers(launch.total())
 
 
+def test_less_error_of_a_long_launch_goes_on_from_its_segments():
+    """It ends as if that had been aimed at in the first place, and more error asks for nothing again."""
+    make = lambda: SyntheticLaunch(1, thread_blocks=20_000, noise=0.5, cold=0.05)  # noqa: E731
+    launch, done, begun = make(), [], []
+    begin = launch.init
+    launch.init = lambda: begun.append(1) or begin()
+    work, longest = np.column_stack([launch.instructions, launch.requests]), launch.warp_instructions.max(1)
+    coarse = SegmentSampling(error=0.05).launch(launch, work, longest, done)
+    first = list(done)
+    fine = SegmentSampling(error=0.004).launch(launch, work, longest, done)
+    assert coarse is not None and fine is not None and coarse.detailed_fraction < fine.detailed_fraction
+    assert done[: len(first)] == first and len(begun) == len(done) > len(first)
+    assert fine == SegmentSampling(error=0.004).launch(make(), work, longest)
+    assert SegmentSampling(error=0.05).launch(launch, work, longest, done) == coarse
+    assert len(begun) == len(done)
+
+
 def test_launches_that_segments_do_not_pay_for():
     launch = SyntheticLaunch(0, thread_blocks=600)
     assert cut_into_segments(launch.shape) is None

@@ -214,8 +214,8 @@ def test_a_launch_simulated_in_full_has_the_instructions_counted() -> None:
     assert [part.instructions for part in estimate.parts] == [launch.instructions.sum()]
 
 
-def test_a_launch_that_cannot_be_skipped_in_its_first_half_is_not_watched_to_its_end() -> None:
-    """Three waves: one in flight and one to settle are more than half of it."""
+def test_a_launch_that_cannot_be_skipped_in_its_first_third_is_not_watched_to_its_end() -> None:
+    """Three waves: one in flight and one to settle are more than that."""
     for blocks, given_up in ((180, True), (4000, False)):
         launch = SyntheticLaunch(thread_blocks=blocks)
         forgotten = []
@@ -227,6 +227,22 @@ def test_a_launch_that_cannot_be_skipped_in_its_first_half_is_not_watched_to_its
             assert estimate.total == pytest.approx(launch.total())
             watched = Photon(pays=1.0).launch(launch, launch)
             assert watched.total == pytest.approx(estimate.total)
+
+
+def test_a_launch_that_does_not_settle_is_watched_for_a_third_and_those_like_it_not_at_all() -> None:
+    """Windows that never fill: nothing is ever stable."""
+    photon, watched = Photon(kernel=None, warp=WarpSampling(window=1 << 20), block=None), []
+    for blocks in (1500, 1500, 3000):
+        launch = SyntheticLaunch(thread_blocks=blocks)
+        launch.shape = replace(launch.shape, kernel="k")
+        dispatched: list[int] = []
+        step, at = launch.step, len(watched)
+        watched.append(0)
+        launch.step = lambda state, ids, into=dispatched, take=step: into.append(len(ids)) or take(state, ids)
+        launch.forget = lambda state, into=dispatched, at=at: watched.__setitem__(at, sum(into)) or state
+        estimate = photon.launch(launch, launch)
+        assert estimate.basis == "exact" and estimate.total == pytest.approx(launch.total())
+    assert watched[0] == pytest.approx(500, abs=15) and watched[1] == 0 and watched[2] == pytest.approx(1000, abs=15)
 
 
 class FillingLaunch(SyntheticLaunch):

@@ -135,6 +135,17 @@ def test_a_launch_below_one_wave_runs_to_its_end() -> None:
     assert estimate.basis == "exact" and estimate.total == pytest.approx(launch.total())
 
 
+def test_a_launch_below_one_wave_stops_early_by_the_text() -> None:
+    """Warps of many iterations, those of one thread block half as long: it is over when IPC has settled."""
+    launch = SyntheticLaunch(thread_blocks=20, wave_blocks=60, sequences=((1,) * 200,), noise=0.05, cold=0.0)
+    launch.cycles[0] *= 0.5
+    launch.block_cycles = launch.cycles.sum(2).max(1)
+    text = Pkp(in_flight=False).launch(launch)
+    assert text.basis == "sampled" and text.parts[1].how == "projection"
+    assert text.counters.keys() == {"dram_bytes"}
+    assert Pkp().launch(launch).basis == "exact"
+
+
 def test_unstable_ipc_is_not_projected() -> None:
     ipc = np.tile([1.0, 5.0], 15)
     assert not Pkp().quasi_stable(ipc) and Pkp().quasi_stable(np.full(30, 2.0)) and not Pkp().quasi_stable(np.zeros(30))

@@ -20,6 +20,7 @@ from abstim.session.session import Session
 from abstim.study.explore.launch_parts import SHARES, part_of, reduced
 from abstim.study.explore.timing import Timer
 from abstim.study.sample.automatic import Aim, check_turn, choose, work_on
+from abstim.study.sample.kept_parts import PartStore
 from abstim.study.sample.kept_samples import MeasuredStore
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
@@ -83,6 +84,7 @@ def select(program: SampledProgram, gpus: Sequence[Gpu], aim: Aim) -> Selection:
     """As much of a target simulated as the aim takes. What was simulated is kept on disk, as of `abstim sample`."""
     program.prepare()
     program.measured = MeasuredStore(program.case, program.gpu).load()
+    program.in_part = PartStore(program.case, program.gpu).load()
     work, *of_points = work_on(program, [program.gpu, *gpus])
     chosen = _kept(program, lambda: choose(program, work, aim)[1])
     return Selection(program, chosen, work, of_points, aim)
@@ -94,6 +96,7 @@ def _kept(program: SampledProgram, chosen: Callable[[], dict[int, Estimate]]) ->
         return chosen()
     finally:
         MeasuredStore(program.case, program.gpu).save(program.measured)
+        PartStore(program.case, program.gpu).save(program.in_part)
 
 
 def refused_by(program: SampledProgram, gpu: Gpu) -> str:

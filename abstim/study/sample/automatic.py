@@ -20,8 +20,16 @@ from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
 from functional.errors import InputError
 from functional.program import Program
 from sampling import Estimate, LaunchShape
-from sampling.auto import IterationSampling, LaunchSampling, ProgramWork, SegmentSampling, cut_into_segments, has_giants
-from sampling.auto.iterations import SHARES, Timed, uneven
+from sampling.auto import (
+    IterationSampling,
+    LaunchSampling,
+    ProgramWork,
+    SegmentSampling,
+    Timed,
+    cut_into_segments,
+    has_giants,
+)
+from sampling.auto.iterations import SHARES, uneven
 from sampling.statistics import CONFIDENCE
 
 REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1
@@ -96,7 +104,7 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
         return full(program, number)
     if many_waves:
         sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
-        found = sampling.launch(program.simulator(number), columns, longest)
+        found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
     else:
         latency = float(program.gpu.params.launch_latency_cycles)
         timed = partial(
@@ -108,13 +116,17 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
 
 def _iterations(program: SampledProgram, number: int, all_of: Iterations, share: float) -> Timed | None:
     """A launch that does a share of its iterations; None where its warps would no longer meet."""
+    known = program.part(number).shares
+    if share in known:
+        return known[share]
     trace = thinned(_code(program, number), program.launches.trace(number), all_of.kept(share, SHARES[0]))
     if trace is None:
         return None
     started = perf_counter()
     cycles = program.session.simulate(number, program.gpu, trace).cycles - program.gpu.params.launch_latency_cycles
     program.spent("time", perf_counter() - started)
-    return Timed(float(trace.warp_instructions.sum()), float(cycles))
+    known[share] = Timed(float(trace.warp_instructions.sum()), float(cycles))
+    return known[share]
 
 
 def _code(program: SampledProgram, number: int) -> Program:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 import numpy as np
 
 import sampling
 from abstim.progress import in_parallel
+from abstim.study.sample.kept_parts import Finished
 from abstim.study.sample.launch_features import by_thread_block
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.warp_profiles import EngineFunctional
@@ -51,7 +53,40 @@ def tbpoint(program: SampledProgram, number: int) -> Estimate:
     return sampling.IntraLaunch(times=3).launch(program.simulator(number), requests[order], issued[order])
 
 
-INSIDE: dict[str, Inside] = {"full": full, "photon": photon, "pkp": pkp, "pkp-cycles": pkp_cycles, "tbpoint": tbpoint}
+def once(name: str, inside: Inside) -> Inside:
+    """What it finds of a launch is kept, and asked for again found there."""
+
+    def run(program: SampledProgram, number: int) -> Estimate:
+        part = program.part(number)
+        if name in part.found:
+            program.reused[program.name(number)] = part.found[name]
+            program.spent("time", part.found[name].seconds)
+        else:
+            part.found[name] = _finished(inside, program, number)
+        return part.found[name].estimate
+
+    return run
+
+
+def _finished(inside: Inside, program: SampledProgram, number: int) -> Finished:
+    started = perf_counter()
+    estimate = inside(program, number)
+    trace, simulator = program.launches.thread_blocks(number).trace, program.simulators[number]
+    executed = 0.0 if trace is None else float(trace.warp_instructions.sum())
+    return Finished(
+        estimate=estimate,
+        executed_instructions=executed,
+        seconds=perf_counter() - started,
+        history=simulator.history,
+    )
+
+
+INSIDE: dict[str, Inside] = {
+    "full": full,
+    **{name: once(name, way) for name, way in {
+        "photon": photon, "pkp": pkp, "pkp-cycles": pkp_cycles, "tbpoint": tbpoint,
+    }.items()},
+}  # fmt: skip
 
 
 def inside_named(name: str) -> Inside:

@@ -12,6 +12,7 @@ from abstim.progress import Progress, silent
 from abstim.session.flush import Flushed
 from abstim.session.session import Session
 from abstim.session.warm_up import WarmUp
+from abstim.study.sample.kept_parts import Finished, InPart
 from abstim.study.sample.measured import Measured
 from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
@@ -41,6 +42,8 @@ class SampledProgram:
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
         self.asked: set[int] = set()  # which of them this one asked for ...
         self.simulated: set[int] = set()  # ... and which it simulated itself
+        self.in_part: dict[int, InPart] = {}  # launches of which something was simulated, here or before
+        self.reused: dict[str, Finished] = {}  # what was found before, of launches by their names
         self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs ...
         self.loaded_analyses: Mapping[int, Analysis] = {}  # ... and those of them that were used
         self.simulators: dict[int, EngineSimulator] = {}  # of launches that are stepped
@@ -76,6 +79,17 @@ class SampledProgram:
         )
         self.simulators[number] = found
         return found
+
+    def part(self, number: int) -> InPart:
+        """What has been simulated of a launch, to be added to."""
+        with self._lock:
+            return self.in_part.setdefault(number, InPart())
+
+    def stability(self) -> dict[str, tuple[tuple[float, float], ...]]:
+        """Of each launch that was stepped, its history."""
+        stepped = {self.name(number): each.history for number, each in sorted(self.simulators.items()) if each.history}
+        found = {name: each.history for name, each in self.reused.items() if each.history} | stepped
+        return {name: tuple(history) for name, history in found.items()}
 
     def name(self, number: int) -> str:
         """For people."""
@@ -117,7 +131,7 @@ class SampledProgram:
             found += float(analysis.thread_block_instructions[elsewhere].sum())
         for number in self.asked - self.simulated:
             found += self.measured[number].instructions
-        return found
+        return found + sum(each.executed_instructions for each in self.reused.values())
 
     @property
     def kernels(self) -> list[str]:

@@ -16,6 +16,7 @@ from abstim.session.limits import memory_use
 from abstim.session.warm_up import WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import INSIDE, inside_named
+from abstim.study.sample.kept_parts import PartStore
 from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
 from abstim.study.sample.profiling import profile_of
@@ -59,7 +60,7 @@ def sample(
 
     `model`: what times the launches that are chosen; all but the detailed one time them whole, so methods and `inside`
     that look into launches are refused, and STEM is the default. `inside`: how each launch that the method chooses is
-    simulated, a name of `INSIDE`. Launches simulated in full are kept on disk: an interrupted sample goes on where it
+    simulated, a name of `INSIDE`. What is simulated of launches is kept on disk: an interrupted sample goes on where it
     was, and so does one that aims at less error. `warm_up`: what each finds in the caches (`warm_up_named`; nothing by
     default). `known`: a profile made elsewhere. `aim`: the error that auto is to reach. `partial`: what is skipped is
     not executed either, though later launches might read it (`SampledProgram`). Raises InputError for anything a user
@@ -76,13 +77,15 @@ def sample(
     whole = whole_launches(model)
     program = opened(case, point, chosen.online, partial, instruction_budget, progress, before, whole)
     program.prepare()
-    store = MeasuredStore(case, point, before.name, model)
+    store, parts = MeasuredStore(case, point, before.name, model), PartStore(case, point, before.name, model)
     analyses = AnalysisStore(case)
-    program.measured, program.analyses, program.loaded_analyses = store.load(), analyses, analyses.loaded
+    program.measured, program.in_part = store.load(), parts.load()
+    program.analyses, program.loaded_analyses = analyses, analyses.loaded
     try:
         return run_method(chosen, program, known)
     finally:  # after an interrupt too
         store.save(program.measured)
+        parts.save(program.in_part)
         analyses.save()
 
 
@@ -195,7 +198,7 @@ def run_method(
         own_half_width=stated.relative_half_width,
         kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
         notes=_notes(program),
-        stability={program.name(n): tuple(s.history) for n, s in sorted(program.simulators.items()) if s.history},
+        stability=program.stability(),
     )
 
 

@@ -130,6 +130,18 @@ class EngineSimulator:
         runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
         return concatenate([trace.part(int(run[0]), int(run[-1]) + 1) for run in runs], trace.warps_per_block)
 
+    def advance(self, state: Stepped, cycles: int) -> tuple[Stepped, Observation]:
+        """See the protocol; with perfect memory to the end."""
+        if self.gpu.spec.perfect_memory:
+            return self.result(state)
+        started = perf_counter()
+        since = max(state.launch.clock_cycles, state.launch.paused_cycle)
+        state.launch.run_to(_NONE, since + cycles)
+        self._spent("time", perf_counter() - started)
+        if state.launch.finished:
+            return self.result(state)
+        return state, self._observe(state, max(since, state.launch.paused_cycle))
+
     def result(self, state: Stepped) -> tuple[Stepped, Observation]:
         """See the protocol; `clock_cycles` is the engine's own figure, the cycle after the last warp has left."""
         self._run(state, _NONE, drain=True)
