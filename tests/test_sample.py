@@ -16,7 +16,11 @@ from abstim.cli.sample import print_sample
 from abstim.gpu.config import load_gpu
 from abstim.show.parts import MOST_WAYS, by_way
 from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
+from abstim.study.sample.inside import analysis_share
+from abstim.study.sample.kept_samples import AnalysisStore
 from abstim.study.sample.sample_result import thinned
+from abstim.study.sample.sampler import opened
+from abstim.target.resolve import open_target
 from functional.disk.kept import Kept
 from functional.errors import InputError
 from functional.suite import case_of, ptx_path
@@ -84,6 +88,14 @@ def test_every_method_states_an_interval_that_holds_its_estimate(method) -> None
     assert 0 < estimate.detailed_fraction <= 1 and estimate.detailed_fraction <= estimate.functional_fraction + 1e-9
     assert sum(part.cycles for part in estimate.parts) == pytest.approx(estimate.total)
     assert json.loads(json.dumps(result.to_json()))["kind"] == "sample"
+
+
+def test_where_everything_is_executed_anyway_photon_analyses_every_thread_block() -> None:
+    """bfs decides what later launches do; nn_euclid nothing."""
+    for target, share in (("bfs", 1.0), ("nn_euclid", 0.01)):
+        program = opened(open_target(target), REAL, online=True)
+        assert analysis_share(program) == share
+    assert AnalysisStore(open_target("bfs"), 1.0).name != AnalysisStore(open_target("bfs"), 0.01).name
 
 
 def test_the_same_sample_twice_is_the_same() -> None:

@@ -19,6 +19,7 @@ from abstim.study.sample.thread_blocks import ThreadBlocks
 from abstim.study.sample.warp_profiles import EngineFunctional, instruction_classes
 from abstim.target.resolve import open_target
 from functional.default_executor import default_executor
+from sampling import Pkp
 
 REAL = load_gpu("gtx480")
 PERFECT = load_gpu("gtx480_perfect")
@@ -231,6 +232,18 @@ def test_single_cycles_are_counted_as_windows_are() -> None:
     single, wide = windows(1), windows(WINDOW_CYCLES)
     whole = len(wide) * WINDOW_CYCLES
     assert len(single) >= whole and single[:whole].reshape(-1, WINDOW_CYCLES).sum(1).tolist() == wide.tolist()
+
+
+@pytest.mark.parametrize("gpu", [REAL, PERFECT])
+def test_a_launch_below_a_wave_that_is_looked_at_on_its_way_ends_as_it_would(gpu) -> None:
+    """No IPC is stable enough for s = 0."""
+    opened = program("hard_decode", gpu)
+    simulator, looks = opened.simulator(0, window_cycles=1), []
+    advance = simulator.advance
+    simulator.advance = lambda state, cycles: looks.append(cycles) or advance(state, cycles)
+    estimate = Pkp(in_flight=False, s=0.0).launch(simulator)
+    assert estimate.basis == "exact" and estimate.total == opened.session.simulate(0, gpu).cycles
+    assert len(looks) > (0 if gpu is PERFECT else 3)
 
 
 def test_a_launch_that_is_no_longer_watched_ends_as_it_would() -> None:

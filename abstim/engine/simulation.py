@@ -80,10 +80,11 @@ class Simulation:
         return log[: int(launch["logged"])]
 
     def run_to(self, positions: Int64[np.ndarray, " tb"], cycle: int) -> int:
-        """Like `run` with `drain`, but pause after `cycle`, between two windows. Returns how many thread blocks were
-        handed out; `finished` says whether any are left on the GPU. Real memory only: perfect memory has no windows."""
+        """Like `run` with `drain`, but pause at the end of the last window before `cycle`, and of one at least. Returns
+        how many thread blocks were handed out; `finished` says whether any are left on the GPU. Real memory only:
+        perfect memory has no windows."""
         launch = self.state.record.launch
-        launch["pause"] = cycle
+        launch["pause"] = max(cycle, int(launch["limit"]), int(self.machine["window_cycles"]))
         try:
             self.run(positions, drain=True)
         finally:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
 FEWEST_BLOCKS = 4
+FEWEST = 8  # analysed thread blocks that say how memory was used of late
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,7 +50,7 @@ class Analysis:
         mean = later.mean() if len(later) else self.thread_block_instructions.mean()
         return float(mean) * (thread_blocks - dispatched)
 
-    def resembles(self, retired: int, dispatched: int, tolerance: float, fewest: int = 8) -> bool:
+    def resembles(self, retired: int, dispatched: int, tolerance: float, fewest: int = FEWEST) -> bool:
         """Whether the thread blocks from `dispatched` on use memory as the last ones before `retired` do.
 
         Equal warps may find data elsewhere later in the grid; their instructions do not tell, their requests do. Means

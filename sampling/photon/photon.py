@@ -6,7 +6,7 @@ from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 
 from sampling.estimate import Estimate, combine, exact, renamed
-from sampling.photon.bbv import Analysis, analyse
+from sampling.photon.bbv import FEWEST, Analysis, analyse
 from sampling.photon.block_sampling import BlockSampling, BlockTimes
 from sampling.photon.kernel_sampling import KernelSampling, KnownLaunch
 from sampling.photon.launch_in_progress import Run
@@ -108,8 +108,9 @@ class Photon:
     def _may_skip(self, run: Run, analysis: Analysis) -> bool:
         """Not within the last wave either: a launch that drains is not steady (not in the paper)."""
         retired = max(run.dispatched - run.shape.wave_blocks, 1)
+        wave = round(run.shape.wave_blocks * len(analysis.thread_blocks) / run.shape.thread_blocks)
         return (
             len(run.remaining) >= run.shape.wave_blocks
             and run.settled
-            and analysis.resembles(retired, run.dispatched, self.request_tolerance)
+            and analysis.resembles(retired, run.dispatched, self.request_tolerance, max(wave, FEWEST))
         )

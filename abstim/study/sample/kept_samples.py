@@ -71,15 +71,16 @@ def _measured(content: bytes) -> dict[int, Measured]:
 class AnalysisStore(MutableMapping[int, Analysis]):
     """Photon's analyses of one case's launches, in one file: made on one GPU, they serve all others."""
 
-    def __init__(self, case: Case) -> None:
-        self._case = case
+    def __init__(self, case: Case, share: float) -> None:
+        """`share` of the warps that is analysed."""
+        self._case, self._share = case, share
         self._made: dict[int, Analysis] = {}
         self.loaded: dict[int, Analysis] = {}  # of those kept before, what was asked for
 
     @cached_property
     def name(self) -> str:
         """Found when first asked for: the key takes a pass over all launches and all memory."""
-        return key(ANALYSED_BY, execution_key(self._case, "photon"))
+        return key(ANALYSED_BY, execution_key(self._case, "photon"), self._share)
 
     @cached_property
     def _kept(self) -> dict[int, Analysis]:

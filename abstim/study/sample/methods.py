@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import sampling
 from abstim.study.sample import ideal
 from abstim.study.sample.automatic import Aim, automatic
-from abstim.study.sample.inside import INSIDE, Inside, simulate
+from abstim.study.sample.inside import INSIDE, Inside, analysis_share, simulate
 from abstim.study.sample.profiling import light_profile_of
 from abstim.study.sample.sampled_program import SampledProgram
 from functional.errors import InputError
@@ -78,7 +78,8 @@ class Method:
 
 
 def _photon(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
-    return sampling.Photon().program(program.online(), program.analyses)
+    method = sampling.Photon(analysis_share=analysis_share(program))
+    return method.program(program.online(), program.analyses)
 
 
 def _every_launch(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:

@@ -55,6 +55,11 @@ class OnDemand:
         }
 
     @property
+    def in_full(self) -> bool:
+        """Whether every launch is executed to its end, whatever is asked for."""
+        return self.given or not self.alone
+
+    @property
     def printed(self) -> str:
         """What the thread blocks executed so far wrote with `printf`."""
         return "" if self._memory is None else self._memory.printed.text()

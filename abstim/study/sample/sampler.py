@@ -15,7 +15,7 @@ from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
 from abstim.session.warm_up import WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
-from abstim.study.sample.inside import INSIDE, inside_named
+from abstim.study.sample.inside import INSIDE, analysis_share, inside_named
 from abstim.study.sample.kept_parts import PartStore
 from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
@@ -78,7 +78,7 @@ def sample(
     program = opened(case, point, chosen.online, partial, instruction_budget, progress, before, whole)
     program.prepare()
     store, parts = MeasuredStore(case, point, before.name, model), PartStore(case, point, before.name, model)
-    analyses = AnalysisStore(case)
+    analyses = AnalysisStore(case, analysis_share(program))
     program.measured, program.in_part = store.load(), parts.load()
     program.analyses, program.loaded_analyses = analyses, analyses.loaded
     try:
