@@ -14,6 +14,7 @@ from abstim.study.sample.work import WORK, block_work
 from abstim.target import workloads
 from abstim.target.resolve import names_in, open_target
 from abstim.target.workloads.hard_set import FIRST, MAKERS
+from functional.disk.kept import Kept
 from functional.errors import InputError
 from functional.line_record import is_data, line_of, sectors_of
 from functional.llvm_executor.run import LlvmExecutor
@@ -106,15 +107,21 @@ def test_less_error_reuses_what_was_timed(tmp_path, monkeypatch):
 
 def test_parts_of_launches_are_simulated_once(tmp_path, monkeypatch):
     """Shares of the iterations, and what PKP found."""
-    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+
+    def here(kind: str) -> Kept:
+        kept = Kept(kind)
+        kept.folder = tmp_path
+        return kept
+
+    monkeypatch.setattr("abstim.study.sample.kept_parts.Kept", here)
     for options in ({"aim": Aim(error=0.3)}, {"method": "pkp"}):
         first = sample("hard_persistent_falling", REAL, **options)
-        assert first.estimate.detailed_fraction < 0.9
-        with monkeypatch.context() as patch:
-            patch.setattr("abstim.session.session.Session.inputs", None)  # nothing can be simulated
+        with monkeypatch.context() as patch:  # nothing can be simulated
+            patch.setattr("abstim.session.session.Session.simulate", None)
+            patch.setattr("abstim.study.sample.sampled_program.SampledProgram.simulator", None)
             again = sample("hard_persistent_falling", REAL, **options)
         assert again.estimate == first.estimate and again.stability == first.stability
-    file = next((tmp_path / "parts").iterdir())
+    (file,) = tmp_path.iterdir()
     file.write_bytes(b"damaged" + file.read_bytes())
     assert sample("hard_persistent_falling", REAL, method="pkp").estimate == again.estimate
 
