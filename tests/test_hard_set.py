@@ -121,9 +121,6 @@ def test_parts_of_launches_are_simulated_once(tmp_path, monkeypatch):
             patch.setattr("abstim.study.sample.sampled_program.SampledProgram.simulator", None)
             again = sample("hard_persistent_falling", REAL, **options)
         assert again.estimate == first.estimate and again.stability == first.stability
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(b"damaged" + file.read_bytes())
-    assert sample("hard_persistent_falling", REAL, method="pkp").estimate == again.estimate
 
 
 @pytest.mark.parametrize(

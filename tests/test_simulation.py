@@ -57,7 +57,7 @@ def test_a_launch_that_pauses_takes_the_cycles_of_one_that_does_not(kind):
         assert launch.paused_cycle <= 700 * pauses - 400
     launch.run(left, drain=True)
     again = launch.result()
-    assert pauses > 5
+    assert pauses > 3
     assert (again.cycles, again.counters) == (whole.cycles, whole.counters)
     assert (again.issue_slots == whole.issue_slots).all()
 
