@@ -18,6 +18,7 @@ from ptx_kernels import HEADER, REGISTERS
 from abstim.engine.inputs import COUNTERS
 from abstim.gpu.config import load_gpu
 from abstim.study.explore.kept_cycles import Store
+from abstim.study.sample.kept_parts import InPart, PartStore
 from abstim.study.sample.kept_samples import MeasuredStore
 from abstim.study.sample.sampled_program import Measured
 from abstim.target.execution import execute
@@ -28,6 +29,7 @@ from functional.link import link
 from functional.llvm_executor import LlvmExecutor, object_code
 from functional.memory import Memory
 from precharacterize import characterize
+from sampling.auto import Batch, Timed
 
 TEXT = HEADER + (
     f".entry k(.param .u64 a) {{ {REGISTERS} ld.param.u64 %rd0, [a]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; "
@@ -81,6 +83,15 @@ def _sampled() -> object:
     return found
 
 
+def _parts() -> object:
+    store = PartStore(_case(), load_gpu("gtx480"))
+    found = store.load()
+    if not found:
+        found = {3: InPart(segments=[Batch(segments=[1], cycles=[5.0], stepped=7)], shares={0.25: Timed(10.0, 4.0)})}
+        store.save(found)
+    return found
+
+
 def _explore() -> object:
     with Store("version") as store:
         found = store.known(KEYS)
@@ -91,7 +102,7 @@ def _explore() -> object:
 # Kind of file -> what uses it, and what that yields; "objects" holds both kernels and the run time's helpers
 USES: dict[str, Callable[[], object]] = {
     "grammar": _grammar, "objects": _objects, "helpers": _helpers, "tables": _tables, "traces": _traces,
-    "sampled": _sampled, "explore": _explore,
+    "sampled": _sampled, "parts": _parts, "explore": _explore,
 }  # fmt: skip
 FOLDERS = {"helpers": "objects"}
 
