@@ -93,4 +93,4 @@ def cycles_in_step(settings: list[str], sms: int = 32, lines: int = 64) -> int:
 def test_sms_that_read_one_buffer_in_step_do_not_wait_for_each_other() -> None:
     """The 64 lines lie in 32 slices; each of these reads 256 sectors, one a cycle, beside a latency of some 190."""
     assert cycles_in_step([]) < 2 * 256 + 190
-    assert cycles_in_step(["crossbar_keeps_turn=false"]) > 2 * cycles_in_step([])
+    assert cycles_in_step(["crossbar_output_queues=false"]) > 2 * cycles_in_step([])

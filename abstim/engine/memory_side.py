@@ -7,10 +7,10 @@ import numpy as np
 
 from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
 from abstim.engine.l2 import advance_slice
-from abstim.engine.queues import append, give_back_all, join, new_request, take
+from abstim.engine.queues import append, give_back_all, join, new_request
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import NEVER
-from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, put, remove
+from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, leave, put
 from abstim.engine.warp_slots import ONE, lowest
 from functional.disk.compile import jit, outlined
 
@@ -46,9 +46,7 @@ def empty_outputs(shared, time):
             left &= left - ONE
             if rows[switch.outputs[n].first - 1].due > time or held[n, time & (held.shape[1] - 1)] == time:
                 continue
-            place = take(rows, switch.outputs[n])
-            if switch.outputs[n].count == 0:
-                remove(switch.filled, n)
+            place = leave(switch, shared.machine, rows, n, rows[switch.outputs[n].first - 1].sm)
             into_slice(shared, place, time)
 
 
@@ -64,9 +62,7 @@ def deliver(gpu, time):
             left &= left - ONE
             if rows[switch.outputs[n].first - 1].due > time:
                 continue
-            place = take(rows, switch.outputs[n])
-            if switch.outputs[n].count == 0:
-                remove(switch.filled, n)
+            place = leave(switch, m, rows, n, rows[switch.outputs[n].first - 1].near)
             traffic, request = shared.traffic[n], rows[place - 1]
             due = time + 1 + (m.miss_delay if request.from_dram else m.hit_delay)
             request.due = traffic.last_due = max(due, traffic.last_due + 1)

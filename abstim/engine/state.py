@@ -61,7 +61,7 @@ MACHINE = record(
     "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
     "l1i_miss_cycles",
     "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
-    "packet_bytes", "inject_queue", "switch_queue", "switch_repeats", "switch_keeps_turn",
+    "packet_bytes", "inject_queue", "switch_queue", "switch_repeats", "switch_output_queues",
     "window_cycles", "slice_delay", "hit_delay", "miss_delay",  # pure delays: before a slice, and of replies to an SM
     "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
@@ -266,7 +266,7 @@ class Switch(NamedTuple):
     """One direction of the crossbar."""
 
     inputs: np.ndarray  # QUEUE
-    flits: np.ndarray  # in each input's queue
+    flits: np.ndarray  # in each input's queue; with queues at the outputs, of each input in the switch
     input_free: np.ndarray  # cycle from which each can send its next packet
     late: np.ndarray  # set of inputs whose first packet has not been looked at
     outputs: np.ndarray  # QUEUE

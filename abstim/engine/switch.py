@@ -76,24 +76,13 @@ def look_at_late(switch, rows, time):
 
 
 @jit
-def next_turn(switch, m, rows, i, o, time):
-    """The input from which output `o` looks on, having taken a packet of input `i`: the one behind it, or, if turns
-    are kept, the same while a packet for this output is next there. (SMs write down what comes later in a window.)"""
-    if m.switch_keeps_turn and switch.inputs[i].count:
-        following = rows[switch.inputs[i].first - 1]
-        if following.output == o and following.due <= time:
-            return i
-    return i + 1 if i + 1 < len(switch.inputs) else 0
-
-
-@jit
 def pass_on(switch, m, rows, o, time):
     """Output `o` takes the first packet of the input whose turn it is."""
     i = first_from(switch.wants[o], switch.turn[o])
     place = take(rows, switch.inputs[i])
     packet = rows[place - 1]
     switch.flits[i] -= packet.flits
-    switch.turn[o] = next_turn(switch, m, rows, i, o, time)
+    switch.turn[o] = i + 1 if i + 1 < len(switch.inputs) else 0
     switch.output_free[o] = packet.due = time + packet.flits
     switch.input_free[i] = time if m.switch_repeats else packet.due
     append(rows, switch.outputs[o], place)
@@ -108,8 +97,42 @@ def pass_on(switch, m, rows, o, time):
 
 
 @jit
+def pass_through(switch, rows, time):
+    """With queues at the outputs: each input's first packet joins its output's queue, behind those that came before."""
+    for k in range(len(switch.late)):
+        left = switch.late[k]
+        while left:
+            i = (k << WORD_LOG2) + lowest(left)
+            left &= left - ONE
+            packet = rows[switch.inputs[i].first - 1]
+            if packet.due > time or switch.input_free[i] > time:
+                continue
+            place, o = take(rows, switch.inputs[i]), packet.output
+            switch.input_free[i] = time + packet.flits
+            switch.output_free[o] = packet.due = max(time, switch.output_free[o]) + packet.flits
+            append(rows, switch.outputs[o], place)
+            insert(switch.filled, o)
+            if switch.inputs[i].count == 0:
+                remove(switch.late, i)
+
+
+@jit
+def leave(switch, m, rows, o, i):
+    """The first packet of output `o`, which input `i` brought, leaves the switch."""
+    place = take(rows, switch.outputs[o])
+    if switch.outputs[o].count == 0:
+        remove(switch.filled, o)
+    if m.switch_output_queues:
+        switch.flits[i] -= rows[place - 1].flits
+    return place
+
+
+@jit
 def advance_switch(switch, m, rows, time):
     """One cycle."""
+    if m.switch_output_queues:
+        pass_through(switch, rows, time)
+        return
     look_at_late(switch, rows, time)
     for k in range(len(switch.asked)):
         left = switch.asked[k]

@@ -233,4 +233,6 @@ class LoadStoreUnit:
             return self._looks_up_texture(stage.access, stage.line, time)
         if kind == Kind.GLOBAL_STORE:
             return self.l1d.store(stage.line, stage.sectors, stage.access, local, time)
+        if kind == Kind.L2_LOAD and not local:
+            return self.l1d.load_below(stage.line, stage.sectors, stage.access, time)
         return self.l1d.load(stage.line, stage.sectors, stage.access, time)

@@ -126,14 +126,21 @@ class Switch:
     def __init__(self, gpu: Gpu, inputs: int, outputs: int) -> None:
         self.spec = gpu.spec
         self.inputs: list[deque[tuple[Request, int, int]]] = [deque() for _ in range(inputs)]  # packet, output, from
-        self.outputs: list[deque[tuple[Request, int]]] = [deque() for _ in range(outputs)]  # packet, out in
+        self.outputs: list[deque[tuple[Request, int, int]]] = [deque() for _ in range(outputs)]  # packet, out in, input
         self.input_free, self.output_free, self.turn = [0] * inputs, [0] * outputs, [0] * outputs
 
     def flits(self, i: int) -> int:
-        return sum(packet.flits for packet, _, _ in self.inputs[i])
+        """Of an input's packets, as long as they take room that the next would need."""
+        found = sum(packet.flits for packet, _, _ in self.inputs[i])
+        if self.spec.crossbar_output_queues:
+            found += sum(packet.flits for out in self.outputs for packet, _, brought in out if brought == i)
+        return found
 
     def cycle(self, time: int) -> None:
         if not any(self.inputs):
+            return
+        if self.spec.crossbar_output_queues:
+            self._to_outputs(time)
             return
         sent: set[int] = set()
         for o in range(len(self.outputs)):
@@ -155,17 +162,19 @@ class Switch:
 
     def _take(self, i: int, o: int, time: int) -> None:
         packet, _, _ = self.inputs[i].popleft()
-        self.turn[o] = i if self._goes_on(i, o, time) else (i + 1) % len(self.inputs)
+        self.turn[o] = (i + 1) % len(self.inputs)
         self.output_free[o] = time + packet.flits
         self.input_free[i] = time if self.spec.crossbar_repeats else time + packet.flits
-        self.outputs[o].append((packet, time + packet.flits))
+        self.outputs[o].append((packet, time + packet.flits, i))
 
-    def _goes_on(self, i: int, o: int, time: int) -> bool:
-        """Does the output stay with the input?"""
-        if not self.spec.crossbar_keeps_turn or not self.inputs[i]:
-            return False
-        _, output, start = self.inputs[i][0]
-        return output == o and start <= time
+    def _to_outputs(self, time: int) -> None:
+        for i, packets in enumerate(self.inputs):
+            if not packets or packets[0][2] > time or self.input_free[i] > time:
+                continue
+            packet, o, _ = packets.popleft()
+            self.input_free[i] = time + packet.flits
+            self.output_free[o] = max(time, self.output_free[o]) + packet.flits
+            self.outputs[o].append((packet, self.output_free[o], i))
 
 
 @dataclass(eq=False)
@@ -554,7 +563,7 @@ class MemorySide:
         time, params = self.time, self.gpu.params
         for sm, out in enumerate(self.back.outputs):
             if out and out[0][1] <= time:
-                request, _ = out.popleft()
+                request, _, _ = out.popleft()
                 extra = params.dram_reply_cycles - 6 if request.from_dram else params.l2_reply_cycles - 5
                 due = max(time + 1 + max(0, extra), self.last_due[sm] + 1)
                 self.last_due[sm] = due

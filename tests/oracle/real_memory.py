@@ -190,6 +190,16 @@ class L1d:
         self.accesses += 1
         return True
 
+    def load_below(self, number: int, sectors: list[int], access, time: int) -> bool:
+        """A load that L1D may not answer."""
+        if not self._may_send(READ, len(sectors), 0, time):
+            return False
+        access.waiting += len(sectors) - 1
+        self._send(number, set(sectors), READ, lambda _, due: access.part(self.results.next(due), due), time)
+        self.accesses += 1
+        self.misses += 1
+        return True
+
     def _keys(self, sectors: set[int]) -> list[int]:
         return sorted(sectors) if self.spec.l1d_sectored else [0]
 
