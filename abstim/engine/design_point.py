@@ -156,7 +156,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
         "l2_sector_units": port, "l2_atomic_units": units(params.l2_atomic_cycles),
-        "l2_turns": max(1, UNITS_A_CYCLE // max(1, port)),
+        "l2_turns": max(1, UNITS_A_CYCLE // max(1, port)), "l2_reply_sectors": spec.l2_reply_sectors,
         **way_values(gpu), **dram_values(gpu),
     }  # fmt: skip
 

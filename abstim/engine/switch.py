@@ -4,6 +4,7 @@ rule 11). Sets of inputs and outputs are rows of 64-bit words."""
 from __future__ import annotations
 
 from abstim.engine.queues import append, take
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.warp_slots import ONE, above, bit, lowest
 from functional.disk.compile import jit
 
@@ -97,21 +98,25 @@ def pass_on(switch, m, rows, o, time):
 
 
 @jit
-def pass_through(switch, rows, time):
-    """With queues at the outputs: each input's first packet joins its output's queue, behind those that came before."""
+def pass_through(switch, rows, flits_a_cycle, time):
+    """With queues at the outputs: each input's first packets join their output's queue, behind those that came before."""
+    units, end = UNITS_A_CYCLE // flits_a_cycle, (time + 1) * UNITS_A_CYCLE
     for k in range(len(switch.late)):
         left = switch.late[k]
         while left:
             i = (k << WORD_LOG2) + lowest(left)
             left &= left - ONE
-            packet = rows[switch.inputs[i].first - 1]
-            if packet.due > time or switch.input_free[i] > time:
-                continue
-            place, o = take(rows, switch.inputs[i]), packet.output
-            switch.input_free[i] = time + packet.flits
-            switch.output_free[o] = packet.due = max(time, switch.output_free[o]) + packet.flits
-            append(rows, switch.outputs[o], place)
-            insert(switch.filled, o)
+            while switch.inputs[i].count and switch.input_free[i] < end:
+                packet = rows[switch.inputs[i].first - 1]
+                if packet.due > time:
+                    break
+                place, o, start = take(rows, switch.inputs[i]), packet.output, time * UNITS_A_CYCLE
+                start = max(start, switch.input_free[i])
+                switch.input_free[i] = start + packet.flits * units
+                switch.output_free[o] = max(start, switch.output_free[o]) + packet.flits * units
+                packet.due = (switch.output_free[o] + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE
+                append(rows, switch.outputs[o], place)
+                insert(switch.filled, o)
             if switch.inputs[i].count == 0:
                 remove(switch.late, i)
 
@@ -128,10 +133,10 @@ def leave(switch, m, rows, o, i):
 
 
 @jit
-def advance_switch(switch, m, rows, time):
-    """One cycle."""
+def advance_switch(switch, m, rows, flits_a_cycle, time):
+    """One cycle. `flits_a_cycle`: of each link, with queues at the outputs."""
     if m.switch_output_queues:
-        pass_through(switch, rows, time)
+        pass_through(switch, rows, flits_a_cycle, time)
         return
     look_at_late(switch, rows, time)
     for k in range(len(switch.asked)):
