@@ -99,7 +99,7 @@ def pass_on(switch, m, rows, o, time):
 
 @jit
 def pass_through(switch, rows, flits_a_cycle, time):
-    """With queues at the outputs: each input's first packets join their output's queue, behind those that came before."""
+    """With queues at the outputs: an input's first packets join their output's queue, behind those that came before."""
     units, end = UNITS_A_CYCLE // flits_a_cycle, (time + 1) * UNITS_A_CYCLE
     for k in range(len(switch.late)):
         left = switch.late[k]
