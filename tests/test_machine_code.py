@@ -94,7 +94,7 @@ st.global.u32 [%rd2], %r1;"""
 def test_l1d_answers_no_load_that_must_see_other_sms_stores(machine, tmp_path) -> None:
     (tmp_path / "k.ptx").write_text(HEAD + SEEN_BY_OTHERS + "\nret;\n}\n")
     code = link(open_module(tmp_path / "k.ptx"), "k")
-    assembly = assembly_of(code, "sm_80") if machine else Assembly({}, "none")
+    assembly = assembly_of(code, "sm_80") if machine else Assembly("no assembler")
     table = build_timed_code(code, GPU.pipeline, assembly).table
     fallback = len(code.blocks)  # rows of PTX come first, those of machine code behind them
     start = table.block_start[fallback] if machine else 0
