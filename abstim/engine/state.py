@@ -267,7 +267,7 @@ class Switch(NamedTuple):
 
     inputs: np.ndarray  # QUEUE
     flits: np.ndarray  # in each input's queue; with queues at the outputs, of each input in the switch
-    input_free: np.ndarray  # when each can send its next packet: a cycle, or with queues at the outputs in units (rul
+    input_free: np.ndarray  # when each can send its next packet: a cycle; with output queues in units of rules.py
     late: np.ndarray  # set of inputs whose first packet has not been looked at
     outputs: np.ndarray  # QUEUE
     output_free: np.ndarray
