@@ -26,6 +26,7 @@ class Kind(IntEnum):
     GLOBAL_STORE = 10
     GLOBAL_ATOMIC = 11
     TEXTURE_LOAD = 12
+    L2_LOAD = 13  # on hardware: a global load that L1D does not answer
 
 
 _FAMILY = {
@@ -37,6 +38,7 @@ _FAMILY = {
 }
 _SFU = frozenset({"sqrt", "sin", "cos", "ex2", "lg2", "rsqrt", "rcp", "tanh"})
 _TENSOR = frozenset({"mma", "wmma", "wgmma"})
+_PAST_L1D = frozenset({"cg", "cv", "volatile", "relaxed", "acquire", "mmio"})
 _EXIT = frozenset({"ret", "exit"})
 
 
@@ -69,6 +71,13 @@ def hardware_class(instruction: Instruction) -> str:
     if "f64" in types:
         return "convert_fp64"
     return "convert" if any(_number_class(t) != "int" for t in types) else "other"
+
+
+def hardware_kind(instruction: Instruction, kind: Kind) -> Kind:
+    """The timing event on hardware of an instruction that is a `kind` to the reference: L1D answers no load that must
+    see other SMs' stores (PTX ISA, cache operators and memory consistency model)."""
+    past_l1d = _PAST_L1D.intersection(instruction.modifiers) and "cta" not in instruction.modifiers
+    return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past_l1d else kind
 
 
 def _first_type(instruction: Instruction) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from functional.ir import Register
 from functional.program import Program
-from precharacterize.classify import Kind, hardware_class
+from precharacterize.classify import Kind, hardware_class, hardware_kind
 from precharacterize.hoisting import is_dropped
 from precharacterize.named_barriers import settled
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
@@ -60,7 +60,7 @@ def ptx_rows(
     copies = _copies(program)
     rows = []
     for n, i in enumerate(order):
-        kind = Kind(int(table.kind[i]))
+        kind = hardware_kind(program.instructions[i], Kind(int(table.kind[i])))
         operation = pipeline.operation(hardware_class(program.instructions[i]))
         row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
         row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i

@@ -23,7 +23,7 @@ from precharacterize.table import WRITE_BACK_CYCLES, padded
 REGISTERS = 12
 SP, MEM, INT = (UNITS.index(name) for name in ("sp", "mem", "int"))
 NO_RESULT = (Kind.BARRIER, Kind.EXIT, Kind.FENCE, Kind.SHARED_STORE, Kind.GLOBAL_STORE)
-MEMORY = (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.TEXTURE_LOAD)
+MEMORY = (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.TEXTURE_LOAD, Kind.L2_LOAD)
 SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 
 

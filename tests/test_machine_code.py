@@ -15,6 +15,7 @@ from abstim.gradient.recorded_kernel import RecordedKernel
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
 from functional.errors import InputError
+from functional.lazy_module import open_module
 from functional.line_record import line_of, sectors_of
 from functional.link import link
 from functional.parser import parse
@@ -71,6 +72,34 @@ def order(body: str) -> list[str]:
     code = program(body)
     (block,) = code.blocks
     return [code.instructions[i].name for i in hoisted(block, code, kinds_of(code))]
+
+
+SEEN_BY_OTHERS = """ld.global.ca.u32 %r1, [%rd1];
+ld.global.cg.u32 %r2, [%rd1+4];
+ld.volatile.global.u32 %r3, [%rd1+8];
+ld.relaxed.gpu.global.u32 %r4, [%rd1+12];
+ld.relaxed.cta.global.u32 %r5, [%rd1+16];
+ld.global.nc.u32 %r6, [%rd1+20];
+cp.async.cg.shared.global [s], [%rd1+32], 16;
+cp.async.ca.shared.global [s+16], [%rd1+48], 16;
+add.u32 %r1, %r1, %r2;
+add.u32 %r3, %r3, %r4;
+add.u32 %r5, %r5, %r6;
+add.u32 %r1, %r1, %r3;
+add.u32 %r1, %r1, %r5;
+st.global.u32 [%rd2], %r1;"""
+
+
+@pytest.mark.parametrize("machine", [pytest.param(True, marks=needs_tools), False])
+def test_l1d_answers_no_load_that_must_see_other_sms_stores(machine, tmp_path) -> None:
+    (tmp_path / "k.ptx").write_text(HEAD + SEEN_BY_OTHERS + "\nret;\n}\n")
+    code = link(open_module(tmp_path / "k.ptx"), "k")
+    assembly = assembly_of(code, "sm_80") if machine else Assembly("no assembler")
+    table = build_timed_code(code, GPU.pipeline, assembly).table
+    fallback = len(code.blocks)  # rows of PTX come first, those of machine code behind them
+    start = table.block_start[fallback] if machine else 0
+    loads = [k for k in table.kind[start:].tolist() if k in (Kind.GLOBAL_LOAD, Kind.L2_LOAD)]
+    assert loads.count(Kind.L2_LOAD) == loads.count(Kind.GLOBAL_LOAD) == 4
 
 
 def test_a_listing_is_read() -> None:

@@ -139,7 +139,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "pipe_stages": params.l1d_latency_cycles,
         "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
         "inject_queue": spec.inject_queue_flits, "switch_queue": spec.crossbar_queue_flits,
-        "switch_repeats": spec.crossbar_repeats, "switch_keeps_turn": spec.crossbar_keeps_turn,
+        "switch_repeats": spec.crossbar_repeats, "switch_output_queues": spec.crossbar_output_queues,
         "slice_random": spec.l2_slice_index == "random",
         "slice_spread": spec.l2_slice_index == "spread", "l2_partitions": spec.l2_partitions,
         "l2_partition": max(1, params.l2_partition_cycles), "dram_requests": spec.dram_requests or NEVER,
@@ -156,7 +156,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
         "l2_sector_units": port, "l2_atomic_units": units(params.l2_atomic_cycles),
-        "l2_turns": max(1, UNITS_A_CYCLE // max(1, port)),
+        "l2_turns": max(1, UNITS_A_CYCLE // max(1, port)), "l2_reply_sectors": spec.l2_reply_sectors,
         **way_values(gpu), **dram_values(gpu),
     }  # fmt: skip
 

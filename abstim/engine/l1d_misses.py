@@ -141,6 +141,21 @@ def load(context, line, sectors, place, time):
 
 
 @jit
+def load_below(c, line, sectors, place, time):
+    """A load that L1D may not answer, and that leaves nothing there."""
+    if not may_send(c, READ, sectors, 0, time):
+        return False
+    access = c.l1d.accesses[place - 1]
+    access.waiting += sectors_in(sectors) - 1
+    access.l1d_misses += 1
+    access.l2_accesses += sectors_in(sectors)
+    send_miss(c, line, sectors, READ, TO_ACCESS, place, time)
+    c.sm.l1d_accesses += 1
+    c.sm.l1d_misses += 1
+    return True
+
+
+@jit
 def store_below(c, line, sectors, place, time):
     """A store goes on to L2, which acknowledges each sector; nobody waits for that of a posted one."""
     sectors = segment(sectors)

@@ -384,8 +384,9 @@ def advance_slice(gpu, n, time):
     """One cycle of slice `n`; true if a miss has come to the queue in front of DRAM."""
     shared = gpu.shared
     slices, rows, m = shared.slices, shared.requests.rows, shared.machine
-    if slices.replying[n].count:
-        send_reply(gpu, n, time)
+    for _ in range(m.l2_reply_sectors):
+        if slices.replying[n].count:
+            send_reply(gpu, n, time)
     if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
         reply(gpu, n, take(rows, slices.filled[n]))
     changed = slices.from_dram[n].count > 0

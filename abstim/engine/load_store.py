@@ -16,6 +16,7 @@ PARAM_LOAD, CONST_LOAD, GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (
     int(Kind.PARAM_LOAD), int(Kind.CONST_LOAD), int(Kind.GLOBAL_LOAD), int(Kind.GLOBAL_STORE), int(Kind.GLOBAL_ATOMIC),
 )  # fmt: skip
 SHARED_LOAD, SHARED_ATOMIC, TEXTURE_LOAD = int(Kind.SHARED_LOAD), int(Kind.SHARED_ATOMIC), int(Kind.TEXTURE_LOAD)
+L2_LOAD = int(Kind.L2_LOAD)
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
@@ -170,7 +171,7 @@ def transaction(c, kind, line, time, sectors):
         return texture_line(c, line, time)
     if line >= LOCAL_LINE:
         return l1d.load(c, line, time, sectors)
-    if m.l1d_bypassed:
+    if m.l1d_bypassed or kind == L2_LOAD:
         return l1d.pass_by(c, time - m.l1d_cycles - 1)
     if kind == GLOBAL_LOAD:
         return l1d.load(c, line, time, sectors)

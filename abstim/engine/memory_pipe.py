@@ -12,6 +12,7 @@ from abstim.engine.load_store import (
     CONST_LOAD,
     GLOBAL_ATOMIC,
     GLOBAL_STORE,
+    L2_LOAD,
     LOCAL_LINE,
     LOWER_HALF,
     PARAM_LOAD,
@@ -197,6 +198,12 @@ def enter_pipe(c, row, kind, line, sectors):
 
 
 @jit
+def passes_l1d(m, kind, line):
+    """Does an access leave without coming to L1D's pipe?"""
+    return kind == GLOBAL_ATOMIC or (m.l1d_bypassed and line < LOCAL_LINE and kind != TEXTURE_LOAD)
+
+
+@jit
 def pass_by(c, row, kind, line, sectors):
     """The next transaction passes L1D by; false while the switch has no room."""
     way = ATOMIC if kind == GLOBAL_ATOMIC else WRITE if kind == GLOBAL_STORE else READ
@@ -219,7 +226,7 @@ def enter_global(c, row, kind):
         line, _ = line_and_sectors(c.streams, row.record)
         while row.left:
             sectors = next_transaction(row.left, size)
-            if kind == GLOBAL_ATOMIC or (m.l1d_bypassed and line < LOCAL_LINE and kind != TEXTURE_LOAD):
+            if passes_l1d(m, kind, line):
                 entered = pass_by(c, row, kind, line, sectors)
             else:
                 entered = enter_pipe(c, row, kind, line, sectors)
@@ -287,11 +294,8 @@ def go_on(context, time):
 def latest_entry(c, row):
     """Cycle in which the last of an instruction entered."""
     kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
-    piped = kind > CONST_LOAD and kind != GLOBAL_ATOMIC
     line, _ = line_and_sectors(c.streams, row.record)
-    if c.machine.l1d_bypassed and line < LOCAL_LINE and kind != TEXTURE_LOAD:
-        piped = False
-    return row.entry if piped else row.entry - 1
+    return row.entry if kind > CONST_LOAD and not passes_l1d(c.machine, kind, line) else row.entry - 1
 
 
 @jit
@@ -302,6 +306,8 @@ def meet_tags(c, stage, time):
         return texture_lookup(c, stage.line, stage.access, time)
     if stage.kind == GLOBAL_STORE:
         return l1d_misses.store(c, stage.line, stage.sectors, stage.access, local, time)
+    if stage.kind == L2_LOAD and not local:
+        return l1d_misses.load_below(c, stage.line, stage.sectors, stage.access, time)
     return l1d_misses.load(c, stage.line, stage.sectors, stage.access, time)
 
 
@@ -309,7 +315,8 @@ def meet_tags(c, stage, time):
 def retry_from(c, stage, time):
     """When a transaction that has been refused tries again, if nothing comes back before."""
     store = stage.kind == GLOBAL_STORE
-    room = l1d_misses.queue_room_from(c, 0 if store else 1)
+    passes = stage.kind == L2_LOAD and stage.line < LOCAL_LINE
+    room = l1d_misses.queue_room_from(c, 0 if store or passes else 1)
     if room > time:
         return room
     sectors = segment(stage.sectors) if store else stage.sectors

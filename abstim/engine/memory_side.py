@@ -7,10 +7,10 @@ import numpy as np
 
 from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
 from abstim.engine.l2 import advance_slice
-from abstim.engine.queues import append, give_back_all, join, new_request, take
-from abstim.engine.rules import SECTORS
+from abstim.engine.queues import append, give_back_all, join, new_request
+from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import NEVER
-from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, put, remove
+from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, leave, put
 from abstim.engine.warp_slots import ONE, lowest
 from functional.disk.apart import apart
 from functional.disk.compile import indexed_from_zero, jit, outlined
@@ -47,31 +47,36 @@ def empty_outputs(shared, time):
             left &= left - ONE
             if rows[switch.outputs[n].first - 1].due > time or held[n, time & (held.shape[1] - 1)] == time:
                 continue
-            place = take(rows, switch.outputs[n])
-            if switch.outputs[n].count == 0:
-                remove(switch.filled, n)
+            place = leave(switch, shared.machine, rows, n, rows[switch.outputs[n].first - 1].sm)
             into_slice(shared, place, time)
 
 
 @jit
-def deliver(gpu, time):
-    """A reply comes out of the switch for each SM that has one."""
+def deliver_one(gpu, n, time):
+    """The next reply comes out of the switch for SM `n`."""
     shared = gpu.shared
-    switch, rows, m = shared.back, shared.requests.rows, shared.machine
+    rows, m, traffic = shared.requests.rows, shared.machine, shared.traffic[n]
+    place = leave(shared.back, m, rows, n, rows[shared.back.outputs[n].first - 1].near)
+    request = rows[place - 1]
+    due = time + 1 + (m.miss_delay if request.from_dram else m.hit_delay)
+    free = max(due * UNITS_A_CYCLE, traffic.reply_free)
+    request.due, traffic.reply_free = free // UNITS_A_CYCLE, free + UNITS_A_CYCLE // m.l2_reply_sectors
+    append(rows, shared.arriving[n], place)
+
+
+@jit
+def deliver(gpu, time):
+    """Replies come out of the switch for each SM that has any, as many as it takes in a cycle."""
+    shared = gpu.shared
+    switch, rows, most = shared.back, shared.requests.rows, shared.machine.l2_reply_sectors
     for k in range(len(switch.filled)):
         left = switch.filled[k]
         while left:
             n = (k << WORD_LOG2) + lowest(left)
             left &= left - ONE
-            if rows[switch.outputs[n].first - 1].due > time:
-                continue
-            place = take(rows, switch.outputs[n])
-            if switch.outputs[n].count == 0:
-                remove(switch.filled, n)
-            traffic, request = shared.traffic[n], rows[place - 1]
-            due = time + 1 + (m.miss_delay if request.from_dram else m.hit_delay)
-            request.due = traffic.last_due = max(due, traffic.last_due + 1)
-            append(rows, shared.arriving[n], place)
+            for _ in range(most):
+                if switch.outputs[n].count and rows[switch.outputs[n].first - 1].due <= time:
+                    deliver_one(gpu, n, time)
 
 
 @outlined
@@ -84,7 +89,7 @@ def collect_requests(gpu, until):
             time = until + 1
             break
         empty_outputs(shared, time)
-        advance_switch(shared.there, shared.machine, shared.requests.rows, time)
+        advance_switch(shared.there, shared.machine, shared.requests.rows, 1, time)
         time += 1
     shared.clock[0] = time
 
@@ -140,13 +145,13 @@ def serve_requests(gpu):
     """Slices, channels and the switch back, as far ahead as nothing that is still to be asked can reach. May run while
     the SMs run their next window: what it sends them is due in later ones."""
     shared = gpu.shared
-    until = shared.clock[0] - 1 + shared.machine.slice_delay
+    m, until = shared.machine, shared.clock[0] - 1 + shared.machine.slice_delay
     time = max(shared.clock[1], next_work(gpu, shared.clock[1] - 1))
     while time <= until:
         deliver(gpu, time)
         advance_channels(gpu, time)
         advance_slices(gpu, time)
-        advance_switch(shared.back, shared.machine, shared.requests.rows, time)
+        advance_switch(shared.back, m, shared.requests.rows, m.l2_reply_sectors, time)
         time = next_work(gpu, time)
     shared.clock[1] = max(shared.clock[1], until + 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, make_ready, write_registers
 from abstim.engine.state import ACCESSES, NEVER
 from abstim.engine.warp_slots import bit
@@ -112,10 +113,11 @@ def new_waiter(c, place):
 
 @jit
 def reply_result(c, time):
-    """When the next of those that wait for a line that is there at `time` has its result: they leave one a cycle."""
-    result = max(time + REPLY_TO_RESULT, c.sm.response_free)
-    c.sm.response_free = result + 1
-    return result
+    """When the next of those that wait for a line that is there at `time` has its result: they leave one a cycle, or as
+    many as replies come."""
+    result = max((time + REPLY_TO_RESULT) * UNITS_A_CYCLE, c.sm.response_free)
+    c.sm.response_free = result + UNITS_A_CYCLE // c.machine.l2_reply_sectors
+    return result // UNITS_A_CYCLE
 
 
 @jit

@@ -61,14 +61,14 @@ MACHINE = record(
     "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
     "l1i_miss_cycles",
     "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
-    "packet_bytes", "inject_queue", "switch_queue", "switch_repeats", "switch_keeps_turn",
+    "packet_bytes", "inject_queue", "switch_queue", "switch_repeats", "switch_output_queues",
     "window_cycles", "slice_delay", "hit_delay", "miss_delay",  # pure delays: before a slice, and of replies to an SM
     "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
     "slice_spread", "l2_partitions",
     "l2_sets", "l2_ways", "l2_dirty_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2",
-    "l2_turns",
+    "l2_turns", "l2_reply_sectors",
     "dram_banks", "bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_requests",
     "dram_delay", "two_commands", "burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
@@ -114,7 +114,7 @@ SM = record(
     "link_free",  # the SM's link to the switch has passed all it was given,
     "last_sent",  # the latest of it given in this cycle
     "sent_position",  # in L1D.sent
-    "response_free",  # cycle after the latest result of a reply
+    "response_free",  # when, in units of rules.py, the next result of a reply may come
     "access_free", "access_fresh",  # accesses given back, accesses never used
     "node_free", "node_fresh",  # the same of L1D.waiters
     "issued_first", "issued_count",  # of the ring of issued accesses
@@ -266,8 +266,8 @@ class Switch(NamedTuple):
     """One direction of the crossbar."""
 
     inputs: np.ndarray  # QUEUE
-    flits: np.ndarray  # in each input's queue
-    input_free: np.ndarray  # cycle from which each can send its next packet
+    flits: np.ndarray  # in each input's queue; with queues at the outputs, of each input in the switch
+    input_free: np.ndarray  # when each can send its next packet: a cycle; with output queues in units of rules.py
     late: np.ndarray  # set of inputs whose first packet has not been looked at
     outputs: np.ndarray  # QUEUE
     output_free: np.ndarray
@@ -347,7 +347,7 @@ class Channels(NamedTuple):
 TRAFFIC = record(  # of an SM, as the memory side sees it
     "l2_accesses", "l2_misses", "dram_reads", "dram_writes",
     "ended",  # requests that nobody waits for, done with and not yet taken off SM.in_flight
-    "last_due",  # of its latest reply
+    "reply_free",  # when, in units of rules.py, its next reply may come
 )  # fmt: skip
 
 

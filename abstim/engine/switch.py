@@ -4,6 +4,7 @@ rule 11). Sets of inputs and outputs are rows of 64-bit words."""
 from __future__ import annotations
 
 from abstim.engine.queues import append, take
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.warp_slots import ONE, above, bit, lowest
 from functional.disk.compile import jit
 
@@ -76,24 +77,13 @@ def look_at_late(switch, rows, time):
 
 
 @jit
-def next_turn(switch, m, rows, i, o, time):
-    """The input from which output `o` looks on, having taken a packet of input `i`: the one behind it, or, if turns
-    are kept, the same while a packet for this output is next there. (SMs write down what comes later in a window.)"""
-    if m.switch_keeps_turn and switch.inputs[i].count:
-        following = rows[switch.inputs[i].first - 1]
-        if following.output == o and following.due <= time:
-            return i
-    return i + 1 if i + 1 < len(switch.inputs) else 0
-
-
-@jit
 def pass_on(switch, m, rows, o, time):
     """Output `o` takes the first packet of the input whose turn it is."""
     i = first_from(switch.wants[o], switch.turn[o])
     place = take(rows, switch.inputs[i])
     packet = rows[place - 1]
     switch.flits[i] -= packet.flits
-    switch.turn[o] = next_turn(switch, m, rows, i, o, time)
+    switch.turn[o] = i + 1 if i + 1 < len(switch.inputs) else 0
     switch.output_free[o] = packet.due = time + packet.flits
     switch.input_free[i] = time if m.switch_repeats else packet.due
     append(rows, switch.outputs[o], place)
@@ -108,8 +98,46 @@ def pass_on(switch, m, rows, o, time):
 
 
 @jit
-def advance_switch(switch, m, rows, time):
-    """One cycle."""
+def pass_through(switch, rows, flits_a_cycle, time):
+    """With queues at the outputs: an input's first packets join their output's queue, behind those that came before."""
+    units, end = UNITS_A_CYCLE // flits_a_cycle, (time + 1) * UNITS_A_CYCLE
+    for k in range(len(switch.late)):
+        left = switch.late[k]
+        while left:
+            i = (k << WORD_LOG2) + lowest(left)
+            left &= left - ONE
+            while switch.inputs[i].count and switch.input_free[i] < end:
+                packet = rows[switch.inputs[i].first - 1]
+                if packet.due > time:
+                    break
+                place, o, start = take(rows, switch.inputs[i]), packet.output, time * UNITS_A_CYCLE
+                start = max(start, switch.input_free[i])
+                switch.input_free[i] = start + packet.flits * units
+                switch.output_free[o] = max(start, switch.output_free[o]) + packet.flits * units
+                packet.due = (switch.output_free[o] + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE
+                append(rows, switch.outputs[o], place)
+                insert(switch.filled, o)
+            if switch.inputs[i].count == 0:
+                remove(switch.late, i)
+
+
+@jit
+def leave(switch, m, rows, o, i):
+    """The first packet of output `o`, which input `i` brought, leaves the switch."""
+    place = take(rows, switch.outputs[o])
+    if switch.outputs[o].count == 0:
+        remove(switch.filled, o)
+    if m.switch_output_queues:
+        switch.flits[i] -= rows[place - 1].flits
+    return place
+
+
+@jit
+def advance_switch(switch, m, rows, flits_a_cycle, time):
+    """One cycle. `flits_a_cycle`: of each link, with queues at the outputs."""
+    if m.switch_output_queues:
+        pass_through(switch, rows, flits_a_cycle, time)
+        return
     look_at_late(switch, rows, time)
     for k in range(len(switch.asked)):
         left = switch.asked[k]

@@ -163,7 +163,8 @@ class Spec:
     inject_queue_flits: int = _whole(1, 4096)
     crossbar_queue_flits: int = _whole(1, 4096)
     crossbar_repeats: bool = _flag()
-    crossbar_keeps_turn: bool = _flag()  # an output takes from one input as long as its next packet is for it
+    crossbar_output_queues: bool = _flag()  # packets wait at their output, not behind those for others
+    l2_reply_sectors: int = _whole(1, 4)  # a cycle: what a slice gives at most, and what an SM takes
     l2_slices_per_channel: int = _whole(1, 64)
     l2_sets: int = _whole(1, 1 << 16)
     l2_ways: int = _whole(1, 4096)

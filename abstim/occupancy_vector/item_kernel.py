@@ -21,6 +21,7 @@ from abstim.occupancy_vector.item_records import (
     LOAD,
     LOCAL_MEMORY,
     MEMORY,
+    PASSING,
     POOLED,
     SHARED,
     SHARED_MEMORY,
@@ -41,7 +42,7 @@ PARAM_LOAD, CONST_LOAD, SHARED_LOAD, SHARED_ATOMIC = (
     int(k) for k in (Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.SHARED_LOAD, Kind.SHARED_ATOMIC)
 )
 GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (int(k) for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
-BARRIER, FENCE = int(Kind.BARRIER), int(Kind.FENCE)
+BARRIER, FENCE, L2_LOAD = int(Kind.BARRIER), int(Kind.FENCE), int(Kind.L2_LOAD)
 
 
 @jit
@@ -251,7 +252,7 @@ def use_memory(row, item, access, shape):
         which = CONST
     elif not is_data(row, access):
         which = SHARED
-    elif row.kind == GLOBAL_ATOMIC or (shape.bypass[0] and access.space != LOCAL_MEMORY):
+    elif row.kind == GLOBAL_ATOMIC or ((shape.bypass[0] or row.kind == L2_LOAD) and access.space != LOCAL_MEMORY):
         which = ATOMIC_LATENCY
     item.latency = shape.latency[which] if access.active else 1
     item.latency_of = shape.latency_of[which] if access.active else 0
@@ -261,6 +262,8 @@ def use_memory(row, item, access, shape):
             item.access = STORE
         elif row.kind == GLOBAL_ATOMIC:
             item.access = ATOMIC
+        elif row.kind == L2_LOAD:
+            item.access = PASSING
 
 
 @jit

@@ -13,7 +13,7 @@ POOLED, MEMORY, SFU, DOUBLE, TENSOR = range(5)
 SPECIAL = {"mem": MEMORY, "sfu": SFU, "dp": DOUBLE, "tensor": TENSOR}
 POOLS = ("sp", "int")
 # What an item's memory access is to the caches
-NONE, LOAD, STORE, ATOMIC, CONSTANT = range(5)
+NONE, LOAD, STORE, ATOMIC, CONSTANT, PASSING = range(6)  # passing: a load that L1D does not answer
 FIRST, L2, DRAM = range(3)  # levels that answer; what waits for another's miss has its level and asks for no sectors
 RUNNING, WAITING, GONE = range(3)  # a warp of a walk
 SHARED_MEMORY, CONSTANT_MEMORY, GLOBAL_MEMORY, LOCAL_MEMORY = range(4)  # where an access goes

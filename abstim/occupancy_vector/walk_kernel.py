@@ -18,6 +18,7 @@ from abstim.occupancy_vector.item_records import (
     LOAD,
     MEMORY,
     NONE,
+    PASSING,
     RUNNING,
     STORE,
     WAITING,
@@ -185,9 +186,9 @@ def ask_caches(walk, caches, sm, kind, r, time, access, found):
             pass
         elif kind == CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)
-        elif kind == ATOMIC or (m.l1d_bypassed and kind == LOAD and not local):
+        elif kind == ATOMIC or ((kind == PASSING or (m.l1d_bypassed and kind == LOAD)) and not local):
             found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, sectors, False, time, found) - time)
-        elif kind == LOAD or (local and m.l1d_write == 0):
+        elif kind == LOAD or kind == PASSING or (local and m.l1d_write == 0):  # noqa: SIM109
             load(walk, caches, sm, line, sectors, time, access, found)
         else:
             store(walk, caches, sm, line, sectors, time, found)

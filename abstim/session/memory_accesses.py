@@ -81,7 +81,7 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     """Loads and stores of global memory that touch no more sectors than 32 lanes side by side: as many as an element
     has bytes (a vector: all of them). Those that touch more keep their first lines."""
     trace, table, found = inputs.trace, inputs.table, accesses_of(inputs)
-    data = (table.kind == Kind.GLOBAL_LOAD) | (table.kind == Kind.GLOBAL_STORE)
+    data = np.isin(table.kind, (Kind.GLOBAL_LOAD, Kind.L2_LOAD, Kind.GLOBAL_STORE))
     if not data.any():
         return inputs
     owner = found.of_records(len(trace.records))

@@ -110,7 +110,7 @@ def _row(
 ) -> Row:  # fmt: skip
     kind = kind_of(instruction)
     if access is not None and source is not None:
-        row = memory_row(source, access_bytes(instruction), access)
+        row = memory_row(_seen_by_l1d(instruction, source), access_bytes(instruction), access)
     elif (
         kind >= Kind.PARAM_LOAD and kind != Kind.CONST_LOAD
     ):  # of the assembler's own: spilled registers, a CAS loop's load
@@ -127,6 +127,13 @@ def _row(
     if instruction.read_scoreboard != NO_SCOREBOARD and instruction.read_scoreboard < SCOREBOARDS:
         row.release = registers + instruction.read_scoreboard
     return row
+
+
+def _seen_by_l1d(instruction: MachineInstruction, kind: Kind) -> Kind:
+    """A load that is to see other SMs' stores passes L1D by, and so does a copy to shared memory that says so."""
+    found = instruction.modifiers
+    past = "BYPASS" in found or ("STRONG" in found and ("GPU" in found or "SYS" in found))
+    return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past else kind
 
 
 def _waits(instruction: MachineInstruction) -> list[int]:

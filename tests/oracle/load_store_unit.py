@@ -61,7 +61,7 @@ class LoadStoreUnit:
 
     def __init__(self, gpu: Gpu, sm: Sm, number: int, ways: int, side: MemorySide) -> None:
         self.gpu, self.spec, self.sm = gpu, gpu.spec, sm
-        self.link, self.results = Link(gpu, side, number), Results()
+        self.link, self.results = Link(gpu, side, number), Results(gpu)
         self.l1d = L1d(gpu, ways, self.link, self.results)
         self.const = Lines(self.spec.const_sets, self.spec.const_ways)
         self.texture = Lines(self.spec.l1t_sets, self.spec.l1t_ways)
@@ -233,4 +233,6 @@ class LoadStoreUnit:
             return self._looks_up_texture(stage.access, stage.line, time)
         if kind == Kind.GLOBAL_STORE:
             return self.l1d.store(stage.line, stage.sectors, stage.access, local, time)
+        if kind == Kind.L2_LOAD and not local:
+            return self.l1d.load_below(stage.line, stage.sectors, stage.access, time)
         return self.l1d.load(stage.line, stage.sectors, stage.access, time)

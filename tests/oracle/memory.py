@@ -10,7 +10,7 @@ from precharacterize.classify import Kind
 
 SHARED_KINDS = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 CONST_KINDS = (Kind.PARAM_LOAD, Kind.CONST_LOAD)
-RECORD_KINDS = (*CONST_KINDS, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD)
+RECORD_KINDS = (*CONST_KINDS, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD, Kind.L2_LOAD)
 
 
 class Access:
@@ -100,7 +100,8 @@ class Memory:
         """Result of a transaction that enters in cycle `entry`."""
         hit = entry + self.gpu.params.l1d_latency_cycles + 1
         local = line >= LOCAL_WINDOW_LINE
-        if kind == Kind.GLOBAL_ATOMIC or (self.gpu.spec.l1d_bypass and kind != Kind.TEXTURE_LOAD and not local):
+        past = kind == Kind.L2_LOAD or (self.gpu.spec.l1d_bypass and kind != Kind.TEXTURE_LOAD)
+        if kind == Kind.GLOBAL_ATOMIC or (past and not local):
             return self.responses.out(entry + self.gpu.params.atomic_latency_cycles)
         if kind == Kind.TEXTURE_LOAD:
             return self._cached(self.texture, line, hit)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from abstim.gpu.config import Gpu
 
 READ, WRITE, ATOMIC = 0, 1, 2
+UNITS = 64  # a cycle's; replies leave and come at a multiple of them
 POLYNOMIALS = {1: 0x3, 2: 0x7, 3: 0xB, 4: 0x13, 5: 0x25, 6: 0x43, 7: 0x83, 8: 0x11D, 9: 0x211, 10: 0x409, 11: 0x805}
 
 
@@ -123,17 +124,24 @@ class Traffic:
 class Switch:
     """One direction: a queue an input, arbiters at the outputs."""
 
-    def __init__(self, gpu: Gpu, inputs: int, outputs: int) -> None:
-        self.spec = gpu.spec
+    def __init__(self, gpu: Gpu, inputs: int, outputs: int, width: int = 1) -> None:
+        self.spec, self.width = gpu.spec, width  # flits a cycle of a link, with queues at the outputs
         self.inputs: list[deque[tuple[Request, int, int]]] = [deque() for _ in range(inputs)]  # packet, output, from
-        self.outputs: list[deque[tuple[Request, int]]] = [deque() for _ in range(outputs)]  # packet, out in
+        self.outputs: list[deque[tuple[Request, int, int]]] = [deque() for _ in range(outputs)]  # packet, out in, input
         self.input_free, self.output_free, self.turn = [0] * inputs, [0] * outputs, [0] * outputs
 
     def flits(self, i: int) -> int:
-        return sum(packet.flits for packet, _, _ in self.inputs[i])
+        """Of an input's packets, as long as they take room that the next would need."""
+        found = sum(packet.flits for packet, _, _ in self.inputs[i])
+        if self.spec.crossbar_output_queues:
+            found += sum(packet.flits for out in self.outputs for packet, _, brought in out if brought == i)
+        return found
 
     def cycle(self, time: int) -> None:
         if not any(self.inputs):
+            return
+        if self.spec.crossbar_output_queues:
+            self._to_outputs(time)
             return
         sent: set[int] = set()
         for o in range(len(self.outputs)):
@@ -155,17 +163,19 @@ class Switch:
 
     def _take(self, i: int, o: int, time: int) -> None:
         packet, _, _ = self.inputs[i].popleft()
-        self.turn[o] = i if self._goes_on(i, o, time) else (i + 1) % len(self.inputs)
+        self.turn[o] = (i + 1) % len(self.inputs)
         self.output_free[o] = time + packet.flits
         self.input_free[i] = time if self.spec.crossbar_repeats else time + packet.flits
-        self.outputs[o].append((packet, time + packet.flits))
+        self.outputs[o].append((packet, time + packet.flits, i))
 
-    def _goes_on(self, i: int, o: int, time: int) -> bool:
-        """Does the output stay with the input?"""
-        if not self.spec.crossbar_keeps_turn or not self.inputs[i]:
-            return False
-        _, output, start = self.inputs[i][0]
-        return output == o and start <= time
+    def _to_outputs(self, time: int) -> None:
+        for i, packets in enumerate(self.inputs):
+            while packets and packets[0][2] <= time and self.input_free[i] < (time + 1) * UNITS:
+                packet, o, _ = packets.popleft()
+                start = max(time * UNITS, self.input_free[i])
+                self.input_free[i] = start + packet.flits * UNITS // self.width
+                self.output_free[o] = max(start, self.output_free[o]) + packet.flits * UNITS // self.width
+                self.outputs[o].append((packet, -(-self.output_free[o] // UNITS), i))
 
 
 @dataclass(eq=False)
@@ -206,10 +216,11 @@ class Slice:
 
     def cycle(self, time: int) -> None:
         spec = self.spec
-        if self.replies and self.back.flits(self.number) < spec.inject_queue_flits + spec.crossbar_queue_flits:
-            first = self.replies.popleft()
-            first.flits = 1
-            self.back.inputs[self.number].append((first, first.sm, time))
+        for _ in range(spec.l2_reply_sectors):
+            if self.replies and self.back.flits(self.number) < spec.inject_queue_flits + spec.crossbar_queue_flits:
+                first = self.replies.popleft()
+                first.flits = 1
+                self.back.inputs[self.number].append((first, first.sm, time))
         if self.filled and len(self.replies) < spec.l2_queue:
             self._reply(self.filled.popleft())
         if self.from_dram:
@@ -521,7 +532,7 @@ class MemorySide:
         spec, self.gpu = gpu.spec, gpu
         self.where = Map(gpu)
         self.there = Switch(gpu, spec.sm_count, self.where.slices)
-        self.back = Switch(gpu, self.where.slices, spec.sm_count)
+        self.back = Switch(gpu, self.where.slices, spec.sm_count, spec.l2_reply_sectors)
         self.traffic = Traffic()
         self.slices = [Slice(gpu, self.where, n, self.back, self.traffic) for n in range(self.where.slices)]
         for each in self.slices:
@@ -535,7 +546,7 @@ class MemorySide:
         self.length = max(1, round(gpu.params.dram_sector_cycles / spec.dram_burst_cycles * 65536))
         self.replies: dict[int, list[int]] = {}
         self.inbox: list[deque[tuple[int, Request]]] = [deque() for _ in range(spec.sm_count)]
-        self.last_due = [-1] * spec.sm_count
+        self.reply_free = [0] * spec.sm_count  # in units
         self.time = self.channel_time = 0
 
     def ask(
@@ -553,13 +564,14 @@ class MemorySide:
         """One core cycle."""
         time, params = self.time, self.gpu.params
         for sm, out in enumerate(self.back.outputs):
-            if out and out[0][1] <= time:
-                request, _ = out.popleft()
-                extra = params.dram_reply_cycles - 6 if request.from_dram else params.l2_reply_cycles - 5
-                due = max(time + 1 + max(0, extra), self.last_due[sm] + 1)
-                self.last_due[sm] = due
-                self.replies[request.number].append(due)
-                self.inbox[sm].append((due, request))
+            for _ in range(self.gpu.spec.l2_reply_sectors):
+                if out and out[0][1] <= time:
+                    request, _, _ = out.popleft()
+                    extra = params.dram_reply_cycles - 6 if request.from_dram else params.l2_reply_cycles - 5
+                    free = max((time + 1 + max(0, extra)) * UNITS, self.reply_free[sm])
+                    self.reply_free[sm] = free + UNITS // self.gpu.spec.l2_reply_sectors
+                    self.replies[request.number].append(free // UNITS)
+                    self.inbox[sm].append((free // UNITS, request))
         while self.channel_time * self.length <= time * 65536:
             for channel in self.channels:
                 if not channel.idle():

@@ -82,7 +82,7 @@ class TwoLevel(Policy):
         writer = warp.written_by.get(register)
         if writer == Kind.PARAM_LOAD:
             return warp.registers[register] > time
-        return writer in (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD)
+        return writer in (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD, Kind.L2_LOAD)
 
 
 POLICIES = {"gto": Gto, "lrr": Lrr, "oldest": Oldest, "two_level": TwoLevel}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from abstim.gpu.config import Gpu
 from oracle.l1d import set_of
-from oracle.memory_side import READ, WRITE, MemorySide, Request
+from oracle.memory_side import READ, UNITS, WRITE, MemorySide, Request
 
 CODE_LINE, CONST_LINE = 0xF0000000 // 128, 0x100000000 // 128  # where instructions and constants lie
 ALL = (0, 1, 2, 3)  # sectors of a line
@@ -57,15 +57,15 @@ class Link:
 
 
 class Results:
-    """Of those who wait for a line that came, one a cycle has its result."""
+    """Of those who wait for a line that came, one a cycle has its result, or as many as replies come."""
 
-    def __init__(self) -> None:
-        self.free = 0
+    def __init__(self, gpu: Gpu) -> None:
+        self.free, self.units = 0, UNITS // gpu.spec.l2_reply_sectors
 
     def next(self, time: int) -> int:
-        result = max(time + 2, self.free)
-        self.free = result + 1
-        return result
+        result = max((time + 2) * UNITS, self.free)
+        self.free = result + self.units
+        return result // UNITS
 
 
 @dataclass(eq=False)
@@ -188,6 +188,16 @@ class L1d:
         elif not self._ask(number, line, missing, access, time):
             return False
         self.accesses += 1
+        return True
+
+    def load_below(self, number: int, sectors: list[int], access, time: int) -> bool:
+        """A load that L1D may not answer."""
+        if not self._may_send(READ, len(sectors), 0, time):
+            return False
+        access.waiting += len(sectors) - 1
+        self._send(number, set(sectors), READ, lambda _, due: access.part(self.results.next(due), due), time)
+        self.accesses += 1
+        self.misses += 1
         return True
 
     def _keys(self, sectors: set[int]) -> list[int]:
