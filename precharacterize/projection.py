@@ -10,7 +10,7 @@ import numpy as np
 from functional.disk.machine_code import Native
 from functional.trace import Trace
 from precharacterize.operations import Operations
-from precharacterize.projection_walk import Given, Made, Rules, Scratch
+from precharacterize.projection_arrays import Given, Made, Rules, Scratch
 from precharacterize.timed_code import TimedCode
 
 _COUNTS = 7  # see Projected

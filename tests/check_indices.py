@@ -37,9 +37,11 @@ def main(names: list[str]) -> None:
     from abstim.gpu.config import gpu_names, load_gpu
     from abstim.session.session import open_session
     from functional.disk import compile as compiler
+    from functional.disk import compiled_parts
     from functional.errors import InputError
 
     compiler.as_it_is = trapping
+    compiled_parts._start = lambda *_: None  # another process would not trap
     for name in names or KERNELS:
         session = open_session(name)
         for gpu in (load_gpu(each, []) for each in gpu_names()):

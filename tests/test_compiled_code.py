@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from functional.disk import machine_code
+from functional.disk.apart import apart
+from functional.disk.by_reference import reference
 from functional.disk.compile import indexed_from_zero
+from functional.disk.compiled_parts import Part
 from functional.disk.machine_code import Native, compiled
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
@@ -35,6 +38,21 @@ def count_up(words, k):
 @indexed_from_zero
 def count_up_from_zero(words, k):
     words[k] += 1
+
+
+@apart
+def add_up(pair, k):
+    for j in range(pair.wide.shape[1]):
+        pair.wide[k, 0] //= pair.small[0]
+        pair.wide[k, 0] += pair.wide[k, j]
+
+
+def with_a_part(pair, k):
+    add_up(reference(pair), k)
+
+
+def with_a_part_too(pair):
+    add_up(reference(pair), 1)
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +132,34 @@ def test_arrays_that_cannot_be_written_need_no_code_of_their_own(tmp_path):
     function(*given)
     function(*arguments())
     assert len(list((tmp_path / "objects").iterdir())) == 1
+
+
+def no_process(*_, **__):
+    raise OSError("no more processes")
+
+
+def dying_process(*_, **__):
+    return START([sys.executable, "-c", "raise SystemExit(1)"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+START = subprocess.Popen
+
+
+@pytest.mark.parametrize("start", [START, no_process, dying_process])
+def test_a_part_has_code_of_its_own_which_all_share_who_call_it(tmp_path, monkeypatch, start):
+    monkeypatch.setattr(subprocess, "Popen", start)
+    pair, part = Pair(np.ones(1, np.uint16), np.arange(6, dtype=np.int64).reshape(3, 2)), Part(__name__, "add_up")
+    Native(__name__, "with_a_part", parts=(part,))(pair, 1)
+    assert pair.wide.tolist() == [[0, 1], [7, 3], [4, 5]]
+    kept = set((tmp_path / "objects").iterdir())
+    assert len(kept) == 2
+    monkeypatch.setattr(subprocess, "Popen", no_process)
+    monkeypatch.setattr(Part, "make", refuse)
+    Native(__name__, "with_a_part_too", parts=(part,))(pair)
+    assert pair.wide[1].tolist() == [17, 3]
+    assert len(set((tmp_path / "objects").iterdir()) - kept) == 1
+    with pytest.raises(ZeroDivisionError):
+        Native(__name__, "with_a_part_too", parts=(part,))(Pair(pair.small * 0, pair.wide))
 
 
 def test_what_it_cannot_take():

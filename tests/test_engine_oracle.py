@@ -23,7 +23,7 @@ from functional.line_record import SHARED_PASS
 from precharacterize.asynchronous_copies import COMMIT, COPY, NONE
 from precharacterize.classify import Kind
 
-EXAMPLES = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 def one(launch: Launch, gpu=None) -> EngineResult:
@@ -63,7 +63,7 @@ def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(EXAMPLES, max_examples=25)
+@settings(EXAMPLES, max_examples=15)
 @given(st.data())
 def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.DataObject) -> None:
     assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))

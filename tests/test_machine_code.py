@@ -19,11 +19,11 @@ from functional.line_record import line_of, sectors_of
 from functional.link import link
 from functional.parser import parse
 from functional.trace import PARAM_WINDOW_LINE
-from precharacterize import build_timed
 from precharacterize.build import kinds_of
-from precharacterize.build_timed import assembly_of, build_timed_code, decode, encode, timed_code_of
+from precharacterize.build_timed import build_timed_code
 from precharacterize.classify import Kind
 from precharacterize.hoisting import hoisted, is_dropped
+from precharacterize.kept_timed_code import assembly_of, decode, encode, timed_code_of
 from precharacterize.machine_code import assemble
 from precharacterize.machine_code.assemble import Assembly, assembled_for
 from precharacterize.machine_code.instruction import MachineInstruction, control_fields
@@ -152,7 +152,7 @@ def _touched(code, i: int) -> set:
 def fallback(name: str):
     """A benchmark opened, and its first launch as PTX with loads hoisted."""
     session = open_session(name)
-    code = build_timed_code(session.launch(0).program, GPU.pipeline, Assembly({}, "no assembler"))
+    code = build_timed_code(session.launch(0).program, GPU.pipeline, Assembly("no assembler"))
     return session, code
 
 
@@ -202,7 +202,7 @@ def test_the_result_names_what_was_timed(monkeypatch) -> None:
 
 def test_halves_of_a_register_wait_for_it() -> None:
     code = program("ld.global.u64 %rd3, [%rd1];\nmov.b64 {%r1, %r2}, %rd3;\nst.global.u32 [%rd2], %r2;")
-    table = build_timed_code(code, GPU.pipeline, Assembly({}, "no assembler")).table
+    table = build_timed_code(code, GPU.pipeline, Assembly("no assembler")).table
     names = [r.name for r in code.registers]
     (load,) = (row.tolist() for row in table.writes if names.index("%rd3") in row)
     stores = [row.tolist() for row, kind in zip(table.waits, table.kind, strict=True) if kind == Kind.GLOBAL_STORE]
@@ -360,7 +360,6 @@ def test_kept_by_architecture_and_tool(monkeypatch, tmp_path) -> None:
 def test_an_unrolled_loop_is_timed_by_rounds() -> None:
     code = timed_code_of(open_session("matmul_tiled").launch(0).program, GPU.pipeline, "sm_86")
     assert code.numbers[:, 1].max() > 1 and re.match(r"machine code \(ptxas V[\d.]+ for sm_\d+\)", code.description)
-    assert build_timed.MODULES
 
 
 def test_what_counts_ptx_instructions_refuses_machine_code() -> None:

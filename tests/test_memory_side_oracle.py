@@ -11,11 +11,12 @@ from random_launches import straight_launch
 
 from abstim.engine.design_point import machine_of
 from abstim.engine.initial_state import new_state
+from abstim.engine.simulation import MEMORY_SIDE
 from abstim.gpu.config import Gpu, gpu_names, load_gpu
 from functional.disk.machine_code import Native
 from precharacterize.classify import Kind
 
-replay = Native("memory_replay", "replay")
+replay = Native("memory_replay", "replay", parts=MEMORY_SIDE)
 EXAMPLES = settings(max_examples=3, deadline=None)
 # Small enough for queues, ways and miss registers to run out, and for lines to leave with what was written of them
 SCARCE = (

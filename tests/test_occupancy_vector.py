@@ -226,7 +226,7 @@ def other_value(gpu, key):
 
 @pytest.mark.parametrize("name", ["gtx480", "h100"])
 def test_what_is_refused_as_not_looked_at_changes_nothing(name):
-    session, gpu = open_session("spmv_csr", []), load_gpu(name)
+    session, gpu = open_session("btree_find_k", []), load_gpu(name)
     launch = TimedLaunch(session, 0)
     expected, tried = launch.times([launch.design_point(gpu)])[0].cycles, 0
     for key in sorted(UNREAD):
@@ -234,7 +234,7 @@ def test_what_is_refused_as_not_looked_at_changes_nothing(name):
             assert launch.times([launch.design_point(changed)])[0].cycles == expected, key
             tried += 1
             with pytest.raises(InputError, match=f"{key}: the occupancy model does not look at it"):
-                abstim.run("spmv_csr", changed, model="occupancy")
+                abstim.run(session, changed, model="occupancy")
     assert tried > len(UNREAD) / 2
 
 

@@ -12,7 +12,8 @@ from abstim.engine.rules import SECTORS
 from abstim.engine.state import NEVER
 from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, put, remove
 from abstim.engine.warp_slots import ONE, lowest
-from functional.disk.compile import jit, outlined
+from functional.disk.apart import apart
+from functional.disk.compile import indexed_from_zero, jit, outlined
 
 
 @jit
@@ -133,7 +134,8 @@ def advance_slices(gpu, time):
             wake[h] = min(wake[h], cycles_by(m, time) + 1)
 
 
-@outlined
+@apart
+@indexed_from_zero
 def serve_requests(gpu):
     """Slices, channels and the switch back, as far ahead as nothing that is still to be asked can reach. May run while
     the SMs run their next window: what it sends them is due in later ones."""
@@ -174,7 +176,8 @@ def hand_over(gpu, n, until):
         sm.clock = min(sm.clock, max(rows[inbox.first - 1].due, until + 1))
 
 
-@outlined
+@apart
+@indexed_from_zero
 def exchange(gpu, until):
     """The SMs have run up to and including cycle `until`, and the memory side as far as it could meanwhile."""
     for n in range(gpu.machine.sm_count):

@@ -17,6 +17,7 @@ from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, OVER, TRAFFIC, Team
 from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
+from functional.disk.compiled_parts import Part
 from functional.disk.machine_code import Native
 from functional.line_record import FIRST_GLOBAL_LINE
 from functional.threads import default_threads
@@ -32,7 +33,9 @@ RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 CACHE_LINE_WORDS = 16  # two lines: those side by side are fetched together
 
 _touch = Native("abstim.engine.skipped_blocks", "touch")
-_run_grid = Native("abstim.engine.event_loop", "run_grid", "compiling the timing engine for this CPU: some 30 s, once")
+MEMORY_SIDE = (Part("abstim.engine.memory_side", "serve_requests"), Part("abstim.engine.memory_side", "exchange"))
+_COMPILING = "compiling the timing engine for this CPU: some 30 s, once"
+_run_grid = Native("abstim.engine.event_loop", "run_grid", _COMPILING, MEMORY_SIDE)
 
 
 class Simulation:

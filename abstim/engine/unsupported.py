@@ -3,8 +3,6 @@ records have room for so much and no more."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.state import COLLECTORS, L1D_LINE, L2_LINE, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS, Tags
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
@@ -38,7 +36,7 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
     count = {kind: getattr(spec, f"{'lsu' if kind == 'mem' else kind}_units") for kind in KIND_NAMES}
     if sum(count.values()) > UNITS:
         raise InputError(f"{spec.name}: {sum(count.values())} execution units; the engine knows {UNITS} an SM at most")
-    for number in np.unique(table.unit):
+    for number in sorted(set(table.unit.tolist())):  # `np.unique` would load masked arrays
         kind = KIND_NAMES[number]
         sharers = spec.schedulers_per_sm if spec.sub_cores and kind != "mem" else 1
         if count[kind] < sharers:

@@ -161,7 +161,7 @@ class Session:
         program = self.launch(number).program
         key = (program.digest, program.name, gpu.pipeline, gpu.spec.architecture)
         if key not in self._timed:
-            from precharacterize.build_timed import timed_code_of
+            from precharacterize.kept_timed_code import timed_code_of
 
             started = perf_counter()
             self._timed[key] = timed_code_of(program, gpu.pipeline, gpu.spec.architecture)

@@ -17,6 +17,8 @@ from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np import arrayobj
 
+from functional.disk.apart import symbol_of, whole_numbers
+from functional.disk.by_reference import Reference
 from functional.disk.llvm import ENTRY
 
 Entry = TypeVar("Entry", bound=Callable[..., Any])
@@ -31,10 +33,10 @@ class PartLibrary(JITCodeLibrary):
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._finalized = True
 
-    def emit(self, entry: str) -> bytes:
-        """An object file of the function whose mangled name is `entry`."""
+    def emit(self, entry: str, name: str) -> bytes:
+        """An object file of the function whose mangled name is `entry`, there called `name`."""
         self._ensure_finalized()
-        self._final_module.get_function(entry).name = ENTRY
+        self._final_module.get_function(entry).name = name
         for _ in range(2):  # the second time makes a run 3 % faster
             self._optimize_final_module()
         return bytes(self._codegen._tm.emit_object(self._final_module))
@@ -75,6 +77,7 @@ outlined = numba.njit(**_PART, pipeline_class=ApartCompiler, forceinline=False)
 # Of what returns a tuple that holds a record, which Numba cannot hand back: part of its caller before it is compiled
 spliced = numba.njit(inline="always")
 _entry = numba.njit(**_PART, pipeline_class=PartCompiler, forceinline=False)
+_part = numba.njit(**_PART, pipeline_class=ApartCompiler, forceinline=False)
 
 
 def indexed_from_zero(function: Entry) -> Entry:
@@ -104,18 +107,27 @@ def _indices_as_they_are() -> Iterator[None]:
 
 def object_code(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     """An object file with the machine code of a function for arguments of these types, for this CPU."""
-    signature = tuple(_type_of(argument) for argument in arguments)
-    dispatcher = _entry(function)
+    return _emitted(_entry, function, tuple(type_of(argument) for argument in arguments), ENTRY)
+
+
+def part_object_code(function: Callable[..., Any], to: Any) -> bytes:
+    """The same of a part (apart.py), whose reference is to a tuple of Numba's type `to`."""
+    signature = (Reference(to), *[numba.types.int64] * whole_numbers(function))
+    return _emitted(_part, function, signature, symbol_of(function))
+
+
+def _emitted(dispatcher_of: Callable[..., Any], function: Callable[..., Any], signature: Any, name: str) -> bytes:
+    dispatcher = dispatcher_of(function)
     with _indices_as_they_are() if hasattr(function, "indexed_from_zero") else nullcontext():
         dispatcher.compile(signature)
     result = dispatcher.overloads[signature]
-    return result.library.emit(result.fndesc.llvm_func_name)  # type: ignore[no-any-return]
+    return result.library.emit(result.fndesc.llvm_func_name, name)  # type: ignore[no-any-return]
 
 
-def _type_of(argument: Any) -> Any:
+def type_of(argument: Any) -> Any:
     """Numba's type of an argument; all arrays are contiguous, and of one type whether they can be written or not."""
     if isinstance(argument, tuple):
-        return numba.types.BaseTuple.from_types([_type_of(part) for part in argument], type(argument))
+        return numba.types.BaseTuple.from_types([type_of(part) for part in argument], type(argument))
     if isinstance(argument, np.ndarray):
         return numba.types.Array(numba.from_dtype(argument.dtype), argument.ndim, "C")
     return numba.typeof(argument)

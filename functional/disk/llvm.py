@@ -40,12 +40,13 @@ def machine(level: int = 1) -> Any:
     )
 
 
-def engine_of(code: bytes) -> Any:
-    """An engine that holds an object file; its other symbols are those of the process. It has to outlive every call."""
+def engine_of(*codes: bytes) -> Any:
+    """An engine that holds object files; their other symbols are those of the process. It has to outlive every call."""
     llvm, host = binding(), machine()
     empty = llvm.parse_assembly("")
     empty.triple = host.triple
     engine = llvm.create_mcjit_compiler(empty, host)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    for code in codes:
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine

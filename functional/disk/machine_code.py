@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from functional.disk.compiled_parts import Making, Part
 from functional.disk.kept import Kept, key
 from functional.disk.llvm import ENTRY, engine_of, target
 from functional.terminal import note
@@ -26,11 +27,11 @@ class Native:
 
     It takes C-contiguous arrays, records, named tuples of arrays, and whole numbers, and returns nothing. The
     interpreter lock is released while it runs. `notice` is said on stderr, if that is a terminal, when it must be
-    compiled.
+    compiled. `parts`: what it calls that has object files of its own; their references are to the first argument.
     """
 
-    def __init__(self, module: str, name: str, notice: str = "") -> None:
-        self._module, self._name, self._notice = module, name, notice
+    def __init__(self, module: str, name: str, notice: str = "", parts: tuple[Part, ...] = ()) -> None:
+        self._module, self._name, self._notice, self._parts = module, name, notice, parts
         self._kept = Kept("objects")
         self._entries: dict[tuple[str, ...], Callable[..., int]] = {}  # by the types of the arguments
         self._engines: list[Any] = []  # which hold the code
@@ -48,11 +49,19 @@ class Native:
     def _load(self, kinds: tuple[str, ...], arguments: tuple[Any, ...], words: int) -> Callable[..., int]:
         with _compiling:
             if kinds not in self._entries:
-                engine = engine_of(self._object_code(kinds, arguments))
+                engine = engine_of(*self._object_codes(kinds, arguments))
                 function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * (words + 2))
                 self._engines.append(engine)
                 self._entries[kinds] = function(engine.get_function_address(ENTRY))
             return self._entries[kinds]
+
+    def _object_codes(self, kinds: tuple[str, ...], arguments: tuple[Any, ...]) -> list[bytes]:
+        """Of the function and of its parts, which other processes make meanwhile."""
+        making = Making(self._parts, _flat(arguments[0])[0] if self._parts else (), arguments[0])
+        try:
+            return [self._object_code(kinds, arguments), *making.finish()]
+        finally:
+            making.stop()
 
     def _object_code(self, kinds: tuple[str, ...], arguments: tuple[Any, ...]) -> bytes:
         """From disk, if it is there. Copies of the sources share it: where they lie is no part of the key."""

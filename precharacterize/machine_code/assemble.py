@@ -6,6 +6,7 @@ import hashlib
 import re
 import tempfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from precharacterize.machine_code.listing import functions_of
 from precharacterize.machine_code.tools import Tools, find_tools, run
 
 MODULES = ("precharacterize.machine_code.assemble",)
+NO_FUNCTIONS = msgspec.msgpack.encode({})
 OLDEST = 75  # the assemblers that know today's GPUs know nothing older
 
 
@@ -23,24 +25,28 @@ OLDEST = 75  # the assemblers that know today's GPUs know nothing older
 class Assembly:
     """Machine code of a PTX file for one architecture, by function, and what made it; or why there is none."""
 
-    functions: dict[str, list[MachineInstruction]]
     made_by: str  # "ptxas V13.0.88 for sm_86", or the reason
+    encoded: bytes = NO_FUNCTIONS
+
+    @cached_property
+    def functions(self) -> dict[str, list[MachineInstruction]]:
+        """By name; read when they are asked for, which they are only until timed code is made of them."""
+        return msgspec.msgpack.decode(self.encoded, type=dict[str, list[MachineInstruction]])
 
 
 def assemble(path: str, digest: str, architecture: str) -> Assembly:
     """Machine code of the PTX file at `path`, whose text has the SHA-256 `digest`, for "sm_86" or so."""
     tools = find_tools()
     if tools is None:
-        return Assembly({}, "no ptxas and nvdisasm at hand; pip install 'abstim[sass]'")
+        return Assembly("no ptxas and nvdisasm at hand; pip install 'abstim[sass]'")
     text = _text(path, digest)
     if text is None:
-        return Assembly({}, "the PTX file is no longer there")
+        return Assembly("the PTX file is no longer there")
     target = assembled_for(text, architecture)
     kept, name = Kept("machine_code"), key(MODULES, digest, target, tools.version)
-    content = kept.load_or_make(name, lambda: _functions(text, target, tools))
-    functions = msgspec.msgpack.decode(content, type=dict[str, list[MachineInstruction]])
+    encoded = kept.load_or_make(name, lambda: _functions(text, target, tools))
     made_by = f"ptxas {tools.version} for {target}"
-    return Assembly(functions, made_by if functions else f"{made_by} refused the PTX")
+    return Assembly(made_by if encoded != NO_FUNCTIONS else f"{made_by} refused the PTX", encoded)
 
 
 def assembled_for(text: bytes, architecture: str) -> str:
