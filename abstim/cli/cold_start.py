@@ -59,7 +59,7 @@ def coldstart(
 
 
 def _print(found: ColdStart) -> None:
-    from abstim.show.tables import on_gpu, print_table
+    from abstim.show.tables import counted, on_gpu, print_table
 
     rows = [
         (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
@@ -68,7 +68,7 @@ def _print(found: ColdStart) -> None:
     ]  # fmt: skip
     columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
     print_table(
-        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {len(found.instructions)} launches",
+        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {counted(len(found.instructions))}",
         columns,
         rows,
     )

@@ -33,7 +33,7 @@ def export_trace(
 
     Example: `abstim export-trace hotspot -o traces/hotspot --xz`
     """
-    from abstim.show.tables import print_json, progress, quantity
+    from abstim.show.tables import counted, print_json, progress, quantity
     from abstim.target.resolve import open_target
     from abstim.target.trace_directory import sass_opcode
     from functional.accelsim import write
@@ -45,4 +45,4 @@ def export_trace(
     if as_json:
         print_json({"directory": str(output), "kernels": [f.name for f in files], "bytes": total})
     else:
-        print(f"{output}: {len(files)} kernels, {quantity(total)} bytes")
+        print(f"{output}: {counted(len(files), 'kernel', 'kernels')}, {quantity(total)} bytes")

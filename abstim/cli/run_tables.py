@@ -161,7 +161,7 @@ def _bound_row(launch):
 
 def _print_comparison(results: list[RunResult]) -> None:
     """One row a GPU, the first one the yardstick."""
-    from abstim.show.tables import duration, print_table
+    from abstim.show.tables import counted, duration, print_table
 
     first = results[0].totals["cycles"]
     rows = [
@@ -177,8 +177,7 @@ def _print_comparison(results: list[RunResult]) -> None:
         for r in results
     ]
     limited = "limited by (saved by twice it)" if results[0].limits else "limited by (est.)"
-    launches = len(results[0].launches)
-    title = f"{results[0].target} ({launches} launch{'es' if launches > 1 else ''})"
+    title = f"{results[0].target} ({counted(len(results[0].launches))})"
     columns = ("GPU", "memory", "cycles", "time", "IPC", f"against {results[0].gpu}", limited)
     print_table(title, columns, rows, left=2)
     _print_errors(results)

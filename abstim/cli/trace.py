@@ -76,14 +76,14 @@ def summary(manifest: Manifest) -> dict[str, object]:
 
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:
-    from abstim.show.tables import duration, print_printf, quantity
+    from abstim.show.tables import counted, duration, print_printf, quantity
     from functional.terminal import note
 
     print_printf(manifest.printed)
     total: dict = summary(manifest)
     warps = max(1, total["warp_instructions"])
     launches = len(manifest.launches)
-    print(f"{out}: {launches} launch{'es' if launches > 1 else ''} of {manifest.name}, ", end="")
+    print(f"{out}: {counted(launches)} of {manifest.name}, ", end="")
     print(f"{quantity(total['thread_instructions'])} thread instructions, in {duration(seconds)}")
     print(f"{quantity(total['file_bytes'])} bytes of traces, ", end="")
     print(f"{total['file_bytes'] / warps:.3g} a warp instruction ({total['trace_bytes'] / warps:.3g} in memory)")

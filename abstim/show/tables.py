@@ -80,6 +80,11 @@ def print_printf(text: str) -> None:
         print(plain(text), end="" if text.endswith("\n") else "\n", flush=True)
 
 
+def counted(number: int, one: str = "launch", many: str = "launches") -> str:
+    """So many of a thing, in words."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def quantity(value: Any) -> str:
     """A number for people: thousands separated, four significant digits of a fraction."""
     if value is None:
