@@ -110,7 +110,8 @@ def _type(qualifiers: list[tuple[str, Any]], name: Token, source: Source) -> tup
     if type_ not in TYPE_BYTES:
         raise source.fail(name, f"'{name}' of type .{type_} cannot be kept in memory")
     lanes = int(values["vector"][2:]) if "vector" in values else 1
-    align = raw.integer(values["align"]) if "align" in values else TYPE_BYTES[type_] * lanes
+    own = "align" in values and "pointer" not in values  # else it is that of what a pointer leads to
+    align = raw.integer(values["align"]) if own else TYPE_BYTES[type_] * lanes
     if align <= 0 or align & (align - 1):
         raise source.fail(name, f"alignment {align} of '{name}' is not a power of two")
     if align > _MAX_ALIGNMENT_BYTES:

@@ -32,6 +32,8 @@ def sector_numbers(addresses: Integer[np.ndarray, "row lane"]) -> UInt32[np.ndar
 
 def line_records(sectors: UInt32[np.ndarray, "row lane"]) -> Records:
     """The records of each row, by row, then ascending line number. `sectors` are sector numbers (address / 32 B)."""
+    if not sectors.size:
+        return np.zeros(0, np.int64), np.zeros(0, np.uint32)
     lines = sectors >> np.uint32(_SECTORS_SHIFT)
     bits = _ONE << (sectors & np.uint32(SECTORS_A_LINE - 1))
     together = (lines == lines[:, :1]).all(axis=1)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functional.errors import InputError
 
 BYTES = 128
-_MAGIC, _LAYOUT = b"TMAP", "<4s5B7xQ5I5H5B5x4Q32x"
+MAGIC, _LAYOUT = b"TMAP", "<4s5B7xQ5I5H5B5x4Q32x"
 ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
 # The same in the order of CUtensorMapDataType
 DRIVER_ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz")
@@ -74,7 +74,7 @@ class TensorMap:
         kinds = (ELEMENTS.index(self.element), len(self.size), 0, SWIZZLES_BYTES.index(self.swizzle_bytes))
         axes = [_padded(values, 1) for values in (self.size, self.box, self.taken)]
         strides = _padded(self.strides_bytes, 0)[: _MOST_AXES - 1]
-        return struct.pack(_LAYOUT, _MAGIC, *kinds, self.fill_nan, self.address, *axes[0], *axes[1], *axes[2], *strides)
+        return struct.pack(_LAYOUT, MAGIC, *kinds, self.fill_nan, self.address, *axes[0], *axes[1], *axes[2], *strides)
 
     def check(self) -> None:
         """Raise InputError for a map that the driver, or abstim, refuses."""
@@ -110,7 +110,7 @@ def _padded(values: tuple[int, ...], value: int) -> tuple[int, ...]:
 def decode(data: bytes) -> TensorMap:
     """The map of 128 bytes. Raises InputError if they are none."""
     magic, element, rank, interleave, swizzle, fill, address, *rest = struct.unpack(_LAYOUT, data)
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise InputError("there is no tensor map; abstim's driver makes those that kernels find here")
     if interleave or not 1 <= rank <= _MOST_AXES or element >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
         raise InputError(f"tensor map: interleave {interleave}, swizzle {swizzle}, rank {rank} are not supported")

@@ -10,6 +10,7 @@ import numpy as np
 from functional.disk.kept import Kept, key
 from functional.ir import TYPE_BYTES
 from functional.program import Program
+from precharacterize.asynchronous_copies import copies_of
 from precharacterize.classify import Kind, is_product, kind_of, latency_class
 from precharacterize.named_barriers import barriers_of
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
@@ -69,6 +70,7 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
         result_offset_cycles=np.full(len(code), WRITE_BACK_CYCLES, np.int32),
         counted=np.zeros(len(code), np.int8),
         barrier=np.array(barriers_of(code, kinds), np.int32),
+        copies=np.array([copies_of(i) for i in code], np.int32),
     )
     gaps = [gap for block in program.blocks for gap in block_gaps_cycles(block, table, program, pipeline)]
     return replace(table, gap_cycles=np.array(gaps, np.int32))

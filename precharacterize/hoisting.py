@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from functional.ir import Address, Instruction, Register
 from functional.program import BasicBlock, Program
+from precharacterize.asynchronous_copies import COPY, NONE, copies_of
 from precharacterize.classify import Kind
 
 _LOADS = (Kind.GLOBAL_LOAD, Kind.SHARED_LOAD, Kind.TEXTURE_LOAD, Kind.CONST_LOAD)
@@ -73,6 +74,9 @@ def _dependences(block: BasicBlock, code: Sequence[Instruction], kinds: Sequence
 
 def _ordered(first: Instruction, first_kind: int, second: Instruction, second_kind: int) -> bool:
     """Must two instructions stay in their order because of memory or barriers?"""
+    ends = (NONE, COPY)
+    if copies_of(first) not in ends or copies_of(second) not in ends:  # a group is closed or waited for
+        return True
     if first_kind in _BARRIERS or second_kind in _BARRIERS or "call" in (first.opcode, second.opcode):
         return True
     if first_kind < Kind.PARAM_LOAD or second_kind < Kind.PARAM_LOAD:

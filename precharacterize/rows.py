@@ -10,6 +10,7 @@ import numpy as np
 
 from functional.ir import Register
 from functional.program import Program
+from precharacterize.asynchronous_copies import NONE
 from precharacterize.classify import Kind, hardware_class, hardware_kind
 from precharacterize.hoisting import is_dropped
 from precharacterize.named_barriers import settled
@@ -17,8 +18,6 @@ from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import result_delay_cycles, start_delay_cycles
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, padded
 from precharacterize.timed_code import Access, TimedBlock
-
-NONE = -1
 
 
 @dataclass
@@ -39,6 +38,7 @@ class Row:
     release: int = NONE
     counted: bool = False
     barrier: int | None = NONE  # None: one that is not known
+    copies: int = NONE
     access: Access | None = None
     origin: int = NONE
 
@@ -66,6 +66,7 @@ def ptx_rows(
         row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i
         row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))
         row.writes, row.barrier = [r for r in table.writes[i].tolist() if r >= 0], int(table.barrier[i])
+        row.copies = int(table.copies[i])
         rows.append(row)
     return rows
 
@@ -107,6 +108,7 @@ def table_of_rows(
         result_cycles=np.array(results, np.int32),
         counted=column("counted", np.int8),
         barrier=np.array(settled([row.barrier for row in rows], [row.kind for row in rows]), np.int32),
+        copies=column("copies", np.int32),
         stall_cycles=column("stall", np.int32), release=column("release", np.int32),
         result_offset_cycles=np.full(len(rows), FORWARDED_CYCLES, np.int32),
         block_start=np.array([b.start for b in blocks], np.int32),

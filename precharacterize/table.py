@@ -32,7 +32,8 @@ class LatencyTable:
     distance to the warp's next issue, `release` a register (a scoreboard) that is free once the operands have been
     read, `result_offset_cycles` what lies between the end of the unit's latency and the result; `counted`: what
     it writes is a scoreboard, on which several may count (two registers more behind its entry). `barrier`: the number
-    of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run).
+    of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run). `copies`: what an
+    instruction does with groups of asynchronous copies (precharacterize.asynchronous_copies).
     """
 
     unit: Int8[np.ndarray, " instr"]
@@ -57,6 +58,7 @@ class LatencyTable:
     result_offset_cycles: Int32[np.ndarray, " instr"]
     counted: Int8[np.ndarray, " instr"]
     barrier: Int32[np.ndarray, " instr"]
+    copies: Int32[np.ndarray, " instr"]
 
     def encode(self) -> bytes:
         """As a file holds it."""

@@ -23,8 +23,10 @@ class HopperText:
 
     def __init__(self, seed: int, size: int, cluster: int) -> None:
         self.rng, self.cluster, self.phase, self.lines = np.random.default_rng(seed), cluster, 0, list[str]()
-        makers = [self._exchange, self._bulk, self._store, self._tensor, self._product, self._quarters, self._registers,
-                  self._registers, self._matrices, self._several, self._asynchronous]  # fmt: skip
+        makers = [
+            self._exchange, self._bulk, self._store, self._tensor, self._product, self._quarters, self._registers,
+            self._registers, self._matrices, self._several, self._asynchronous, self._sparse, self._groups,
+        ]  # fmt: skip
         for _ in range(size):
             makers[self.rng.integers(len(makers))]()
 
@@ -130,6 +132,25 @@ class HopperText:
         c = FOUR(*(self.r() for _ in range(4)))
         self.add(f"mma.sync.aligned.m8n8k4.{left}.{right}.f16.f16.f16.f16 {FOUR('%r1', '%r2', '%r3', '%r4')}, "
                  f"{{{self.r()}, {self.r()}}}, {{{self.r()}, {self.r()}}}, {c};")  # fmt: skip
+
+    def _sparse(self) -> None:
+        """A quad's metadata come from one to four of its lanes."""
+        shape, a, b, selectors = self.rng.choice(
+            np.array([("m16n8k32", "s8", "u8", 2), ("m16n8k64", "u4", "s4", 2), ("m16n8k32", "u8", "u8", 2)], object)
+        )
+        inputs = [f"{{{', '.join(self.r() for _ in range(n))}}}" for n in (2, 2, 4)]
+        d = FOUR(*(f"%r{n}" for n in self.rng.permutation(range(1, 8))[:4]))
+        self.add(f"mma.sp.sync.aligned.{shape}.row.col{self.pick('', '.satfinite')}.s32.{a}.{b}.s32 {d}, "
+                 f"{', '.join(inputs)}, {self.r()}, {self.rng.integers(selectors)};")  # fmt: skip
+
+    def _groups(self) -> None:
+        """Each thread copies words of the input over its own place, some of them not at all."""
+        size = int(self.rng.choice([4, 8, 16]))
+        self.add(f"and.b32 %n1, {self.r()}, 1008; cvt.u64.u32 %w1, %n1; add.u64 %w1, %in, %w1;",
+                 f"mul.lo.u32 %n2, %t, 16; add.u32 %n2, %n2, %base; add.u32 %n2, %n2, {2 * AREA};",
+                 f"and.b32 %n3, {self.r()}, {size}; cp.async.ca.shared.global [%n2], [%w1], {size}"
+                 f"{self.pick('', ', %n3')}; cp.async.commit_group; cp.async.wait_group 0;",
+                 f"ld.shared.u32 {self.r()}, [%n2];")  # fmt: skip
 
     def _matrices(self) -> None:
         """A warp's 512 bytes, of which only it reads and writes."""

@@ -16,6 +16,7 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
 from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
+from precharacterize.asynchronous_copies import COMMIT, COPY, NONE
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
 from precharacterize.table import WRITE_BACK_CYCLES, padded
@@ -60,7 +61,14 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str, spec:
     latency = np.where([u == MEM for u in units], 1, rng.choice([1, 2, 4, 5, 8, 13, 32, 130], count))
     initiation = np.minimum(latency, rng.choice([1, 1, 1, 2, 4, 8, 32], count))
     gaps = np.repeat(rng.integers(0, 40, len(stops)), block_lengths)  # other functions lie between the basic blocks
+    copies = [
+        COPY if k == Kind.GLOBAL_LOAD and rng.random() < 0.5
+        else int(rng.choice([COMMIT, COMMIT, 0, 1, 2, 3])) if k == Kind.ALU and rng.random() < 0.2
+        else NONE
+        for k in kinds
+    ]  # fmt: skip
     return LatencyTable(
+        copies=np.array(copies, np.int32),
         unit=np.array(units, np.int8),
         kind=np.array(kinds, np.int8),
         latency_cycles=latency.astype(np.int32),
@@ -124,6 +132,7 @@ def straight_launch(kinds: list[Kind], warps: int) -> LaunchInputs:
         result_offset_cycles=np.full(count, WRITE_BACK_CYCLES, np.int32),
         counted=np.zeros(count, np.int8),
         barrier=np.where(np.array(kinds) == Kind.BARRIER, 0, -1).astype(np.int32),
+        copies=np.full(count, NONE, np.int32),
     )  # fmt: skip
     conflicts = [[1 for kind in kinds if kind in SHARED]] * warps
     trace = Trace(
@@ -214,7 +223,9 @@ def _access_records(rng: np.random.Generator, kind: Kind) -> list[int]:
     lines = sorted((first + rng.integers(0, spread, count)).tolist())
     if kind != Kind.GLOBAL_ATOMIC:
         lines = sorted(set(lines))
-    return _packed(lines, rng.integers(1, 16, len(lines)).tolist())
+    passes = int(rng.choice([0, 0, 0, 1, 4])) if kind == Kind.GLOBAL_LOAD else 0
+    lines, sectors = lines + [SHARED_WINDOW_LINE] * passes, rng.integers(1, 16, len(lines)).tolist() + [15] * passes
+    return _packed(lines, sectors)
 
 
 def _packed(lines: list[int], sectors: list[int]) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 import abstim
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.host_ranges import HostRanges
+from abstim.application.tensor_addresses import translate
 from abstim.gpu.config import load_gpu
 from functional.errors import InputError
 
@@ -122,3 +123,13 @@ def test_triton(gpus):
     assert [t.launch.program.name for t in c.launches] == ["add", "matmul"] and len(c.trials) == 2
     assert min(t.results[0].cycles for t in c.trials) == c.launches[1].results[0].cycles
     assert triton.runtime.driver._active is before
+
+
+def test_addresses_in_a_tensor_lead_to_the_device_and_back():
+    words = np.array([7, 0x7F0000001000, 0x7F0000001FFF, 0x7F0000002000, 0x7F0000000FFF], np.uint64)
+    before = words.copy()
+    found = translate(words, 0x7F0000001000, 4096, 0x10000)
+    assert words.tolist() == [7, 0x10000, 0x10FFF, 0x7F0000002000, 0x7F0000000FFF]
+    words[2] = 5  # the kernel's own
+    found.undo()
+    assert words.tolist() == [*before[:2].tolist(), 5, *before[3:].tolist()]

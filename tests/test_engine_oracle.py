@@ -13,12 +13,14 @@ from random_gpus import POLICIES, configured, gpus, mixtures
 from random_launches import Launch, launches, straight_launch
 from real_programs import differences, real_launch
 
-from abstim.engine import EngineResult, simulate
+from abstim.engine import EngineResult, LaunchInputs, simulate
 from abstim.gpu.config import gpu_names, load_gpu
 from abstim.occupancy_vector.algorithm_1 import algorithm_1_cycles, algorithm_1_lanes
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.session.session import open_session
 from functional.errors import InputError
+from functional.line_record import SHARED_PASS
+from precharacterize.asynchronous_copies import COMMIT, COPY, NONE
 from precharacterize.classify import Kind
 
 EXAMPLES = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
@@ -159,3 +161,17 @@ def test_algorithm_1_of_a_kernel() -> None:
     assert algorithm_1_cycles(session, 0, gpu) == oracle.algorithm_1(inputs, gpu.spec.sm_count, "lrr")
     with pytest.raises(InputError, match="lrr or oldest, not by gto"):
         algorithm_1_cycles(session, 0, load_gpu("gtx480"))
+
+
+@pytest.mark.parametrize(("name", "copies"), [("gtx480_perfect", [COPY, COMMIT]), ("rtx3070", [COPY, COMMIT])])
+def test_a_wait_for_copies_lasts_until_their_groups_are_there(name, copies):
+    def cycles(wait: int) -> int:
+        inputs = straight_launch([Kind.GLOBAL_LOAD, Kind.ALU, Kind.ALU, Kind.ALU, Kind.EXIT], 1)
+        lines = np.array([1000 << 5 | 15 << 1 | 1, SHARED_PASS], np.uint32)
+        trace = replace(inputs.trace, records=lines, record_offsets=np.array([0, 2]))
+        table = replace(inputs.table, copies=np.array([*copies, wait, NONE, NONE], np.int32))
+        launch = Launch(LaunchInputs(table, trace), load_gpu(name), 1)
+        assert_follows_the_rules(launch)
+        return one(launch).cycles
+
+    assert cycles(0) == cycles(1) > cycles(2) == cycles(NONE)

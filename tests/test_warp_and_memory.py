@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from both_executors import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ptx_kernels import entry, launch, per_thread
@@ -214,3 +215,12 @@ def test_mma_multiplies_matrices(kind: str, k: int, per_register: int) -> None:
     run = launch(entry(body, 2), {"in": words, "out": np.zeros(128, np.float32)})
     got, product = run.memory.read("out", np.float32).reshape(32, 4), a @ b + c
     assert (got == np.stack([product[group + 8 * (i // 2), 2 * place + i % 2] for i in range(4)], axis=1)).all()
+
+
+def test_shared_memory_that_is_cudas_own_lies_behind_the_kernels():
+    text = """.entry k(.param .u64 o) { .shared .u32 s[5]; .reg .b32 %r<9>; .reg .b64 %rd<4>;
+     mov.u32 %r0, %reserved_smem_offset_1; mov.u32 %r1, s; mov.u32 %r2, %total_smem_size; mov.u32 %r3, %tid.x;
+     st.shared.u32 [%r1+16], 7; ld.shared.u32 %r4, [%r0]; st.shared.u32 [%r0+1020], %r0; ld.shared.u32 %r5, [%r0+1020];
+     ld.param.u64 %rd0, [o]; st.global.v4.u32 [%rd0], {%r0, %r2, %r4, %r5}; ret; }"""
+    found, _ = run(text, {"o": np.zeros(4, np.uint32)}, block=1, native=False)
+    assert found["o"].tolist() == [32, 20, 0, 32]

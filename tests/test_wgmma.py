@@ -62,8 +62,8 @@ COPY = """.shared .align 1024 .b8 s[65536];
  ret; }}"""
 
 
-def product(form, a, b, c, images, descriptors, options, fragments=None, times=1):
-    """D [128 threads, registers] of C [128, registers], both as words."""
+def product(form, a, b, c, images, descriptors, options, fragments=None, times=1, sparse=""):
+    """D [128 threads, registers] of C [128, registers], both as words; `sparse`: what loads the metadata."""
     count = c.shape[1]
     names = "{" + ", ".join(f"%d{n}" for n in range(count)) + "}"
     loads = "".join(f"ld.global.u32 %d{n}, [%rd1+{4 * n}];" for n in range(count))
@@ -73,9 +73,9 @@ def product(form, a, b, c, images, descriptors, options, fragments=None, times=1
         first = "{%a0, %a1, %a2, %a3}"
         loads += f"mad.wide.u32 %rd5, %r0, 16, %rd0; ld.global.v4.u32 {first}, [%rd5+65536];"
     body = (
-        f"{loads} mov.u64 %m0, {descriptors[0]}; mov.u64 %m1, {descriptors[1]}; setp.eq.u32 %p1, %r0, %r0;"
+        f"{loads} {sparse} mov.u64 %m0, {descriptors[0]}; mov.u64 %m1, {descriptors[1]}; setp.eq.u32 %p1, %r0, %r0;"
         " wgmma.fence.sync.aligned;"
-        + f" wgmma.mma_async.sync.aligned.{form} {names}, {first}, %m1, {options};" * times
+        + f" wgmma.mma_async{'.sp' if sparse else ''}.sync.aligned.{form} {names}, {first}, %m1, {options};" * times
         + f" wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; {stores}"
     )
     text = COPY.format(count=count + 1, row=4 * count, body=body)
@@ -194,7 +194,7 @@ def test_the_unit_is_held_as_long_as_the_products_take():
 WRONG = [
     (FORM + "%m0, %m0, %p1, 1, 1, 0, 2;", PtxError, "is not supported"),
     (FORM.replace("n8k16", "n8k8") + "%m0, %m0, %p1, 1, 1, 0, 0;", PtxError, "is not supported"),
-    ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%d0, %d1, %d2, %d3}, %m0, %m0, %r0, 0, %p1, 1, 1, 0, 0;",
+    ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%d0, %d1, %d2, %d3}, %m0, %m0, %r0, 2, %p1, 1, 1, 0, 0;",
      PtxError, "wgmma.mma_async.sp"),
     ("mov.u64 %m0, 0x2000000000000;" + FORM + "%m0, %m0, %p1, 1, 1, 0, 0;", ExecutionError, "base offset"),
     ("mov.u64 %m0, 0x3fff;" + FORM + "%m0, %m0, %p1, 1, 1, 0, 0;", ExecutionError, "out of bounds"),

@@ -57,3 +57,9 @@ def test_the_condition_code_of_a_subtraction_is_the_carry(executor, a, b):
     found, _ = results(text, executor, 4)
     borrow, carry = a < b, a + b >= 2**32
     assert found == [100 + (not borrow), 100 - borrow, 100 - (not carry), 100 + (not borrow)]
+
+
+def test_the_alignment_of_what_a_pointer_leads_to_is_not_the_pointers():
+    text = ".entry k(.param .u64 .ptr .global .align 1 a, .param .u32 n, .param .u64 .ptr .global .align 1 b) { ret; }"
+    parameters = link(parse(HEAD + text), "k").parameters
+    assert [(p.offset, p.align) for p in parameters] == [(0, 8), (8, 4), (16, 8)]

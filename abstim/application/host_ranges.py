@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.application.tensor_addresses import Translated, tensors_behind, translate
 from functional.errors import InputError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jaxtyping import UInt8
+    from jaxtyping import UInt8, UInt64
 
     from abstim.application.device_memory import DeviceMemory
 
@@ -32,11 +33,16 @@ class HostRanges:
     """What arrays and tensors lie in, on the device for as long as the context is open. What a kernel changed is
     written back at its end, unless it ended in an error."""
 
-    def __init__(self, memory: DeviceMemory, arguments: Iterable[Any]) -> None:
-        """Raises InputError for an argument that is no array or tensor of the CPU."""
+    def __init__(self, memory: DeviceMemory, arguments: Iterable[Any], addresses: Iterable[Any] = ()) -> None:
+        """`addresses`: those of the arguments that hold 64-bit integers, which may lead to tensors.
+
+        Raises InputError for an argument that is no array or tensor of the CPU."""
         self._memory = memory
-        self._ranges = list(_merged(_range_of(argument) for argument in arguments if argument is not None))
+        self._integers = [_range_of(argument) for argument in addresses if argument is not None]
+        behind = tensors_behind(_words(_on_host(part)) for part in self._integers)
+        self._ranges = list(_merged(_range_of(a) for a in (*arguments, *behind) if a is not None))
         self._scratch: list[int] = []
+        self._translated: list[Translated] = []
 
     def __enter__(self) -> HostRanges:
         for part in self._ranges:
@@ -44,12 +50,18 @@ class HostRanges:
             part.allocation = self._memory.allocate(part.bytes + before)
             part.device = part.allocation + before
             self._on_device(part)[:] = _on_host(part)
+        for integers in self._integers:
+            owner = self._part_of(integers.start)
+            words = _words(self._on_device(owner)[integers.start - owner.start :][: integers.bytes])
+            self._translated += [translate(words, part.start, part.bytes, part.device) for part in self._ranges]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
+            for translated in self._translated:
+                translated.undo()
             for part in self._ranges if kind is None else ():
                 self._write_back(part)
         finally:
@@ -63,6 +75,9 @@ class HostRanges:
         host = argument.data_ptr()
         part = next((r for r in self._ranges if r.start <= host <= r.start + r.bytes), None)
         return 0 if part is None else part.device + host - part.start
+
+    def _part_of(self, host: int) -> _Range:
+        return next(part for part in self._ranges if part.start <= host < part.start + part.bytes)
 
     def scratch(self, size_bytes: int) -> int:
         """Address of memory that a launch has for itself; 0 for none."""
@@ -83,6 +98,10 @@ class HostRanges:
         if not part.writeable:
             raise InputError("a kernel wrote to an array that is read-only")
         host[:] = device
+
+
+def _words(data: UInt8[np.ndarray, " byte"]) -> UInt64[np.ndarray, " word"]:
+    return data[: len(data) // 8 * 8].view(np.uint64)
 
 
 def _on_host(part: _Range) -> UInt8[np.ndarray, " byte"]:

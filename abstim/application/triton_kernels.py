@@ -87,7 +87,9 @@ class Launcher:
         loaded, program = function
         server, metadata = self._capture.server, self._metadata
         pairs = list(_flat(self._signature, arguments))
-        with HostRanges(server.memory, [value for type_, value in pairs if type_.startswith("*")]) as ranges:
+        pointers = [value for type_, value in pairs if type_.startswith("*")]
+        integers = [value for type_, value in pairs if type_.lstrip("*k") in ("i64", "u64") and type_.startswith("*")]
+        with HostRanges(server.memory, pointers, integers) as ranges:
             values = [_number(type_, value, ranges, program.name) for type_, value in pairs]
             scratch = [ranges.scratch(grid.total * size) for size in _scratch_bytes(metadata)]
             values += [np.uint64(address) for address in scratch]

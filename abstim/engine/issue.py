@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abstim.engine.barriers_and_exits import arrive, leave, settle
+from abstim.engine.copy_groups import follow_copies
 from abstim.engine.execution_units import execute, started
 from abstim.engine.fetch import want_fetch
 from abstim.engine.pending_accesses import describe
@@ -12,6 +13,7 @@ from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit, visit_from
 from functional.disk.compile import jit
 from functional.disk.shared_words import add
+from precharacterize.asynchronous_copies import NONE
 from precharacterize.classify import Kind
 
 BARRIER, EXIT, FENCE = int(Kind.BARRIER), int(Kind.EXIT), int(Kind.FENCE)
@@ -140,6 +142,8 @@ def issue(c, w, time):
         sm.not_before[w] = sm.drained[w] if kind == FENCE else (time + row.stall if row.stall > 1 else 0)
         if kind == FENCE and sm.outstanding[w]:
             sm.fenced |= bit(w)
+    if row.copies != NONE:
+        follow_copies(c, w, row.copies, result)
     if kind == BARRIER:
         sm.held |= bit(w)
     follow(c, w, i, time)

@@ -97,7 +97,10 @@ def pipe_cycles(c, i, first, end):
         return count
     busy, size = -1, transaction_bytes(m, c.code[i].access_bytes)
     for k in range(end - 1, first - 1, -1):
-        _, left = line_and_sectors(c.streams, k)
+        line, left = line_and_sectors(c.streams, k)
+        if line == SHARED_LINE:
+            count += 1
+            continue
         while left:
             sectors = next_transaction(left, size)
             left &= ~sectors
@@ -146,12 +149,16 @@ def const_result(c, first, end, start):
 
 @jit
 def global_result(c, i, first, end, start):
-    """A global, local or generic access: one transaction a cycle into the L1D pipeline, last line first."""
+    """A global, local or generic access: passes of shared memory, then one transaction a cycle into the L1D pipeline,
+    last line first."""
     m = c.machine
     kind, size = c.code[i].kind, transaction_bytes(m, c.code[i].access_bytes)
     time, done, busy = start + m.l1d_cycles, start, -1
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(c.streams, k)
+        if line == SHARED_LINE:
+            time += 1
+            continue
         while left:
             sectors = next_transaction(left, size)
             left &= ~sectors

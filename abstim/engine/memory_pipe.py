@@ -161,8 +161,12 @@ def begin(c, row, time):
         return True
     first = row.record
     row.record, row.end = row.end - 1, first
-    _, row.left = line_and_sectors(c.streams, row.record)
     row.entry = row.start + (c.machine.const_cycles if kind <= CONST_LOAD else 1)
+    line, row.left = line_and_sectors(c.streams, row.record)
+    while line == SHARED_LINE:  # a pass of shared memory
+        row.record -= 1
+        row.entry += 1
+        line, row.left = line_and_sectors(c.streams, row.record)
     return False
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from abstim.engine.copy_groups import copy_begins, copy_ends
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, make_ready, write_registers
 from abstim.engine.state import ACCESSES, NEVER
 from abstim.engine.warp_slots import bit
 from functional.disk.compile import jit, outlined
+from precharacterize.asynchronous_copies import COPY
 from precharacterize.classify import Kind
 
 SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
@@ -30,6 +32,8 @@ def new_access(c, w, i):
     access.l1d_misses = access.l2_accesses = access.dram_reads = 0
     sm.outstanding[w] += 1
     sm.latest_access = place
+    if c.code[i].copies == COPY:
+        access.group = copy_begins(sm, w)
     return np.int64(place)
 
 
@@ -79,6 +83,8 @@ def complete(context, place, time):
         sm.drained[w] = sm.settled[w]
     if row.kind == SHARED_ATOMIC or row.kind == GLOBAL_ATOMIC:
         sm.not_before[w] = access.result - 1
+    if row.copies == COPY:
+        copy_ends(sm, w, access.group, access.result)
     if sm.fenced & bit(w) and sm.outstanding[w] == 0:
         sm.fenced &= ~bit(w)
         sm.not_before[w] = sm.settled[w]

@@ -66,6 +66,7 @@ def add_stalls(
 ) -> None:
     """What the issues of a log (ISSUE, by warp and then time) waited for, each added to its place of `found`."""
     columns = (np.ascontiguousarray(log[name], np.int64) for name in ("warp", "cycle", "instruction", "result_cycle"))
-    program = (np.ascontiguousarray(a, np.int64) for a in (table.kind, table.waits, table.writes))
+    kinds = np.where(table.copies >= 0, FENCE, table.kind)  # what waits for copies waits for memory
+    program = (np.ascontiguousarray(a, np.int64) for a in (kinds, table.waits, table.writes))
     ready, of_memory = (np.zeros(table.register_count + 1, np.int64) for _ in range(2))
     attribute(*columns, np.ascontiguousarray(place, np.int64), *program, ready, of_memory, found)

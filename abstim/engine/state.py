@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.engine.rules import SECTORS
+from precharacterize.asynchronous_copies import GROUPS
 from precharacterize.table import BARRIERS
 
 NEVER = 1 << 60
@@ -91,7 +92,7 @@ CODE = np.dtype(
         "unit", "kind", "latency", "initiation", "access_bytes", "pc",
         "waits_at", "waits_end", "writes_at", "writes_end", "reads_at", "reads_end", "long_at", "long_end",
         "write_banks_at", "stall", "release", "result_offset", "counted",
-        "barrier",
+        "barrier", "copies",
     )],
     align=True,
 )  # fmt: skip
@@ -164,6 +165,9 @@ SM = record(
     ("waits_at", np.int64, SLOTS),  # the barrier that holds the warp
     ("warp", np.int64, SLOTS),  # position in the trace
     ("wrong", np.int64, SLOTS),  # the wrong path in its buffer begins with this instruction
+    ("group", np.int64, SLOTS),  # of asynchronous copies, the one not closed; they are counted modulo GROUPS
+    ("allowed", np.int64, SLOTS),  # latest groups that a warp in `copying` does not wait for
+    ("copying", np.uint64),  # warp slots that wait for asynchronous copies
     # thread block slots
     ("block_running", np.int64, SLOTS),  # warps that have instructions left
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
@@ -190,6 +194,8 @@ SM = record(
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
     ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
     ("unit_free", np.int64, UNITS),
+    ("copies_coming", np.int64, (SLOTS, GROUPS)),  # copies of a group whose result is not known,
+    ("copies_there", np.int64, (SLOTS, GROUPS)),  # and the latest result that is
 )  # fmt: skip
 
 
@@ -218,6 +224,7 @@ WAITER = record("access", "next")  # places in arrays are one too high throughou
 TRANSACTION = record("due", "line", "sectors", "access", "kind")
 ACCESS = record(  # a memory instruction on its way
     "warp", "instruction", "waiting", "result", "row", "next", "l1d_misses", "l2_accesses", "dram_reads",
+    "group",  # of an asynchronous copy
 )  # fmt: skip
 ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "access", "issued", "operands", "pool",

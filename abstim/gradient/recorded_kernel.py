@@ -14,6 +14,8 @@ from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
 from abstim.session.session import Session
 from functional.errors import InputError
+from functional.launch import Launch
+from precharacterize.asynchronous_copies import NONE, copies_of
 from precharacterize.build import kinds_of
 from precharacterize.classify import latency_class
 from precharacterize.named_barriers import barriers_of, splits_blocks
@@ -45,10 +47,15 @@ class RecordedKernel(TimedKernel):
             launch = self.session.case.launches[number]
             kinds = kinds_of(launch.program)
             if splits_blocks(barriers_of(launch.program.instructions, kinds), kinds, launch.warps_per_block):
-                what = "barriers for a part of a thread block"
-                raise InputError(f"kernel '{launch.program.name}' has {what}; kernel_time has no derivative of those")
+                self._refuse(launch, "barriers for a part of a thread block")
+            if any(copies_of(i) != NONE for i in launch.program.instructions):
+                self._refuse(launch, "asynchronous copies")
         self._kept: dict[tuple[float, ...], tuple[Recording, ...]] = {}
         self._lock, self._keep_bytes = Lock(), keep_bytes
+
+    @staticmethod
+    def _refuse(launch: Launch, what: str) -> None:
+        raise InputError(f"kernel '{launch.program.name}' has {what}; kernel_time has no derivative of those")
 
     def by_launch(
         self, values: Float64[np.ndarray, " name"]

@@ -58,6 +58,9 @@ def pipe_cycles(m, touched, row, first, end):
     busy, size = np.int64(-1), transaction_bytes(m, row.bytes)
     for k in range(end - 1, first - 1, -1):
         left = sectors_of(np.int64(touched.records[k]))
+        if line_of(np.int64(touched.records[k])) == SHARED_WINDOW_LINE:
+            count += 1
+            continue
         while left:
             sectors = next_transaction(left, size)
             left &= ~sectors

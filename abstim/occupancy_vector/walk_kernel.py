@@ -25,7 +25,7 @@ from abstim.occupancy_vector.item_records import (
 )
 from functional.disk.compile import jit
 from functional.line_record import ALL_SECTORS
-from functional.trace import LOCAL_WINDOW_LINE
+from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
@@ -182,7 +182,7 @@ def ask_caches(walk, caches, sm, kind, r, time, access, found):
         word = np.int64(walk.records[r])
         line, sectors = line_of(word), sectors_of(word)
         local = line >= LOCAL_WINDOW_LINE
-        if sectors == 0:
+        if sectors == 0 or line == SHARED_WINDOW_LINE:
             pass
         elif kind == CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)

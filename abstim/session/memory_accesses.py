@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
-from functional.trace import LOCAL_WINDOW_LINE
+from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     if not data.any():
         return inputs
     owner = found.of_records(len(trace.records))
-    size = _bits_of_sectors(trace.records)
+    size = np.where(line_of(trace.records) == SHARED_WINDOW_LINE, 0, _bits_of_sectors(trace.records))
     touched = np.bincount(owner, size, len(found.first))
     enough = np.maximum(4, _bytes_a_lane(table)[found.instruction])
     is_global = is_data(line_of(trace.records[found.first])) & (line_of(trace.records[found.first]) < LOCAL_WINDOW_LINE)

@@ -101,7 +101,9 @@ def _bound(inst: Instruction) -> int:
         return 64  # 32 lines of at most 128 bytes
     from functional.numpy_executor.memory_ops import _access
 
-    if inst.opcode in ("atom", "red", "cp") or inst.space in ("global", "const", "param"):
+    if inst.opcode == "cp":
+        return 64  # what it reads, and the passes in which it writes
+    if inst.opcode in ("atom", "red") or inst.space in ("global", "const", "param"):
         return 32
     size, count = _access(inst)
     return 32 * max(1, size * count // 4)
@@ -115,7 +117,7 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
     over = e.compare("uge", unit.context("used"), unit.context("turn_stop"))
     stop = e.op("or", full, over)
     records = sum(_bound(i) for i in logged if i.space != "shared" or i.opcode == "cp")
-    conflicts = sum(i.space in ("shared", "generic") for i in logged)
+    conflicts = sum(i.space in ("shared", "generic") or i.opcode == "cp" for i in logged)
     for name, size in (("records", 4 * records), ("conflicts", conflicts)):
         if size:
             end = e.op("add", unit.context(name), size)

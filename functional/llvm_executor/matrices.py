@@ -172,6 +172,7 @@ def async_copy(unit: Unit, inst: Instruction) -> None:
     to = e.widen(address(unit, copy.to, "shared"))
     arguments = f"ptr %ctx, {to}, i32 {lanes}, i64 {copy.size}"
     places = Value(_call(unit, vector("i64"), "locate_some_shared", arguments, types), "i64", True)
+    _call(unit, "void", "record_writes", f"ptr %ctx, {to}, i32 {lanes}", f"ptr, {vector('i64')}, i32")
     bits, kind = (32, "i32") if copy.size == 4 else (64, "i64")
     for first in range(0, copy.size, bits // 8):
         from_, into = (e.op("add", v, first) if first else v for v in (hosts, places))

@@ -1,8 +1,9 @@
-"""Generic accesses outside global memory, as LLVM IR text: all lanes in shared or all in local memory."""
+"""Generic accesses outside global memory, as LLVM IR text: all lanes in shared or all in local memory; and copies into
+shared memory."""
 
 from __future__ import annotations
 
-from functional.line_record import SHARED_PASS
+from functional.line_record import MORE, SHARED_PASS
 from functional.llvm_executor.runtime_memory import get, put, splat
 from functional.numpy_executor.spaces import WINDOWS
 
@@ -25,6 +26,31 @@ pass:
   br i1 %more, label %pass, label %out
 out:
 {put("records", "%p1", "ptr")}  ret void
+}}
+
+; The passes of what an instruction, whose last record has been made, writes to shared memory as well.
+define void @record_writes(ptr %ctx, <32 x i64> %address, i32 %mask) #0 {{
+entry:
+  %none = icmp eq i32 %mask, 0
+  br i1 %none, label %out, label %some
+some:
+{get("con", "conflicts", "ptr")}  call void @conflict_lanes(ptr %ctx, <32 x i64> %address, i32 %mask)
+  %passes = load i8, ptr %con, align 1
+{put("conflicts", "%con", "ptr")}{get("at", "records", "ptr")}  %last = getelementptr i8, ptr %at, i64 -4
+  %record = load i32, ptr %last, align 4
+  %empty = icmp eq i32 %record, 0
+  br i1 %empty, label %instead, label %behind
+instead:
+{put("records", "%last", "ptr")}  br label %passes.next
+behind:
+  %continued = or i32 %record, {MORE}
+  store i32 %continued, ptr %last, align 4
+  br label %passes.next
+passes.next:
+  call void @log_passes(ptr %ctx, i8 %passes)
+  br label %out
+out:
+  ret void
 }}
 
 ; Records and locates lanes (some are active) that are not all in global memory.

@@ -13,7 +13,7 @@ import numpy as np
 
 from functional.ir import Address, Immediate, Instruction, Operand, Register
 from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.memory_ops import address_getter, record, split
+from functional.numpy_executor.memory_ops import address_getter, record_mixed, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
@@ -76,16 +76,17 @@ def async_copy_step(slots: Slots, inst: Instruction) -> Step:
         count = np.minimum(frame.full(wanted(frame)), size)
         some = (count > 0) if lanes is None else lanes & (count > 0)
         data = np.zeros((frame.count, 32, size), np.uint8)
-        parts = list(split(frame, inst, "global", source(frame), some))
-        for part in parts:
+        read = list(split(frame, inst, "global", source(frame), some))
+        for part in read:
             _read(frame, inst, part, np.where(some, count, 0), data)
-        for part in split(frame, inst, "shared", to(frame), lanes):
+        written = list(split(frame, inst, "shared", to(frame), lanes))
+        for part in written:
             at = frame.full(part.space.offsets(frame, inst, part.addresses, size))
             if frame.machine.watch is not None:
                 frame.machine.watch.stores(frame, inst, part, at, size)
             chosen = ... if part.active is None else part.active
             part.space.storage(frame.machine).data[at[chosen][..., None] + np.arange(size)] = data[chosen]
-        record(frame, False, size, parts)
+        record_mixed(frame, size, [*read, *written])
 
     return step
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.coalesce import line_records
+from functional.coalesce import BANK_BYTES, BANKS, line_records
 from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand
-from functional.line_record import SECTORS_A_LINE
+from functional.line_record import MORE, SHARED_PASS
 from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
 from functional.numpy_executor.mbarrier import COMPLETE_TX, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, log_records, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import Reduction, reduction_of
-from functional.trace import SECTOR_BYTES, SHARED_WINDOW_LINE
+from functional.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame
@@ -199,26 +199,32 @@ def _offsets(frame: Frame, inst: Instruction, part: Lanes, start: int, here: np.
 
 
 def _record(frame: Frame, copy: BulkCopy, parts: list[Lanes], sizes: np.ndarray) -> None:
-    """The lines of global memory that a copy touches; one within shared memory is one pass there."""
+    """The lines of global memory that a copy touches, and the passes of shared memory."""
     found: dict[int, list[np.ndarray]] = {}
+    passes = np.zeros(frame.count, np.int64)
     for part in parts:
         addresses = frame.full(part.addresses).astype(np.int64)
         active = sizes > 0 if part.active is None else part.active & (sizes > 0)
+        passes += np.where(active, passes_of(sizes), 0).sum(axis=1)
         for row, lane in zip(*np.nonzero(active), strict=True):
             first, last = addresses[row, lane], addresses[row, lane] + sizes[row, lane] - 1
-            if part.space.name == "global":
-                touched = np.arange(first // SECTOR_BYTES, last // SECTOR_BYTES + 1)
-            else:
-                touched = SHARED_WINDOW_LINE * SECTORS_A_LINE + np.arange(SECTORS_A_LINE)
-            found.setdefault(int(row), []).append(touched)
-    log_touched(frame, found)
+            touched = np.arange(first // SECTOR_BYTES, last // SECTOR_BYTES + 1)
+            found.setdefault(int(row), []).append(touched if part.space.name == "global" else touched[:0])
+    log_touched(frame, found, passes)
 
 
-def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]]) -> None:
-    """Log the numbers of the sectors that an instruction touched, by row of the frame."""
+def passes_of(sizes_bytes: np.ndarray) -> np.ndarray:
+    """Cycles in which shared memory takes or gives so many bytes, all banks at once."""
+    return -(-sizes_bytes // (BANKS * BANK_BYTES))
+
+
+def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.ndarray) -> None:
+    """Log the numbers of the sectors that an instruction touched, by row of the frame, and its passes [row]."""
     rows, records = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
     for row, sectors in sorted(touched.items()):
-        _, made = line_records(np.unique(np.concatenate(sectors)).astype(np.uint32)[None])
+        _, lines = line_records(np.unique(np.concatenate(sectors)).astype(np.uint32)[None])
+        made = np.concatenate([lines, np.full(passes[row], SHARED_PASS, np.uint32)])
+        made[:-1] |= MORE
         rows.append(np.full(len(made), row))
         records.append(made)
     some = np.zeros(frame.count, bool)

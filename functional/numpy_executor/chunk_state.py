@@ -18,7 +18,12 @@ from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log
 from functional.numpy_executor.sanitizer import Sanitizer
-from functional.numpy_executor.special import special_values
+from functional.numpy_executor.special import (
+    RESERVED_SHARED,
+    RESERVED_SHARED_BYTES,
+    reserved_shared_offset,
+    special_values,
+)
 from functional.numpy_executor.stack import Stack
 
 
@@ -98,7 +103,8 @@ class Machine:
         launch, code = self.launch, self.code
         if uses_heap(code.program):
             self.memory.open_heap()
-        self.shared_bytes = launch.shared_bytes
+        reserves = RESERVED_SHARED in code.special_slots.values()
+        self.shared_bytes = reserved_shared_offset(launch) + RESERVED_SHARED_BYTES if reserves else launch.shared_bytes
         self.shared_stride = -(-self.shared_bytes // 16) * 16
         self.shared = Bytes(self.shared_stride * len(self.thread_blocks))
         self.local_stride = -(-(code.slots.local_bytes + code.slots.call_bytes) // 16) * 16 * code.slots.frames

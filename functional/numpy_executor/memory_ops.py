@@ -132,7 +132,7 @@ def record(frame: Frame, shared: bool, size: int, parts: list[Lanes]) -> None:
         if sectors is not None:
             log_records(frame, line_records(_spread(frame, sectors)), part.some)
     else:
-        _record_mixed(frame, size, parts)
+        record_mixed(frame, size, parts)
 
 
 def _spread(frame: Frame, sectors: np.ndarray) -> np.ndarray:
@@ -173,8 +173,8 @@ def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None
     frame.machine.log.records(frame.index if whole else frame.index[rows], packed)
 
 
-def _record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
-    """A generic access of several spaces: lines of all of them, then one record a shared conflict cycle."""
+def record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
+    """Log an access to several spaces: lines of all of them, then one record a pass of shared memory."""
     rows, lines, bits = ([np.zeros(0, np.int64)] for _ in range(3))
     for part in parts:
         some = np.ones(frame.count, bool) if part.some is None else part.some

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from functional.launch import Launch
     from functional.numpy_executor.chunk_state import Machine
 
 _LANES = np.arange(32, dtype=np.uint32)[None, :]
@@ -14,6 +15,8 @@ _BIT = np.uint32(1) << _LANES
 _MASKS = {"eq": _BIT, "lt": _BIT - 1, "le": (_BIT - 1) | _BIT, "gt": ~((_BIT - 1) | _BIT), "ge": ~(_BIT - 1)}
 _CONSTANTS = {"WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0}
 _IN_CLUSTER = frozenset({"%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank"})
+# Where the shared memory lies that is CUDA's own, and bytes of it; cooperative groups of several warps meet there
+RESERVED_SHARED, RESERVED_SHARED_BYTES = "%reserved_smem_offset_1", 1024
 _WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
 CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
 _AXES = frozenset(
@@ -29,12 +32,17 @@ def special_type(name: str) -> str | None:
         or name in CLOCKS
         or name in _IN_CLUSTER
         or (base in _AXES and axis)
-        or name in ("%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
+        or name in (RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
         or name.startswith(("%lanemask_", "%envreg"))
     )
     if name == "%is_explicit_cluster":
         return "pred"
     return ("u64" if name in _WIDE else "u32") if known else None
+
+
+def reserved_shared_offset(launch: Launch) -> int:
+    """It lies behind a thread block's own, static and dynamic."""
+    return -(-launch.shared_bytes // 16) * 16
 
 
 def special_values(machine: Machine, name: str) -> np.ndarray:
@@ -55,6 +63,7 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
         "%nwarpid": machine.warps_per_block,
         "%dynamic_smem_size": machine.launch.dynamic_shared_bytes,
         "%total_smem_size": machine.launch.shared_bytes,
+        RESERVED_SHARED: reserved_shared_offset(machine.launch),
         # What CUDA's grid synchronisation reads there (cooperative_groups/details/driver_abi.h)
         "%envreg1": machine.launch.grid_workspace >> 32,
         "%envreg2": machine.launch.grid_workspace & 0xFFFFFFFF,

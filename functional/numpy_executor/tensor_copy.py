@@ -15,7 +15,7 @@ import numpy as np
 from functional.errors import InputError
 from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand, Vector
 from functional.memory import GLOBAL_BASE
-from functional.numpy_executor.bulk_copy import MULTICAST, log_touched, targets_of
+from functional.numpy_executor.bulk_copy import MULTICAST, log_touched, passes_of, targets_of
 from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
@@ -107,7 +107,7 @@ def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
         touched: dict[int, list[np.ndarray]] = {}
         for (row, _), box in boxes.items():
             touched.setdefault(row, []).append(box.sectors)
-        log_touched(frame, {row: sectors for row, sectors in touched.items() if any(s.size for s in sectors)})
+        log_touched(frame, touched, passes_of(_box_bytes(frame, boxes)).sum(axis=1))
 
     return step
 

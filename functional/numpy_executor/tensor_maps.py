@@ -12,7 +12,7 @@ from functional.ir import Address, Immediate, Instruction
 from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
-from functional.tensor_map import AXIS_FIELDS, BYTES, FIELDS
+from functional.tensor_map import AXIS_FIELDS, BYTES, FIELDS, MAGIC
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame
@@ -57,6 +57,8 @@ def _replace_step(slots: Slots, inst: Instruction) -> Step:
             if frame.machine.watch is not None:
                 frame.machine.watch.stores(frame, inst, part, base + start, size)
             part.space.storage(frame.machine).data[at] = data[:, :size]
+            marked = base[chosen].reshape(-1, 1) + np.arange(len(MAGIC))  # kernels make maps out of zeros, too
+            part.space.storage(frame.machine).data[marked] = np.frombuffer(MAGIC, np.uint8)
         record(frame, space == "shared", _WORD_BYTES, parts)
 
     return step
@@ -65,22 +67,25 @@ def _replace_step(slots: Slots, inst: Instruction) -> Step:
 def _copy_step(slots: Slots, inst: Instruction) -> Step:
     """`tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [to], [from], 128`."""
     to, source, size = inst.sources
-    if inst.modifiers[:5] != _COPY or not isinstance(size, Immediate) or size.value != BYTES or inst.guard is not None:
+    if inst.modifiers[:5] != _COPY or not isinstance(size, Immediate) or size.value != BYTES:
         raise Unsupported
     if not isinstance(to, Address) or not isinstance(source, Address):
         raise Unsupported
     into, from_ = address_getter(slots, to, "global"), address_getter(slots, source, "shared")
+    guard = guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        parts = [list(split(frame, inst, s, w(frame), None)) for s, w in (("shared", from_), ("global", into))]
+        lanes = None if guard is None else frame.set_guard(guard)
+        parts = [list(split(frame, inst, s, w(frame), lanes)) for s, w in (("shared", from_), ("global", into))]
         for read, written in zip(*parts, strict=True):
             for half in (0, BYTES // 2):
                 at = [
                     frame.full(p.space.offsets(frame, inst, p.addresses + p.addresses.dtype.type(half), BYTES // 2))
                     for p in (read, written)
                 ]
-                data = read.space.storage(frame.machine).data[at[0][..., None] + np.arange(BYTES // 2)]
-                written.space.storage(frame.machine).data[at[1][..., None] + np.arange(BYTES // 2)] = data
+                chosen = ... if read.active is None else read.active
+                data = read.space.storage(frame.machine).data[at[0][chosen][..., None] + np.arange(BYTES // 2)]
+                written.space.storage(frame.machine).data[at[1][chosen][..., None] + np.arange(BYTES // 2)] = data
         record(frame, False, BYTES, parts[1])
 
     return step

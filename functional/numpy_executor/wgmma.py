@@ -26,10 +26,11 @@ from functional.numpy_executor.fragments import (
     setters_of,
     write,
 )
-from functional.numpy_executor.mma import a_layout
+from functional.numpy_executor.layouts import a_layout, family_of
 from functional.numpy_executor.operands import Getter, getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.spaces import SPACES
+from functional.numpy_executor.sparse_mma import SPARSE, is_sparse, metadata_getter, multiply_sparse
 from functional.program import BasicBlock
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 Step = Callable[["Frame"], None]
 Terminator = Callable[["Frame"], None]
 _RESULTS = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
-            "s8": ("s32",), "u8": ("s32",)}  # fmt: skip
-_FAMILY = {"e5m2": "e4m3", "u8": "s8"}  # A and B may differ within one
+            "s8": ("s32",), "u8": ("s32",), "b1": ("s32",)}  # fmt: skip
 _SWIZZLES_BYTES = (0, 128, 64, 32)  # by the number in a descriptor
+_OPTIONS = frozenset({"satfinite", "and", "popc"})
 _K_BYTES, _UNIT_BYTES, _ROWS, _WARPS = 32, 16, 16, 4
 _LANE = np.arange(32)
 
@@ -60,6 +61,7 @@ class Form(NamedTuple):
     scale: Operand
     sign: float
     transposed: tuple[bool, bool]
+    metadata: tuple[Operand, Operand] | None  # of a sparse A, and their selector
 
 
 def is_product(inst: Instruction) -> bool:
@@ -68,22 +70,29 @@ def is_product(inst: Instruction) -> bool:
 
 
 def form_of(inst: Instruction) -> Form:
-    """The form of `wgmma.mma_async.sync.aligned.m64nNkK[.satfinite].D.A.B`. Raises Unsupported for sparse and one-bit
-    ones."""
-    options = frozenset(inst.modifiers) & {"satfinite"}
-    head, rest = inst.modifiers[:3], [m for m in inst.modifiers[3:] if m not in options]
+    """The form of `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
+    options, sparse = frozenset(inst.modifiers) & _OPTIONS, is_sparse(inst)
+    plain = [m for m in inst.modifiers if m not in options | SPARSE]
+    head, rest = tuple(plain[:3]), plain[3:]
     if head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None:
         raise Unsupported
     shape, d, a, b = rest
     extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
-    if extents is None or d not in _RESULTS.get(a, ()) or _FAMILY.get(a, a) != _FAMILY.get(b, b):
+    if extents is None or d not in _RESULTS.get(a, ()) or family_of(a) != family_of(b):
         raise Unsupported
-    columns, depth, integers = int(extents[1]), int(extents[2]), a in ("s8", "u8")
-    if columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES or (options and not integers):
+    columns, depth, integers = int(extents[1]), int(extents[2]), a in ("s8", "u8", "b1")
+    if columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES * (1 + sparse):
         raise Unsupported
-    left, right, scale, *numbers = inst.sources[:-1]  # the last are the accumulators (_lower.py)
+    if (options != _needed(a) and not (options == {"satfinite"} and a in ("s8", "u8"))) or (sparse and a == "b1"):
+        raise Unsupported
+    left, right, *operands = inst.sources[:-1]  # the last are the accumulators (_lower.py)
+    metadata, (scale, *numbers) = ((operands[0], operands[1]), operands[2:]) if sparse else (None, operands)
     signs, trans = _numbers(numbers, integers, a, isinstance(left, Vector))
-    return Form(columns, depth, element(d), element(a), element(b), options, left, right, scale, signs, trans)
+    return Form(columns, depth, element(d), element(a), element(b), options, left, right, scale, signs, trans, metadata)
+
+
+def _needed(kind: str) -> frozenset[str]:
+    return frozenset({"and", "popc"}) if kind == "b1" else frozenset()
 
 
 def _numbers(numbers: list[Operand], integers: bool, kind: str, registers: bool) -> tuple[float, tuple[bool, bool]]:
@@ -110,8 +119,9 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         raise Unsupported
     left = _left(slots, inst, form)
     right = getter(slots, form.b, "b64")
-    scale = getter(slots, form.scale, "pred", 2 in inst.negated_sources)
+    scale = getter(slots, form.scale, "pred", (2 if form.metadata is None else 4) in inst.negated_sources)
     rows, columns = _d_layout(form.columns)
+    index_of = None if form.metadata is None else metadata_getter(slots, *form.metadata, form.left, form.depth)
 
     def step(frame: Frame) -> None:
         added = np.asarray(frame.full(scale(frame)))[:, 0]
@@ -119,7 +129,11 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         third = np.zeros((frame.count, _ROWS, form.columns), old.dtype)
         third[:, rows, columns] = np.where(added[:, None, None], old, 0)
         b = _stored(frame, inst, right, form.right, form.columns, form.depth, form.transposed[1], None)
-        total = multiply(left(frame) * form.sign, b.swapaxes(1, 2), third, form.left, form.options)
+        a, b = left(frame) * form.sign, b.swapaxes(1, 2)
+        if index_of is None:
+            total = multiply(a, b, third, form.left, form.options)
+        else:
+            total = multiply_sparse(a, index_of(frame), b, third, form.left, form.options)
         write(frame, setters, total[:, rows, columns], form.d)
 
     return step
@@ -127,17 +141,18 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
 
 def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.ndarray]:
     """A as [row, 16, k]: of registers, or of a descriptor the rows of each warp."""
+    depth = form.depth if form.metadata is None else form.depth // 2
     if not isinstance(form.a, Vector):
         where = getter(slots, form.a, "b64")
-        return lambda frame: _stored(frame, inst, where, form.left, 64, form.depth, form.transposed[0], _quarter(frame))
+        return lambda frame: _stored(frame, inst, where, form.left, 64, depth, form.transposed[0], _quarter(frame))
     registers = registers_of(slots, form.a, form.left)
     if len(registers) != 4:
         raise Unsupported
-    rows, columns = a_layout(_ROWS, form.depth, form.left)
+    rows, columns = a_layout(_ROWS, depth, form.left)
 
     def fragments(frame: Frame) -> np.ndarray:
         values = read(frame, registers, form.left)
-        matrix = np.zeros((frame.count, _ROWS, form.depth), values.dtype)
+        matrix = np.zeros((frame.count, _ROWS, depth), values.dtype)
         matrix[:, rows, columns] = values
         return matrix
 
@@ -161,6 +176,9 @@ def _stored(
     quarter: np.ndarray | None,
 ) -> np.ndarray:  # fmt: skip
     """Matrices of descriptors as numbers [row, extent, k]; of a `quarter` only 16 of the extent."""
+    if kind.name == "b1":
+        found = _stored(frame, inst, where, element("u8"), extent, depth // 8, transposed, quarter)
+        return np.unpackbits(found.astype(np.uint8), axis=2, bitorder="little").astype(np.int64)
     size = kind.bits // 8
     descriptors = frame.full(where(frame))[:, 0]
     along = np.arange(extent)[None] if quarter is None else quarter[:, None] * _ROWS + np.arange(_ROWS)

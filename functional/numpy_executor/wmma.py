@@ -25,8 +25,8 @@ from functional.numpy_executor.fragments import (
     write,
 )
 from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.layouts import results_of
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, split
-from functional.numpy_executor.mma import results_of
 from functional.numpy_executor.operands import Getter, getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from functional.ir import Instruction
 from functional.program import Program
+from precharacterize.asynchronous_copies import COMMIT, COPY, copies_of
+from precharacterize.asynchronous_copies import NONE as NO_COPIES
 from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
@@ -26,6 +29,7 @@ from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, Timed
 INSTRUCTION_BYTES = 16
 CONSTANT_LINE_BYTES = 256  # of the first, which a kernel without parameters reads too, no more is said than of its code
 MOST_LINE_INSTRUCTIONS = 4096  # of the instruction cache
+_COPIES = {"LDGSTS": COPY, "LDGDEPBAR": COMMIT}
 
 
 def machine_timed_blocks(
@@ -50,6 +54,7 @@ def machine_timed_blocks(
         ]
         for k, row in enumerate(made):
             row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
+            row.copies = _copies(block.code[k], program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None)
             row.origin = block.ptx[k] if block.ptx[k] >= 0 else _before(made, k, program, block)
         if not rows and _reads_parameters(block):
             made[0].pc = _constant_pc(first_row + len(code))
@@ -134,6 +139,14 @@ def _seen_by_l1d(instruction: MachineInstruction, kind: Kind) -> Kind:
     found = instruction.modifiers
     past = "BYPASS" in found or ("STRONG" in found and ("GPU" in found or "SYS" in found))
     return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past else kind
+
+
+def _copies(instruction: MachineInstruction, source: Instruction | None) -> int:
+    """`LatencyTable.copies`. Which groups a DEPBAR waits for is said by what it was made of."""
+    if instruction.name in _COPIES:
+        return _COPIES[instruction.name]
+    found = copies_of(source) if source is not None and instruction.name == "DEPBAR" else NO_COPIES
+    return found if found >= 0 else NO_COPIES
 
 
 def _waits(instruction: MachineInstruction) -> list[int]:

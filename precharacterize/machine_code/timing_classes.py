@@ -58,7 +58,8 @@ def tensor_share(instruction: MachineInstruction) -> float:
     shape = (16, int(group[1]), int(group[2])) if group else (16, 8, 16)  # a warp has 16 rows of a warpgroup's 64
     m, n, k = next((_SHAPES[x] for x in instruction.modifiers if x in _SHAPES), shape)
     bits = next((_BITS[x] for x in instruction.modifiers if x in _BITS), _MATRIX_BITS.get(instruction.name, 16))
-    return m * n * k * bits / (16 * 8 * 16 * 16)
+    sparse = 2 if "SP" in instruction.modifiers else 1  # half of its products are made
+    return m * n * k * bits / (16 * 8 * 16 * 16) / sparse
 
 
 def kind_of(instruction: MachineInstruction) -> Kind:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from abstim.gpu.config import Gpu
-from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.trace import LOCAL_WINDOW_LINE
 from oracle.memory import CONST_KINDS, SHARED_KINDS, Access
 from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
 from oracle.real_memory import ALL, CONST_LINE, L1d, Lines, Link, Results, Whole
@@ -29,6 +29,7 @@ class Pending:
     port: Port
     issued: int
     place: int  # among the port's allocations
+    group: int  # of asynchronous copies
     waiting: int = 1
     result: int = 0
     collector: int | None = None  # None: waits at the port for one
@@ -43,7 +44,7 @@ class Pending:
         self.result = max(self.result, result)
         self.waiting -= 1
         if self.waiting == 0:
-            self.sm.complete(self.warp, self.i, self.result)
+            self.sm.complete(self.warp, self.i, self.result, self.group)
 
 
 @dataclass(eq=False)
@@ -80,9 +81,9 @@ class LoadStoreUnit:
 
     # Issue, collector, start
 
-    def issue(self, warp: Warp, i: int, what: Access, port: Port, time: int) -> Pending:
+    def issue(self, warp: Warp, i: int, what: Access, port: Port, time: int, group: int) -> Pending:
         """An instruction comes to its port, and as far as is known now."""
-        pending = Pending(self.sm, warp, i, what, port, time, len(port.allocations))
+        pending = Pending(self.sm, warp, i, what, port, time, len(port.allocations), group)
         self.queue.append(pending)
         port.allocations.append(NEVER)
         if min(port.collectors) < NEVER:
@@ -121,7 +122,7 @@ class LoadStoreUnit:
                     continue
                 const = p.what.kind in CONST_KINDS
                 p.left = p.what.const_lines() if const else p.what.transactions()
-                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else 1)
+                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else 1 + p.what.passes)
             p.entry = max(p.entry, time)
             while p.left and self._enters(p, p.left[0], time):
                 p.left.pop(0)
@@ -138,7 +139,7 @@ class LoadStoreUnit:
             busy, result = max(1, what.conflicts), start + shared + what.conflicts - 1 if what.conflicts else start + 1
         elif what.kind == Kind.FENCE or not any(sectors for _, sectors in what.records):
             busy, result = 1, start + 1
-        elif what.records[0][0] == SHARED_WINDOW_LINE:
+        elif what.passes == len(what.records):
             busy, result = len(what.records), start + shared + len(what.records) - 1
         elif what.kind in CONST_KINDS and self.spec.perfect_constant_cache:
             busy, result = 1, start + self.gpu.pipeline.const_hit_cycles

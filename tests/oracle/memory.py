@@ -22,6 +22,7 @@ class Access:
     def __init__(self, gpu: Gpu, kind: Kind, access_bytes: int, records: list[int], conflicts: int = 0) -> None:
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
         self.records = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
+        self.passes = sum(line == SHARED_WINDOW_LINE for line, _ in self.records)  # of shared memory
 
     def const_lines(self) -> list[int]:
         """Lines of the constant cache, the lower half of a record's line first."""
@@ -35,17 +36,18 @@ class Access:
             1 if self.gpu.spec.coalescing == "sector" or self.access_bytes == 1 else 2 if self.access_bytes == 2 else 4
         )
         found = []
-        for line, sectors in self.records:
+        for line, sectors in self.records[self.passes :]:
             for segment in sorted({s // size for s in sectors}, reverse=True):
                 found.append((line, [s for s in sectors if s // size == segment]))
         return found
 
     def entries(self) -> list[int]:
-        """The cycle, from 0, in which each transaction enters the L1D: the first that finds its bank taken waits."""
-        cycle, taken, found = -1, set(), []
+        """The cycle, from 0, in which each transaction enters the L1D, behind passes of shared memory: the first that
+        finds its bank taken waits."""
+        cycle, taken, found = self.passes - 1, set(), []
         for _, sectors in self.transactions():
             banks = self._banks(sectors)
-            if cycle < 0 or banks & taken:
+            if not found or banks & taken:
                 cycle, taken = cycle + 1, set()
             taken |= banks
             found.append(cycle)
@@ -73,7 +75,7 @@ class Memory:
             return max(1, access.conflicts)
         if access.kind in CONST_KINDS:
             return 1 if self.gpu.spec.perfect_constant_cache else max(1, len(access.const_lines()))
-        return max([0, *access.entries()]) + 1
+        return max([0, access.passes - 1, *access.entries()]) + 1
 
     def result(self, access: Access, start: int) -> int:
         """Cycle in which an access that starts at `start` is complete."""
@@ -82,7 +84,7 @@ class Memory:
             return start + shared + access.conflicts - 1 if access.conflicts else start + 1
         if access.kind == Kind.FENCE or not any(sectors for _, sectors in access.records):
             return start + 1
-        if access.records[0][0] == SHARED_WINDOW_LINE:
+        if access.passes == len(access.records):
             return start + shared + len(access.records) - 1
         if access.kind in CONST_KINDS:
             return self._constant(access, start + self.gpu.pipeline.const_hit_cycles)

@@ -13,9 +13,18 @@ from oracle.memory_side import MemorySide
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
 from oracle.resources import MEM, NEVER, FrontEnd, Port, first_unbooked, ports_of
+from precharacterize.asynchronous_copies import COMMIT, COPY, GROUPS
 from precharacterize.classify import Kind
 
 SP = 0
+
+
+@dataclass
+class Copies:
+    """The asynchronous copies of a group: how many are not known to be complete, and when the others are."""
+
+    outstanding: int = 0
+    complete: int = 0
 
 
 @dataclass
@@ -39,8 +48,16 @@ class Warp:
     complete: int = 0  # every result it has issued, as far as known
     outstanding: int = 0  # memory instructions of which it is not
     fenced: bool = False
+    group: int = 0  # of asynchronous copies, the one not closed
+    copies: dict[int, Copies] = field(default_factory=dict)  # by group, modulo 16
+    awaits: list[int] = field(default_factory=list)  # groups it waits for
     registers: dict[int, int] = field(default_factory=dict)  # register -> free cycle
     written_by: dict[int, Kind] = field(default_factory=dict)
+
+    def copies_complete(self) -> int:
+        """When the copies it waits for are complete; NEVER if that is not known."""
+        found = [self.copies[g] for g in self.awaits if g in self.copies]
+        return NEVER if any(c.outstanding for c in found) else max([0, *(c.complete for c in found)])
 
     def in_buffer(self) -> int:
         """The instruction its buffer begins with."""
@@ -197,7 +214,9 @@ class Sm:
         steps, kind, port = self.gpu.spec.register_file_ports, self.program.unit(i), self.port_of(warp, i)
         if kind == MEM and self.side:
             warp.outstanding += 1
-            pending = self.memory.issue(warp, i, self.next_access(warp, i), port, time)
+            if self.program.copies(i) == COPY:
+                warp.copies.setdefault(warp.group, Copies()).outstanding += 1
+            pending = self.memory.issue(warp, i, self.next_access(warp, i), port, time, warp.group)
             return NEVER if pending.waiting else pending.result
         allocated = self.allocate(port, kind, time)
         released = max(self.operands(warp, i, allocated), steps * port.starts[-port.width])
@@ -240,9 +259,12 @@ class Sm:
         conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
         return Access(self.gpu, kind, access_bytes, records, conflicts)
 
-    def complete(self, warp: Warp, i: int, result: int) -> None:
-        """Rule 11: all of a memory instruction is there, or will be at `result`."""
+    def complete(self, warp: Warp, i: int, result: int, group: int) -> None:
+        """Rule 11: all of a memory instruction is there, or will be at `result`; a copy is of a `group`."""
         warp.outstanding -= 1
+        if self.program.copies(i) == COPY:
+            copies = warp.copies[group]
+            copies.outstanding, copies.complete = copies.outstanding - 1, max(copies.complete, result)
         warp.complete = max(warp.complete, result)
         for register in self.program.writes(i):
             warp.registers[register] = result
@@ -250,6 +272,8 @@ class Sm:
             warp.not_before = result - 1
         if warp.fenced and not warp.outstanding:
             warp.fenced, warp.not_before = False, warp.complete
+        if warp.awaits and warp.copies_complete() < NEVER:
+            warp.not_before, warp.awaits = warp.copies_complete(), []
 
     # Rule 6
 
@@ -311,10 +335,25 @@ class Sm:
             if self.side and self.gpu.spec.posted_stores:
                 warp.complete = max(warp.complete, time + self.side.way_there_and_back)
             warp.not_before, warp.fenced = (NEVER, True) if warp.outstanding else (warp.complete, False)
+        self.follow_copies(warp, i, result)
         self.follow(warp, i, kind, time)
         if kind == Kind.BARRIER:
             warp.at_barrier = True
             self.release_if_complete(warp, time)
+
+    def follow_copies(self, warp: Warp, i: int, result: int) -> None:
+        """What an instruction does with groups of asynchronous copies."""
+        copies = self.program.copies(i)
+        if copies == COPY and not self.side:
+            group = warp.copies.setdefault(warp.group, Copies())
+            group.complete = max(group.complete, result)
+        elif copies == COMMIT:
+            warp.group = (warp.group + 1) % GROUPS
+        elif copies >= 0:
+            warp.awaits = [(warp.group - age) % GROUPS for age in range(copies, GROUPS)]
+            warp.not_before = max(warp.not_before, warp.copies_complete())
+            if warp.not_before < NEVER:
+                warp.awaits = []
 
     def follow(self, warp: Warp, i: int, kind: Kind, time: int) -> None:
         """What the front end does after `i`."""
