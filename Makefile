@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 # Of the libraries only what a command imports is compiled, and kept even where the environment says otherwise: without
 # bytecode every command takes a second more
 export PYTHONDONTWRITEBYTECODE :=
-COMPILE := $(BIN)/python -m compileall -q -j 0 abstim configs functional precharacterize sampling
+COMPILE := $(BIN)/python -m compileall -q -j 0 abstim configs functional precharacterize sampling \
+    && $(BIN)/abstim --help > /dev/null
 
 .PHONY: run all test types tests fast fuzz docs clean
 

@@ -13,6 +13,8 @@ import time
 import pytest
 from call_command import call
 
+from abstim.cli.watch import Watch
+
 ADD = """.version 9.0
 .target sm_75
 .address_size 64
@@ -182,3 +184,23 @@ def test_an_interrupt_when_all_is_said_changes_nothing():
     code = f"import atexit, os, signal; from abstim.cli import main; {kill}; main()"
     done = subprocess.run([sys.executable, "-c", code, "gpus"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "gtx480" in done.stdout and done.stderr == ""
+
+
+def test_an_interrupt_where_nothing_can_be_raised_is_no_traceback(capfd):
+    """As in the callback of a library when memory is collected."""
+
+    class Interrupted:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    class Wrong:
+        def __del__(self):
+            raise ValueError("a fault")
+
+    before = sys.unraisablehook
+    with Watch(None):
+        Interrupted()
+        assert capfd.readouterr().err == ""
+        Wrong()
+        assert "ValueError: a fault" in capfd.readouterr().err
+    assert sys.unraisablehook is before

@@ -390,8 +390,6 @@ def test_packed_and_vector_atomics() -> None:
 
 REFUSED = [
     "tcgen05.wait::ld.sync.aligned;", "multimem.red.relaxed.sys.global.add.u32 [%rd0], %r1;",
-    "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2}, {%r1,%r2}, "
-    "{%f1,%f2,%f3,%f4}, %r1, 0;",
     "add.f32x9 %r1, %r1, %r1;", "barrier.cluster.sync;",
 ]  # fmt: skip
 

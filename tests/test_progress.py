@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,10 @@ from abstim.models import run
 from abstim.progress import pipelined
 from abstim.session.retired_blocks import RetiredBlocks
 from abstim.session.session import open_session
+from abstim.target import execution
+from abstim.target.resolve import open_target
+from functional.default_executor import default_executor
+from functional.trace import Trace
 
 GPUS = [load_gpu("gtx480"), load_gpu("rtx3070")]
 
@@ -40,6 +45,25 @@ def test_a_run_ends_where_all_blocks_have_retired(flush):
     done, totals = zip(*[words[1:] for words in told if words[0].startswith("time")], strict=True)
     assert list(done) == sorted(done)
     assert set(totals) == {sum(launch.thread_blocks for launch in session.case.launches)} == {done[-1]}
+
+
+def test_of_a_large_launch_thread_blocks_that_have_run_are_told(monkeypatch):
+    told, case = [], open_target("hotspot")
+    total = sum(launch.thread_blocks for launch in case.launches)
+    whole = execution.execute_case(case, default_executor(), progress=lambda *words: told.append(words))
+    assert [done for _, done, _ in told] == [0, total // 2]
+    monkeypatch.setattr(execution, "LARGE_THREADS", 1 << 14)
+    monkeypatch.setattr(execution, "LARGE_CHUNK_BYTES", 1 << 15)
+    told.clear()
+    parts = execution.execute_case(case, default_executor(), progress=lambda *words: told.append(words))
+    assert parts.outputs == whole.outputs
+    assert all(map(equal_traces, parts.traces, whole.traces))
+    numbers = [done for _, done, _ in told]
+    assert len(numbers) > 6 and numbers == sorted(numbers) and {words[2] for words in told} == {numbers[-1]} == {total}
+
+
+def equal_traces(one: Trace, other: Trace) -> bool:
+    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
 
 
 def test_who_waits_for_a_job_is_not_idle():

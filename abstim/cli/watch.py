@@ -10,6 +10,7 @@ import sys
 import threading
 from time import monotonic
 from types import FrameType, TracebackType
+from typing import Any
 
 SECONDS = "ABSTIM_SECONDS"  # an environment variable: seconds of wall-clock time that the command may take
 GRACE_SECONDS = 1.0  # for Python to end by itself after an interrupt
@@ -62,6 +63,7 @@ class Watch:
         if self._main:  # elsewhere nobody may ask for signals
             self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._write = write
+        self._hook, sys.unraisablehook = sys.unraisablehook, _but_interrupts
         threading.Thread(target=self._wait, daemon=True).start()
         return self
 
@@ -70,6 +72,7 @@ class Watch:
         if kind is KeyboardInterrupt and self._interrupted.wait(0.1):
             return
         self._over.set()
+        sys.unraisablehook = self._hook
         if self._main:
             signal.set_wakeup_fd(self._before)
         os.write(self._write, b"\0")  # no signal has this number: the thread ends
@@ -103,6 +106,13 @@ class Watch:
         self.say(message)
         remove_temporary_files()
         os._exit(status)
+
+
+def _but_interrupts(unraisable: Any) -> None:
+    """Of what happens where nothing can be raised, as in a library's callback when memory is collected: an interrupt
+    there needs no traceback, for the thread above ends the command."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
 
 
 def _at_work() -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from functional.case import Case
 from functional.errors import InputError
 from functional.source_lines import naming_source
 from functional.terminal import note
+from functional.trace import concatenate
 from functional.trace_store import StoredCase, StoreWriter
 from functional.trace_store.manifest import OutputEntry
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from functional.memory import Memory
     from functional.trace import Trace
     from functional.trace_store.manifest import Manifest
+
+LARGE_THREADS = 1 << 20  # of a launch that takes so long that one wants to see how far it is
+LARGE_CHUNK_BYTES = 1 << 24  # of trace: a tenth of a second, or a few
 
 
 def execute(
@@ -131,11 +136,31 @@ def execute_case(
     """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
     _check_executable(case)
     memory, traces = case.memory.copy(), []
-    for number, launch in enumerate(case.launches):
-        progress(f"execute {case.name}", number, len(case.launches))
+    done, total = 0, sum(launch.thread_blocks for launch in case.launches)
+    for launch in case.launches:
+        report = partial(_told, progress, f"execute {case.name}", done, total)
+        report(0)
         with naming_source(launch.program):
-            traces.append(executor.run(launch, memory, instruction_budget=instruction_budget or default_budget(launch)))
+            traces.append(_executed(launch, memory, executor, instruction_budget or default_budget(launch), report))
+        done += launch.thread_blocks
     return Execution(tuple(traces), _checked_outputs(case, memory), memory.printed.text())
+
+
+def _told(progress: Progress, what: str, before: int, total: int, done: int) -> None:
+    progress(what, before + done, total)
+
+
+def _executed(launch: Launch, memory: Memory, executor: Executor, budget: int, report: Callable[[int], None]) -> Trace:
+    """The trace of a launch; of a large one `report` is told on the way how many thread blocks have run."""
+    if launch.thread_blocks * launch.threads_per_block < LARGE_THREADS:
+        return executor.run(launch, memory, instruction_budget=budget)
+    chunks: list[Trace] = []
+    done = 0
+    for chunk in executor.stream(launch, memory, instruction_budget=budget, chunk_bytes=LARGE_CHUNK_BYTES):
+        chunks.append(chunk)
+        done += len(chunk.thread_blocks)
+        report(done)
+    return concatenate(chunks, launch.warps_per_block)
 
 
 def write_store(

@@ -99,7 +99,7 @@ IRREGULAR = ((0, 1, 1, 1, 2), (0, 1, 2), (0, 2), (0, 1, 1, 1, 1, 1, 1, 2))
     ("sequences", "run"),
     [
         (IRREGULAR[:1], lambda launch: Photon(warp=WarpSampling(window=160), block=None).launch(launch, launch)),
-        (IRREGULAR, lambda launch: Photon(block=BlockSampling(window=320)).launch(launch, launch)),
+        (IRREGULAR, lambda launch: Photon(block=BlockSampling(window=320), pays=1).launch(launch, launch)),
         (IRREGULAR[:1], lambda launch: Pkp().launch(launch)),
         (IRREGULAR, lambda launch: Pkp().launch(launch)),
         (IRREGULAR[:1], lambda launch: IntraLaunch().launch(launch, launch.requests, launch.instructions)),
