@@ -34,7 +34,7 @@ CACHE_LINE_WORDS = 16  # two lines: those side by side are fetched together
 
 _touch = Native("abstim.engine.skipped_blocks", "touch")
 MEMORY_SIDE = (Part("abstim.engine.memory_side", "serve_requests"), Part("abstim.engine.memory_side", "exchange"))
-_COMPILING = "compiling the timing engine for this CPU: some 30 s, once"
+_COMPILING = "compiling the timing engine for this CPU: some 40 s, once"
 _run_grid = Native("abstim.engine.event_loop", "run_grid", _COMPILING, MEMORY_SIDE)
 
 
