@@ -20,16 +20,16 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    _object_code = Native._object_code
+    _object_codes = Native._object_codes
 
-    def _one_worker_compiles(native: Native, kinds: tuple[str, ...], arguments: tuple) -> bytes:
+    def _one_worker_compiles(native: Native, kinds: tuple[str, ...], arguments: tuple) -> list[bytes]:
         """The second worker to need some machine code waits for the first, and reads what that has kept."""
         CACHE.mkdir(parents=True, exist_ok=True)
         with open(CACHE / f"{native._name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return _object_code(native, kinds, arguments)
+            return _object_codes(native, kinds, arguments)
 
-    Native._object_code = _one_worker_compiles
+    Native._object_codes = _one_worker_compiles
 
 
 @pytest.fixture(autouse=True)

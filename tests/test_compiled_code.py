@@ -162,6 +162,15 @@ def test_a_part_has_code_of_its_own_which_all_share_who_call_it(tmp_path, monkey
         Native(__name__, "with_a_part_too", parts=(part,))(Pair(pair.small * 0, pair.wide))
 
 
+def test_a_file_in_the_users_folder_is_no_module_of_the_process_that_makes_a_part(tmp_path, monkeypatch):
+    (tmp_path / "numba.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Part, "make", refuse)  # what this process would do if the other failed
+    pair = Pair(np.ones(1, np.uint16), np.arange(6, dtype=np.int64).reshape(3, 2))
+    Native(__name__, "with_a_part", parts=(Part(__name__, "add_up"),))(pair, 1)
+    assert pair.wide[1].tolist() == [7, 3]
+
+
 def test_what_it_cannot_take():
     function, (records, pair, one, scale, more) = fresh(), arguments()
     with pytest.raises(ValueError, match="not contiguous"):

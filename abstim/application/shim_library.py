@@ -29,7 +29,7 @@ def compiler() -> tuple[str, ...]:
     if found := shutil.which("cc"):
         return (found,)
     if find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "cc")
+        return (sys.executable, "-P", "-m", "ziglang", "cc")
     raise InputError("running a program needs a C compiler: install one as `cc`, or `pip install abstim[app]`")
 
 

@@ -65,7 +65,8 @@ class Making:
 
 def _start(part: Part, to: Any) -> subprocess.Popen[bytes] | None:
     """A process that makes a part's object file; None if there cannot be one."""
-    words = [sys.executable, "-m", "functional.disk.compiled_parts", part.module, part.name]
+    # -P: what lies in the user's folder is none of its modules
+    words = [sys.executable, "-P", "-m", "functional.disk.compiled_parts", part.module, part.name]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
