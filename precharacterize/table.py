@@ -16,6 +16,7 @@ WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 # gone by when it starts on its unit
 FORWARDED_CYCLES = -2
 SCOREBOARDS = 6  # of a warp
+WORDS = 16  # of a thread block that its warps change by loops of compare-and-swap
 BARRIERS = 32  # places of a block's barriers: 16 that have numbers, and its cluster's
 
 
@@ -33,7 +34,9 @@ class LatencyTable:
     read, `result_offset_cycles` what lies between the end of the unit's latency and the result; `counted`: what
     it writes is a scoreboard, on which several may count (two registers more behind its entry). `barrier`: the number
     of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run). `copies`: what an
-    instruction does with groups of asynchronous copies (precharacterize.asynchronous_copies).
+    instruction does with groups of asynchronous copies (precharacterize.asynchronous_copies). `round_cycles`: of the
+    compare-and-swap of a loop that is one atomic of the PTX, how long one of its rounds takes, `word` which of the
+    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others.
     """
 
     unit: Int8[np.ndarray, " instr"]
@@ -59,6 +62,8 @@ class LatencyTable:
     counted: Int8[np.ndarray, " instr"]
     barrier: Int32[np.ndarray, " instr"]
     copies: Int32[np.ndarray, " instr"]
+    round_cycles: Int32[np.ndarray, " instr"]
+    word: Int32[np.ndarray, " instr"]
 
     def encode(self) -> bytes:
         """As a file holds it."""

@@ -239,6 +239,7 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     code["access_bytes"], code["stall"], code["release"] = table.access_bytes, table.stall_cycles, table.release
     code["result_offset"], code["counted"] = table.result_offset_cycles, table.counted
     code["barrier"], code["copies"] = table.barrier, table.copies
+    code["round"], code["word"] = table.round_cycles, table.word
     groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
     operands: list[int] = []
     for i, row in enumerate(code):
