@@ -31,8 +31,11 @@ def line_and_sectors(streams, k):
 
 @jit
 def transaction_bytes(m, access_bytes):
-    """Bytes of the segments that a warp's lanes are gathered into, as GPGPU-Sim 4.2 coalesces."""
-    if m.sector_coalescing or access_bytes == 1:
+    """Bytes of the segments that a warp's lanes are gathered into: of all accesses the same, or as GPGPU-Sim 4.2's
+    Fermi does."""
+    if m.coalesced_bytes:
+        return m.coalesced_bytes
+    if access_bytes == 1:
         return 32
     return 64 if access_bytes == 2 else 128
 

@@ -325,7 +325,7 @@ def retry_from(c, stage, time):
     room = l1d_misses.queue_room_from(c, 0 if store or passes else 1)
     if room > time:
         return room
-    sectors = segment(stage.sectors) if store else stage.sectors
+    sectors = segment(c.machine, stage.sectors) if store else stage.sectors
     return NEVER if can_send(c, WRITE if store else READ, sectors) else c.record.launch.limit + 1
 
 

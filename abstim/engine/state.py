@@ -58,7 +58,8 @@ MACHINE = record(
     "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
     "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypassed",
     "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
-    "sector_coalescing", "block_launch", "dispatch_interval_units", "posted_stores",
+    "coalesced_bytes",  # 0: by the size of an element
+    "block_launch", "dispatch_interval_units", "posted_stores",
     "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
     "l1i_miss_cycles",
     "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",

@@ -62,9 +62,8 @@ class Access:
 
     def transactions(self) -> list[tuple[int, list[int]]]:
         """(line, sectors) of each transaction; of a record the one of the highest sectors first."""
-        size = (
-            1 if self.gpu.spec.coalescing == "sector" or self.access_bytes == 1 else 2 if self.access_bytes == 2 else 4
-        )
+        of_fermi = {1: 1, 2: 2}.get(self.access_bytes, 4)
+        size = {"sector": 1, "line": 4}.get(self.gpu.spec.coalescing, of_fermi)
         found = []
         for line, sectors in self.records[self.passes :]:
             for segment in sorted({s // size for s in sectors}, reverse=True):
