@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from functional.disk.arrays import decode_arrays, encode_arrays
 
 if TYPE_CHECKING:
     from jaxtyping import Int8, Int32
@@ -67,16 +68,13 @@ class LatencyTable:
 
     def encode(self) -> bytes:
         """As a file holds it."""
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
-        np.savez(buffer, **arrays)
-        return buffer.getvalue()
+        return encode_arrays({f.name: np.asarray(getattr(self, f.name)) for f in fields(self)})
 
     @classmethod
     def decode(cls, content: bytes) -> LatencyTable:
         """What `encode` gave. Raises ValueError or KeyError for anything else."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as data:
-            values = {f.name: data[f.name] for f in fields(cls)}
+        arrays = decode_arrays(content)
+        values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls)}
         values["register_count"], values["key"] = int(values["register_count"]), str(values["key"])
         return cls(**values)
 
