@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.callgraph import uses_heap
+from functional.callgraph import launches_kernels, uses_heap
 from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Parameter
 from functional.memory import Memory
@@ -139,10 +139,20 @@ def make_launch(
     grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
     wanted = None if cluster is None else Dim3.of(cluster, "cluster")
     check_shape(program, grid, block, dynamic_shared_bytes, wanted)
-    if uses_heap(program):
-        memory.open_heap()
+    if launches_kernels(program):
+        raise InputError(f"kernel '{program.name}' launches kernels: `abstim app` runs the program that it is of")
+    open_regions(program, memory)
     packed = pack_parameters(program, arguments, memory)
     return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments), requested_cluster=wanted)
+
+
+def open_regions(program: Program, memory: Memory) -> None:
+    """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError if there is
+    none."""
+    if uses_heap(program):
+        memory.open_heap()
+    if launches_kernels(program):
+        memory.open_launches()
 
 
 def check_shape(
