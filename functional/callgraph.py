@@ -16,6 +16,8 @@ HEAP_FUNCTIONS = frozenset({"malloc", "free"})
 # Calls by which kernels launch kernels -> arguments, by their public names and those that CUDA's own library for it has
 LAUNCH_FUNCTIONS = {
     "__cudaCDP2GetParameterBufferV2": 4, "__cuda_syscall_cnpv2GetParameterBufferV2": 4, "cudaGetParameterBufferV2": 4,
+    "__cudaCDP2GetParameterBuffer": 2, "__cuda_syscall_cnpv2GetParameterBuffer": 2, "cudaGetParameterBuffer": 2,
+    "__cudaCDP2LaunchDevice": 6, "__cuda_syscall_cnpv2LaunchDevice": 6, "cudaLaunchDevice": 6,
     "__cudaCDP2LaunchDeviceV2": 2, "__cuda_syscall_cnpv2LaunchDeviceV2": 2, "cudaLaunchDeviceV2": 2,
     "__cudaCDP2LaunchDeviceV2_ptsz": 2, "cudaLaunchDeviceV2_ptsz": 2,
     "__cudaCDP2StreamCreateWithFlags": 2, "__cuda_syscall_cnpv2StreamCreate": 2,

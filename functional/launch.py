@@ -235,11 +235,8 @@ def _encode(program: Program, parameter: Parameter, argument: Argument, memory: 
     match argument:
         case Pointer():
             return _encode_pointer(program, parameter, argument, memory, where)
-        case Texture(buffer=name):
-            if name not in memory.buffers:
-                raise InputError(f"{where}: there is no buffer '{name}'")
-            argument.check(where, memory.buffers[name].bytes)
-            data = memory.texture_handle(argument).to_bytes(8, "little")
+        case Texture():
+            data = encode_texture(argument, memory, where)
         case TensorMap(buffer=name):
             base = int.from_bytes(device_address(Pointer(name), memory, where), "little") if name else 0
             data = placed(argument, base).encode()
@@ -318,6 +315,14 @@ def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
     if not 0 <= offset <= region.bytes:
         raise InputError(f"{where}: offset {offset} is outside buffer '{name}' of {region.bytes} bytes")
     return (region.address + offset).to_bytes(8, "little")
+
+
+def encode_texture(texture: Texture, memory: Memory, where: str) -> bytes:
+    """The handle of a texture, as it lies in memory. Raises InputError for no such buffer, or one too small for it."""
+    if texture.buffer not in memory.buffers:
+        raise InputError(f"{where}: there is no buffer '{texture.buffer}'")
+    texture.check(where, memory.buffers[texture.buffer].bytes)
+    return memory.texture_handle(texture).to_bytes(8, "little")
 
 
 def encode_scalar(type_: str, value: int | float, where: str) -> bytes:

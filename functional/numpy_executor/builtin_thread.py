@@ -25,8 +25,12 @@ class Thread:
 
     def parameter(self, place: int, size: int = 8) -> int:
         """A `.param` variable of so many bytes, as an unsigned number."""
+        return int.from_bytes(self.parameter_value(place, size), "little")
+
+    def parameter_value(self, place: int, size: int) -> bytes:
+        """A `.param` variable of so many bytes."""
         at = self.call + place
-        return int.from_bytes(self.machine.local.data[at : at + size].tobytes(), "little")
+        return self.machine.local.data[at : at + size].tobytes()
 
     def set_parameter(self, place: int, value: bytes) -> None:
         """Write a `.param` variable."""
