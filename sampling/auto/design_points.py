@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 FIRST_POINTS = 6  # timed before anything is read off between them, and as many more as there are features
 AT_ONCE = 2  # added while that is not good enough
-NUGGET = 1e-2  # of the covariance: what neighbouring points differ by although nothing does
-TREND = 25.0  # variance of the trend, in that of what is left around it: hardly bound
+# Variance by which neighbours differ, in that of what is smooth: that of these which predicts left-out points best
+NUGGETS = (0.001, 0.01, 0.1, 1.0, 10.0)
+# The same, where errors of left-out points are carried over to others. Not what predicts best: points are added until
+# their errors look small, and with that these came out up to 3 times too small on the hard sets and on noise
+EVEN = 1.0
+TREND = 25.0  # variance of the trend, in the same: hardly bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +72,40 @@ def _read_off(
     known: Float64[np.ndarray, "timed part"], timed: list[int], formula: Float64[np.ndarray, "point part"],
     features: Float64[np.ndarray, "point feature"], weights: Float64[np.ndarray, " part"],
 ) -> PointFactors:  # fmt: skip
-    rough = np.log(formula)
+    rough, total = np.log(formula), np.log(np.exp(known) @ weights)
     covariance = _covariance(features)
-    inverse = np.linalg.inv(covariance[np.ix_(timed, timed)] + NUGGET * np.eye(len(timed)))
-    told = inverse @ (known - rough[timed])
-    found = rough + covariance[:, timed] @ told
+    among = covariance[np.ix_(timed, timed)]
+
+    def off(nugget: float) -> Float64[np.ndarray, " timed"]:
+        left_out = rough[timed] + _left_out(among, nugget, known - rough[timed])
+        return np.asarray(np.log(np.exp(left_out) @ weights) - total)
+
+    nugget = min(NUGGETS, key=lambda nugget: float(np.sum(off(nugget) ** 2)))
+    found = rough + covariance[:, timed] @ np.linalg.solve(among + nugget * np.eye(len(timed)), known - rough[timed])
     found[timed] = known
-    left_out = known - told / np.diag(inverse)[:, None]  # each point predicted from the others
-    off = np.log(np.exp(left_out) @ weights) - np.log(np.exp(known) @ weights)
-    variance = float(np.mean(off**2 * np.diag(inverse)))
-    apart = np.diag(covariance) + NUGGET - np.einsum("pt,ts,ps->p", covariance[:, timed], inverse, covariance[:, timed])
+    errors = _errors(off(nugget), covariance, timed)
+    return PointFactors(np.exp(found), timed, errors, float(len(timed)))
+
+
+def _errors(
+    off: Float64[np.ndarray, " timed"], covariance: Float64[np.ndarray, "point point"], timed: list[int]
+) -> Float64[np.ndarray, " point"]:
+    """Standard errors of points, 0 of those timed, from the errors of these where each was left out: by how far a point
+    is from all that were timed."""
+    inverse = np.linalg.inv(covariance[np.ix_(timed, timed)] + EVEN * np.eye(len(timed)))
+    mean_square = float(np.mean(off**2 * np.diag(inverse)))
+    told = np.einsum("pt,ts,ps->p", covariance[:, timed], inverse, covariance[:, timed])
+    apart = np.maximum(np.diag(covariance) + EVEN - told, 0.0)
     apart[timed] = 0.0
-    return PointFactors(np.exp(found), timed, np.sqrt(variance * np.maximum(apart, 0.0)), float(len(timed)))
+    return np.sqrt(mean_square * apart)
+
+
+def _left_out(
+    covariance: Float64[np.ndarray, "timed timed"], nugget: float, known: Float64[np.ndarray, "timed part"]
+) -> Float64[np.ndarray, "timed part"]:
+    """Each point predicted from the others (Rasmussen and Williams, Gaussian Processes for Machine Learning, 5.4.2)."""
+    inverse = np.linalg.inv(covariance + nugget * np.eye(len(known)))
+    return known - (inverse @ known) / np.diag(inverse)[:, None]
 
 
 def spread_out(features: Float64[np.ndarray, "point feature"], count: int, begin: list[int]) -> list[int]:
@@ -88,10 +114,10 @@ def spread_out(features: Float64[np.ndarray, "point feature"], count: int, begin
     left = _covariance(features)
     chosen: list[int] = []
     while len(chosen) < min(count, len(features)):
-        told = (left**2).sum(0) / (np.diag(left) + NUGGET)
+        told = (left**2).sum(0) / (np.diag(left) + NUGGETS[1])
         told[chosen] = -1.0
         best = begin[len(chosen)] if len(chosen) < len(begin) else int(np.argmax(np.round(told, 9)))
-        left = left - np.outer(left[:, best], left[best]) / (left[best, best] + NUGGET)
+        left = left - np.outer(left[:, best], left[best]) / (left[best, best] + NUGGETS[1])
         chosen.append(best)
     return chosen
 
