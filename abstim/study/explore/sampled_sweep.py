@@ -2,7 +2,7 @@
 
 What a part takes on a point over what it takes on the first GPU, times the launch's own cycles there, stands for the
 launch (a ratio estimator: the part is no truth, but what its cycles are correlated with). Parts are timed on some
-points and read off between them (`sampling.auto.design_points`). Some launches are timed whole there, which tells the
+points and read off between them (`sampling.auto.interpolation`). Some launches are timed whole there, which tells the
 error of parts; where it is too large, more of each launch is timed.
 """
 
