@@ -68,6 +68,7 @@ def app(
     from abstim.application.timed_launches import Selection
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json
+    from functional.terminal import note
 
     _say_whose(command[1:])
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
@@ -88,7 +89,10 @@ def app(
         print_json(result.to_json() | ({} if samples is None else {"samples": [s.to_json() for s in samples]}))
     else:
         _print(result, samples)
-    raise typer.Exit(_status(result))
+    unmatched = bool(only) and not launches and samples is None and result.executed > 0 and not result.launches
+    if unmatched and not result.interrupted:
+        note(f"abstim: no kernel that was launched has '{only}' in its name, so nothing was timed (--only)")
+    raise typer.Exit(_status(result) or 2 * unmatched)
 
 
 def _say_whose(arguments: Sequence[str]) -> None:
