@@ -412,6 +412,36 @@ def test_kept_by_architecture_and_tool(monkeypatch, tmp_path) -> None:
     assert "V1.2.3" in assembly_of(code, "sm_86").made_by and made[2:] == ["sm_86"]
 
 
+RETRIES = """.reg .f64 %d<9>;
+    mov.u32 %r1, %tid.x;
+    cvt.rn.f64.u32 %d1, %r1;
+    mov.u32 %r2, s;
+    atom.shared.add.f64 %d2, [%r2], %d1;
+    atom.shared.add.f64 %d3, [%r2+8], %d1;
+    bar.sync 0;
+    ld.shared.f64 %d4, [%r2];
+    st.global.f64 [%rd1], %d4;
+    ret;
+    }
+    """
+
+
+@needs_tools
+def test_an_atomic_that_became_a_loop_takes_a_round_a_lane(tmp_path) -> None:
+    """The lanes of all warps take turns at a word; at the second word warps come one after the other, as each has left
+    the first."""
+    path = tmp_path / "k.ptx"
+    path.write_text(HEAD + RETRIES)
+    kernel = abstim.load(path).kernel()
+    cases = {n: kernel.launch(1, n, [np.zeros(4), np.zeros(4)]) for n in (8, 32, 128)}
+    code = open_session(cases[32]).timed_code(0, GPU)
+    (round_cycles,) = set(code.table.round_cycles[code.table.round_cycles > 0].tolist())
+    assert set(code.table.word[code.table.round_cycles > 0].tolist()) == {0, 1}
+    cycles = {n: abstim.run(case, GPU).launches[0].cycles for n, case in cases.items()}
+    assert cycles[32] - cycles[8] == 2 * 24 * round_cycles
+    assert abs(cycles[128] - cycles[32] - 3 * 32 * round_cycles) < round_cycles
+
+
 @needs_tools
 def test_an_unrolled_loop_is_timed_by_rounds() -> None:
     code = timed_code_of(open_session("matmul_tiled").launch(0).program, GPU.pipeline, "sm_86")

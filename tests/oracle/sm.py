@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from abstim.gpu.config import Gpu
 from oracle.code_fetch import CodeFetch
 from oracle.l1d import ways_left
 from oracle.load_store_unit import LoadStoreUnit
-from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Memory
+from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Loop, Memory
 from oracle.memory_side import MemorySide
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
@@ -110,6 +111,7 @@ class Sm:
         self.banks: list[set[int]] = [set() for _ in range(spec.register_banks)]  # booked steps
         self.due: dict[int, int] = {}  # cycle -> results due on the buses
         self.issued, self.last_fetched = 0, -1
+        self.word_free: dict[int, dict[int, int]] = {}  # by block slot: when no loop changes each word any more
 
     # Rule 10
 
@@ -257,7 +259,11 @@ class Sm:
         kind, access_bytes = self.program.kind(i), self.program.access_bytes(i)
         records = warp.stream.records() if kind in RECORD_KINDS else []
         conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
-        return Access(self.gpu, kind, access_bytes, records, conflicts)
+        loop = None
+        if self.program.round(i):
+            free = self.word_free.setdefault(warp.slot // self.warps_per_block, defaultdict(int))
+            loop = Loop(self.program.round(i), self.program.word(i), free)
+        return Access(self.gpu, kind, access_bytes, records, conflicts, loop)
 
     def complete(self, warp: Warp, i: int, result: int, group: int) -> None:
         """Rule 11: all of a memory instruction is there, or will be at `result`; a copy is of a `group`."""
