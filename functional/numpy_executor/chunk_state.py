@@ -17,6 +17,7 @@ from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log
+from functional.numpy_executor.phases import Phases
 from functional.numpy_executor.sanitizer import Sanitizer
 from functional.numpy_executor.special import (
     RESERVED_SHARED,
@@ -25,6 +26,7 @@ from functional.numpy_executor.special import (
     special_values,
 )
 from functional.numpy_executor.stack import Stack
+from functional.numpy_executor.waits import Waits
 
 
 class Bytes:
@@ -82,6 +84,7 @@ class Machine:
         self.stack = Stack(self._initial_masks(), 0)
         self.clusters = Clusters(launch, thread_blocks)
         self.barriers = Barriers(self.block_of_row, self.clusters, self.stack)
+        self.waits, self.phases = Waits(), Phases(self)
         self.log = log(self.warps)
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
         self.saved: dict[int, Saved] = {}  # by level

@@ -15,11 +15,12 @@ import numpy as np
 from functional.errors import InputError
 from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand, Vector
 from functional.memory import GLOBAL_BASE
-from functional.numpy_executor.bulk_copy import MULTICAST, log_touched, passes_of, targets_of
+from functional.numpy_executor.bulk_copy import MULTICAST, passes_of, targets_of
 from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import OPERATIONS, reduction
+from functional.numpy_executor.touched import log_touched
 from functional.tensor_map import BYTES, TensorMap, decode
 from functional.trace import SECTOR_BYTES
 
