@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from functional.disk.machine_code import Native
+from functional.line_record import MORE
+from functional.phase_record import in_phases, without_phases
 from functional.trace import Trace
 from precharacterize.operations import Operations
 from precharacterize.projection_arrays import Given, Made, Rules, Scratch
@@ -52,8 +54,21 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     names = ("block_offsets", "record_offsets", "conflict_offsets")
     cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(names)}
     instructions, machine, accesses, matched, *operations = counts.tolist()
-    made_of = replace(trace, **streams, **cuts)
+    made_of = _with_phases(trace, replace(trace, **streams, **cuts))
     return Projected(made_of, instructions, machine, accesses, matched, Operations(*operations))
+
+
+def _with_phases(given: Trace, made: Trace) -> Trace:
+    """What a projected trace says of `mbarrier`s holds if each warp does the same there in the same order; if not, no
+    warp waits: one that waits for an arrival that is lost would wait for ever."""
+    before, after = (in_phases(trace.records) for trace in (given, made))
+    same = np.array_equal(given.records[before] | MORE, made.records[after] | MORE)
+    by_warp = [_in_warps(before, given.record_offsets), _in_warps(after, made.record_offsets)]
+    return made if same and np.array_equal(*by_warp) else without_phases(made)
+
+
+def _in_warps(chosen: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(chosen)])[offsets]
 
 
 def _made(sizes: np.ndarray, counts: np.ndarray) -> Made:

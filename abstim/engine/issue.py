@@ -6,8 +6,8 @@ from abstim.engine.barriers_and_exits import arrive, leave, settle
 from abstim.engine.copy_groups import follow_groups
 from abstim.engine.execution_units import execute, started
 from abstim.engine.fetch import want_fetch
+from abstim.engine.mbarriers import follow_phases
 from abstim.engine.pending_accesses import describe
-from abstim.engine.phases import follow_phases
 from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.engine.scoreboard import count_up, make_ready, release_register, write_results
 from abstim.engine.state import MEM, NEVER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.copy_groups import copy_begins, copy_ends, family_of, starts_work
-from abstim.engine.phases import meet_when_complete, number_copy, wake
+from abstim.engine.mbarriers import meet_when_complete, number_copy, wake
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, write_registers
 from abstim.engine.state import ACCESSES

@@ -11,13 +11,13 @@ from functional.errors import ExecutionError
 from functional.ir import Instruction
 from functional.launch import Launch
 from functional.memory import Memory
+from functional.numpy_executor.arrivals import Phases
 from functional.numpy_executor.barriers import Barriers
 from functional.numpy_executor.clusters import Clusters
 from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log
-from functional.numpy_executor.phases import Phases
 from functional.numpy_executor.sanitizer import Sanitizer
 from functional.numpy_executor.special import (
     RESERVED_SHARED,
@@ -26,7 +26,7 @@ from functional.numpy_executor.special import (
     special_values,
 )
 from functional.numpy_executor.stack import Stack
-from functional.numpy_executor.waits import Waits
+from functional.numpy_executor.try_wait import Waits
 
 
 class Bytes:

@@ -40,7 +40,7 @@ from functional.numpy_executor.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.tensor_copy import is_tensor_copy, tensor_copy_step
 from functional.numpy_executor.tensor_maps import tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.waits import is_wait, wait_end
+from functional.numpy_executor.try_wait import is_wait, wait_end
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
 from functional.numpy_executor.wmma import wmma_step
 from functional.program import BasicBlock, Program

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from functional.ir import CLUSTER_SHARED, Address, Instruction
+from functional.numpy_executor.arrivals import PHASE_BIT
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, space_of, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import Operation, Unsupported, flags_of
-from functional.numpy_executor.phases import PHASE_BIT
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
 from functional.numpy_executor.touched import log_touched
@@ -81,7 +81,7 @@ def operation_of(slots: Slots, inst: Instruction) -> Test:
 
 
 def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of any of them but `try_wait`, which ends its block (waits.py)."""
+    """The step of any of them but `try_wait`, which ends its block (try_wait.py)."""
     test, waits = operation_of(slots, inst), "test_wait" in inst.modifiers
     destination = inst.destinations[0] if inst.destinations else None
     write = setter(slots, destination, "pred" if waits else "b64", test.guard is not None)

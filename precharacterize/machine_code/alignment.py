@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from functional.ir import Instruction
 from functional.program import Program
+from precharacterize.asynchronous_copies import LAST_PRODUCT, copies_of
 from precharacterize.classify import Kind
 from precharacterize.machine_code.dominators import Dominators
 from precharacterize.machine_code.instruction import MachineInstruction
@@ -114,17 +116,19 @@ def _leader(block: MachineBlock, program: Program, kinds: Sequence[int], dominat
     for instruction, i in zip(block.code, block.ptx, strict=True):
         if i >= 0:
             held[program.block_of(i)] += 1
-            if _is_anchor(instruction, program.instructions[i].opcode, kinds[i]):
+            if _is_anchor(instruction, program.instructions[i], kinds[i]):
                 anchored.add(program.block_of(i))
     if anchored:
         return dominators.nearest_common(anchored)
     return max(held, key=lambda b: (held[b], -b), default=-1)
 
 
-def _is_anchor(instruction: MachineInstruction, opcode: str, kind: int) -> bool:
+def _is_anchor(instruction: MachineInstruction, source: Instruction, kind: int) -> bool:
     """Is it an effect that no assembler moves out of its block?"""
-    if opcode in _BRANCHES:
+    if source.opcode in _BRANCHES:
         return ends_block(instruction)
+    if copies_of(source) < LAST_PRODUCT:
+        return kind_of(instruction) >= Kind.PARAM_LOAD
     stores = (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.SHARED_STORE, Kind.SHARED_ATOMIC, Kind.BARRIER)
     return kind in stores and kind_of(instruction) in stores
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abstim.gpu.config import Gpu
-from functional.phases import barrier_of, count_of, is_phase, phase_of
+from functional.phase_record import barrier_of, count_of, is_phase, phase_of
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from oracle.l1d import L1d
 from oracle.resources import Cache, ResponsePath

@@ -1,11 +1,11 @@
-"""Who arrives at which phase of an `mbarrier`, and who waits for it: what a trace says of them (functional.phases)."""
+"""Who arrives at which phase of an `mbarrier`, and who waits for it, as a trace says it (functional.phase_record)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functional.phases import BARRIERS, MOST_COUNT, phase_record
+from functional.phase_record import BARRIERS, MOST_COUNT, phase_record
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine

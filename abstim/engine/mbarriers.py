@@ -7,13 +7,13 @@ import numpy as np
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import LATER, NEVER, PHASE_RING
 from abstim.engine.warp_slots import bit, lowest, span
-from functional import line_record, phases
+from functional import line_record, phase_record
 from functional.disk.compile import jit
-from functional.phases import PHASES
+from functional.phase_record import PHASES
 from precharacterize.asynchronous_copies import COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER
 
 is_phase, barrier_of, phase_of, count_of = map(
-    jit, (phases.is_phase, phases.barrier_of, phases.phase_of, phases.count_of)
+    jit, (phase_record.is_phase, phase_record.barrier_of, phase_record.phase_of, phase_record.count_of)
 )
 line_of, more_follow = map(jit, (line_record.line_of, line_record.more_follow))
 AT_ONCE = -1  # number of an arrival that finds no room to wait for copies
