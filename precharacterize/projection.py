@@ -63,8 +63,8 @@ def _with_phases(given: Trace, made: Trace) -> Trace:
     warp waits: one that waits for an arrival that is lost would wait for ever."""
     before, after = (in_phases(trace.records) for trace in (given, made))
     same = np.array_equal(given.records[before] | MORE, made.records[after] | MORE)
-    by_warp = [_in_warps(before, given.record_offsets), _in_warps(after, made.record_offsets)]
-    return made if same and np.array_equal(*by_warp) else without_phases(made)
+    places = _in_warps(before, given.record_offsets), _in_warps(after, made.record_offsets)
+    return made if same and np.array_equal(places[0], places[1]) else without_phases(made)
 
 
 def _in_warps(chosen: np.ndarray, offsets: np.ndarray) -> np.ndarray:
