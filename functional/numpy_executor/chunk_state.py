@@ -18,6 +18,7 @@ from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log
+from functional.numpy_executor.register_counts import RegisterCounts
 from functional.numpy_executor.sanitizer import Sanitizer
 from functional.numpy_executor.special import (
     RESERVED_SHARED,
@@ -84,6 +85,7 @@ class Machine:
         self.stack = Stack(self._initial_masks(), 0)
         self.clusters = Clusters(launch, thread_blocks)
         self.barriers = Barriers(self.block_of_row, self.clusters, self.stack)
+        self.register_counts = RegisterCounts(code.program.directives.get("maxnreg", (0,))[0], self.warps)
         self.waits, self.phases = Waits(), Phases(self)
         self.log = log(self.warps)
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
@@ -174,6 +176,7 @@ class Machine:
 
     def finish(self) -> ChunkTrace:
         """The trace of the chunk, once all warps are done."""
+        self.register_counts.check(self)
         blocks, masks, events = self.log.block_streams()
         sizes = np.array([b.instructions for b in self.code.blocks], np.int64)
         unguarded = np.array([b.unguarded for b in self.code.blocks], np.int64)

@@ -36,6 +36,7 @@ from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS, Builder, Operation, Unsupported
+from functional.numpy_executor.register_counts import register_count_step
 from functional.numpy_executor.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.tensor_copy import is_tensor_copy, tensor_copy_step
 from functional.numpy_executor.tensor_maps import tensor_map_step
@@ -54,7 +55,7 @@ _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
     "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
     "tensormap": tensor_map_step, "wgmma": product_step, "tex": texture_step, "suld": surface_step,
-    "sust": surface_step,
+    "sust": surface_step, "setmaxnreg": register_count_step,
 }  # fmt: skip
 # One warp instruction each, without effect on what a data-race-free kernel computes
 _NO_EFFECT = frozenset(
@@ -68,7 +69,6 @@ _NO_EFFECT = frozenset(
         "discard",
         "applypriority",
         "griddepcontrol",
-        "setmaxnreg",
     }
 )
 _BARRIER_STEPS = frozenset(
