@@ -44,9 +44,9 @@ def four_rows(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -
 
 
 def im2col(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
-    """Channels, from the first coordinate on, of as many pixels as the map says. They begin at the other coordinates and
-    go, by the map's steps, through its window of an image and on into the next image; `offsets` lead from each to the
-    pixel that is taken."""
+    """Channels, from the first coordinate on, of as many pixels as the map says. They begin at the other coordinates
+    and go, by the map's steps, through its window of an image and on into the next image; `offsets` lead from each to
+    the pixel that is taken."""
     _check(tensor, first, len(tensor.size), tiled=False)
     if len(offsets) not in (0, len(tensor.size) - 2):
         raise InputError(f"{len(offsets)} offsets for a tensor of {len(tensor.size)} axes")

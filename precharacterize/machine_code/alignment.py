@@ -60,7 +60,9 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     at_line = {i.line: i.index for i in program.instructions}
     blocks = _cut(code)
     labels = {block[0].label: n for n, block in enumerate(blocks) if block[0].label}
+    ptx = [[at_line.get(i.line, -1) for i in block] for block in blocks]
     slow = {n for n, block in enumerate(blocks) if _is_slow(block, at_line)}
+    slow |= _waiting_again(blocks, ptx, program, labels)
     seen, left = set(), [0] if blocks else []
     while left:
         n = left.pop()
@@ -68,7 +70,27 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
             continue
         seen.add(n)
         left += _successors(blocks, n, labels)
-    return [MachineBlock(blocks[n], [at_line.get(i.line, -1) for i in blocks[n]]) for n in sorted(seen)]
+    return [MachineBlock(blocks[n], ptx[n]) for n in sorted(seen)]
+
+
+def _waiting_again(
+    blocks: list[list[MachineInstruction]], ptx: list[list[int]], program: Program, labels: dict[str, int]
+) -> set[int]:
+    """Blocks in which a warp asks again whether a phase of an `mbarrier` is over: a trace has none of that. The
+    assembler puts the first question behind the line before it; here it comes to its own."""
+    waits = [i.index for i in program.instructions if i.opcode == "mbarrier" and "try_wait" in i.modifiers]
+    asked, again = set(), []
+    for n, block in enumerate(blocks):
+        for k in (k for k, instruction in enumerate(block) if "TRYWAIT" in instruction.modifiers):
+            if ptx[n][k] in waits:
+                again.append((n, ptx[n][k]))
+            else:
+                ptx[n][k] = next((w for w in waits if w > ptx[n][k]), -1)
+                asked.add(ptx[n][k])
+    found = {n for n, wait in again if wait in asked}
+    return found | {
+        n for n in range(len(blocks)) if found.issuperset(after := _successors(blocks, n, labels)) and after
+    }
 
 
 def _cut(code: Sequence[MachineInstruction]) -> list[list[MachineInstruction]]:
