@@ -24,7 +24,7 @@ _walk = Native("precharacterize.projection_walk", "walk")
 class Projected:
     """A trace of timed blocks, with counts over its warps: instructions timed, those of them that are machine code,
     memory accesses of the PTX other than parameters, those of them that a timed instruction makes, and operations of
-    all threads."""
+    all threads. `phases_lost`: what the trace says of `mbarrier`s could not be kept, and nobody waits there."""
 
     trace: Trace
     instructions: int
@@ -32,6 +32,7 @@ class Projected:
     accesses: int
     matched_accesses: int
     operations: Operations
+    phases_lost: bool = False
 
 
 def project(trace: Trace, code: TimedCode) -> Projected:
@@ -54,17 +55,19 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     names = ("block_offsets", "record_offsets", "conflict_offsets")
     cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(names)}
     instructions, machine, accesses, matched, *operations = counts.tolist()
-    made_of = _with_phases(trace, replace(trace, **streams, **cuts))
-    return Projected(made_of, instructions, machine, accesses, matched, Operations(*operations))
+    made_of = replace(trace, **streams, **cuts)
+    lost = not _same_phases(trace, made_of)
+    made_of = without_phases(made_of) if lost else made_of
+    return Projected(made_of, instructions, machine, accesses, matched, Operations(*operations), lost)
 
 
-def _with_phases(given: Trace, made: Trace) -> Trace:
+def _same_phases(given: Trace, made: Trace) -> bool:
     """What a projected trace says of `mbarrier`s holds if each warp does the same there in the same order; if not, no
-    warp waits: one that waits for an arrival that is lost would wait for ever."""
+    warp may wait: one that waits for an arrival that is lost would wait for ever."""
     before, after = (in_phases(trace.records) for trace in (given, made))
     same = np.array_equal(given.records[before] | MORE, made.records[after] | MORE)
     places = _in_warps(before, given.record_offsets), _in_warps(after, made.record_offsets)
-    return made if same and np.array_equal(places[0], places[1]) else without_phases(made)
+    return same and np.array_equal(places[0], places[1])
 
 
 def _in_warps(chosen: np.ndarray, offsets: np.ndarray) -> np.ndarray:

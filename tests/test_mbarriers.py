@@ -21,6 +21,7 @@ from functional.phase_record import barrier_of, count_of, in_phases, phase_of, p
 from functional.trace import Trace
 from precharacterize.asynchronous_copies import FILLS, MEETS, MEETS_LATER
 from precharacterize.machine_code.tools import find_tools
+from precharacterize.projection import project
 
 # One instruction a line, as compilers print it: a disassembler says which line a machine instruction is of
 LINES = PIPELINE.strip().replace("{", "{\n").replace(";", ";\n").replace(":\n", ":\n")
@@ -81,6 +82,16 @@ def test_machine_code_meets_at_the_same_phases(tmp_path):
     assert session.timed_code(0, gpu).description.startswith("machine code")
     assert {MEETS, FILLS} <= set(inputs.table.copies.tolist())
     assert phases_of(inputs.trace) == phases_of(session.traces.trace(0))
+
+
+def test_waits_that_cannot_be_kept_are_left_out(tmp_path):
+    session, gpu = pipeline(tmp_path), load_gpu("h100")
+    trace, code = session.traces.trace(0), session.timed_code(0, gpu)
+    assert not project(trace, code).phases_lost
+    rows = np.flatnonzero(code.accesses[:, 2] > code.accesses[:, 1])
+    code.accesses[rows, 2] = code.accesses[rows, 1]  # an assembler that has lost them all
+    found = project(trace, code)
+    assert found.phases_lost and not in_phases(found.trace.records).any()
 
 
 LINE = st.integers(1 << 20, 1 << 21).map(lambda line: line << 5 | 0b11110)

@@ -194,7 +194,7 @@ def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[s
     projected = session.projected(trace, code)
     return {
         "timed_instructions": projected.instructions,
-        "timed_code": code.description,
+        "timed_code": code.description + (", nobody waits at an mbarrier" if projected.phases_lost else ""),
         "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
         "operations": projected.operations._asdict(),
         "matched_access_share": min(1.0, projected.matched_accesses / max(1, projected.accesses)),
