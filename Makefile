@@ -30,10 +30,10 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 tests: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 fast: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m "not slow"
 
 TRIES ?= 1000
 SEED ?= 0

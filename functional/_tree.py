@@ -57,7 +57,8 @@ class TreeBuilder(Transformer):
 
     def variable(self, c: list[Any]) -> RawVariable:
         qualifiers = [q for q in c[1:] if type(q) is tuple]
-        return RawVariable(c[0], qualifiers, [d for d in c[1:] if isinstance(d, RawDeclarator)])
+        space = Token(c[0].type, ".global") if c[0] == ".tex" else c[0]  # PTX 1.x: a texture reference
+        return RawVariable(space, qualifiers, [d for d in c[1:] if isinstance(d, RawDeclarator)])
 
     parameter = variable
 

@@ -13,7 +13,19 @@ if TYPE_CHECKING:
 
 # Functions of the device run time that an executor provides: they have no body in any PTX file
 HEAP_FUNCTIONS = frozenset({"malloc", "free"})
-BUILTINS = frozenset({"vprintf", "__assertfail", *HEAP_FUNCTIONS})
+# Calls by which kernels launch kernels -> arguments, by their public names and those that CUDA's own library for it has
+LAUNCH_FUNCTIONS = {
+    "__cudaCDP2GetParameterBufferV2": 4, "__cuda_syscall_cnpv2GetParameterBufferV2": 4, "cudaGetParameterBufferV2": 4,
+    "__cudaCDP2GetParameterBuffer": 2, "__cuda_syscall_cnpv2GetParameterBuffer": 2, "cudaGetParameterBuffer": 2,
+    "__cudaCDP2LaunchDevice": 6, "__cuda_syscall_cnpv2LaunchDevice": 6, "cudaLaunchDevice": 6,
+    "__cudaCDP2LaunchDeviceV2": 2, "__cuda_syscall_cnpv2LaunchDeviceV2": 2, "cudaLaunchDeviceV2": 2,
+    "__cudaCDP2LaunchDeviceV2_ptsz": 2, "cudaLaunchDeviceV2_ptsz": 2,
+    "__cudaCDP2StreamCreateWithFlags": 2, "__cuda_syscall_cnpv2StreamCreate": 2,
+    "__cudaCDP2StreamDestroy": 1, "__cuda_syscall_cnpv2StreamDestroy": 1,
+    "__cudaCDP2GetLastError": 0, "__cudaCDP2PeekAtLastError": 0, "__cuda_syscall_cnpv2GetLastError": 0,
+    "__cuda_syscall_cnpv2SetLastError": 1,
+}  # fmt: skip
+BUILTINS = frozenset({"vprintf", "__assertfail", *HEAP_FUNCTIONS, *LAUNCH_FUNCTIONS})
 
 
 def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:
@@ -54,6 +66,15 @@ def _taken(module: Module) -> set[str]:
     return functions & (named | {symbol.name for v in module.variables for _, symbol in v.relocations})
 
 
+def launchable(module: Module, functions: Iterable[Kernel]) -> dict[str, int]:
+    """Kernels that functions, or a variable's values, take the address of -> bytes of their parameters."""
+    operands = (o for f in functions for i in f.instructions for o in i.sources)
+    named = {base.name for base in map(_base, operands) if isinstance(base, Symbol)}
+    named |= {symbol.name for v in module.variables for _, symbol in v.relocations}
+    kernels = [module.kernels[name] for name in module.entries if name in named]
+    return {k.name: max((p.offset + p.bytes for p in k.parameters), default=0) for k in kernels}
+
+
 def _base(operand: Operand | None) -> Operand | None:
     return operand.base if isinstance(operand, Address) else operand
 
@@ -71,5 +92,13 @@ def _has_cycle(edges: dict[str, list[str]]) -> bool:
 
 def uses_heap(program: Program) -> bool:
     """Does a program call `malloc` or `free`?"""
-    calls = (i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry)
-    return any(i.callee in HEAP_FUNCTIONS for i in calls)
+    return any(i.callee in HEAP_FUNCTIONS for i in _builtin_calls(program))
+
+
+def launches_kernels(program: Program) -> bool:
+    """Does a program launch kernels?"""
+    return any(i.callee in LAUNCH_FUNCTIONS for i in _builtin_calls(program))
+
+
+def _builtin_calls(program: Program) -> Iterable[Instruction]:
+    return (i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry)

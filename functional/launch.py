@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.callgraph import uses_heap
+from functional.callgraph import launches_kernels, uses_heap
 from functional.errors import InputError
 from functional.ir import TYPE_BYTES, Parameter
 from functional.memory import Memory
@@ -143,10 +143,20 @@ def make_launch(
     if _COUNTS_CLUSTERS in program.directives:
         grid = Dim3(*(count * own for count, own in zip(grid, _own_cluster(program), strict=True)))
     check_shape(program, grid, block, dynamic_shared_bytes, wanted, counts_blocks=True)
-    if uses_heap(program):
-        memory.open_heap()
+    if launches_kernels(program):
+        raise InputError(f"kernel '{program.name}' launches kernels: `abstim app` runs the program that it is of")
+    open_regions(program, memory)
     packed = pack_parameters(program, arguments, memory)
     return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments), requested_cluster=wanted)
+
+
+def open_regions(program: Program, memory: Memory) -> None:
+    """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError if there is
+    none."""
+    if uses_heap(program):
+        memory.open_heap()
+    if launches_kernels(program):
+        memory.open_launches()
 
 
 def check_shape(
@@ -238,11 +248,8 @@ def _encode(program: Program, parameter: Parameter, argument: Argument, memory: 
     match argument:
         case Pointer():
             return _encode_pointer(program, parameter, argument, memory, where)
-        case Texture(buffer=name):
-            if name not in memory.buffers:
-                raise InputError(f"{where}: there is no buffer '{name}'")
-            argument.check(where, memory.buffers[name].bytes)
-            data = memory.texture_handle(argument).to_bytes(8, "little")
+        case Texture():
+            data = encode_texture(argument, memory, where)
         case TensorMap(buffer=name):
             base = int.from_bytes(device_address(Pointer(name), memory, where), "little") if name else 0
             data = placed(argument, base).encode()
@@ -321,6 +328,14 @@ def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
     if not 0 <= offset <= region.bytes:
         raise InputError(f"{where}: offset {offset} is outside buffer '{name}' of {region.bytes} bytes")
     return (region.address + offset).to_bytes(8, "little")
+
+
+def encode_texture(texture: Texture, memory: Memory, where: str) -> bytes:
+    """The handle of a texture, as it lies in memory. Raises InputError for no such buffer, or one too small for it."""
+    if texture.buffer not in memory.buffers:
+        raise InputError(f"{where}: there is no buffer '{texture.buffer}'")
+    texture.check(where, memory.buffers[texture.buffer].bytes)
+    return memory.texture_handle(texture).to_bytes(8, "little")
 
 
 def encode_scalar(type_: str, value: int | float, where: str) -> bytes:

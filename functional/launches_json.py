@@ -17,7 +17,17 @@ import numpy as np
 from functional.case import Case, Expected
 from functional.errors import InputError
 from functional.ir import Module
-from functional.launch import Argument, Launch, Pointer, Scalar, Struct, device_address, encode_scalar, make_launch
+from functional.launch import (
+    Argument,
+    Launch,
+    Pointer,
+    Scalar,
+    Struct,
+    device_address,
+    encode_scalar,
+    encode_texture,
+    make_launch,
+)
 from functional.lazy_module import open_module
 from functional.link import link
 from functional.memory import Memory
@@ -67,7 +77,7 @@ class _CaseEntry(msgspec.Struct, forbid_unknown_fields=True):
     ptx: str
     launches: list[_LaunchEntry]
     buffers: dict[str, _BufferEntry] = {}
-    symbols: dict[str, str | dict[str, Any]] = {}  # a file, one number ({"f32": 1.5}), or {"buf": name}
+    symbols: dict[str, str | dict[str, Any]] = {}  # a file, one number ({"f32": 1.5}), {"buf": name}, or a texture
 
 
 class _KernelEntry(msgspec.Struct):
@@ -165,17 +175,18 @@ def _symbol(path: Path, name: str, value: str | dict[str, Any], memory: Memory) 
     if isinstance(value, str):
         return _array(path, name, value, np.dtype("u1"), "symbols")
     where = f"{path}: symbols.{name}"
-    if "buf" not in value and len(value) != 1:
-        raise InputError(
-            f'{where}: expected a file, or one type with its value, like {{"f32": 1.5}}, or {{"buf": name}}'
-        )
+    if not {"buf", "texture"} & value.keys() and len(value) != 1:
+        known = 'like {"f32": 1.5}, or {"buf": name}, or a texture'
+        raise InputError(f"{where}: expected a file, or one type with its value, {known}")
     match _argument_of(where, value, memory):
         case Pointer() as pointer:
             data = device_address(pointer, memory, where)
         case Scalar(type=type_, value=number):
             data = encode_scalar(type_, number, where)
+        case Texture() as texture:
+            data = encode_texture(texture, memory, where)
         case _:
-            raise InputError(f"{where}: a variable is set to a file's bytes, a number or a buffer's address")
+            raise InputError(f"{where}: a variable is set to a file's bytes, a number, a buffer's address or a texture")
     return np.frombuffer(data, np.uint8)
 
 

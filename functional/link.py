@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import get_close_matches
 
-from functional.callgraph import reachable
+from functional.callgraph import launchable, reachable
 from functional.cfg import basic_blocks
 from functional.errors import InputError, PtxError
 from functional.ir import (
@@ -70,6 +70,7 @@ def link(module: Module, kernel_name: str) -> Program:
         function_parameters=signatures,
         function_of=tuple(f.name for f in functions for _ in f.instructions),
         functions={f.name: starts[f.name] for f in callees},
+        launchable=launchable(module, functions),
         recursive=recursive,
     )
 

@@ -36,6 +36,7 @@ MARGIN_BYTES = 4096
 CONST_WINDOW = 0x5000_0000  # generic address of constant address 0
 CONST_LIMIT_BYTES = 64 << 10
 HEAP, HEAP_BYTES = "the heap of malloc", 8 << 20  # as large as CUDA makes it
+LAUNCHES, LAUNCHES_BYTES = "launches by kernels", 4 << 20  # that wait, at 64 bytes and their parameters each
 FUNCTION_WINDOW = 0x4000_0000  # of the addresses that stand for functions
 
 
@@ -230,9 +231,16 @@ class Memory:
     def open_heap(self) -> Region:
         """Where kernels' `malloc` takes memory from; made when it is first asked for, zero. Raises InputError if there
         is no room."""
-        found = next((region for region in self._regions if region.name == HEAP), None)
+        return self._opened(HEAP, HEAP_BYTES)
+
+    def open_launches(self) -> Region:
+        """Where the launches that kernels ask for wait, as `open_heap`."""
+        return self._opened(LAUNCHES, LAUNCHES_BYTES)
+
+    def _opened(self, name: str, size_bytes: int) -> Region:
+        found = next((region for region in self._regions if region.name == name), None)
         if found is None:
-            found = self._reserve(HEAP, HEAP_BYTES, ALIGNMENT_BYTES)
+            found = self._reserve(name, size_bytes, ALIGNMENT_BYTES)
             self.bytes_of(found)[:] = 0
         return found
 
@@ -299,7 +307,7 @@ class Memory:
         part = Memory()
         part.buffers = {name: self.buffers[name] for name in buffers}
         part.global_variables, part.const_variables = self.global_variables, self.const_variables
-        heap = [region for region in self._regions if region.name == HEAP]
+        heap = [region for region in self._regions if region.name in (HEAP, LAUNCHES)]
         regions = (*part.buffers.values(), *part.global_variables.values(), *heap)
         part._regions = sorted(regions, key=lambda region: region.address)
         part._store, part._used_bytes, part.const_arena = self._store, self._used_bytes, self.const_arena

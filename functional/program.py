@@ -45,6 +45,7 @@ class Program:
     function_parameters: dict[str, tuple[tuple[Parameter, ...], tuple[Parameter, ...]]]  # name -> (params, returns)
     function_of: tuple[str, ...]  # of each instruction
     functions: dict[str, int] = field(default_factory=dict)  # name -> flat position where it begins, the entry left out
+    launchable: dict[str, int] = field(default_factory=dict)  # kernels whose address it takes -> bytes of parameters
     recursive: bool = False  # can a function be called while it runs?
 
     def block_of(self, instruction: int) -> int:

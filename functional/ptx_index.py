@@ -19,6 +19,7 @@ _SIGN = re.compile(rf'{_COMMENTS}|"[^"\n]*"|[{{;]')
 _BRACE = re.compile(rf'{_COMMENTS}|"[^"\n]*"|[{{}}]')
 _FUNCTION = re.compile(r"\.(entry|func)\b(?:\s*\.attribute\s*\([^)]*\))*\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
 _SKIPPED = re.compile(rf'{_COMMENTS}|"[^"\n]*"|\.(?:loc|file)[ \t][^\n]*')
+_LIST_END = re.compile(r"\s*;")  # behind the values of a variable
 _STATIC = re.compile(r"\.(?:global|const)\s+\.")
 # What is written with more instructions than stand there
 _REGISTER_PARAMETER = re.compile(r"[(,]\s*\.reg\b")
@@ -80,6 +81,19 @@ def index(text: str) -> Index | None:
         at = stop
     names = {function.name for function in found}
     return Index(head.end(), tuple(found)) if len(names) == len(found) else None
+
+
+def next_item(text: str, at: int) -> tuple[int, int] | None:
+    """Of the next declaration at the top of a text: where its braces begin (0: it has none), and where it ends. None if
+    there is no more."""
+    sign = _sign(text, at)
+    if sign is None:
+        return None
+    if text[sign] == ";":
+        return 0, sign + 1
+    stop = _closing(text, sign)
+    behind = _LIST_END.match(text, stop) if stop else None
+    return sign, behind.end() if behind else stop or len(text)
 
 
 def _sign(text: str, at: int) -> int | None:

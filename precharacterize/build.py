@@ -71,6 +71,8 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
         counted=np.zeros(len(code), np.int8),
         barrier=np.array(barriers_of(code, kinds), np.int32),
         copies=np.array([copies_of(i) for i in code], np.int32),
+        round_cycles=np.zeros(len(code), np.int32),
+        word=np.zeros(len(code), np.int32),
     )
     gaps = [gap for block in program.blocks for gap in block_gaps_cycles(block, table, program, pipeline)]
     return replace(table, gap_cycles=np.array(gaps, np.int32))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from functional.disk.arrays import decode_arrays, encode_arrays
 from functional.disk.kept import Kept, key
 from functional.program import Program
 from precharacterize.machine_code.assemble import Assembly, assemble
@@ -45,15 +45,13 @@ def assembly_of(program: Program, architecture: str) -> Assembly:
 
 def encode(code: TimedCode) -> bytes:
     """As a file holds it."""
-    arrays: dict[str, Any] = {f.name: np.asarray(getattr(code, f.name)) for f in fields(code) if f.name != "table"}
-    buffer = io.BytesIO()
-    np.savez(buffer, table=np.frombuffer(code.table.encode(), np.uint8), **arrays)
-    return buffer.getvalue()
+    arrays = {f.name: np.asarray(getattr(code, f.name)) for f in fields(code) if f.name != "table"}
+    return encode_arrays({"table": np.frombuffer(code.table.encode(), np.uint8), **arrays})
 
 
 def decode(content: bytes) -> TimedCode:
     """What `encode` gave. Raises ValueError or KeyError for anything else."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as data:
-        values = {f.name: data[f.name] for f in fields(TimedCode)}
+    arrays = decode_arrays(content)
+    values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(TimedCode)}
     values |= {"table": LatencyTable.decode(values["table"].tobytes()), "description": str(values["description"])}
     return TimedCode(**values)

@@ -10,6 +10,7 @@ from precharacterize.timed_code import Mode
 
 LOOK_AHEAD = 256  # events in which what a timed block covers is looked for
 PASSES, ONCE_A_LINE, ONE_PASS = int(Mode.PASSES), int(Mode.ONCE_A_LINE), int(Mode.ONE_PASS)
+ROUNDS = int(Mode.ROUNDS)
 LEADER, TIMES, MACHINE, ROWS = 0, 1, 2, 3  # columns of TimedCode.numbers
 INSTRUCTIONS, MACHINE_INSTRUCTIONS, ACCESSES, MATCHED, OPERATIONS = 0, 1, 2, 3, 4  # of the counts; three of the last
 NOWHERE = -1
@@ -114,8 +115,18 @@ def has_rounds(given, rules, scratch, n, e):
 
 
 @jit
+def popcount(mask):
+    """Threads of a mask."""
+    left, count = np.uint32(mask), 0
+    while left:
+        left &= left - np.uint32(1)
+        count += 1
+    return count
+
+
+@jit
 def write_passes(given, rules, scratch, made, access, fill):
-    """Bank passes of a shared access: the most of those it is made of."""
+    """Bank passes of a shared access: the most of those it is made of; of a loop of compare-and-swap its rounds."""
     first, end = rules.accesses[access, 1], rules.accesses[access, 2]
     most = 1 if first == end else 0
     for s in range(first, end):
@@ -124,7 +135,8 @@ def write_passes(given, rules, scratch, made, access, fill):
             k = scratch.first_access[event - scratch.span[0], 1] + rules.sources[s, 1]
             if k < scratch.span[2]:
                 made.counts[MATCHED] += 1
-                most = max(most, np.int64(given.conflicts[k]))
+                rounds = popcount(given.masks[event]) if rules.accesses[access, 0] == ROUNDS else 0
+                most = max(most, np.int64(given.conflicts[k]), rounds)
     if rules.accesses[access, 0] == ONE_PASS:
         most = min(most, 1)
     if fill:
@@ -189,16 +201,6 @@ def write_records(given, rules, scratch, made, access, fill):
 
 
 @jit
-def popcount(mask):
-    """Threads of a mask."""
-    left, count = np.uint32(mask), 0
-    while left:
-        left &= left - np.uint32(1)
-        count += 1
-    return count
-
-
-@jit
 def count_operations(given, rules, scratch, made, n):
     """Operations of a timed block's threads, those of each cover by the mask of its event."""
     base = rules.covers_at[n]
@@ -221,7 +223,7 @@ def emit(given, rules, scratch, made, n, e, fill):
             scratch.emitted[event - first] |= rules.bits[cover]
     count_operations(given, rules, scratch, made, n)
     for access in range(rules.accesses_at[n], rules.accesses_at[n + 1]):
-        if rules.accesses[access, 0] in (PASSES, ONE_PASS):
+        if rules.accesses[access, 0] in (PASSES, ONE_PASS, ROUNDS):
             write_passes(given, rules, scratch, made, access, fill)
         else:
             write_records(given, rules, scratch, made, access, fill)

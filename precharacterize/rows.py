@@ -39,6 +39,8 @@ class Row:
     counted: bool = False
     barrier: int | None = NONE  # None: one that is not known
     copies: int = NONE
+    retries: bool = False  # of a block that goes round until its compare-and-swap has worked for every lane
+    word: int = 0
     access: Access | None = None
     origin: int = NONE
 
@@ -98,17 +100,20 @@ def table_of_rows(
         return np.array([getattr(row, name) for row in rows], kind)
 
     results = [_result_cycles(row, pipeline) for row in rows]
+    gaps = [_gaps(rows, results, b) for b in blocks]
+    lengths = [sum(of_block) for of_block in gaps for _ in of_block]
     return LatencyTable(
         unit=column("unit", np.int8), kind=column("kind", np.int8), latency_cycles=column("latency", np.int32),
         initiation_cycles=column("initiation", np.int32), access_bytes=column("access_bytes", np.int8),
         pcs=column("pc", np.int32), waits=padded([r.waits for r in rows]), writes=padded([r.writes for r in rows]),
         long_waits=padded([[] for _ in rows]), read_banks=padded([[] for _ in rows]),
         write_banks=padded([[NONE] * len(r.writes) for r in rows]),
-        gap_cycles=np.array([gap for b in blocks for gap in _gaps(rows, results, b)], np.int32),
+        gap_cycles=np.array([gap for of_block in gaps for gap in of_block], np.int32),
         result_cycles=np.array(results, np.int32),
         counted=column("counted", np.int8),
         barrier=np.array(settled([row.barrier for row in rows], [row.kind for row in rows]), np.int32),
-        copies=column("copies", np.int32),
+        copies=column("copies", np.int32), word=column("word", np.int32),
+        round_cycles=np.where(column("retries", bool), lengths, 0).astype(np.int32),
         stall_cycles=column("stall", np.int32), release=column("release", np.int32),
         result_offset_cycles=np.full(len(rows), FORWARDED_CYCLES, np.int32),
         block_start=np.array([b.start for b in blocks], np.int32),

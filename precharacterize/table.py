@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from functional.disk.arrays import decode_arrays, encode_arrays
 
 if TYPE_CHECKING:
     from jaxtyping import Int8, Int32
@@ -16,6 +17,7 @@ WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 # gone by when it starts on its unit
 FORWARDED_CYCLES = -2
 SCOREBOARDS = 6  # of a warp
+WORDS = 16  # of a thread block that its warps change by loops of compare-and-swap
 BARRIERS = 32  # places of a block's barriers: 16 that have numbers, and its cluster's
 
 
@@ -33,7 +35,9 @@ class LatencyTable:
     read, `result_offset_cycles` what lies between the end of the unit's latency and the result; `counted`: what
     it writes is a scoreboard, on which several may count (two registers more behind its entry). `barrier`: the number
     of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run). `copies`: what an
-    instruction does with groups of asynchronous copies (precharacterize.asynchronous_copies).
+    instruction does with groups of asynchronous copies (precharacterize.asynchronous_copies). `round_cycles`: of the
+    compare-and-swap of a loop that is one atomic of the PTX, how long one of its rounds takes, `word` which of the
+    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others.
     """
 
     unit: Int8[np.ndarray, " instr"]
@@ -59,19 +63,18 @@ class LatencyTable:
     counted: Int8[np.ndarray, " instr"]
     barrier: Int32[np.ndarray, " instr"]
     copies: Int32[np.ndarray, " instr"]
+    round_cycles: Int32[np.ndarray, " instr"]
+    word: Int32[np.ndarray, " instr"]
 
     def encode(self) -> bytes:
         """As a file holds it."""
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
-        np.savez(buffer, **arrays)
-        return buffer.getvalue()
+        return encode_arrays({f.name: np.asarray(getattr(self, f.name)) for f in fields(self)})
 
     @classmethod
     def decode(cls, content: bytes) -> LatencyTable:
         """What `encode` gave. Raises ValueError or KeyError for anything else."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as data:
-            values = {f.name: data[f.name] for f in fields(cls)}
+        arrays = decode_arrays(content)
+        values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls)}
         values["register_count"], values["key"] = int(values["register_count"]), str(values["key"])
         return cls(**values)
 

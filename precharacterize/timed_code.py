@@ -48,6 +48,7 @@ class Mode(IntEnum):
     PASSES = 1  # bank passes of shared memory
     ONCE_A_LINE = 2  # an atomic that a warp has added up before: a line once, however many lanes name it
     ONE_PASS = 3  # the same of shared memory
+    ROUNDS = 4  # of a loop of compare-and-swap on a word that all lanes name: one lane a round
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import Counter
 from pathlib import Path
 
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "abstim"
@@ -30,6 +31,21 @@ if "PYTEST_XDIST_WORKER" in os.environ:
             return _object_codes(native, kinds, arguments)
 
     Native._object_codes = _one_worker_compiles
+
+
+COMPILES = "test_simulation.py"  # needs the engine at once
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What compiles the engine comes first, then what needs none: one worker compiles while the other tests. All else
+    by files, those with the most tests first."""
+    tests = Counter(item.path for item in items)
+    kinds = {path: _kind(path) for path in tests}
+    items.sort(key=lambda item: (kinds[item.path], -tests[item.path], item.path))
+
+
+def _kind(path: Path) -> int:
+    return 0 if path.name == COMPILES else 2 if "abstim" in path.read_text(encoding="utf-8") else 1
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,7 @@ def gpus(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
         l1d_sets=draw(st.sampled_from([1, 32])),
         l1d_ways=draw(st.sampled_from([1, 4])),
         l1d_index=draw(st.sampled_from(["hash", "linear"])),
-        coalescing=draw(st.sampled_from(["fermi", "sector"])),
+        coalescing=draw(st.sampled_from(["fermi", "sector", "line"])),
         **widths,
         **collectors,
     )

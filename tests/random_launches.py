@@ -32,7 +32,7 @@ from precharacterize.asynchronous_copies import (
 )
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
-from precharacterize.table import WRITE_BACK_CYCLES, padded
+from precharacterize.table import WORDS, WRITE_BACK_CYCLES, padded
 
 REGISTERS = 12
 SP, MEM, INT = (UNITS.index(name) for name in ("sp", "mem", "int"))
@@ -75,7 +75,11 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str, spec:
     initiation = np.minimum(latency, rng.choice([1, 1, 1, 2, 4, 8, 32], count))
     gaps = np.repeat(rng.integers(0, 40, len(stops)), block_lengths)  # other functions lie between the basic blocks
     copies = [_copies(rng, kind) for kind in kinds]
+    loops = [k == Kind.SHARED_ATOMIC and rng.random() < 0.5 for k in kinds]  # they book no bank
+    predicates = [p or loop for p, loop in zip(predicates, loops, strict=True)]
     return LatencyTable(
+        round_cycles=np.where(loops, rng.integers(1, 90, count), 0).astype(np.int32),
+        word=rng.integers(0, WORDS, count).astype(np.int32),
         copies=np.array(copies, np.int32),
         unit=np.array(units, np.int8),
         kind=np.array(kinds, np.int8),
@@ -154,6 +158,8 @@ def straight_launch(kinds: list[Kind], warps: int) -> LaunchInputs:
         counted=np.zeros(count, np.int8),
         barrier=np.where(np.array(kinds) == Kind.BARRIER, 0, -1).astype(np.int32),
         copies=np.full(count, NONE, np.int32),
+        round_cycles=np.zeros(count, np.int32),
+        word=np.zeros(count, np.int32),
     )  # fmt: skip
     conflicts = [[1 for kind in kinds if kind in SHARED]] * warps
     trace = Trace(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zstandard
 
+import abstim
 from abstim.application import call_messages
 from abstim.application.fat_binary import best_ptx, images
 from abstim.application.loaded_modules import LoadedModules
@@ -140,8 +141,18 @@ def test_parts_that_were_compiled_apart(build, capfd, tmp_path):
     assert result.status == 0 and "PASSED" in capfd.readouterr().out and not result.problems
     assert [timed.launch.program.name for timed in result.launches] == ["caller"]
     recorded = run(build("parts"), record=tmp_path / "traces")
-    assert [*recorded.problems] == ["kernel 'caller': parts compiled apart (-rdc=true) cannot be recorded"]
-    assert "FAILED" in capfd.readouterr().out
+    assert not recorded.problems and "PASSED" in capfd.readouterr().out
+    again = abstim.run(str(tmp_path / "traces" / "module-1"), "rtx3070", PERFECT)
+    assert again.launches[0].cycles == result.launches[0].results[0].cycles
+
+
+def test_kernels_that_launch_kernels(build, capfd):
+    """Each grid when the one before it has ended, with what it launches in turn; what is launched for the end last."""
+    result = run(build("launching"))
+    assert result.status == 0 and "PASSED" in capfd.readouterr().out and not result.problems
+    names = [timed.launch.program.name for timed in result.launches]
+    assert names == ["parent", "child", "child", "child", "child"] * 2
+    assert result.busy_seconds["kernels"] >= sum(t.results[0].seconds for t in result.launches)
 
 
 def test_an_interrupt_keeps_what_is_done(build, monkeypatch, capfd):

@@ -17,6 +17,7 @@ from abstim.study.sample import kept_samples
 from abstim.target import trace_cache
 from functional import parser
 from functional.disk import digest
+from functional.disk.arrays import decode_arrays, encode_arrays
 from functional.disk.folder import cache_dir, evict, make_folder
 from functional.disk.kept import Kept, key
 from functional.llvm_executor import object_code as executor_code
@@ -114,6 +115,27 @@ def test_what_cannot_be_decoded_is_damaged(capsys):
     kept.save("a", b"12x")
     assert kept.load("a", int) is None
     assert "damaged" in capsys.readouterr().err and not kept.path("a").exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xc1", encode_arrays({"a": np.zeros(3)})[:-1], b"\x81\xa1a\x93\xa2|O\x91\x01\xc4\x08" + bytes(8)]
+)
+def test_what_holds_no_arrays_is_refused(content):
+    """Nothing, no msgpack, fewer bytes than the shape says, an array of objects."""
+    with pytest.raises(ValueError, match=r"arrays|objects"):
+        decode_arrays(content)
+
+
+def test_arrays_come_back_as_they_were():
+    given = {
+        "words": np.array("text"),
+        "none": np.zeros((0, 2), np.int8),
+        "rows": np.arange(6, dtype=np.int32).reshape(2, 3),
+    }
+    found = decode_arrays(encode_arrays(given))
+    assert list(found) == list(given) and all(a.flags.writeable for a in found.values())
+    for name, array in given.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
 
 
 def test_folders_are_their_owners_alone():

@@ -99,7 +99,7 @@ def test_fewer_thread_blocks_are_stretches_of_the_grid():
 
 def test_points_to_look_at_again_are_the_ends_and_where_launches_disagree():
     factors = np.array([[1.0, 1.0], [0.5, 0.5], [1.0, 3.0], [2.0, 2.0], [1.1, 1.1]])
-    assert disagreeing(factors, np.array([0.9, 0.1])).tolist() == [1, 3, 2]
+    assert disagreeing(factors, np.array([0.9, 0.1])) == [1, 3, 2]
 
 
 def test_a_scaled_estimate_keeps_its_relative_interval():

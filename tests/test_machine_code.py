@@ -26,6 +26,7 @@ from precharacterize.classify import Kind
 from precharacterize.hoisting import hoisted, is_dropped
 from precharacterize.kept_timed_code import assembly_of, decode, encode, timed_code_of
 from precharacterize.machine_code import assemble
+from precharacterize.machine_code.alignment import machine_blocks
 from precharacterize.machine_code.assemble import Assembly, assembled_for
 from precharacterize.machine_code.instruction import MachineInstruction, control_fields
 from precharacterize.machine_code.listing import functions_of
@@ -72,6 +73,32 @@ def order(body: str) -> list[str]:
     code = program(body)
     (block,) = code.blocks
     return [code.instructions[i].name for i in hoisted(block, code, kinds_of(code))]
+
+
+FETCHES = """add.f32 %f2, %f1, 0f3F000000;
+add.f32 %f3, %f1, 0f3FC00000;
+tex.2d.v4.f32.f32 {%f5,%f6,%f7,%f8}, [%rd2, {%f2, %f1}];
+tex.2d.v4.f32.f32 {%f9,%f10,%f11,%f12}, [%rd2, {%f3, %f1}];
+add.f32 %f14, %f5, %f9;
+st.global.f32 [%rd1], %f14;"""
+
+
+def test_texture_fetches_bear_the_line_of_what_stands_before_them():
+    """As ptxas has it: found in turn, again from the first in a loop that was unrolled."""
+    code = program(FETCHES)
+    lines = [i.line for i in code.instructions]
+    first = next(i.index for i in code.instructions if i.opcode == "tex")
+
+    def made(opcode: str, line: int) -> MachineInstruction:
+        return MachineInstruction(0, "", "", opcode, "R0, R1", line, 1, 7, 7, 0)
+
+    fetch = made("TEX.SCR.LL", lines[first - 1])
+    (block,) = machine_blocks([made("FADD", lines[first - 1]), *[fetch] * 4, made("EXIT", lines[-1])], code)
+    assert block.ptx == [first - 1, first, first + 1, first, first + 1, len(lines) - 1]
+    (block,) = machine_blocks(
+        [made("TEX", lines[first + 1]), made("EXIT", lines[-1])], code
+    )  # its own line is believed
+    assert block.ptx[0] == first + 1
 
 
 SEEN_BY_OTHERS = """ld.global.ca.u32 %r1, [%rd1];
@@ -383,6 +410,36 @@ def test_kept_by_architecture_and_tool(monkeypatch, tmp_path) -> None:
     other = replace(find_tools(), version="V1.2.3")
     monkeypatch.setattr(assemble, "find_tools", lambda: other)
     assert "V1.2.3" in assembly_of(code, "sm_86").made_by and made[2:] == ["sm_86"]
+
+
+RETRIES = """.reg .f64 %d<9>;
+    mov.u32 %r1, %tid.x;
+    cvt.rn.f64.u32 %d1, %r1;
+    mov.u32 %r2, s;
+    atom.shared.add.f64 %d2, [%r2], %d1;
+    atom.shared.add.f64 %d3, [%r2+8], %d1;
+    bar.sync 0;
+    ld.shared.f64 %d4, [%r2];
+    st.global.f64 [%rd1], %d4;
+    ret;
+    }
+    """
+
+
+@needs_tools
+def test_an_atomic_that_became_a_loop_takes_a_round_a_lane(tmp_path) -> None:
+    """The lanes of all warps take turns at a word; at the second word warps come one after the other, as each has left
+    the first."""
+    path = tmp_path / "k.ptx"
+    path.write_text(HEAD + RETRIES)
+    kernel = abstim.load(path).kernel()
+    cases = {n: kernel.launch(1, n, [np.zeros(4), np.zeros(4)]) for n in (8, 32, 128)}
+    code = open_session(cases[32]).timed_code(0, GPU)
+    (round_cycles,) = set(code.table.round_cycles[code.table.round_cycles > 0].tolist())
+    assert set(code.table.word[code.table.round_cycles > 0].tolist()) == {0, 1}
+    cycles = {n: abstim.run(case, GPU).launches[0].cycles for n, case in cases.items()}
+    assert cycles[32] - cycles[8] == 2 * 24 * round_cycles
+    assert abs(cycles[128] - cycles[32] - 3 * 32 * round_cycles) < round_cycles
 
 
 @needs_tools

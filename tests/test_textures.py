@@ -195,3 +195,31 @@ def test_textures_have_a_cache_of_their_own(tmp_path) -> None:
     first, second = run(str(tmp_path / "launches.json"), "gtx480", ["perfect_memory=false"], flush="l1d").launches
     assert first.caches["l1t_accesses"] == second.caches["l1t_accesses"] > 0
     assert (first.caches["l1t_misses"] > 0, second.caches["l1t_misses"]) == (True, 0) and second.cycles < first.cycles
+
+
+REFERENCES = """.tex .u64 old; .global .texref bound;
+.entry k(.param .u64 o) { .reg .f32 %f<9>; .reg .b64 %rd1; .reg .s32 %r1; ld.param.u64 %rd1, [o];
+mov.f32 %f1, 0f3FC00000;
+tex.2d.v4.f32.f32 {%f2, %f3, %f4, %f5}, [bound, {%f1, %f1, %f1, %f1}]; st.global.f32 [%rd1], %f2; mov.u32 %r1, 3;
+"""
+
+
+@pytest.mark.parametrize("bind", [True, False])
+def test_a_texture_reference(tmp_path, bind) -> None:
+    """Bound by the host: in launches.json it is a symbol that is set to a texture."""
+    GRID.tofile(tmp_path / "g.bin")
+    body = "tex.1d.v4.f32.s32 {%f2, %f3, %f4, %f5}, [old, {%r1, %r1, %r1, %r1}]; st.global.f32 [%rd1+4], %f2; ret; }"
+    (tmp_path / "k.ptx").write_text(HEADER + REFERENCES + body)
+    buffers = {"texels": {"bytes": 48, "init": "g.bin", "dtype": "f32"}, "o": {"bytes": 8, "dtype": "f32"}}
+    old = {"texture": "texels", "size": [12]}
+    symbols = {"old": old, **({"bound": {"texture": "texels", "size": [4, 3]}} if bind else {})}
+    launch = {"kernel": "k", "grid": [1, 1, 1], "block": [1, 1, 1], "args": [{"buf": "o"}]}
+    document = {"ptx": "k.ptx", "buffers": buffers, "symbols": symbols, "launches": [launch]}
+    (tmp_path / "launches.json").write_text(json.dumps(document))
+    case = load_case(tmp_path / "launches.json")
+    if not bind:
+        with pytest.raises(ExecutionError, match="handle 0x0 of reference 'bound' is not a texture"):
+            LlvmExecutor().run(case.launches[0], case.memory)
+        return
+    LlvmExecutor().run(case.launches[0], case.memory)
+    assert case.memory.read("o", np.float32).tolist() == [GRID[1, 1], GRID[0, 3]]

@@ -134,7 +134,7 @@ class _Walker:
         self.base = base_latencies(gpu)
         pipeline = gpu.pipeline
         fetch = (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
-        self.streams = streams_of(trace, table, fetch, gpu.spec.coalescing == "sector")
+        self.streams = streams_of(trace, table, fetch, gpu.spec.coalescing != "fermi")
         self.code = _code(launch, table, self.base)
 
     def latencies(self, beyond_cycles: float) -> np.ndarray:

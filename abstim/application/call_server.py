@@ -16,8 +16,10 @@ from abstim.application.loaded_modules import LoadedModule, LoadedModules
 from abstim.application.program_case import ProgramCase
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
+from functional.callgraph import launches_kernels
+from functional.device_launches import DeviceLaunch, DeviceLaunches
 from functional.errors import ExecutionError, InputError, PtxError
-from functional.launch import Dim3, Launch, check_shape, static_bytes
+from functional.launch import Dim3, Launch, check_shape, open_regions, static_bytes
 from functional.tensor_map import DRIVER_ELEMENTS, SWIZZLES_BYTES, TensorMap
 from functional.terminal import note
 from functional.texture import Texture
@@ -281,10 +283,27 @@ class CallServer:
     def execute(
         self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int, cooperative: bool
     ) -> str:
-        """Launch a kernel. Returns what it printed. Raises CudaError for what a GPU would refuse, and what the
+        """Launch a kernel, and then what it launches itself, each grid when the one before has ended, with all that it
+        launched in turn. Returns what was printed. Raises CudaError for what a GPU would refuse, and what the
         executor raises."""
+        text = self._execute_grid(loaded, program, shape, parameters, stream, cooperative)
+        if launches_kernels(program):
+            for child in DeviceLaunches(loaded.memory(self.memory)).take():
+                text += self._execute_child(loaded, child, stream)
+        return text
+
+    def _execute_child(self, loaded: LoadedModule, child: DeviceLaunch, stream: int) -> str:
+        """A grid that a kernel launched, and what that launches."""
+        program = loaded.program_at(child.kernel)
+        shape = Shape(Dim3(*child.grid), Dim3(*child.block), child.dynamic_shared_bytes)
+        return self.execute(loaded, program, shape, child.parameters, stream, False)
+
+    def _execute_grid(
+        self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int, cooperative: bool
+    ) -> str:
         self._check(program, shape, cooperative)
         workspace = self._grid_workspace() if cooperative else 0
+        open_regions(program, self.memory.memory)
         memory = loaded.memory(self.memory)
         launch = Launch(
             program, shape.grid, shape.block, parameters, shape.dynamic_shared_bytes, grid_workspace=workspace,

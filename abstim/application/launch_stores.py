@@ -27,13 +27,10 @@ class LaunchStores:
         self._writers: dict[str, StoreWriter] = {}
 
     def add(self, launch: Launch, registers: Registers, chunks: Iterable[Trace]) -> None:
-        """The next launch. Raises InputError for one of a program whose parts were compiled apart: a store has one
-        PTX file."""
+        """The next launch."""
         digest = launch.program.digest
         if digest not in self._writers:
             module = self._modules.of_digest(digest)
-            if len(module.texts) > 1:
-                raise InputError(f"kernel '{launch.program.name}': parts compiled apart (-rdc=true) cannot be recorded")
             self._writers[digest] = StoreWriter(self.folder / f"module-{len(self._writers) + 1}", module.module)
         self._writers[digest].launch(launch, registers, chunks)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.fat_binary import Image, best_ptx, images, plain_image, registers_of
 from functional.errors import InputError
-from functional.ir import Kernel, Module, Variable
+from functional.ir import Module
+from functional.joined_parts import joined_parts
 from functional.lazy_module import open_bytes
 from functional.link import link
-from functional.memory import Memory
+from functional.memory import Memory, function_address
+from functional.parser import text_of
 from functional.program import Program
 
 
@@ -42,8 +44,14 @@ class LoadedModule:
                     f"the program holds no PTX of {', '.join(names[:3]) or 'a module'}, only machine code for {held}; "
                     "compile with PTX in it (nvcc -arch=sm_80, or -gencode arch=compute_80,code=compute_80)"
                 )
-            self._module = merged([self._parsed(text) for text in self.texts])
+            self._module = self._parsed(self._text())
         return self._module
+
+    def _text(self) -> bytes:
+        """That of its parts, joined."""
+        if len(self.texts) == 1:
+            return self.texts[0]
+        return joined_parts([text_of(text, "a part of the program") for text in self.texts]).encode()
 
     def _parsed(self, text: bytes) -> Module:
         path = self.folder / f"{hashlib.sha256(text).hexdigest()[:16]}.ptx"
@@ -56,6 +64,13 @@ class LoadedModule:
         if kernel not in self.programs:
             self.programs[kernel] = link(self.module, kernel)
         return self.programs[kernel]
+
+    def program_at(self, address: int) -> Program:
+        """The kernel that kernels know by an address. Raises InputError if there is none, or more than one."""
+        named = [name for name in self.module.entries if function_address(name) == address]
+        if len(named) != 1:
+            raise InputError(f"{self.module.path}: {len(named)} kernels have the address {address:#x}")
+        return self.program(named[0])
 
     def memory(self, device: DeviceMemory) -> Memory:
         """Device memory as this module sees it; its variables are placed on first use. Raises InputError."""
@@ -115,25 +130,6 @@ class LoadedModules:
         whole, other = self[number], self[part]
         whole.texts += other.texts
         whole.machine_code += other.machine_code
-
-
-def merged(modules: list[Module]) -> Module:
-    """Separately compiled modules as one: what one declares `.extern`, another defines."""
-    first, *others = modules
-    if not others:
-        return first
-    variables: dict[str, Variable] = {}
-    kernels: dict[str, Kernel] = {}
-    base = 0
-    for module in modules:  # all of it is parsed: where a function lies depends on those before it
-        for variable in module.variables:
-            if variable.name not in variables or variables[variable.name].external:
-                variables[variable.name] = variable
-        for kernel in module.kernels.values():
-            kernels.setdefault(kernel.name, replace(kernel, pc_base=base + kernel.pc_base))
-        base += sum(len(kernel.instructions) for kernel in module.kernels.values())
-    digest = hashlib.sha256("".join(module.digest for module in modules).encode()).hexdigest()
-    return replace(first, digest=digest, variables=tuple(variables.values()), kernels=kernels)
 
 
 def parameter_layout(program: Program) -> Mapping[str, tuple[int, int]]:

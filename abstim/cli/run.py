@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from abstim.session.result import RunResult
     from abstim.session.session import Session
     from abstim.study.baseline import Baseline
+    from abstim.study.energy.launch_energy import Energy
 
 
 def run(
@@ -86,6 +87,10 @@ def run(
             "misses, sectors a request, bank conflicts.",
         ),
     ] = False,
+    energy: Annotated[
+        bool,
+        typer.Option("--energy", help="Also estimate energy and power, and say what is known of their error: v100."),
+    ] = False,
     against: Annotated[
         Path | None,
         typer.Option(metavar="JSON", help="Also compare with what `abstim run --json` printed earlier."),
@@ -111,7 +116,7 @@ def run(
 
     `abstim run hotspot --limits`
 
-    `abstim run hotspot --hot`
+    `abstim run hotspot --gpu v100 --hot --energy`
 
     `abstim run hotspot --timeline hotspot-timeline.json`
 
@@ -130,6 +135,7 @@ def run(
     refuse_options("with several GPUs", against=against and len(gpu) > 1)
     old = read_baseline(against) if against else None
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
+    _refuse_energy(energy, gpus, model)
     opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
     with progress(quiet=as_json) as report:
         session = open_for(
@@ -139,9 +145,9 @@ def run(
         results = _results(session, gpus, model, limits, flush, report)
         spots = _hot_spots(session, gpus[0], flush, report) if hot else []
     beside = compare(old, results[0]) if old else None
-    print_json(_as_json(results, spots, beside)) if as_json else _print(results, spots, beside)
-    if timeline is not None:
-        _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
+    found = _energy(results[0], gpus[0]) if energy else None
+    print_json(_as_json(results, spots, beside, found)) if as_json else _print(results, spots, beside, found)
+    _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)
 
 
@@ -180,33 +186,54 @@ def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list
     return hot_spots(session, gpu, flush, report)
 
 
-def _write_timeline(path: Path, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:
+def _refuse_energy(asked: bool, gpus: list[Gpu], model: str) -> None:
+    from abstim.study.energy.launch_energy import refuse_energy
+
+    refuse_options("with several GPUs", energy=asked and len(gpus) > 1)
+    if asked:
+        refuse_energy(gpus[0], model)
+
+
+def _energy(result: RunResult, gpu: Gpu) -> Energy:
+    from abstim.study.energy.launch_energy import energy_of
+
+    return energy_of(result, gpu)
+
+
+def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:
     from abstim.session.issue_logs import issue_logs
     from abstim.show.tables import progress
     from abstim.show.timeline import write_timeline
     from functional.terminal import note
 
+    if path is None:
+        return
     with progress(quiet=quiet) as report:
         launches = list(issue_logs(session, gpu, flush, report))
     if said := write_timeline(path, launches, gpu.spec.core_clock_hz):
         note(said)
 
 
-def _print(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None) -> None:
+def _print(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None) -> None:
     from abstim.cli.hot_tables import print_hot
-    from abstim.cli.run_tables import print_baseline, print_results
+    from abstim.cli.run_tables import print_baseline, print_energy, print_results
 
     print_results(results)
+    if energy:
+        print_energy(energy)
     if beside:
         print_baseline(beside)
     if spots:
         print_hot(spots)
 
 
-def _as_json(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None) -> dict[str, Any]:
+def _as_json(
+    results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None
+) -> dict[str, Any]:
     if len(results) == 1:
         hot = {"hot": [spot.to_json() for spot in spots]} if spots else {}
-        return results[0].to_json() | hot | ({"against": beside.to_json()} if beside else {})
+        others = {"against": beside, "energy": energy}
+        return results[0].to_json() | hot | {name: x.to_json() for name, x in others.items() if x}
     mixed = len({result.memory_model for result in results}) > 1
     return {"kind": "runs", "mixed_memory_models": mixed, "runs": [result.to_json() for result in results]}
 

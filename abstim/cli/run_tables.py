@@ -10,9 +10,14 @@ from functional.shown_name import shown_name
 if TYPE_CHECKING:
     from abstim.session.result import RunResult
     from abstim.study.baseline import Baseline
+    from abstim.study.energy.launch_energy import Energy
 
 UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"
 MOST_LIMITS = 8  # resources that are printed
+POWER_TERMS = {
+    "idle": "idle", "active_sms": "SMs", "warp_instructions": "issue", "shared_accesses": "shared",
+    "l1d_sectors": "L1D", "dram_sectors": "DRAM",
+}  # fmt: skip
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
 
@@ -203,3 +208,29 @@ def _print_errors(results: list[RunResult]) -> None:
         print(fill(f"Not alike: {UNLIKE_MEMORY}", 80))
     for r in results:
         print(fill(f"Error on {r.gpu}: {r.known_error}", 80, subsequent_indent="  "))
+
+
+def print_energy(energy: Energy) -> None:
+    """Energy and mean power a launch, or a kernel where there are too many, and by what it is spent."""
+    from abstim.show.tables import print_table, scaled
+
+    groups: dict[str, list] = {}
+    many = len(energy.launches) > MOST_ROWS
+    for x in energy.launches:
+        groups.setdefault(shown_name(x.kernel) if many else _name(x), []).append(x)
+    terms = list(energy.launches[0].watts_by_term)
+    rows = [[name, *_energy_cells(launches, terms)] for name, launches in groups.items()]
+    heads = ("kernel" if many else "launch", "energy", "power", *(POWER_TERMS[term] for term in terms))
+    print_table("Energy, and what the power is spent on", heads, rows, left=1)
+    print(f"Energy: {scaled(energy.joules, 'J')}")
+    print(fill(f"Error of the power: {energy.known}", 80))
+    for phrase in energy.unlike:
+        print(fill(f"Not known of: {phrase}", 80))
+
+
+def _energy_cells(launches: list, terms: list[str]) -> list[str]:
+    from abstim.show.tables import scaled
+
+    seconds, joules = sum(x.seconds for x in launches), sum(x.joules for x in launches)
+    of_terms = [sum(x.watts_by_term[term] * x.seconds for x in launches) / seconds for term in terms]
+    return [scaled(joules, "J"), f"{joules / seconds:.0f} W", *(f"{watts:.0f} W" for watts in of_terms)]

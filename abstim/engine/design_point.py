@@ -78,7 +78,7 @@ def machine_of(
         "l1d_bypassed": spec.l1d_bypass,
         "l1d_write": WRITES[spec.l1d_write], "l1d_write_allocates": spec.l1d_write_allocate,
         "l1d_allocates_on_miss": spec.l1d_allocate == "miss", "l1d_fifo": spec.l1d_replacement == "fifo",
-        "sector_coalescing": spec.coalescing == "sector",
+        "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
         "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
         "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
         "atomic_cycles": params.atomic_latency_cycles, "block_launch": params.block_launch_cycles,
@@ -160,7 +160,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
         "l2_sector_units": port, "l2_atomic_units": units(params.l2_atomic_cycles),
-        "l2_turns": max(1, UNITS_A_CYCLE // max(1, port)), "l2_reply_sectors": spec.l2_reply_sectors,
+        "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))), "l2_reply_sectors": spec.l2_reply_sectors,
         **way_values(gpu), **dram_values(gpu),
     }  # fmt: skip
 
@@ -254,6 +254,7 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     code["access_bytes"], code["stall"], code["release"] = table.access_bytes, table.stall_cycles, table.release
     code["result_offset"], code["counted"] = table.result_offset_cycles, table.counted
     code["barrier"], code["copies"] = table.barrier, table.copies
+    code["round"], code["word"] = table.round_cycles, table.word
     groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
     operands: list[int] = []
     for i, row in enumerate(code):

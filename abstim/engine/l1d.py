@@ -118,9 +118,9 @@ def load(c, line, time, sectors):
 
 
 @jit
-def segment(sectors):
-    """The sectors of the aligned 32, 64 or 128 B segment that holds some sectors."""
-    return 15 if sectors & 3 and sectors & 12 else sectors
+def segment(m, sectors):
+    """The sectors that a store of some sectors writes: those, or, of Fermi's segments, the aligned 32, 64 or 128 B."""
+    return 15 if not m.coalesced_bytes and sectors & 3 and sectors & 12 else sectors
 
 
 @jit

@@ -158,7 +158,7 @@ def load_below(c, line, sectors, place, time):
 @jit
 def store_below(c, line, sectors, place, time):
     """A store goes on to L2, which acknowledges each sector; nobody waits for that of a posted one."""
-    sectors = segment(sectors)
+    sectors = segment(c.machine, sectors)
     access = c.l1d.accesses[place - 1]
     if c.machine.posted_stores:
         access.l2_accesses += sectors_in(sectors)
@@ -209,7 +209,7 @@ def store(context, line, sectors, place, local, time):
     known = k >= 0 and not (m.l1d_sectored and sectors & ~(c.l1d.line[k].valid | c.l1d.line[k].coming))
     if local and there and m.l1d_write < WRITE_THROUGH:
         keep_store(c, k, sectors, place, time)
-    elif not may_send(c, WRITE, segment(sectors), 0, time):
+    elif not may_send(c, WRITE, segment(c.machine, sectors), 0, time):
         return False
     elif m.l1d_write < WRITE_THROUGH:
         if there and c.l1d.line[k].coming == 0:

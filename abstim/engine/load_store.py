@@ -45,8 +45,11 @@ def shared_passes(streams, first, end):
 
 @jit
 def transaction_bytes(m, access_bytes):
-    """Bytes of the segments that a warp's lanes are gathered into, as GPGPU-Sim 4.2 coalesces."""
-    if m.sector_coalescing or access_bytes == 1:
+    """Bytes of the segments that a warp's lanes are gathered into: of all accesses the same, or as GPGPU-Sim 4.2's
+    Fermi does."""
+    if m.coalesced_bytes:
+        return m.coalesced_bytes
+    if access_bytes == 1:
         return 32
     return 64 if access_bytes == 2 else 128
 
@@ -89,13 +92,35 @@ def occupancy_of(c, w, i):
     """Cycles instruction `i` of warp `w` keeps the load/store unit, and the end of its records."""
     sm, kind = c.sm, c.code[i].kind
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        return max(1, np.int64(c.streams.conflicts[sm.conflict[w]])), sm.record[w]
+        return shared_cycles_of(c, i, np.int64(c.streams.conflicts[sm.conflict[w]])), sm.record[w]
     if kind < PARAM_LOAD:
         return 1, sm.record[w]
     end = sm.record[w]
     while more_follow(c.streams.records[end]):
         end += 1
     return max(1, pipe_cycles(c, i, sm.record[w], end + 1)), end + 1
+
+
+@jit
+def shared_cycles_of(c, i, degree):
+    """Cycles an access of shared memory keeps the load/store unit, for `degree` passes of the banks. A round of a loop
+    of compare-and-swap is one pass; those behind the first find the unit free."""
+    return 1 if c.code[i].round else max(1, degree)
+
+
+@jit
+def shared_result(c, w, i, start, degree):
+    """Result of an access of shared memory: of `degree` passes; of a loop of compare-and-swap, of as many rounds, which
+    begin when the warps of its block that came to its word before have done theirs."""
+    sm, row = c.sm, c.code[i]
+    if not degree:
+        return start + 1
+    if not row.round:
+        return start + c.machine.shared_cycles + degree - 1
+    block = w // c.machine.warps_per_block
+    alone = start + c.machine.shared_cycles + (degree - 1) * row.round
+    sm.word_free[block, row.word] = max(alone, sm.word_free[block, row.word] + degree * row.round)
+    return np.int64(sm.word_free[block, row.word])
 
 
 @jit
@@ -132,7 +157,7 @@ def result_of(c, w, i, start, end):
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
         degree = np.int64(c.streams.conflicts[sm.conflict[w]])
         sm.conflict[w] += 1
-        return start + m.shared_cycles + degree - 1 if degree else start + 1
+        return shared_result(c, w, i, start, degree)
     if kind < PARAM_LOAD:
         return start + 1
     first = sm.record[w]

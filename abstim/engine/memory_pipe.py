@@ -24,7 +24,9 @@ from abstim.engine.load_store import (
     line_and_sectors,
     more_follow,
     next_transaction,
+    shared_cycles_of,
     shared_passes,
+    shared_result,
     transaction_bytes,
 )
 from abstim.engine.operand_collectors import collect, collector_known, cycle_of, read_operands
@@ -134,10 +136,10 @@ def occupy(c, until):
 @jit
 def simple_result(c, row, kind):
     """(cycles on the unit, result) of what asks no cache; (0, 0) for what does."""
-    m = c.machine
+    m, access = c.machine, c.l1d.accesses[row.access - 1]
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        degree = np.int64(c.streams.conflicts[row.conflict])
-        return max(1, degree), row.start + m.shared_cycles + degree - 1 if degree else row.start + 1
+        degree, i = np.int64(c.streams.conflicts[row.conflict]), access.instruction
+        return shared_cycles_of(c, i, degree), shared_result(c, access.warp, i, row.start, degree)
     if kind < PARAM_LOAD:
         return 1, row.start + 1
     line, sectors = line_and_sectors(c.streams, row.record)
@@ -325,7 +327,7 @@ def retry_from(c, stage, time):
     room = l1d_misses.queue_room_from(c, 0 if store or passes else 1)
     if room > time:
         return room
-    sectors = segment(stage.sectors) if store else stage.sectors
+    sectors = segment(c.machine, stage.sectors) if store else stage.sectors
     return NEVER if can_send(c, WRITE if store else READ, sectors) else c.record.launch.limit + 1
 
 

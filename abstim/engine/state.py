@@ -14,7 +14,7 @@ import numpy as np
 
 from abstim.engine.rules import SECTORS
 from precharacterize.asynchronous_copies import FAMILIES, GROUPS
-from precharacterize.table import BARRIERS
+from precharacterize.table import BARRIERS, WORDS
 
 NEVER = 1 << 60
 SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
@@ -60,7 +60,8 @@ MACHINE = record(
     "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
     "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypassed",
     "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
-    "sector_coalescing", "block_launch", "dispatch_interval_units", "posted_stores",
+    "coalesced_bytes",  # 0: by the size of an element
+    "block_launch", "dispatch_interval_units", "posted_stores",
     "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
     "l1i_miss_cycles",
     "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
@@ -95,7 +96,7 @@ CODE = np.dtype(
         "unit", "kind", "latency", "initiation", "access_bytes", "pc",
         "waits_at", "waits_end", "writes_at", "writes_end", "reads_at", "reads_end", "long_at", "long_end",
         "write_banks_at", "stall", "release", "result_offset", "counted",
-        "barrier", "copies",
+        "barrier", "copies", "round", "word",
     )],
     align=True,
 )  # fmt: skip
@@ -180,6 +181,7 @@ SM = record(
     ("block_running", np.int64, SLOTS),  # warps that have instructions left
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
     ("arrived", np.int64, (SLOTS, BARRIERS)),  # warps at each barrier of a block,
+    ("word_free", np.int64, (SLOTS, WORDS)),  # when no loop of compare-and-swap changes a word of a block any more
     ("needed", np.int64, (SLOTS, BARRIERS)),  # and how many it is for; 0: all that run
     ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
     ("block_start", np.int64, SLOTS),

@@ -198,7 +198,7 @@ class Spec:
     dram_write_recovery_cycles: int = _whole(0, 4096)
     dram_read_to_precharge_cycles: int = _whole(0, 4096)
 
-    coalescing: str = _choice("fermi", "sector")
+    coalescing: str = _choice("fermi", "sector", "line")
 
     @property
     def memory_model(self) -> str:

@@ -133,7 +133,7 @@ def store(walk, caches, sm, line, sectors, time, found):
         row.valid |= sectors
         use(caches, row)
     segment = sectors
-    if not m.sector_coalescing and sectors & 3 and sectors & 12:
+    if not m.coalesced_bytes and sectors & 3 and sectors & 12:
         segment = np.int64(ALL_SECTORS)
     found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, segment, True, time, found) - time)
 

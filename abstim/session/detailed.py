@@ -8,6 +8,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session.flush import Flushed, check_flush
@@ -111,4 +113,11 @@ def launch_result(
         windows=result.history,
         **timed_facts(session, number, trace, gpu),
         limit=limit_of(slots, memory, unit_use(inputs, gpu, active_cycles), known_waits(inputs, gpu, code_waits)),
+        shared_accesses=int(np.count_nonzero(inputs.trace.conflicts)),
+        active_sms=_active_sms(result, gpu),
     )
+
+
+def _active_sms(result: EngineResult, gpu: Gpu) -> float:
+    worked = result.sm_cycles[result.resident_warp_cycles > 0] - int(gpu.params.launch_latency_cycles)
+    return float(worked.sum()) / result.cycles

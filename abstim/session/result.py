@@ -80,6 +80,8 @@ class LaunchResult:
     machine_code_share: float = 0.0  # of the instructions timed
     operations: dict[str, int] = field(default_factory=dict)  # of threads: fp32 (fma: 2), fp64, integer; {}: of PTX
     matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
+    shared_accesses: int = 0  # of warps, to shared memory; passes for bank conflicts are not counted
+    active_sms: float = 0.0  # SMs between the launch's first cycle on an SM and their own last, mean over its cycles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

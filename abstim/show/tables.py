@@ -98,10 +98,15 @@ def quantity(value: Any) -> str:
 
 def duration(seconds: float) -> str:
     """`12.3 us`, `4.56 ms`, `7.89 s`: three significant digits."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    return scaled(seconds, "s")
+
+
+def scaled(value: float, unit: str) -> str:
+    """`12.3 uJ`: three significant digits, by thousands from the unit downwards."""
+    for prefix, scale in (("", 1.0), ("m", 1e-3), ("u", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value / 1e-9:.3g} n{unit}"
 
 
 def _show(bar: Any, task: Any, what: str, done: int, total: int) -> None:

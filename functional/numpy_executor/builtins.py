@@ -1,4 +1,4 @@
-"""Functions of the device run time: `vprintf`, `__assertfail`, `malloc` and `free`.
+"""Functions of the device run time: `vprintf`, `__assertfail`, `malloc` and `free`, and those that launch kernels.
 
 A format is C's; nvcc packs the arguments behind each other in local memory, each aligned to its size. What is printed
 goes to `Memory.printed`, by thread block and warp, and of a warp in the order of execution.
@@ -12,18 +12,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.callgraph import HEAP_FUNCTIONS
-from functional.ir import CLUSTER_SHARED, Instruction, Symbol
-from functional.memory import GLOBAL_BASE
+from functional.callgraph import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS
+from functional.ir import Instruction, Symbol
+from functional.numpy_executor.builtin_thread import LONGEST, Thread
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.heap import Heap
+from functional.numpy_executor.launch_functions import launch_function
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
-from functional.numpy_executor.spaces import SPACES, WINDOWS
 
-_LONGEST = 1 << 16  # bytes of a string
 _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])")
-_PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1}
+_PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, **LAUNCH_FUNCTIONS}
 
 
 def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray], None]:
@@ -37,8 +36,11 @@ def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray
 
     def run(frame: Frame, lanes: np.ndarray) -> None:
         for row, lane in zip(*np.nonzero((lanes[:, None] >> np.arange(32, dtype=np.uint32)) & 1), strict=True):
-            thread = _Thread(frame, inst, int(frame.index[row]), int(lane))
+            thread = Thread(frame, inst, int(frame.index[row]), int(lane))
             given = [thread.parameter(place) for place in places]
+            if inst.callee in LAUNCH_FUNCTIONS:
+                launch_function(thread, places, into)
+                continue
             if inst.callee in HEAP_FUNCTIONS:
                 _heap_function(thread, given[0], into)
                 continue
@@ -54,7 +56,7 @@ def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray
     return run
 
 
-def _heap_function(thread: _Thread, argument: int, into: int | None) -> None:
+def _heap_function(thread: Thread, argument: int, into: int | None) -> None:
     """`malloc` of so many bytes, or `free` of an address (0: nothing)."""
     heap = Heap(thread.machine.memory)
     if thread.inst.callee == "malloc":
@@ -66,52 +68,7 @@ def _heap_function(thread: _Thread, argument: int, into: int | None) -> None:
         raise thread.machine.fault(thread.inst, message, thread.row, thread.lane)
 
 
-class _Thread:
-    """Memory as one thread sees it."""
-
-    def __init__(self, frame: Frame, inst: Instruction, row: int, lane: int) -> None:
-        self.machine, self.inst, self.row, self.lane = frame.machine, inst, row, lane
-        self.slots = frame.machine.code.slots
-        machine = self.machine
-        self.local = (row * 32 + lane) * machine.local_stride
-        level = int(machine.stack.level[row])
-        self.call = self.local + self.slots.local_bytes + level * self.slots.frame_bytes
-
-    def parameter(self, place: int) -> int:
-        at = self.call + place
-        return int.from_bytes(self.machine.local.data[at : at + 8].tobytes(), "little")
-
-    def set_parameter(self, place: int, value: bytes) -> None:
-        at = self.call + place
-        self.machine.local.data[at : at + len(value)] = np.frombuffer(value, np.uint8)
-
-    def bytes_at(self, address: int, size: int) -> bytes:
-        """`size` bytes, or fewer at the end of the memory, at a generic address."""
-        machine = self.machine
-        for name, (start, stop) in WINDOWS.items():
-            if start <= address < stop and name != CLUSTER_SHARED:
-                at, limit = address - start, SPACES[name].limit(machine)
-                if at >= limit:
-                    raise self._bad(address)
-                moved = at + (self.local if name == "local" else 0)
-                if name == "shared":
-                    moved += int(machine.block_of_row[self.row]) * machine.shared_stride
-                return SPACES[name].storage(machine).data[moved : moved + min(size, limit - at)].tobytes()
-        starts, ends = machine.memory.ranges()
-        region = int(np.searchsorted(starts, address, side="right")) - 1
-        if region < 0 or address >= int(ends[region]):
-            raise self._bad(address)
-        at = address - GLOBAL_BASE
-        return machine.globals.data[at : at + min(size, int(ends[region]) - address)].tobytes()
-
-    def _bad(self, address: int) -> Exception:
-        return self.machine.fault(self.inst, f"{address:#x} is not in any memory", self.row, self.lane)
-
-    def string(self, address: int) -> str:
-        return self.bytes_at(address, _LONGEST).partition(b"\0")[0].decode("utf-8", "replace")
-
-
-def _format(thread: _Thread, text: str, arguments: int) -> tuple[str, int]:
+def _format(thread: Thread, text: str, arguments: int) -> tuple[str, int]:
     """(what printf shows, number of arguments)."""
     at, count = arguments, 0
 
@@ -129,7 +86,7 @@ def _format(thread: _Thread, text: str, arguments: int) -> tuple[str, int]:
         width, precision = (
             str(struct.unpack("<i", take(4))[0]) if part == "*" else part for part in (width, precision)
         )
-        if any(len(part or "") > 6 or abs(int(part or 0)) > _LONGEST for part in (width, precision)):
+        if any(len(part or "") > 6 or abs(int(part or 0)) > LONGEST for part in (width, precision)):
             raise thread.machine.fault(thread.inst, f"printf: a field of '{match[0][:24]}'", thread.row, thread.lane)
         spec = "%" + flags + (width or "") + ("" if precision is None else "." + precision)
         return _field(thread, take, spec, length, kind)
@@ -137,7 +94,7 @@ def _format(thread: _Thread, text: str, arguments: int) -> tuple[str, int]:
     return _FIELD.sub(show, text), count
 
 
-def _field(thread: _Thread, take: Callable[[int], bytes], spec: str, length: str | None, kind: str) -> str:
+def _field(thread: Thread, take: Callable[[int], bytes], spec: str, length: str | None, kind: str) -> str:
     """One conversion."""
     if kind in "fFeEgGaA":
         number = struct.unpack("<d", take(8))[0]

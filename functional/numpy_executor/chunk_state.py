@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.callgraph import uses_heap
 from functional.errors import ExecutionError
 from functional.ir import Instruction
-from functional.launch import Launch
+from functional.launch import Launch, open_regions
 from functional.memory import Memory
 from functional.numpy_executor.arrivals import Phases
 from functional.numpy_executor.barriers import Barriers
@@ -106,8 +105,7 @@ class Machine:
 
     def _memories(self) -> None:
         launch, code = self.launch, self.code
-        if uses_heap(code.program):
-            self.memory.open_heap()
+        open_regions(code.program, self.memory)
         reserves = RESERVED_SHARED in code.special_slots.values()
         self.shared_bytes = reserved_shared_offset(launch) + RESERVED_SHARED_BYTES if reserves else launch.shared_bytes
         self.shared_stride = -(-self.shared_bytes // 16) * 16

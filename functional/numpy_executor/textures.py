@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional.coalesce import line_records, sector_numbers
-from functional.ir import Address, Instruction, Operand, Register, Vector
+from functional.ir import Address, Instruction, Operand, Symbol, Vector
 from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import log_records
@@ -33,12 +33,13 @@ class _Access:
     def __init__(self, slots: Slots, inst: Instruction, coordinate_type: str) -> None:
         geometry = next((m for m in inst.modifiers if m in _GEOMETRIES), "")
         where = inst.sources[0]
-        if not geometry or not isinstance(where, Address) or not isinstance(where.base, Register) or where.offset:
+        if not geometry or not isinstance(where, Address) or where.offset:
             raise Unsupported
         self.inst, self.layered, self.axes = inst, geometry[0] == "a", _GEOMETRIES[geometry]
         self.cube = geometry.endswith("cube")
         given_axes = 3 if self.cube else self.axes
-        self.handle = getter(slots, where.base, "u64")
+        self.reference = where.base.name if isinstance(where.base, Symbol) else ""
+        self.handle = _bound(self.reference) if self.reference else getter(slots, where.base, "u64")
         given = inst.sources[1]
         elements: tuple = given.elements if isinstance(given, Vector) else (given,)
         if len(elements) < given_axes + self.layered or (self.cube and coordinate_type != "f32"):
@@ -53,7 +54,8 @@ class _Access:
         texture = frame.machine.memory.texture(int(handles[0])) if len(handles) == 1 else None
         if texture is None or len(texture.size) < self.axes + (self.layered or self.cube):
             what = "is not a texture or surface of this launch" if texture is None else "has too few dimensions"
-            raise frame.machine.fault(self.inst, f"handle {int(handles[0]):#x} {what}", int(frame.index[0]))
+            named = f"of reference '{self.reference}' " if self.reference else ""
+            raise frame.machine.fault(self.inst, f"handle {int(handles[0]):#x} {named}{what}", int(frame.index[0]))
         return texture
 
     def place(self, frame: Frame, texture: Texture, active: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
@@ -72,6 +74,16 @@ class _Access:
         if self.layer is None:
             return np.zeros((frame.count, 32), np.int64)
         return np.minimum(frame.full(self.layer(frame)), texture.size[self.axes] - 1).astype(np.int64)
+
+
+def _bound(reference: str) -> Getter:
+    """The handle of what a host has bound to a texture or surface reference (a variable): 0 for nothing."""
+
+    def get(frame: Frame) -> np.ndarray:
+        region = frame.machine.memory.global_variables[reference]
+        return frame.machine.memory.bytes_of(region)[:8].view(np.uint64)[None, :]
+
+    return get
 
 
 def _face_of(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

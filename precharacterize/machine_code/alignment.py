@@ -50,9 +50,11 @@ class MachineBlock:
 
     @cached_property
     def accessed(self) -> Counter[int]:
-        """How often a memory instruction of it comes from each PTX instruction."""
-        made = zip(self.code, self.ptx, strict=True)
-        return Counter(i for instruction, i in made if i >= 0 and kind_of(instruction) > Kind.PARAM_LOAD)
+        """How often a memory instruction of it comes from each PTX instruction; of an atomic that became a loop, not
+        the load in front of the compare-and-swap."""
+        kinds = [(i, kind_of(instruction)) for instruction, i in zip(self.code, self.ptx, strict=True) if i >= 0]
+        atomics = Counter(i for i, kind in kinds if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC))
+        return Counter({**Counter(i for i, kind in kinds if kind > Kind.PARAM_LOAD), **atomics})
 
 
 def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list[MachineBlock]:
@@ -60,7 +62,7 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     at_line = {i.line: i.index for i in program.instructions}
     blocks = _cut(code)
     labels = {block[0].label: n for n, block in enumerate(blocks) if block[0].label}
-    ptx = [[at_line.get(i.line, -1) for i in block] for block in blocks]
+    ptx = [_ptx_of(block, at_line, program) for block in blocks]
     slow = {n for n, block in enumerate(blocks) if _is_slow(block, at_line)}
     slow |= _waiting_again(blocks, ptx, program, labels)
     seen, left = set(), [0] if blocks else []
@@ -91,6 +93,24 @@ def _waiting_again(
     return found | {
         n for n in range(len(blocks)) if found.issuperset(after := _successors(blocks, n, labels)) and after
     }
+
+
+def _ptx_of(block: list[MachineInstruction], at_line: dict[int, int], program: Program) -> list[int]:
+    """The PTX instruction of each instruction, by its line. A texture fetch bears the line of whatever stands before it
+    (ptxas 13, 12.6): the fetches of one such line are those of the PTX behind it, in turn."""
+    found, seen = [at_line.get(i.line, -1) for i in block], Counter[int]()
+    for position, (instruction, i) in enumerate(zip(block, found, strict=True)):
+        if kind_of(instruction) == Kind.TEXTURE_LOAD and i >= 0 and program.instructions[i].opcode != "tex":
+            behind = _fetches_behind(i, program)
+            found[position] = behind[seen[i] % len(behind)] if behind else i
+            seen[i] += 1
+    return found
+
+
+def _fetches_behind(i: int, program: Program) -> list[int]:
+    """Those of the nearest PTX block that has any behind instruction `i`."""
+    fetches = [k for k in range(i + 1, len(program.instructions)) if program.instructions[k].opcode == "tex"]
+    return [k for k in fetches if program.block_of(k) == program.block_of(fetches[0])]
 
 
 def _cut(code: Sequence[MachineInstruction]) -> list[list[MachineInstruction]]:

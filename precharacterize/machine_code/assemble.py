@@ -13,7 +13,6 @@ import msgspec
 
 from functional.disk.kept import Kept, key
 from precharacterize.machine_code.instruction import MachineInstruction
-from precharacterize.machine_code.listing import functions_of
 from precharacterize.machine_code.tools import Tools, find_tools, run
 
 MODULES = ("precharacterize.machine_code.assemble",)
@@ -67,6 +66,8 @@ def _text(path: str, digest: str) -> bytes | None:
 
 def _functions(text: bytes, target: str, tools: Tools) -> bytes:
     """Encoded functions; none if a tool refuses."""
+    from precharacterize.machine_code.listing import functions_of
+
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_bytes(text)

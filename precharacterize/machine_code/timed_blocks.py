@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from functional.ir import Instruction
+from functional.ir import Address, Instruction
 from functional.program import Program
 from precharacterize.asynchronous_copies import (
     BULK,
@@ -22,6 +23,7 @@ from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
 from precharacterize.machine_code.matching import BULK_COPIES, Matching
+from precharacterize.machine_code.retry_loops import address_of, compare_and_swap
 from precharacterize.machine_code.timing_classes import (
     access_bytes,
     barrier_of,
@@ -32,7 +34,7 @@ from precharacterize.machine_code.timing_classes import (
 from precharacterize.operations import NONE, Operations, operations_of
 from precharacterize.parameters import PipelineParameters
 from precharacterize.rows import Row, memory_row, register_row
-from precharacterize.table import SCOREBOARDS
+from precharacterize.table import SCOREBOARDS, WORDS
 from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
 
 INSTRUCTION_BYTES = 16
@@ -52,7 +54,8 @@ def machine_timed_blocks(
     align(blocks, program, kinds)
     matching = Matching(blocks, program, kinds)
     rows: list[Row] = []
-    timed = []
+    timed: list[TimedBlock] = []
+    words: dict[Address, int] = {}
     for block in blocks:
         start = first_row + len(rows)
         covers = [Cover(block.leader, 0)] if block.leader >= 0 else []
@@ -67,6 +70,7 @@ def machine_timed_blocks(
             source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
             row.copies = _copies(block.code[k], source, k in found)
             row.origin = block.ptx[k] if block.ptx[k] >= 0 else _before(made, k, program, block)
+        _mark_retries(block, made, program, words)
         if not rows and _reads_parameters(block):
             made[0].pc = _constant_pc(first_row + len(code))
         rows += made
@@ -77,6 +81,16 @@ def machine_timed_blocks(
         made_of.operations = _operations(block, program, covers)
         timed.append(made_of)
     return rows, timed
+
+
+def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, words: dict[Address, int]) -> None:
+    """If a block is a loop of compare-and-swap, its row says so; `words` numbers the addresses of such loops."""
+    swap = compare_and_swap(block, program)
+    row = made[swap] if swap is not None else None
+    if row is None or row.access is None:
+        return
+    row.access, row.retries = replace(row.access, mode=Mode.ROUNDS), True
+    row.word = words.setdefault(address_of(program.instructions[row.origin]), len(words) % WORDS)
 
 
 def _before(made: Sequence[Row], k: int, program: Program, block: MachineBlock) -> int:

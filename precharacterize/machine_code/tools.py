@@ -11,6 +11,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from functional.disk.kept import Kept, key
+
+MODULES = ("precharacterize.machine_code.tools",)
 _SECONDS = 60  # for one run of a tool
 
 
@@ -29,8 +32,16 @@ def find_tools() -> Tools | None:
     ptxas, nvdisasm = _find("ptxas"), _find("nvdisasm")
     if ptxas is None or nvdisasm is None:
         return None
-    release = re.search(r"release [\d.]+, (V[\d.]+)", run([ptxas, "--version"]) or "")
-    return Tools(ptxas, nvdisasm, release[1] if release else "of unknown version")
+    return Tools(ptxas, nvdisasm, _version(Path(ptxas).resolve()))
+
+
+def _version(ptxas: Path) -> str:
+    """What an assembler says its version is; kept as long as its file is the same, for asking takes a process."""
+    file = ptxas.stat()
+    name = key(MODULES, ptxas, file.st_size, file.st_mtime_ns)
+    said = Kept("machine_code").load_or_make(name, lambda: (run([str(ptxas), "--version"]) or "").encode())
+    release = re.search(r"release [\d.]+, (V[\d.]+)", said.decode())
+    return release[1] if release else "of unknown version"
 
 
 def run(command: list[str]) -> str | None:

@@ -1,5 +1,6 @@
 """Sampling that chooses for the user: how much to simulate follows from the error that is asked for."""
 
+from sampling.auto.design_points import PointFactors, first_points, read_off
 from sampling.auto.iterations import IterationSampling, Timed
 from sampling.auto.kernel_sample import ProgramWork
 from sampling.auto.launch_sampling import LaunchSampling
@@ -10,13 +11,16 @@ __all__ = [
     "Batch",
     "IterationSampling",
     "LaunchSampling",
+    "PointFactors",
     "ProgramWork",
     "SegmentSampling",
     "Timed",
     "TimedSelection",
     "cut_into_segments",
     "error_of_parts",
+    "first_points",
     "has_giants",
     "ratio",
+    "read_off",
     "timed_selection",
 ]

@@ -138,7 +138,7 @@ class LoadStoreUnit:
         """Cycles on the unit of what asks no cache, whose result is known; None for the rest."""
         what, start, shared = p.what, p.start, self.gpu.pipeline.shared_cycles
         if what.kind in SHARED_KINDS:
-            busy, result = max(1, what.conflicts), start + shared + what.conflicts - 1 if what.conflicts else start + 1
+            busy, result = what.shared_busy(), what.shared_result(start)
         elif what.kind == Kind.FENCE or what.is_idle:
             busy, result = 1, start + 1
         elif what.passes == len(what.records):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from abstim.gpu.config import Gpu
 from functional.phase_record import barrier_of, count_of, is_phase, phase_of
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
@@ -14,14 +16,26 @@ CONST_KINDS = (Kind.PARAM_LOAD, Kind.CONST_LOAD)
 RECORD_KINDS = (*CONST_KINDS, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD, Kind.L2_LOAD)
 
 
+@dataclass
+class Loop:
+    """A loop of compare-and-swap: the length of a round, its word, and when each of its block's words is free."""
+
+    round_cycles: int
+    word: int
+    free: dict[int, int]
+
+
 class Access:
     """One executed memory instruction: its line records, or its number of shared conflict cycles.
 
     A record is (line, sectors touched); the lists below are in the order of processing, the last record first.
     """
 
-    def __init__(self, gpu: Gpu, kind: Kind, access_bytes: int, records: list[int], conflicts: int = 0) -> None:
+    def __init__(
+        self, gpu: Gpu, kind: Kind, access_bytes: int, records: list[int], conflicts: int = 0, loop: Loop | None = None
+    ) -> None:
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
+        self.loop = loop
         lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
         self.phases = [(barrier_of(k), phase_of(k), count_of(k)) for k, _ in reversed(lines) if is_phase(k)]
         self.records = [(line, sectors) for line, sectors in lines if not is_phase(line)]
@@ -32,6 +46,22 @@ class Access:
         """Is no lane active?"""
         return not any(sectors for _, sectors in self.records) and not self.phases
 
+    def shared_busy(self) -> int:
+        """Cycles an access of shared memory keeps the load/store unit."""
+        return 1 if self.loop else max(1, self.conflicts)
+
+    def shared_result(self, start: int) -> int:
+        """Cycle in which it is complete; of a loop of compare-and-swap (rule 5) after those before it at its word."""
+        shared = self.gpu.pipeline.shared_cycles
+        if not self.conflicts:
+            return start + 1
+        if not self.loop:
+            return start + shared + self.conflicts - 1
+        first, next_one = start + shared, self.loop.free[self.loop.word] + self.loop.round_cycles
+        result = max(first, next_one) + (self.conflicts - 1) * self.loop.round_cycles
+        self.loop.free[self.loop.word] = result
+        return result
+
     def const_lines(self) -> list[int]:
         """Lines of the constant cache, the lower half of a record's line first."""
         if self.gpu.spec.const_line_bytes == 128:
@@ -40,9 +70,8 @@ class Access:
 
     def transactions(self) -> list[tuple[int, list[int]]]:
         """(line, sectors) of each transaction; of a record the one of the highest sectors first."""
-        size = (
-            1 if self.gpu.spec.coalescing == "sector" or self.access_bytes == 1 else 2 if self.access_bytes == 2 else 4
-        )
+        of_fermi = {1: 1, 2: 2}.get(self.access_bytes, 4)
+        size = {"sector": 1, "line": 4}.get(self.gpu.spec.coalescing, of_fermi)
         found = []
         for line, sectors in self.records[self.passes :]:
             for segment in sorted({s // size for s in sectors}, reverse=True):
@@ -80,7 +109,7 @@ class Memory:
     def busy_cycles(self, access: Access) -> int:
         """Cycles an access keeps the load/store unit."""
         if access.kind in SHARED_KINDS:
-            return max(1, access.conflicts)
+            return access.shared_busy()
         if access.kind in CONST_KINDS:
             return 1 if self.gpu.spec.perfect_constant_cache else max(1, len(access.const_lines()))
         return max([0, access.passes - 1, *access.entries()]) + 1
@@ -89,7 +118,7 @@ class Memory:
         """Cycle in which an access that starts at `start` is complete."""
         shared = self.gpu.pipeline.shared_cycles
         if access.kind in SHARED_KINDS:
-            return start + shared + access.conflicts - 1 if access.conflicts else start + 1
+            return access.shared_result(start)
         if access.kind == Kind.FENCE or access.is_idle:
             return start + 1
         if access.passes == len(access.records):

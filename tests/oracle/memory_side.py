@@ -233,7 +233,7 @@ class Slice:
             else:
                 first.ready = time + max(1, self.gpu.params.l2_partition_cycles)
                 self.others[home].crossing.append(first)
-        often = max(1, 64 // max(1, self.sector))
+        often = max(1, -(-64 // max(1, self.sector)))
         for _ in range(often):
             if not self._answer(time):
                 break

@@ -21,6 +21,7 @@ class Program:
         self.latency = table.latency_cycles.tolist().__getitem__
         self.initiation = table.initiation_cycles.tolist().__getitem__
         self.copies = table.copies.tolist().__getitem__
+        self.round, self.word = table.round_cycles.tolist().__getitem__, table.word.tolist().__getitem__
         self.access_bytes = table.access_bytes.tolist().__getitem__
         self.waits, self.writes = _rows(table.waits), _rows(table.writes)
         self.long_waits, self.reads = _rows(table.long_waits), _rows(table.read_banks)

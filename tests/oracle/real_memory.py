@@ -246,7 +246,7 @@ class L1d:
         evicts = self.spec.l1d_write in ("local_back", "evict")
         if local and there and evicts:
             self._keep(line, written, access, time)
-        elif not self._may_send(WRITE, len(segment(written)), 0, time):
+        elif not self._may_send(WRITE, len(self._segment(written)), 0, time):
             return False
         elif evicts:
             if there and not line.coming:
@@ -281,7 +281,7 @@ class L1d:
 
     def _go_on(self, number: int, written: set[int], access, time: int) -> None:
         """To L2, which acknowledges each sector of the segment; nobody waits for that of a posted store."""
-        sectors = segment(written)
+        sectors = self._segment(written)
         if self.spec.posted_stores:
             self._send(number, sectors, WRITE, None, time)
             access.part(time, time)
@@ -290,7 +290,7 @@ class L1d:
         access.waiting += len(sectors) - 1
         self._send(number, sectors, WRITE, lambda _, due: access.part(due, due), time)
 
-
-def segment(sectors: set[int]) -> set[int]:
-    """Those of the whole line if both its halves are touched."""
-    return set(ALL) if sectors & {0, 1} and sectors & {2, 3} else sectors
+    def _segment(self, sectors: set[int]) -> set[int]:
+        """Those of the whole line if both its halves are touched and segments are Fermi's."""
+        fermi = self.spec.coalescing == "fermi"
+        return set(ALL) if fermi and sectors & {0, 1} and sectors & {2, 3} else sectors

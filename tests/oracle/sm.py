@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from abstim.gpu.config import Gpu
 from oracle.code_fetch import CodeFetch
 from oracle.l1d import ways_left
 from oracle.load_store_unit import LoadStoreUnit
-from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Memory
+from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Loop, Memory
 from oracle.memory_side import MemorySide
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
@@ -148,6 +149,7 @@ class Sm:
         self.later: list[Later] = []
         self.accessed: Access | None = None  # by the instruction issued last
         self.issued, self.last_fetched = 0, -1
+        self.word_free: dict[int, dict[int, int]] = {}  # by block slot: when no loop changes each word any more
 
     # Rule 10
 
@@ -312,7 +314,11 @@ class Sm:
         kind, access_bytes = self.program.kind(i), self.program.access_bytes(i)
         records = warp.stream.records() if kind in RECORD_KINDS else []
         conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
-        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts)
+        loop = None
+        if self.program.round(i):
+            free = self.word_free.setdefault(warp.slot // self.warps_per_block, defaultdict(int))
+            loop = Loop(self.program.round(i), self.program.word(i), free)
+        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop)
         return self.accessed
 
     def complete(self, p) -> None:

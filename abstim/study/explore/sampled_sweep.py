@@ -1,8 +1,9 @@
 """A sweep from a sample: launches chosen once, on the GPU that is varied; parts of them timed on every design point.
 
 What a part takes on a point over what it takes on the first GPU, times the launch's own cycles there, stands for the
-launch (a ratio estimator: the part is no truth, but what its cycles are correlated with). On some points the launches
-are timed whole, which tells the error of that; where it is too large, more of each launch is timed everywhere.
+launch (a ratio estimator: the part is no truth, but what its cycles are correlated with). Parts are timed on some
+points and read off between them (`sampling.auto.design_points`). Some launches are timed whole there, which tells the
+error of parts; where it is too large, more of each launch is timed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,9 +29,18 @@ from abstim.study.sample.sampler import opened
 from abstim.target.resolve import open_target
 from functional.errors import InputError
 from sampling import Estimate
-from sampling.auto import ProgramWork, TimedSelection, error_of_parts, ratio, timed_selection
+from sampling.auto import (
+    PointFactors,
+    ProgramWork,
+    TimedSelection,
+    error_of_parts,
+    first_points,
+    ratio,
+    read_off,
+    timed_selection,
+)
 from sampling.estimate import exact
-from sampling.statistics import t_quantile
+from sampling.statistics import pooled_error, t_quantile
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -37,8 +48,8 @@ if TYPE_CHECKING:
     from abstim.target.resolve import Target
     from functional.trace import Trace
 
-CHECKED_POINTS, CHECKED_LAUNCHES = 3, 6  # timed whole, to tell the error of parts
-OF_THE_AIM = 0.7  # of the half-width: what parts may take of it
+CHECKED_POINTS, CHECKS = 3, 6  # launches timed whole, each on one of these points, to tell the error of parts
+OF_PARTS, OF_POINTS = 0.6, 0.4  # of the half-width: what parts may take of it, and what is read off between points
 MORE, ROUNDS = 0.6, 3  # by what the aim shrinks on the first GPU while points miss it, and how often
 MakeTimer = Callable[[Sequence[Session]], Timer]
 
@@ -119,7 +130,8 @@ class SampledPoints:
 
     base: TimedSelection
     points: list[TimedSelection]
-    share: float  # of the target, in instructions, that was timed on every point
+    timed: list[int]  # of them, those on which parts were timed; the others are read off between them
+    share: float  # of the target, in instructions, that was timed on each of those
     checked: int  # comparisons of parts with launches
 
     @property
@@ -143,10 +155,14 @@ class SampledPoints:
 
 
 class SampledSweep:
-    """A target's selection on all `gpus`, beside the one that is varied. `timer_of` makes a timer of sessions."""
+    """A target's selection on all `gpus`, beside the one that is varied. `features` of the points: see `read_off`;
+    `timer_of` makes a timer of sessions."""
 
-    def __init__(self, selection: Selection, gpus: Sequence[Gpu], timer_of: MakeTimer) -> None:
-        self.selection, self.timer_of, self.aim = selection, timer_of, selection.aim
+    def __init__(
+        self, selection: Selection, gpus: Sequence[Gpu], features: Float64[np.ndarray, "point feature"],
+        timer_of: MakeTimer,
+    ) -> None:  # fmt: skip
+        self.selection, self.features, self.timer_of, self.aim = selection, features, timer_of, selection.aim
         self.gpus = [selection.program.gpu, *gpus]
         self.projected = any(gpu.spec.timed_code != "ptx" for gpu in self.gpus)
 
@@ -161,18 +177,23 @@ class SampledSweep:
 
     def _points(self) -> SampledPoints:
         """With ever more of each launch, until parts say what launches do."""
-        whole = self.selection.traces()
+        selection, whole = self.selection, self.selection.traces()
+        base = timed_selection(selection.work, selection.chosen, chosen_here=True, confidence=self.aim.confidence)
+        weights = shares_of_cycles(selection, base)
         for share in SHARES:
-            traces = [
-                self._part(number, trace, share) for number, trace in zip(self.selection.launches, whole, strict=True)
-            ]
+            traces = [self._part(number, trace, share) for number, trace in zip(selection.launches, whole, strict=True)]
             in_part = [k for k in range(len(whole)) if traces[k] is not whole[k]]
-            parts = self._cycles(range(len(whole)), traces, self.gpus)
-            factors = parts[1:] / parts[0]
-            error, degrees, checked = self._checked(factors, in_part, whole) if in_part else (0.0, math.inf, 0)
-            if error * t_quantile(degrees, self.aim.confidence) <= OF_THE_AIM * self.aim.error:
+            parts = _Parts(self, traces)
+            rough = parts.roughly()
+            rows = disagreeing(rough, weights)
+            error, degrees, checked = self._checked(rows, parts.timed(rows), in_part, whole)
+            if error * t_quantile(degrees, self.aim.confidence) <= OF_PARTS * self.aim.error:
                 break
-        return self._found(factors, (error, degrees), sum(t.warp_instructions.sum() for t in traces), checked)
+        aim = self.aim
+        found = read_off(parts.timed, rough, self.features, weights, OF_POINTS * aim.error, aim.confidence, rows)
+        points = [self._point(work, k, found, (error, degrees)) for k, work in enumerate(selection.of_points)]
+        timed = sum(t.warp_instructions.sum() for t in traces) / selection.work.instructions.sum()
+        return SampledPoints(base, points, sorted(found.timed), float(timed), checked)
 
     def _part(self, number: int, trace: Trace, share: float) -> Trace:
         """Of a launch; all of it where machine code is timed, on which a trace is projected whole."""
@@ -180,7 +201,7 @@ class SampledSweep:
         wave = max(session.blocks_per_sm(number, gpu) * gpu.spec.sm_count for gpu in self.gpus)
         return trace if self.projected else part_of(session.launch(number).program, trace, wave, share)
 
-    def _cycles(
+    def cycles(
         self, places: Iterable[int], traces: Sequence[Trace], gpus: Sequence[Gpu]
     ) -> Float64[np.ndarray, "gpu launch"]:
         """Of the chosen launches at these places, which do what the traces say."""
@@ -192,31 +213,83 @@ class SampledSweep:
         return np.array([cycles[0] for cycles in found], float)
 
     def _checked(
-        self, factors: Float64[np.ndarray, "point launch"], in_part: Sequence[int], whole: Sequence[Trace]
+        self, rows: Sequence[int], factors: Float64[np.ndarray, "row launch"], in_part: Sequence[int],
+        whole: Sequence[Trace],
     ) -> tuple[float, float, int]:  # fmt: skip
-        """Standard error of parts, its degrees of freedom and from how many comparisons: the largest launches, timed
-        whole on the points where parts disagree most with each other."""
+        """Standard error of parts, its degrees of freedom and from how many comparisons: launches drawn in proportion
+        to their cycles, each timed whole on one of these points, where launches disagree most with each other."""
+        if not in_part:
+            return 0.0, math.inf, 0
         chosen = [self.selection.chosen[number] for number in self.selection.launches]
         size = np.array([estimate.total for estimate in chosen])
-        places = np.array(sorted(in_part, key=lambda place: -size[place])[:CHECKED_LAUNCHES])
-        rows = disagreeing(factors, size)
-        known = all(chosen[place].basis == "exact" for place in places)
-        gpus = [*([] if known else self.gpus[:1]), *(self.gpus[1 + row] for row in rows)]
-        cycles = self._cycles(places, [whole[place] for place in places], gpus)
-        base, true = (size[places], cycles) if known else (cycles[0], cycles[1:])
-        said = factors[np.ix_(rows, places)] * base
-        return *error_of_parts(said.ravel(), true.ravel()), said.size
+        turns = zip(in_proportion(size, in_part, CHECKS), cycle(range(len(rows))), strict=False)
+        checks = list(dict.fromkeys(turns))
+        said, true = [], []
+        for place, k in checks:
+            known = chosen[place].basis == "exact"
+            gpus = [*([] if known else self.gpus[:1]), self.gpus[1 + rows[k]]]
+            cycles = self.cycles([place], [whole[place]], gpus)[:, 0]
+            said.append(factors[k, place] * (size[place] if known else cycles[0]))
+            true.append(cycles[-1])
+        return *error_of_parts(np.array(said), np.array(true)), len(checks)
 
-    def _found(
-        self, factors: Float64[np.ndarray, "point launch"], error: tuple[float, float], timed: float, checked: int
-    ) -> SampledPoints:  # fmt: skip
-        selection, confidence = self.selection, self.aim.confidence
-        points = []
-        for work, row in zip(selection.of_points, factors.tolist(), strict=True):
-            cycles = {n: scaled(selection.chosen[n], factor) for n, factor in zip(selection.launches, row, strict=True)}
-            points.append(timed_selection(work, cycles, shared_error=error[0], degrees=error[1], confidence=confidence))
-        base = timed_selection(selection.work, selection.chosen, chosen_here=True, confidence=confidence)
-        return SampledPoints(base, points, float(timed / selection.work.instructions.sum()), checked)
+    def _point(
+        self, work: ProgramWork, place: int, found: PointFactors, of_parts: tuple[float, float]
+    ) -> TimedSelection:  # fmt: skip
+        """One point. `of_parts`: their standard error and its degrees of freedom."""
+        selection, row = self.selection, found.factors[place].tolist()
+        cycles = {n: scaled(selection.chosen[n], factor) for n, factor in zip(selection.launches, row, strict=True)}
+        errors = np.array([of_parts[0], found.errors[place]])
+        error, degrees = pooled_error(errors**2, np.array([of_parts[1], found.degrees]))
+        return timed_selection(work, cycles, shared_error=error, degrees=degrees, confidence=self.aim.confidence)
+
+
+class _Parts:
+    """The same part of every chosen launch."""
+
+    def __init__(self, sweep: SampledSweep, traces: Sequence[Trace]) -> None:
+        self.sweep, self.traces = sweep, traces
+        self.first = sweep.cycles(range(len(traces)), traces, sweep.gpus[:1])
+
+    def timed(self, rows: Sequence[int]) -> Float64[np.ndarray, "row launch"]:
+        """Cycles on points over those on the first GPU."""
+        return (
+            self.sweep.cycles(range(len(self.traces)), self.traces, [self.sweep.gpus[1 + k] for k in rows]) / self.first
+        )
+
+    def roughly(self) -> Float64[np.ndarray, "point launch"]:
+        """The same of all points by a formula; of few, which are all timed anyway, as they are."""
+        points = len(self.sweep.features)
+        if first_points(self.sweep.features) == points:
+            return self.timed(range(points))
+        return np.ones((points, len(self.traces))) if self.sweep.projected else self._by_formula()
+
+    def _by_formula(self) -> Float64[np.ndarray, "point launch"]:
+        """By the analytic model. Of keys that it does not know it says that they change nothing."""
+        from abstim.analytic import points_of, predict_points, summaries
+
+        selection, points = self.sweep.selection, points_of(self.sweep.gpus)
+        session = reduced(selection.program.session, selection.launches, self.traces)
+        found = [predict_points(each, points).cycles for each in summaries(session, self.sweep.gpus[0])]
+        cycles = np.array(found, float)
+        return (cycles[:, 1:] / cycles[:, :1]).T
+
+
+def shares_of_cycles(selection: Selection, base: TimedSelection) -> Float64[np.ndarray, " launch"]:
+    """Of the chosen launches in the target's cycles on the first GPU: each stands for others of its kernel."""
+    found = np.array([selection.chosen[number].total for number in selection.launches])
+    kernels = selection.work.kernels[selection.launches]
+    for kernel in base.kernels:
+        of_kernel = kernels == selection.work.kernels[kernel.rows[0]]
+        found[of_kernel] *= float(kernel.predicted().cycles.sum()) / found[of_kernel].sum()
+    return found / found.sum()
+
+
+def in_proportion(size: Float64[np.ndarray, " launch"], places: Sequence[int], count: int) -> list[int]:
+    """`count` of these places, at equal steps of their sizes one after the other: a large one may be there again."""
+    ends = np.cumsum(size[list(places)])
+    wanted = (np.arange(count) + 0.5) / count * ends[-1]
+    return [places[k] for k in np.searchsorted(ends, wanted).tolist()]
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
@@ -227,16 +300,14 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
     return replace(estimate, parts=(), unit_cycles=(), **ends)
 
 
-def disagreeing(
-    factors: Float64[np.ndarray, "point launch"], size: Float64[np.ndarray, " launch"]
-) -> Int64[np.ndarray, " point"]:
-    """Points to look at again: where the parts of launches disagree most about how much faster it is than the first
-    GPU, and the fastest and the slowest."""
-    logs, weights = np.log(factors), size / size.sum()
+def disagreeing(factors: Float64[np.ndarray, "point launch"], weights: Float64[np.ndarray, " launch"]) -> list[int]:
+    """Points to look at first: where launches disagree most about how much faster it is than the first GPU, and the
+    fastest and the slowest."""
+    logs = np.log(factors)
     means = logs @ weights
     spread = ((logs - means[:, None]) ** 2) @ weights
     wanted = [int(np.argmin(means)), int(np.argmax(means)), *np.argsort(-spread, kind="stable").tolist()]
-    return np.array(list(dict.fromkeys(wanted))[:CHECKED_POINTS])
+    return list(dict.fromkeys(wanted))[:CHECKED_POINTS]
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,7 +106,7 @@ def _cannot_run(sessions: Sequence[Session], points: Points) -> np.ndarray:
 
 def search(points: Points, predicted: np.ndarray, time: Timing, objectives: Objectives, count: int) -> Found:
     """Time the `count` candidates that seem to be on the front by predicted cycles, a quarter of them in each round."""
-    features, corrected = _features(points), predicted
+    features, corrected = features_of(points), predicted
     usable = points.reasons == ""
     chosen, measured, reasons = np.zeros(0, np.int64), np.zeros((0, predicted.shape[1]), np.int64), list[str]()
     for step in range(1, ROUNDS + 1):
@@ -139,8 +139,9 @@ def _corrected(features: np.ndarray, predicted: np.ndarray, chosen: np.ndarray, 
     return corrected
 
 
-def _features(points: Points) -> Float[np.ndarray, "point feature"]:
-    """The varied keys from -1 to 1: logarithms of positive numbers, other numbers as they are, a column a word."""
+def features_of(points: Points) -> Float[np.ndarray, "point feature"]:
+    """The varied keys from -1 to 1: logarithms of positive numbers, other numbers as they are, a column a word. The
+    last column is 1."""
     columns = []
     for axis in points.space.axes:
         values = points.columns[axis.key]

@@ -35,6 +35,7 @@ from abstim.study.explore.screen import (
     analytic_screen,
     by_formula,
     climb,
+    features_of,
     refuse_unknown,
 )
 from abstim.study.explore.sensitivity import Analysis, by_regression
@@ -173,11 +174,14 @@ def _from_samples(
     gpus = [
         machine for machine, reason in zip(machines, reasons, strict=True) if isinstance(machine, Gpu) and not reason
     ]
+    features = features_of(points.where(rows))[:, :-1] if len(rows) else np.zeros((0, 0))
     work = Work(len(points))
     run: Run = partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
     with Store(engine_digest()) as store:
         found = [
-            SampledSweep(select(p, gpus, aim), gpus, lambda s: Timer(Planner(s), run, store, progress, work)).run()
+            SampledSweep(
+                select(p, gpus, aim), gpus, features, lambda s: Timer(Planner(s), run, store, progress, work)
+            ).run()
             for p in (programs if gpus else ())
         ]
     cycles = np.full((len(points), len(programs)), FAILED, np.int64)

@@ -1,0 +1,1 @@
+"""Energy of a launch: what the detailed model counts, times energies fitted to measured power."""
