@@ -53,7 +53,8 @@ def im2col(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> E
     pixels = _pixels(tensor, first[1:])
     pixels[:, : len(offsets)] += np.array(offsets, np.int64)
     channels = first[0] + np.arange(tensor.box[0], dtype=np.int64)
-    inside = ((pixels >= 0) & (pixels < np.array(tensor.size[1:]))).all(axis=1)
+    within = (pixels >= 0) & (pixels < np.array(tensor.size[1:]))
+    inside: np.ndarray = np.logical_and.reduce(within, axis=1)
     at = pixels @ np.array(tensor.strides_bytes, np.int64)
     return Elements(
         (at[:, None] + channels * tensor.element_bytes).reshape(-1),
