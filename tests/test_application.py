@@ -97,6 +97,14 @@ def test_a_selection_is_timed_and_everything_executed(build, capfd):
     assert "PASSED" in capfd.readouterr().out
 
 
+def test_a_name_that_no_kernel_has(build, capfd):
+    with pytest.raises(SystemExit) as end:
+        main(["app", "--only", "no_such_kernel", build("launching")])
+    said = capfd.readouterr()
+    assert end.value.code == 2 and "PASSED" in said.out
+    assert "no kernel that was launched has 'no_such_kernel' in its name" in said.err
+
+
 @pytest.mark.parametrize("static", [False, True])
 def test_a_fault_lasts_and_is_told(build, capfd, static):
     result = run(build("faults", static=static))

@@ -11,7 +11,7 @@ from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import explore, sweep_of
 from abstim.study.explore.launch_parts import SHARES, fewer_blocks, part_of
-from abstim.study.explore.sampled_sweep import disagreeing, scaled
+from abstim.study.explore.sampled_sweep import PartFactors, disagreeing, in_proportion, scaled
 from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.thinned import iterations_of, thinned
@@ -51,6 +51,20 @@ def test_the_table_has_the_intervals_and_the_same_sweep_is_the_same(sampled):
     assert json.dumps(again.table()) == json.dumps(sampled.table())
     row = {name: column[0] for name, column in sampled.table().items()}
     assert 0 < row["cycles_half_width"] <= 0.03 and 0 < row["speed_up_half_width"] < row["speed_up"]
+
+
+def test_most_points_of_a_larger_sweep_are_read_off_between_those_timed(monkeypatch):
+    monkeypatch.setattr(PartFactors, "by_formula", lambda parts: np.ones((12, len(parts.traces))))
+    vary = ["sm_count=8:30:2"]
+    (found,) = explore(["hard_decode"], sweep_of(GPU, vary, aim=Aim(0.05))).sampled.found
+    true = explore(["hard_decode"], sweep_of(GPU, vary)).cycles[:, 0]
+    assert 7 <= len(found.timed) < 12
+    assert (np.abs(found.cycles - true) <= found.half_widths * found.cycles).all() and found.half_widths.max() <= 0.05
+
+
+def test_launches_to_check_are_drawn_in_proportion_to_their_cycles():
+    assert in_proportion(np.array([5.0, 1.0, 90.0, 4.0]), [0, 2, 3], 6) == [2] * 6
+    assert in_proportion(np.ones(4), [0, 1, 3], 6) == [0, 0, 1, 1, 3, 3]
 
 
 def test_a_point_that_cannot_be_is_a_row_with_its_reason():

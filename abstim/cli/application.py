@@ -88,7 +88,8 @@ def app(
         print_json(result.to_json() | ({} if samples is None else {"samples": [s.to_json() for s in samples]}))
     else:
         _print(result, samples)
-    raise typer.Exit(_status(result))
+    named = bool(result.launches or samples or launches or not only) or _say_unmatched(only, result)
+    raise typer.Exit(_status(result) or 2 * (not named))
 
 
 def _say_whose(arguments: Sequence[str]) -> None:
@@ -99,6 +100,15 @@ def _say_whose(arguments: Sequence[str]) -> None:
         note(
             f"abstim: {given[0]} stands behind the program's name and is given to it; abstim's options stand before it"
         )
+
+
+def _say_unmatched(only: str, result: ApplicationResult) -> bool:
+    """Say that `--only` names no kernel that was launched. Returns whether nothing was launched at all."""
+    from functional.terminal import note
+
+    if result.executed and not result.interrupted:
+        note(f"abstim: no kernel that was launched has '{only}' in its name, so nothing was timed (--only)")
+    return not result.executed
 
 
 def _stretch(text: str) -> tuple[int, int | None]:

@@ -33,7 +33,7 @@ class _Access:
     def __init__(self, slots: Slots, inst: Instruction, coordinate_type: str) -> None:
         geometry = next((m for m in inst.modifiers if m in _GEOMETRIES), "")
         where = inst.sources[0]
-        if not geometry or not isinstance(where, Address) or where.offset:
+        if not geometry or not isinstance(where, Address) or where.base is None or where.offset:
             raise Unsupported
         self.inst, self.layered, self.axes = inst, geometry[0] == "a", _GEOMETRIES[geometry]
         self.cube = geometry.endswith("cube")

@@ -1,6 +1,6 @@
 """Sampling that chooses for the user: how much to simulate follows from the error that is asked for."""
 
-from sampling.auto.design_points import PointFactors, first_points, read_off
+from sampling.auto.interpolation import PointFactors, first_points, read_off
 from sampling.auto.iterations import IterationSampling, Timed
 from sampling.auto.kernel_sample import ProgramWork
 from sampling.auto.launch_sampling import LaunchSampling

@@ -2,7 +2,7 @@
 
 What a part takes on a point over what it takes on the first GPU, times the launch's own cycles there, stands for the
 launch (a ratio estimator: the part is no truth, but what its cycles are correlated with). Parts are timed on some
-points and read off between them (`sampling.auto.design_points`). Some launches are timed whole there, which tells the
+points and read off between them (`sampling.auto.interpolation`). Some launches are timed whole there, which tells the
 error of parts; where it is too large, more of each launch is timed.
 """
 
@@ -183,7 +183,7 @@ class SampledSweep:
         for share in SHARES:
             traces = [self._part(number, trace, share) for number, trace in zip(selection.launches, whole, strict=True)]
             in_part = [k for k in range(len(whole)) if traces[k] is not whole[k]]
-            parts = _Parts(self, traces)
+            parts = PartFactors(self, traces)
             rough = parts.roughly()
             rows = disagreeing(rough, weights)
             error, degrees, checked = self._checked(rows, parts.timed(rows), in_part, whole)
@@ -244,7 +244,7 @@ class SampledSweep:
         return timed_selection(work, cycles, shared_error=error, degrees=degrees, confidence=self.aim.confidence)
 
 
-class _Parts:
+class PartFactors:
     """The same part of every chosen launch."""
 
     def __init__(self, sweep: SampledSweep, traces: Sequence[Trace]) -> None:
@@ -262,9 +262,9 @@ class _Parts:
         points = len(self.sweep.features)
         if first_points(self.sweep.features) == points:
             return self.timed(range(points))
-        return np.ones((points, len(self.traces))) if self.sweep.projected else self._by_formula()
+        return np.ones((points, len(self.traces))) if self.sweep.projected else self.by_formula()
 
-    def _by_formula(self) -> Float64[np.ndarray, "point launch"]:
+    def by_formula(self) -> Float64[np.ndarray, "point launch"]:
         """By the analytic model. Of keys that it does not know it says that they change nothing."""
         from abstim.analytic import points_of, predict_points, summaries
 

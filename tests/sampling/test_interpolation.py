@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sampling.auto import first_points, read_off
-from sampling.auto.design_points import spread_out
+from sampling.auto.interpolation import spread_out
 from sampling.statistics import t_quantile
 
 GRID = np.array([(x, y) for x in np.linspace(-1, 1, 8) for y in np.linspace(-1, 1, 6)])
