@@ -11,6 +11,7 @@ from functional.ir import Instruction
 from functional.program import BasicBlock
 
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call"})
+_JOINS = {"wgmma": "mma_async", "mbarrier": "try_wait"}  # warps may have to wait behind them
 _LEAVES = frozenset({"ret", "exit", "trap"})
 
 
@@ -18,7 +19,7 @@ def basic_blocks(instructions: Sequence[Instruction], entries: Sequence[int] = (
     """Cut a flat program into basic blocks in program order.
 
     `entries` are the positions where functions begin, ascending. A block begins at each entry, at every branch target
-    and behind every instruction that ends one (branch, ret, exit, trap, barrier, call, warpgroup product).
+    and behind every instruction that ends one (branch, ret, exit, trap, barrier, call, warpgroup product, wait).
     Successors are in the order taken, fall-through; a guarded ret or exit falls through.
     """
     starts = _starts(instructions, entries)
@@ -36,7 +37,7 @@ def _starts(instructions: Sequence[Instruction], entries: Sequence[int]) -> list
         if instruction.target is not None:
             starts.add(instruction.target)
         starts.update(instruction.targets)
-        if instruction.opcode in _ENDS or (instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers):
+        if instruction.opcode in _ENDS or _JOINS.get(instruction.opcode) in instruction.modifiers:
             starts.add(position + 1)
     return sorted(start for start in starts if start < len(instructions))
 

@@ -111,9 +111,7 @@ class Instruction:
     @property
     def is_memory(self) -> bool:
         """Does it access a memory space? (`wmma.mma` and the bookkeeping of `cp.async` do not.)"""
-        if self.opcode not in MEMORY_OPCODES or not _NO_ACCESS.isdisjoint(self.modifiers):
-            return False
-        return self.opcode != "cp" or "mbarrier" not in self.modifiers or "noinc" in self.modifiers
+        return self.opcode in MEMORY_OPCODES and _NO_ACCESS.isdisjoint(self.modifiers)
 
     @property
     def access_bytes(self) -> int:

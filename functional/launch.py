@@ -23,6 +23,7 @@ _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_WARPS = 1 << 27  # a launch: what is kept of each takes some 50 bytes
 _MAX_LOCAL_BYTES = 512 << 10  # a thread, every compute capability
+_COUNTS_CLUSTERS = "blocksareclusters"
 _MAX_CLUSTER = 16  # thread blocks, where a kernel asks for more than the 8 that all GPUs with clusters have
 _MAX_SHARED_BYTES = 1 << 24  # addressable; what a GPU really has is checked by the occupancy limits
 _NUMPY_TYPES = {
@@ -134,11 +135,14 @@ def make_launch(
     cluster: int | Sequence[int] | None = None,
 ) -> Launch:
     """A launch whose pointers lead into `memory`. `cluster`: thread blocks of a cluster; None: what the kernel says.
+    `grid` counts thread blocks; of a kernel that is `.blocksareclusters`, clusters.
 
     Raises InputError for what a GPU would refuse."""
     grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
     wanted = None if cluster is None else Dim3.of(cluster, "cluster")
-    check_shape(program, grid, block, dynamic_shared_bytes, wanted)
+    if _COUNTS_CLUSTERS in program.directives:
+        grid = Dim3(*(count * own for count, own in zip(grid, _own_cluster(program), strict=True)))
+    check_shape(program, grid, block, dynamic_shared_bytes, wanted, counts_blocks=True)
     if launches_kernels(program):
         raise InputError(f"kernel '{program.name}' launches kernels: `abstim app` runs the program that it is of")
     open_regions(program, memory)
@@ -156,9 +160,13 @@ def open_regions(program: Program, memory: Memory) -> None:
 
 
 def check_shape(
-    program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cluster: Dim3 | None = None
-) -> None:
-    """Raise InputError if no GPU could launch this grid: CUDA's limits and the kernel's own directives."""
+    program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cluster: Dim3 | None = None,
+    counts_blocks: bool = False,
+) -> None:  # fmt: skip
+    """Raise InputError if no GPU could launch this grid: CUDA's limits and the kernel's own directives. A grid that may
+    count clusters is refused, unless it surely `counts_blocks`."""
+    if _COUNTS_CLUSTERS in program.directives and not counts_blocks:
+        raise InputError(f"kernel '{program.name}': a grid that counts clusters (.blocksareclusters) is not supported")
     for what, extents, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
         for axis, extent, limit in zip("xyz", extents, limits, strict=True):
             if extent <= 0:
@@ -196,13 +204,18 @@ def _own_cluster(program: Program) -> Dim3:
 
 def _check_cluster(program: Program, grid: Dim3, asked: Dim3 | None) -> None:
     own, where = _own_cluster(program), f"kernel '{program.name}'"
-    if "blocksareclusters" in program.directives:
-        raise InputError(f"{where}: a grid that counts clusters (.blocksareclusters) is not supported")
+    if _COUNTS_CLUSTERS in program.directives and not {"reqntid", "reqnctapercluster"} <= program.directives.keys():
+        raise InputError(f"{where}: .blocksareclusters goes with .reqntid and .reqnctapercluster")
+    if asked is None and "explicitcluster" in program.directives and "reqnctapercluster" not in program.directives:
+        raise InputError(f"{where} must be launched in clusters (.explicitcluster); say of how many thread blocks")
     if asked is not None and "reqnctapercluster" in program.directives and asked != own:
         raise InputError(f"{where} requires clusters of {own} (.reqnctapercluster), not {asked}")
     cluster = asked or own
     if min(cluster) < 1 or cluster.total > _MAX_CLUSTER:
         raise InputError(f"{where}: clusters of {cluster} thread blocks; a cluster has 1 to {_MAX_CLUSTER}")
+    (most,) = program.directives.get("maxclusterrank", (_MAX_CLUSTER,))
+    if cluster.total > most:
+        raise InputError(f"{where} allows {most} thread blocks a cluster (.maxclusterrank), not {cluster.total}")
     if any(extent % own for extent, own in zip(grid, cluster, strict=True)):
         raise InputError(f"{where}: grid {grid} is not made of whole clusters of {cluster}")
 

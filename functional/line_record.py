@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from functional.memory import GLOBAL_BASE
-from functional.trace import LINE_BYTES, PARAM_WINDOW_LINE, SECTOR_BYTES, SHARED_WINDOW_LINE
+from functional.trace import LINE_BYTES, PHASE_WINDOW_LINE, SECTOR_BYTES, SHARED_WINDOW_LINE
 
 SECTORS_A_LINE = LINE_BYTES // SECTOR_BYTES
 ALL_SECTORS = (1 << SECTORS_A_LINE) - 1
@@ -52,4 +52,4 @@ def of_byte(address: int) -> int:
 
 def is_data(line: Any) -> Any:
     """Does a line belong to global or local memory? Constants lie below, parameters and shared memory above."""
-    return (line >= FIRST_GLOBAL_LINE) & (line < PARAM_WINDOW_LINE)
+    return (line >= FIRST_GLOBAL_LINE) & (line < PHASE_WINDOW_LINE)

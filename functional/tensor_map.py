@@ -12,8 +12,10 @@ CUDA leaves the 128 bytes open ("opaque"); whoever makes maps for kernels that r
 | 44 | elements of a box along each axis, u16 |
 | 54 | steps between the elements that a box takes, along each axis, u8 |
 | 64 | bytes from one element to the next along the axes from the second on, four u64 |
+| 96 | of an im2col map: where its window begins and ends along three axes, s16 |
+| 108 | and pixels that a copy takes, u16; 0: a map of tiles |
 
-Source: CUDA driver API, `cuTensorMapEncodeTiled`; PTX ISA, "Tensors", "tensormap.replace".
+Source: CUDA driver API, `cuTensorMapEncodeTiled`, `cuTensorMapEncodeIm2col`; PTX ISA, "Tensors", "tensormap.replace".
 """
 
 from __future__ import annotations
@@ -24,22 +26,28 @@ from dataclasses import dataclass, replace
 from functional.errors import InputError
 
 BYTES = 128
-MAGIC, _LAYOUT = b"TMAP", "<4s5B7xQ5I5H5B5x4Q32x"
+MAGIC, _LAYOUT = b"TMAP", "<4s5B7xQ5I5H5B5x4Q6hH18x"
 ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
 # The same in the order of CUtensorMapDataType
 DRIVER_ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz")
 SWIZZLES_BYTES = (0, 32, 64, 128)  # by number
 _MOST_BOX, _MOST_STEP, _MOST_STRIDE_BYTES, _UNIT_BYTES = 256, 8, 1 << 40, 16
 _MOST_AXES = 5
+_MOST_PIXELS, _LEAST_IM2COL_AXES = 1024, 3
+_CORNERS = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}  # spatial axes -> how far a corner may lie off
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tiled tensor map. Axes go from the innermost out; `size`, `box` and `steps` count elements.
+    """A tensor map. Axes go from the innermost out; `size`, `box` and `steps` count elements.
 
     `strides_bytes` are those of the axes from the second on. `swizzle_bytes`: rows of a box, so wide, have their
     16-byte units exchanged by row. `fill_nan`: elements outside the tensor are NaN, not 0. `buffer`, of an argument of
     a launch: the tensor begins `address` bytes into it; without it `address` is a global address.
+
+    With `pixels` a map for im2col: the innermost axis is of channels, of which `box[0]` are taken of so many pixels,
+    the outermost of images, and those between of space; `lower` and `upper` say, along each of these, how far the
+    window that a filter's first tap goes through begins behind the image's first element, and ends behind its last.
     """
 
     element: str
@@ -51,6 +59,9 @@ class TensorMap:
     fill_nan: bool = False
     address: int = 0
     buffer: str = ""
+    pixels: int = 0
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
 
     @property
     def element_bytes(self) -> int:
@@ -74,7 +85,20 @@ class TensorMap:
         kinds = (ELEMENTS.index(self.element), len(self.size), 0, SWIZZLES_BYTES.index(self.swizzle_bytes))
         axes = [_padded(values, 1) for values in (self.size, self.box, self.taken)]
         strides = _padded(self.strides_bytes, 0)[: _MOST_AXES - 1]
-        return struct.pack(_LAYOUT, MAGIC, *kinds, self.fill_nan, self.address, *axes[0], *axes[1], *axes[2], *strides)
+        corners = (*_padded(self.lower, 0)[:3], *_padded(self.upper, 0)[:3])
+        return struct.pack(
+            _LAYOUT,
+            MAGIC,
+            *kinds,
+            self.fill_nan,
+            self.address,
+            *axes[0],
+            *axes[1],
+            *axes[2],
+            *strides,
+            *corners,
+            self.pixels,
+        )
 
     def check(self) -> None:
         """Raise InputError for a map that the driver, or abstim, refuses."""
@@ -98,8 +122,21 @@ class TensorMap:
         row_bytes = self.box[0] * self.element_bytes
         if row_bytes % _UNIT_BYTES or (self.swizzle_bytes and row_bytes != self.swizzle_bytes):
             return f"rows of {row_bytes} bytes; they fill 16-byte units, and with a swizzle its {self.swizzle_bytes}"
+        if self.pixels and (problem := self._im2col_problem()):
+            return problem
         if self.fill_nan and self.element[0] in "us":
             return "integers outside a tensor are 0"
+        return ""
+
+    def _im2col_problem(self) -> str:
+        space = len(self.size) - 2
+        if len(self.size) < _LEAST_IM2COL_AXES or len(self.lower) != space or len(self.upper) != space:
+            return f"im2col of {len(self.size)} axes with corners {self.lower}, {self.upper}: one each spatial axis"
+        if not 0 < self.pixels <= _MOST_PIXELS or set(self.box[1:]) != {1}:
+            return f"{self.pixels} pixels, boxes of {self.box}: 1 to {_MOST_PIXELS}, and a box says channels alone"
+        reach = _CORNERS[space]
+        if not all(-reach <= corner < reach for corner in (*self.lower, *self.upper)):
+            return f"corners {self.lower}, {self.upper} are outside {-reach} to {reach - 1}"
         return ""
 
 
@@ -115,9 +152,26 @@ def decode(data: bytes) -> TensorMap:
     if interleave or not 1 <= rank <= _MOST_AXES or element >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
         raise InputError(f"tensor map: interleave {interleave}, swizzle {swizzle}, rank {rank} are not supported")
     size, box, steps, strides = (tuple(rest[i : i + n]) for i, n in ((0, rank), (5, rank), (10, rank), (15, rank - 1)))
-    found = TensorMap(ELEMENTS[element], size, strides, box, steps, SWIZZLES_BYTES[swizzle], bool(fill), address)
+    found = TensorMap(
+        ELEMENTS[element],
+        size,
+        strides,
+        box,
+        steps,
+        SWIZZLES_BYTES[swizzle],
+        bool(fill),
+        address,
+        "",
+        *_im2col(rank, rest[19:25], rest[25]),
+    )
     found.check()
     return found
+
+
+def _im2col(rank: int, corners: list[int], pixels: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Pixels and corners; none of a map of tiles."""
+    space = max(0, rank - 2)
+    return (pixels, tuple(corners[:space]), tuple(corners[3 : 3 + space])) if pixels else (0, (), ())
 
 
 # Where `tensormap.replace` writes: field -> (byte, bytes), of an axis for each

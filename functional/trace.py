@@ -23,8 +23,11 @@ SHARED_WINDOW_LINE = (1 << 27) - 1
 # Kernel parameters: byte b of the parameter block lies in line PARAM_WINDOW_LINE + b / 128 (CUDA allows 32 KiB).
 # Constant memory is numbered from line 0; global memory lies between it and the local window.
 PARAM_WINDOW_LINE = SHARED_WINDOW_LINE - 256
+# Arrivals and waits at an mbarrier (functional.phase_record); what is not memory at all has line numbers from here on.
+PHASE_WINDOW_LINE = PARAM_WINDOW_LINE - (1 << 24)
 # Local memory is interleaved by word as hardware does: (local word, warp) owns one line, from this number on.
 LOCAL_WINDOW_LINE = 1 << 26
+LOCAL_LINES = PHASE_WINDOW_LINE - LOCAL_WINDOW_LINE
 
 STREAMS = {  # -> the offsets that cut it
     "blocks": "block_offsets", "masks": "block_offsets", "records": "record_offsets", "conflicts": "conflict_offsets",

@@ -116,7 +116,9 @@ def _memory_kind(instruction: Instruction) -> Kind:
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side
         return Kind.GLOBAL_STORE if _writes_global(instruction.modifiers) else Kind.GLOBAL_LOAD
-    if opcode in ("atom", "red", "mbarrier", "cp"):
+    if opcode in ("mbarrier", "cp"):  # their records say what they do there, beside passes of shared memory
+        return Kind.GLOBAL_ATOMIC
+    if opcode in ("atom", "red"):
         return Kind.SHARED_ATOMIC if space == "shared" else Kind.GLOBAL_ATOMIC
     if opcode == "tex":
         return Kind.TEXTURE_LOAD

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from functional.ir import Address, Instruction, Register
 from functional.program import BasicBlock, Program
-from precharacterize.asynchronous_copies import COPY, NONE, copies_of
+from precharacterize.asynchronous_copies import COPIES, NONE, copies_of, starts
 from precharacterize.classify import Kind
 
 _LOADS = (Kind.GLOBAL_LOAD, Kind.SHARED_LOAD, Kind.TEXTURE_LOAD, Kind.CONST_LOAD)
@@ -74,8 +74,8 @@ def _dependences(block: BasicBlock, code: Sequence[Instruction], kinds: Sequence
 
 def _ordered(first: Instruction, first_kind: int, second: Instruction, second_kind: int) -> bool:
     """Must two instructions stay in their order because of memory or barriers?"""
-    ends = (NONE, COPY)
-    if copies_of(first) not in ends or copies_of(second) not in ends:  # a group is closed or waited for
+    free = (NONE, starts(COPIES))
+    if copies_of(first) not in free or copies_of(second) not in free:  # others see when it is done
         return True
     if first_kind in _BARRIERS or second_kind in _BARRIERS or "call" in (first.opcode, second.opcode):
         return True

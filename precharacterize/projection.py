@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from functional.disk.machine_code import Native
+from functional.line_record import MORE, line_of
+from functional.phase_record import count_of, in_phases, without_phases
 from functional.trace import Trace
 from precharacterize.operations import Operations
 from precharacterize.projection_arrays import Given, Made, Rules, Scratch
@@ -22,7 +24,7 @@ _walk = Native("precharacterize.projection_walk", "walk")
 class Projected:
     """A trace of timed blocks, with counts over its warps: instructions timed, those of them that are machine code,
     memory accesses of the PTX other than parameters, those of them that a timed instruction makes, and operations of
-    all threads."""
+    all threads. `waits_kept`: the share of waits at `mbarrier`s; the others take no time."""
 
     trace: Trace
     instructions: int
@@ -30,6 +32,7 @@ class Projected:
     accesses: int
     matched_accesses: int
     operations: Operations
+    waits_kept: float = 1.0
 
 
 def project(trace: Trace, code: TimedCode) -> Projected:
@@ -53,7 +56,33 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(names)}
     instructions, machine, accesses, matched, *operations = counts.tolist()
     made_of = replace(trace, **streams, **cuts)
-    return Projected(made_of, instructions, machine, accesses, matched, Operations(*operations))
+    kept = _waits_kept(trace, made_of)
+    made_of = made_of if kept else without_phases(made_of)
+    return Projected(made_of, instructions, machine, accesses, matched, Operations(*operations), kept)
+
+
+def _waits_kept(given: Trace, made: Trace) -> float:
+    """The share of waits at `mbarrier`s that a projected trace has, if each warp makes all of its arrivals and what it
+    has is in order; else 0: who waits for an arrival that is lost would wait for ever."""
+    before, after = (in_phases(trace.records) for trace in (given, made))
+    own, new = given.records[before] | MORE, made.records[after] | MORE
+    places = _in_warps(before, given.record_offsets), _in_warps(after, made.record_offsets)
+    if np.array_equal(own, new) and np.array_equal(places[0], places[1]):
+        return 1.0
+    for start, stop, first, end in zip(places[0], places[0][1:], places[1], places[1][1:], strict=False):
+        left, found = own[start:stop].tolist(), new[first:end].tolist()
+        rest = iter(left)
+        if not all(record in rest for record in found) or _arrivals(left) != _arrivals(found):
+            return 0.0
+    return (len(new) - _arrivals(new.tolist())) / max(1, len(own) - _arrivals(own.tolist()))
+
+
+def _arrivals(records: list[int]) -> int:
+    return sum(not count_of(line_of(record)) for record in records)
+
+
+def _in_warps(chosen: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(chosen)])[offsets]
 
 
 def _made(sizes: np.ndarray, counts: np.ndarray) -> Made:

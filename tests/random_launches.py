@@ -14,9 +14,22 @@ from random_gpus import POLICIES, gpus
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
+from functional.phase_record import phase_record
 from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
-from precharacterize.asynchronous_copies import COMMIT, COPY, NONE
+from precharacterize.asynchronous_copies import (
+    BULK,
+    COPIES,
+    FILLS,
+    LAST_PRODUCT,
+    MEETS,
+    MEETS_LATER,
+    NONE,
+    PRODUCTS,
+    closes,
+    starts,
+    waits_for,
+)
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
 from precharacterize.table import WORDS, WRITE_BACK_CYCLES, padded
@@ -61,12 +74,7 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str, spec:
     latency = np.where([u == MEM for u in units], 1, rng.choice([1, 2, 4, 5, 8, 13, 32, 130], count))
     initiation = np.minimum(latency, rng.choice([1, 1, 1, 2, 4, 8, 32], count))
     gaps = np.repeat(rng.integers(0, 40, len(stops)), block_lengths)  # other functions lie between the basic blocks
-    copies = [
-        COPY if k == Kind.GLOBAL_LOAD and rng.random() < 0.5
-        else int(rng.choice([COMMIT, COMMIT, 0, 1, 2, 3])) if k == Kind.ALU and rng.random() < 0.2
-        else NONE
-        for k in kinds
-    ]  # fmt: skip
+    copies = [_copies(rng, kind) for kind in kinds]
     loops = [k == Kind.SHARED_ATOMIC and rng.random() < 0.5 for k in kinds]  # they book no bank
     predicates = [p or loop for p, loop in zip(predicates, loops, strict=True)]
     return LatencyTable(
@@ -104,6 +112,19 @@ def _kind(rng: np.random.Generator, mix: str) -> Kind:
     if mix == "memory":
         return Kind(int(rng.choice([*MEMORY, Kind.ALU])))
     return Kind.ALU if rng.random() < 0.8 else Kind(int(rng.choice(list(Kind))))
+
+
+def _copies(rng: np.random.Generator, kind: Kind) -> int:
+    """What an instruction does with asynchronous work; half of those that can do nothing."""
+    families = (COPIES, BULK, PRODUCTS)
+    can = {
+        Kind.GLOBAL_LOAD: [starts(COPIES), starts(COPIES), FILLS],
+        Kind.GLOBAL_STORE: [starts(BULK)],
+        Kind.GLOBAL_ATOMIC: [MEETS, MEETS, MEETS_LATER],
+        Kind.ALU: [NONE, starts(PRODUCTS), LAST_PRODUCT, *map(closes, families)]
+        + [waits_for(f, int(rng.integers(3))) for f in families],
+    }
+    return int(rng.choice(can[kind])) if kind in can and rng.random() < 0.5 else NONE
 
 
 def _unit(rng: np.random.Generator, kind: Kind, there: list[int], favourite: int) -> int:
@@ -164,7 +185,10 @@ def _registers(rng: np.random.Generator, most: int) -> list[int]:
 def trace_of(rng: np.random.Generator, table: LatencyTable, warps: int, blocks: int, phases: int, events: int) -> Trace:
     """Random streams: `phases` barrier blocks, up to `events` other blocks between them; some warps leave early."""
     streams = [_warp_blocks(rng, len(table.block_start), phases, events) for _ in range(warps * blocks)]
-    records = [_warp_records(rng, table, stream) for stream in streams]
+    accesses = [_warp_accesses(rng, table, stream) for stream in streams]
+    for first in range(0, len(streams), warps):
+        _meet(rng, table, streams[first : first + warps], accesses[first : first + warps])
+    records = [[record for access in warp for record in access] for warp in accesses]
     conflicts = [_warp_conflicts(rng, table, stream) for stream in streams]
     counts = np.array([sum(int(table.block_stop[b] - table.block_start[b]) for b in s) for s in streams], np.int64)
     return Trace(
@@ -206,10 +230,68 @@ def _warp_conflicts(rng: np.random.Generator, table: LatencyTable, stream: list[
     return [int(rng.choice([0, 1, 1, 1, 2, 5, 32])) for kind in kinds if kind in SHARED]
 
 
-def _warp_records(rng: np.random.Generator, table: LatencyTable, stream: list[int]) -> list[int]:
-    kinds = [Kind(int(table.kind[i])) for b in stream for i in range(table.block_start[b], table.block_stop[b])]
-    with_lines = [k for k in kinds if k >= Kind.PARAM_LOAD and k not in SHARED]
-    return [record for kind in with_lines for record in _access_records(rng, kind)]
+def _instructions(table: LatencyTable, stream: list[int]) -> list[int]:
+    return [i for b in stream for i in range(table.block_start[b], table.block_stop[b])]
+
+
+def _has_records(table: LatencyTable, i: int) -> bool:
+    return table.kind[i] >= Kind.PARAM_LOAD and table.kind[i] not in SHARED
+
+
+def _warp_accesses(rng: np.random.Generator, table: LatencyTable, stream: list[int]) -> list[list[int]]:
+    found = [Kind(int(table.kind[i])) for i in _instructions(table, stream) if _has_records(table, i)]
+    return [_access_records(rng, kind) for kind in found]
+
+
+def _meet(
+    rng: np.random.Generator, table: LatencyTable, streams: list[list[int]], accesses: list[list[list[int]]]
+) -> None:
+    """The warps of a block run in some order, between barriers: the accesses of those that meet others at `mbarrier`s
+    say what they do there."""
+    left = [iter(_instructions(table, stream)) for stream in streams]
+    places, running, meeting = [iter(range(len(a))) for a in accesses], set(range(len(streams))), Meeting(rng)
+    while running:
+        at_barrier = set[int]()
+        while free := sorted(running - at_barrier):
+            warp = int(rng.choice(free))
+            i = next(left[warp], None)
+            if i is None:
+                running.discard(warp)
+            elif table.kind[i] == Kind.BARRIER:
+                at_barrier.add(warp)
+            elif _has_records(table, i):
+                place = next(places[warp])
+                if table.copies[i] < LAST_PRODUCT:
+                    accesses[warp][place] = meeting.access(accesses[warp][place], int(table.copies[i]))
+
+
+class Meeting:
+    """`mbarrier`s of a thread block: the running phase of each, arrivals in it and in the one before."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng, self.barriers = rng, [[int(rng.integers(300)), 0, 0] for _ in range(3)]
+
+    def access(self, records: list[int], copies: int) -> list[int]:
+        """The records of an access with what it does at one of them, or at two."""
+        phases = [self._phase(copies) for _ in range(int(self.rng.choice([0, 1, 1, 1, 2])))]
+        lines = [r >> 5 for r in records if r and copies == FILLS]
+        sectors = [r >> 1 & 15 for r in records if r and copies == FILLS]
+        passes = lines.count(SHARED_WINDOW_LINE) if copies == FILLS else int(self.rng.integers(3))
+        memory = [(line, s) for line, s in zip(lines, sectors, strict=True) if line != SHARED_WINDOW_LINE]
+        found = [*memory, *((p >> 5, 15) for p in sorted(p for p in phases if p))]
+        found += [(SHARED_WINDOW_LINE, 15)] * passes
+        return _packed([line for line, _ in found], [s for _, s in found]) if found else [0]
+
+    def _phase(self, copies: int) -> int:
+        number = int(self.rng.integers(3))
+        barrier = self.barriers[number]
+        if copies == MEETS and self.rng.random() < 0.5:
+            return phase_record(number, barrier[0] - 1, barrier[2]) if barrier[2] else 0
+        barrier[1] += 1
+        record = phase_record(number, barrier[0], 0)
+        if self.rng.random() < 0.5:
+            self.barriers[number] = [barrier[0] + 1, 0, barrier[1]]
+        return record
 
 
 def _access_records(rng: np.random.Generator, kind: Kind) -> list[int]:

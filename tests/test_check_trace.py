@@ -14,6 +14,7 @@ from abstim.target.check_trace import check_traces
 from abstim.target.execution import execute
 from abstim.target.resolve import open_target
 from functional.errors import InputError
+from functional.phase_record import phase_record
 
 
 def with_value(array, place, value):
@@ -30,6 +31,7 @@ FORGERIES = {
     "records that never end": lambda t: {"records": t.records | np.uint32(1)},
     "half of the records": lambda t: {"records": t.records[: len(t.records) // 2]},
     "a record too many, as many in all": lambda t: {"record_offsets": with_value(t.record_offsets, 3, 0)},
+    "a wait for nobody": lambda t: {"records": with_value(t.records, 0, phase_record(0, 0, 1) | int(t.records[0]) & 1)},
     "offsets that fall": lambda t: {"block_offsets": t.block_offsets[::-1].copy()},
     "an offset beyond": lambda t: {"block_offsets": with_value(t.block_offsets, -1, 1 << 40)},
     "an offset before": lambda t: {"record_offsets": with_value(t.record_offsets, 3, -(1 << 45))},

@@ -11,7 +11,7 @@ from ptx_kernels import HEADER, module
 from ptx_kernels import launch as execute
 
 from functional.errors import ExecutionError, InputError
-from functional.launch import make_launch
+from functional.launch import Dim3, check_shape, make_launch
 from functional.link import link
 from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
@@ -139,7 +139,9 @@ WRONG = [
     (dict(grid=3), ".reqnctapercluster 2", "not made of whole clusters"),
     (dict(grid=4, cluster=4), ".reqnctapercluster 2", "requires clusters of 2x1x1"),
     (dict(grid=32, cluster=32), "", "a cluster has 1 to 16"),
-    (dict(grid=4), ".blocksareclusters .reqntid 32 .reqnctapercluster 2", "counts clusters"),
+    (dict(grid=4), ".blocksareclusters .reqntid 32", "goes with"),
+    (dict(grid=4), ".explicitcluster", "must be launched in clusters"),
+    (dict(grid=4, cluster=4), ".maxclusterrank 2", "allows 2 thread blocks a cluster"),
 ]
 
 
@@ -149,6 +151,35 @@ def test_clusters_that_cannot_be(options, directives, message):
     cluster = options.get("cluster")
     with pytest.raises(InputError, match=message):
         make_launch(link(parsed, "k"), options["grid"], 32, [], Memory(), cluster=cluster)
+
+
+@pytest.mark.parametrize(
+    "first,second,message",
+    [
+        ("dec.sync.aligned.u32 24", "inc.sync.aligned.u32 104", ""),
+        ("inc.sync.aligned.u32 72", "dec.sync.aligned.u32 64", "want 272 registers .*; it has 256"),
+        ("inc.sync.aligned.u32 56", "dec.sync.aligned.u32 40", "the warp has 64 registers a thread"),
+    ],
+)
+def test_warps_hand_registers_to_each_other(first, second, message):
+    parsed = module(f""".entry k() .maxnreg 64 {{ .reg .b32 %r; .reg .pred %p; mov.u32 %r, %tid.x;
+     setp.lt.u32 %p, %r, 64; @%p bra L; setmaxnreg.{second}; ret; L: setmaxnreg.{first}; ret; }}""")
+    launch = make_launch(link(parsed, "k"), 2, 128, [], Memory())
+    if not message:
+        NumpyExecutor().run(launch, Memory())
+        return
+    with pytest.raises(ExecutionError, match=message):
+        NumpyExecutor().run(launch, Memory())
+
+
+def test_a_grid_that_counts_clusters():
+    parsed = module(".entry k() .blocksareclusters .reqntid 32 .reqnctapercluster 2, 3 { ret; }")
+    program = link(parsed, "k")
+    assert make_launch(program, (4, 5), 32, [], Memory()).grid == (8, 15, 1)
+    with pytest.raises(InputError, match="counts clusters"):  # whoever cannot say what it counts
+        check_shape(program, Dim3(4, 5, 1), Dim3(32, 1, 1), 0)
+    named = module(".entry k() .explicitcluster .maxclusterrank 4 { ret; }")
+    assert make_launch(link(named, "k"), 8, 32, [], Memory(), cluster=4).cluster == (4, 1, 1)
 
 
 def test_a_block_that_is_not_there():

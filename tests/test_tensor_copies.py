@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -235,8 +236,91 @@ def test_faults():
         execute(load_text(TensorMap("u8", (16, 1), (16,), (16, 1)), (0, 0)), flat, data, data)
     with pytest.raises(ExecutionError, match="there is no tensor map"):
         execute(load_text(flat, (0,)).replace("cvta.param.u64 %rd2, %rd2;", "mov.u64 %rd2, %rd0;"), flat, data, data)
-    with pytest.raises(PtxError, match="is not supported"):
-        execute(load_text(flat, (0,)).replace(".tile.", ".im2col."), flat, data, data)
+    for mode in ("im2col", "im2col::w", "tile::scatter4"):
+        with pytest.raises(PtxError, match="is not supported"):
+            execute(load_text(flat, (0,)).replace(".tile.", f".{mode}."), flat, data, data)
+
+
+def im2col_pixels(tensor, first):
+    """The places that im2col goes through, by division: pixel n of the window of all images."""
+    sizes = [-(-(n + u - low) // s) for n, low, u, s in
+             zip(tensor.size[1:-1], tensor.lower, tensor.upper, tensor.taken[1:-1], strict=True)]  # fmt: skip
+    start = 0
+    for c, low, s, n in [*zip(first[1:-1], tensor.lower, tensor.taken[1:-1], sizes, strict=True)][::-1]:
+        start = start * n + (c - low) // s
+    start += first[-1] * int(np.prod(sizes))
+    for number in range(start, start + tensor.pixels):
+        place = []
+        for low, s, n in zip(tensor.lower, tensor.taken[1:-1], sizes, strict=True):
+            place.append(low + number % n * s)
+            number //= n
+        yield [*place, number]
+
+
+@st.composite
+def images(draw):
+    space = draw(st.integers(1, 3))
+    shape = (draw(st.integers(3, 12)), *(draw(st.integers(4, 6)) for _ in range(space)), draw(st.integers(1, 3)))
+    lower = tuple(draw(st.integers(-2, 0)) for _ in range(space))
+    upper = tuple(draw(st.integers(-1, 1)) for _ in range(space))
+    steps = (1, *(draw(st.integers(1, 2)) for _ in range(space)), 1)
+    taps = tuple(draw(st.integers(0, 2)) for _ in range(space))
+    within = [draw(st.integers(0, 1)) * s + low for low, s in zip(lower, steps[1:], strict=False)]
+    first = (draw(st.integers(0, 3)), *within, draw(st.integers(0, 1)))
+    return shape, lower, upper, steps, taps, first, draw(st.integers(1, 40))
+
+
+@given(images())
+@settings(max_examples=25, deadline=None)
+def test_pixels_under_a_filter_are_loaded_and_stored(case):
+    shape, lower, upper, steps, taps, first, pixels = case
+    tiles, data = tensor_of(np.random.default_rng(1), shape, "f32", (8, *[1] * (len(shape) - 1)), steps)
+    tensor = replace(tiles, pixels=pixels, lower=lower, upper=upper)
+    assert decode(tensor.encode()) == replace(tensor, buffer="")
+    text = load_text(tensor, first).replace(".tile.", ".im2col.")
+    text = text.replace("[%r2];W:", "[%r2], {" + ", ".join(f"%h{n}" for n in range(len(taps))) + "};W:")
+    text = text.replace("expect_tx.shared.b64 _, [%r2], 32", f"expect_tx.shared.b64 _, [%r2], {32 * pixels}")
+    text = text.replace(f"%r3, {8}; @%p2", f"%r3, {8 * pixels}; @%p2")
+    setting = " ".join(f"mov.u16 %h{n}, {tap};" for n, tap in enumerate(taps))
+    text = text.replace(".reg .pred %p<5>;", f".reg .pred %p<5>; .reg .b16 %h<4>; {setting}")
+    found = execute(text, tensor, data, np.zeros(16, np.uint8))["o"][: 32 * pixels].view(np.uint32)
+    expected = []
+    for place in im2col_pixels(tensor, first):
+        *spaces, image = place
+        index = [*(p + t for p, t in zip(spaces, taps, strict=True)), image]
+        for channel in range(first[0], first[0] + 8):
+            where = globals()["place"](tensor, data, [channel, *index])
+            expected.append(0 if where is None else int(data[where : where + 4].view(np.uint32)[0]))
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("swizzle", [0, 32])
+def test_four_rows_are_gathered_and_scattered(swizzle):
+    tensor, data = tensor_of(np.random.default_rng(1), (20, 9), "f32", (8, 1), swizzle=swizzle)
+    first = (4, 7, 0, 12, 3)  # 12: outside
+    text = load_text(tensor, first).replace(".5d.", ".2d.").replace(".tile.", ".tile::gather4.")
+    text = text.replace("_, [%r2], 32", "_, [%r2], 128").replace("%r3, 8; @%p2", "%r3, 32; @%p2")
+    found = execute(text, tensor, data, np.zeros(16, np.uint8))["o"][:128].view(np.uint32).reshape(4, 8)
+    rows = data.view(np.uint32).reshape(9, 20)
+    expected = np.array([rows[r, 4:12] if r < 9 else np.zeros(8, np.uint32) for r in first[1:]])
+    assert np.array_equal(unswizzled(found) if swizzle else found, expected)
+    given_ = np.arange(4096, dtype=np.uint32).view(np.uint8)
+    form = "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"
+    text = HEAD.format(setup=setup(first)) + COPY_IN.format(words=32)
+    text += f"@%p0 {form} [%rd2, {vector(first)}], [%r1]; cp.async.bulk.wait_group 0; ret; }}"
+    stored = execute(text, tensor, data, given_)["t"].view(np.uint32).reshape(9, 20)
+    words = np.arange(32, dtype=np.uint32).reshape(4, 8)
+    for row, values in zip(first[1:], unswizzled(words) if swizzle else words, strict=True):
+        if row < 9:
+            rows[row, 4:12] = values
+    assert np.array_equal(stored, rows)
+
+
+def unswizzled(words):
+    """Rows of 32 bytes, whose two units of 16 change places in every second 128 bytes."""
+    out = words.reshape(-1, 2, 4).copy()
+    out[4:] = out[4:, ::-1]
+    return out.reshape(words.shape)
 
 
 def test_element_numbers_are_those_of_ptx():

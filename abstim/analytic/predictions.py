@@ -18,6 +18,7 @@ from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
 from functional.errors import InputError
+from functional.phase_record import without_phases
 
 if TYPE_CHECKING:
     from functional.launch import Launch
@@ -98,7 +99,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
     """One launch on every GPU."""
-    trace = session.traces.trace(number)
+    trace = without_phases(session.traces.trace(number))
     points = [points_of([gpu]) for gpu in gpus]
     return list(_rows(session, number, trace, gpus, points, _by_reading(session, number, trace, gpus)))
 

@@ -22,6 +22,7 @@ from abstim.engine.state import (
     MEM,
     NEVER,
     OLDEST,
+    PHASE_RING,
     PORTS,
     RESIDUES,
     TWO_LEVEL,
@@ -31,10 +32,13 @@ from abstim.engine.state import (
     Streams,
 )  # fmt: skip
 from abstim.gpu.config import Gpu
+from functional.phase_record import BARRIERS
 from functional.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
+from precharacterize.asynchronous_copies import BULK, FILLS, LAST_PRODUCT, starts
 from precharacterize.parameters import UNITS
 
+MOST_COPIED_BYTES = 228 << 10  # by one instruction: the largest shared memory of any GPU
 MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each
 # Cycles that a request, a reply, a read of DRAM take from queue to queue where nothing is in their way
 REQUEST_STATIONS, REPLY_STATIONS, DRAM_STATIONS = 3, 5, 4
@@ -81,7 +85,7 @@ def machine_of(
         "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
         "posted_stores": spec.posted_stores and not spec.perfect_memory,
         "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": table.register_count,
-        "ring": ring_cycles(gpu, table),
+        "ring": ring_cycles(gpu, table), "phase_rows": phase_rows(table),
     }  # fmt: skip
     for name, value in (values | memory_values(gpu)).items():
         m[name] = value
@@ -219,7 +223,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
         for kind, name in enumerate(UNITS)
     }
     busy = {
-        kind: int(table.initiation_cycles[table.unit == kind].max(initial=1)) if kind != MEM else MOST_TRANSACTIONS
+        kind: int(table.initiation_cycles[table.unit == kind].max(initial=1)) if kind != MEM else longest_cycles(table)
         for kind in range(KINDS)
     }
     memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
@@ -228,6 +232,17 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     operands = table.read_banks.shape[1] * max(waiting.values())
     ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + memory + operands + 64
     return 1 << int(ahead).bit_length()
+
+
+def longest_cycles(table: LatencyTable) -> int:
+    """Most cycles that an access takes the load/store unit: a bulk copy may fill shared memory."""
+    bulk = np.isin(table.copies, (FILLS, starts(BULK))).any()
+    return MOST_COPIED_BYTES // SECTOR_BYTES + MOST_COPIED_BYTES // LINE_BYTES if bulk else MOST_TRANSACTIONS
+
+
+def phase_rows(table: LatencyTable) -> int:
+    """Places for phases of the `mbarrier`s of a thread block; none for a program without."""
+    return BARRIERS * PHASE_RING * int((table.copies < LAST_PRODUCT).any())
 
 
 @lru_cache(maxsize=64)

@@ -46,7 +46,8 @@ def context_of(gpu, code, streams, n):
     """SM `n` of the GPU; `gpu` is a reference to its State."""
     return Context(
         gpu.sms[n], gpu.machine, tags_of(gpu.l1i, n), tags_of(gpu.const, n), tags_of(gpu.texture, n),
-        l1d_of(gpu.l1d, n), gpu.scoreboard[n], gpu.results[n], gpu.buses[n], gpu.register_banks[n], gpu.shared,
+        l1d_of(gpu.l1d, n), gpu.scoreboard[n], gpu.results[n], gpu.buses[n], gpu.register_banks[n], gpu.phases[n],
+        gpu.later[n], gpu.shared,
         gpu.record, code, streams,
     )  # fmt: skip
 
@@ -128,6 +129,8 @@ def launch_block(context, offsets, block, time):
     sm.block_live[slot], sm.block_running[slot] = m.warps_per_block, m.warps_per_block
     for number in range(BARRIERS):
         sm.arrived[slot, number] = 0
+    for k in range(m.phase_rows):
+        c.phases[slot, k].tag = 0
     sm.block_order[sm.resident], sm.block_position[slot] = slot, block
     c.record.blocks[block].sm = sm.number
     c.record.blocks[block].dispatch_cycle = time
@@ -150,6 +153,8 @@ def start_warp(c, offsets, w, warp):
     forget(c, w)
     sm.drained[w], sm.settled[w], sm.not_before[w] = 0, 0, 0
     sm.flush &= ~bit(w)
+    sm.at_phase &= ~bit(w)
+    sm.copying &= ~bit(w)
     sm.running |= bit(w)
     sm.fresh |= bit(w)
     for kind in range(KINDS):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abstim.engine.barriers_and_exits import arrive, leave, settle
-from abstim.engine.copy_groups import follow_copies
+from abstim.engine.copy_groups import follow_groups
 from abstim.engine.execution_units import execute, started
 from abstim.engine.fetch import want_fetch
+from abstim.engine.mbarriers import follow_phases
 from abstim.engine.pending_accesses import describe
 from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.engine.scoreboard import count_up, make_ready, release_register, write_results
@@ -13,7 +14,7 @@ from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit, visit_from
 from functional.disk.compile import jit
 from functional.disk.shared_words import add
-from precharacterize.asynchronous_copies import NONE
+from precharacterize.asynchronous_copies import LAST_PRODUCT, NONE
 from precharacterize.classify import Kind
 
 BARRIER, EXIT, FENCE = int(Kind.BARRIER), int(Kind.EXIT), int(Kind.FENCE)
@@ -112,6 +113,15 @@ def note(c, w, i, time, result, missed):
 
 
 @jit
+def follow_copies(c, w, row, record, result, time):
+    """What an instruction issued at `time` does with asynchronous work; `record` is the first of its access."""
+    if row.copies < LAST_PRODUCT:
+        follow_phases(c, w, row.copies, record, result, time)
+    elif row.copies != NONE:
+        follow_groups(c, w, row, result)
+
+
+@jit
 def issue(c, w, time):
     """Issue the warp's next instruction at `time`."""
     sm = c.sm
@@ -119,7 +129,7 @@ def issue(c, w, time):
     row = c.code[i]
     kind = row.kind
     sm.visitable &= ~bit(w)
-    missed = sm.l1d_misses
+    missed, record = sm.l1d_misses, sm.record[w]
     counted = row.counted and row.unit == MEM and not c.machine.perfect  # comes when it is complete
     if counted:
         count_up(c, w, row)
@@ -132,6 +142,7 @@ def issue(c, w, time):
     settle(sm, w, result)
     if not step(sm, c.streams, w):
         leave(sm, c.machine, w, time)
+        follow_copies(c, w, row, record, result, time)
         return
     want_unit(sm, c.code, w, row.unit)
     if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
@@ -142,8 +153,7 @@ def issue(c, w, time):
         sm.not_before[w] = sm.drained[w] if kind == FENCE else (time + row.stall if row.stall > 1 else 0)
         if kind == FENCE and sm.outstanding[w]:
             sm.fenced |= bit(w)
-    if row.copies != NONE:
-        follow_copies(c, w, row.copies, result)
+    follow_copies(c, w, row, record, result, time)
     if kind == BARRIER:
         sm.held |= bit(w)
     follow(c, w, i, time)

@@ -7,7 +7,7 @@ import numpy as np
 
 from abstim.engine import l1d
 from abstim.engine.read_only_caches import const_line, texture_line
-from functional import line_record
+from functional import line_record, phase_record
 from functional.disk.compile import jit
 from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
@@ -19,6 +19,7 @@ SHARED_LOAD, SHARED_ATOMIC, TEXTURE_LOAD = int(Kind.SHARED_LOAD), int(Kind.SHARE
 L2_LOAD = int(Kind.L2_LOAD)
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
+is_phase = jit(phase_record.is_phase)
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 
 
@@ -27,6 +28,19 @@ def line_and_sectors(streams, k):
     """Line number and set of touched sectors of record `k` (functional.line_record)."""
     record = np.int64(streams.records[k])
     return line_of(record), sectors_of(record)
+
+
+@jit
+def shared_passes(streams, first, end):
+    """Passes of shared memory among the records `first` .. `end` - 1, where they touch nothing else; else 0."""
+    count = 0
+    for k in range(first, end):
+        line, _ = line_and_sectors(streams, k)
+        if line == SHARED_LINE:
+            count += 1
+        elif not is_phase(line):
+            return 0
+    return count
 
 
 @jit
@@ -126,6 +140,8 @@ def pipe_cycles(c, i, first, end):
         if line == SHARED_LINE:
             count += 1
             continue
+        if is_phase(line):
+            continue
         while left:
             sectors = next_transaction(left, size)
             left &= ~sectors
@@ -149,8 +165,8 @@ def result_of(c, w, i, start, end):
     line, sectors = line_and_sectors(c.streams, first)
     if not sectors:
         return start + 1
-    if line == SHARED_LINE:
-        return start + m.shared_cycles + (end - first) - 1
+    if line == SHARED_LINE or is_phase(line):
+        return start + m.shared_cycles + shared_passes(c.streams, first, end) - 1
     if kind <= CONST_LOAD:
         return const_result(c, first, end, start)
     return global_result(c, i, first, end, start)
@@ -183,6 +199,8 @@ def global_result(c, i, first, end, start):
         line, left = line_and_sectors(c.streams, k)
         if line == SHARED_LINE:
             time += 1
+            continue
+        if is_phase(line):
             continue
         while left:
             sectors = next_transaction(left, size)

@@ -20,10 +20,12 @@ from abstim.engine.load_store import (
     SHARED_LINE,
     SHARED_LOAD,
     TEXTURE_LOAD,
+    is_phase,
     line_and_sectors,
     more_follow,
     next_transaction,
     shared_cycles_of,
+    shared_passes,
     shared_result,
     transaction_bytes,
 )
@@ -143,9 +145,9 @@ def simple_result(c, row, kind):
     line, sectors = line_and_sectors(c.streams, row.record)
     if not sectors:
         return 1, row.start + 1
-    if line == SHARED_LINE:
-        count = row.end - row.record
-        return count, row.start + m.shared_cycles + count - 1
+    if line == SHARED_LINE or is_phase(line):
+        count = shared_passes(c.streams, row.record, row.end)
+        return max(1, count), row.start + m.shared_cycles + count - 1
     if kind <= CONST_LOAD and m.perfect_const:
         return 1, row.start + m.const_cycles
     return 0, 0
@@ -165,9 +167,9 @@ def begin(c, row, time):
     row.record, row.end = row.end - 1, first
     row.entry = row.start + (c.machine.const_cycles if kind <= CONST_LOAD else 1)
     line, row.left = line_and_sectors(c.streams, row.record)
-    while line == SHARED_LINE:  # a pass of shared memory
+    while line == SHARED_LINE or is_phase(line):
         row.record -= 1
-        row.entry += 1
+        row.entry += line == SHARED_LINE  # a pass of shared memory
         line, row.left = line_and_sectors(c.streams, row.record)
     return False
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.copy_groups import copy_begins, copy_ends
+from abstim.engine.copy_groups import copy_begins, copy_ends, family_of, starts_work
+from abstim.engine.mbarriers import meet_when_complete, number_copy, wake
 from abstim.engine.rules import UNITS_A_CYCLE
-from abstim.engine.scoreboard import count_down, make_ready, write_registers
-from abstim.engine.state import ACCESSES, NEVER
+from abstim.engine.scoreboard import count_down, write_registers
+from abstim.engine.state import ACCESSES
 from abstim.engine.warp_slots import bit
 from functional.disk.compile import jit, outlined
-from precharacterize.asynchronous_copies import COPY
+from precharacterize.asynchronous_copies import COPY, MEETS_LATER, NONE
 from precharacterize.classify import Kind
 
 SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
@@ -32,23 +33,33 @@ def new_access(c, w, i):
     access.l1d_misses = access.l2_accesses = access.dram_reads = 0
     sm.outstanding[w] += 1
     sm.latest_access = place
-    if c.code[i].copies == COPY:
-        access.group = copy_begins(sm, w)
+    if c.code[i].copies != NONE:
+        note_copy(c, w, access, c.code[i].copies)
     return np.int64(place)
+
+
+@jit
+def note_copy(c, w, access, copies):
+    """An access does something with asynchronous work: what is to be known of it when it is complete."""
+    access.record = c.sm.record[w]
+    if copies in (COPY, MEETS_LATER):
+        access.number = number_copy(c, w, copies, access.record)
+    if starts_work(copies):
+        access.group = copy_begins(c.sm, w, family_of(copies))
+
+
+@jit
+def end_copy(c, w, access, copies, time):
+    """It is complete."""
+    if starts_work(copies):
+        copy_ends(c.sm, w, family_of(copies), access.group, access.result)
+    meet_when_complete(c, w, copies, access.number, access.record, access.result, time)
 
 
 @jit
 def accesses_left(sm):
     """Is there room for one more?"""
     return sm.access_free != 0 or sm.access_fresh < ACCESSES
-
-
-@jit
-def wake(c, w, time):
-    """Something that warp `w` may have waited for has come."""
-    sm = c.sm
-    if sm.ready[w] >= NEVER and sm.running & bit(w) and sm.buffered[w] > 0 and not sm.flush & bit(w):
-        make_ready(c, w, sm.front_end[w], time)
 
 
 @jit
@@ -83,8 +94,8 @@ def complete(context, place, time):
         sm.drained[w] = sm.settled[w]
     if row.kind == SHARED_ATOMIC or row.kind == GLOBAL_ATOMIC:
         sm.not_before[w] = access.result - 1
-    if row.copies == COPY:
-        copy_ends(sm, w, access.group, access.result)
+    if row.copies != NONE:
+        end_copy(c, w, access, row.copies, time)
     if sm.fenced & bit(w) and sm.outstanding[w] == 0:
         sm.fenced &= ~bit(w)
         sm.not_before[w] = sm.settled[w]

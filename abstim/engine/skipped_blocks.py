@@ -9,7 +9,7 @@ from abstim.engine.l2 import use
 from abstim.engine.tags import find, oldest_idle
 from functional.disk.by_reference import reference
 from functional.line_record import LINE_SHIFT, SECTOR_SHIFT
-from functional.trace import PARAM_WINDOW_LINE
+from functional.trace import PHASE_WINDOW_LINE
 
 
 def touch(state, records, written, first_line, recent):
@@ -19,7 +19,7 @@ def touch(state, records, written, first_line, recent):
     m, l2 = gpu.machine, gpu.shared.l2
     for k in range(len(records)):
         line, sectors = np.int64(records[k] >> LINE_SHIFT), (records[k] >> SECTOR_SHIFT) & 15
-        if line < first_line or line >= PARAM_WINDOW_LINE or sectors == 0:
+        if line < first_line or line >= PHASE_WINDOW_LINE or sectors == 0:
             continue
         mark = line << 4 | sectors
         if not written[k] and recent[line & (len(recent) - 1)] == mark:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.engine.rules import SECTORS
-from precharacterize.asynchronous_copies import GROUPS
+from precharacterize.asynchronous_copies import FAMILIES, GROUPS
 from precharacterize.table import BARRIERS, WORDS
 
 NEVER = 1 << 60
@@ -33,6 +33,8 @@ PORT_WIDTH = 16
 COLLECTORS = 64
 ACCESSES = 2048  # memory instructions of an SM on their way
 ISSUED_ACCESSES = 256  # of them, issued and not through the load/store unit
+LATER = 1024  # arrivals at an `mbarrier` of an SM that wait for `cp.async`; of more, some come too early
+PHASE_RING = 4  # phases of an `mbarrier` that are told apart by place
 IN_FLIGHT = 4096  # sectors an SM has asked for and not got; beyond, it asks for no more
 # Whom the reply to a request is for
 NOBODY, TO_LINE, TO_ACCESS, TO_CODE, TO_CONST, TO_TEXTURE = 0, 1, 2, 3, 4, 5
@@ -77,6 +79,7 @@ MACHINE = record(
     "burst", "group_burst", "row_to_row", "row_active", "row_cycle", "precharge", "row_to_read", "row_to_write",
     "read_data", "write_data", "read_to_write", "write_to_read", "write_to_precharge", "read_to_precharge",
     "register_count", "ring",  # registers a warp; length of the rings in cycles
+    "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
     ("port_width", np.int64, KINDS),
     ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
     ("scheduler_slots", np.uint64, SCHEDULERS),  # sets of warp slots
@@ -166,9 +169,14 @@ SM = record(
     ("waits_at", np.int64, SLOTS),  # the barrier that holds the warp
     ("warp", np.int64, SLOTS),  # position in the trace
     ("wrong", np.int64, SLOTS),  # the wrong path in its buffer begins with this instruction
-    ("group", np.int64, SLOTS),  # of asynchronous copies, the one not closed; they are counted modulo GROUPS
-    ("allowed", np.int64, SLOTS),  # latest groups that a warp in `copying` does not wait for
-    ("copying", np.uint64),  # warp slots that wait for asynchronous copies
+    ("group", np.int64, (SLOTS, FAMILIES)),  # of asynchronous work, the one not closed; they are counted modulo GROUPS
+    ("awaited", np.int64, SLOTS),  # what a warp in `copying` waits for, as the latency table has it
+    ("copying", np.uint64),  # warp slots that wait for groups of asynchronous work
+    ("at_phase", np.uint64),  # warp slots that wait at an `mbarrier`
+    ("phase_record", np.int64, SLOTS),  # for what: the first record of the access
+    ("phase_there", np.int64, SLOTS),  # when it is there; NEVER: not known yet
+    ("copies_issued", np.int64, SLOTS),  # `cp.async`, and arrivals that wait for them
+    "later",  # rows of Context.later in use
     # thread block slots
     ("block_running", np.int64, SLOTS),  # warps that have instructions left
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
@@ -196,8 +204,8 @@ SM = record(
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
     ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
     ("unit_free", np.int64, UNITS),
-    ("copies_coming", np.int64, (SLOTS, GROUPS)),  # copies of a group whose result is not known,
-    ("copies_there", np.int64, (SLOTS, GROUPS)),  # and the latest result that is
+    ("copies_coming", np.int64, (SLOTS, FAMILIES, GROUPS)),  # copies of a group whose result is not known,
+    ("copies_there", np.int64, (SLOTS, FAMILIES, GROUPS)),  # and the latest result that is
 )  # fmt: skip
 
 
@@ -227,11 +235,17 @@ TRANSACTION = record("due", "line", "sectors", "access", "kind")
 ACCESS = record(  # a memory instruction on its way
     "warp", "instruction", "waiting", "result", "row", "next", "l1d_misses", "l2_accesses", "dram_reads",
     "group",  # of an asynchronous copy
+    "number",  # of a `cp.async` among its warp's, and of an arrival that waits for those before it
+    "record",  # the first of it, of what meets others at an `mbarrier`
 )  # fmt: skip
 ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "access", "issued", "operands", "pool",
     "collector",  # one too high; 0: waits at the port for one
     "port", "place", "record", "end", "left", "conflict", "started", "start", "entry",
+)  # fmt: skip
+PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
+LATER_ARRIVAL = record(  # one that waits for `cp.async`: whose; of those before `limit` how many are to come; when
+    "warp", "limit", "left", "there", "record",
 )  # fmt: skip
 PIPE = record("first", "count", "retry", "taken")  # a bank's ring of TRANSACTIONs; cycle of the last that entered
 
@@ -431,6 +445,8 @@ class State(NamedTuple):
     results: np.ndarray  # ring [sm, cycle, word]: units that have a result due (bookings.py)
     buses: np.ndarray  # ring [sm, cycle, 1]: how many are taken
     register_banks: np.ndarray  # ring [sm, step, word]: those that are taken
+    phases: np.ndarray  # PHASE [sm, thread block slot, barrier * PHASE_RING + phase mod PHASE_RING]
+    later: np.ndarray  # LATER_ARRIVAL [sm, place]
     shared: Shared
     record: Record
     free: np.ndarray  # [sm]: cycle in which it can take a thread block, as far as known
@@ -462,6 +478,8 @@ class Context(NamedTuple):
     results: np.ndarray
     buses: np.ndarray
     register_banks: np.ndarray
+    phases: np.ndarray
+    later: np.ndarray
     shared: Shared
     record: Record
     code: np.ndarray  # CODE

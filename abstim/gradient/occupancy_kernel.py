@@ -37,6 +37,7 @@ from abstim.occupancy_vector.items import (
 )
 from abstim.occupancy_vector.lane_records import DUAL_WIDTH, NUMBERS, TERMS, TICKS, WORK_A_CYCLE, Lanes
 from abstim.occupancy_vector.lanes import cycles_of
+from functional.phase_record import without_phases
 from functional.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import latency_class
@@ -110,7 +111,7 @@ class OccupancyKernel(TimedKernel):
         return cycles + int(gpu.params.launch_latency_cycles), gradient
 
     def _point(self, number: int, gpu: Gpu) -> Point:
-        launch, trace = self.session.launch(number), self.session.traces.trace(number)
+        launch, trace = self.session.launch(number), without_phases(self.session.traces.trace(number))
         table, residents = self.session.table(number, gpu), self.session.blocks_per_sm(number, gpu)
         touch, walked = (number, touching(gpu)), (number, walking(gpu, residents, launch.shared_bytes))
         with self._lock:

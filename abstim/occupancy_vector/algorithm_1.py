@@ -18,6 +18,7 @@ from abstim.occupancy_vector.lane_records import BLOCK_LAUNCH, DISPATCH, FIRST_I
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.session.session import Session
 from functional.errors import InputError
+from functional.phase_record import without_phases
 from functional.trace import Trace
 from precharacterize import LatencyTable
 
@@ -26,7 +27,7 @@ POLICIES = ("lrr", "oldest")
 
 def algorithm_1_cycles(session: Session, number: int, gpu: Gpu) -> int:
     """Cycles of a launch on a GPU, launch latency excluded. Raises InputError for a scheduler the algorithm lacks."""
-    table, trace = session.table(number, gpu), session.traces.trace(number)
+    table, trace = session.table(number, gpu), without_phases(session.traces.trace(number))
     return int(cycles_of(run([algorithm_1_lanes(table, trace, gpu)])[0].end).max())
 
 

@@ -26,6 +26,7 @@ from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from functional.errors import InputError
+from functional.phase_record import without_phases
 from functional.trace import SECTOR_BYTES
 
 LATENCY = "latency"  # what limits a launch when no resource is busy
@@ -77,7 +78,7 @@ class TimedLaunch:
 
     def __init__(self, session: Session, number: int) -> None:
         self.session, self.number = session, number
-        self.launch, self.trace = session.launch(number), session.traces.trace(number)
+        self.launch, self.trace = session.launch(number), without_phases(session.traces.trace(number))
         self._warps: dict[tuple, Warps] = {}
         self._prepared: dict[tuple, Prepared] = {}
         self._walked: dict[tuple, Walked] = {}

@@ -9,6 +9,7 @@ import numpy as np
 
 from functional.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from precharacterize.asynchronous_copies import FILLS, NONE
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
@@ -55,9 +56,14 @@ def _executed(trace: Trace, table: LatencyTable, chosen: Bool[np.ndarray, " inst
     return np.flatnonzero(chosen)[np.repeat(first[trace.blocks], events) + place]
 
 
+def _atomics(table: LatencyTable) -> Bool[np.ndarray, " instr"]:
+    """Atomics on global memory; an `mbarrier` is none."""
+    return (table.kind == Kind.GLOBAL_ATOMIC) & (table.copies == NONE)
+
+
 def atomic_transactions(inputs: LaunchInputs) -> tuple[Int64[np.ndarray, " line"], Int64[np.ndarray, " line"]]:
     """(line numbers, records of atomics on each), of atomics on global memory."""
-    atomics = inputs.table.kind == Kind.GLOBAL_ATOMIC
+    atomics = _atomics(inputs.table)
     if not atomics.any():
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     found = accesses_of(inputs)
@@ -81,7 +87,7 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     """Loads and stores of global memory that touch no more sectors than 32 lanes side by side: as many as an element
     has bytes (a vector: all of them). Those that touch more keep their first lines."""
     trace, table, found = inputs.trace, inputs.table, accesses_of(inputs)
-    data = np.isin(table.kind, (Kind.GLOBAL_LOAD, Kind.L2_LOAD, Kind.GLOBAL_STORE))
+    data = np.isin(table.kind, (Kind.GLOBAL_LOAD, Kind.L2_LOAD, Kind.GLOBAL_STORE)) & (table.copies != FILLS)
     if not data.any():
         return inputs
     owner = found.of_records(len(trace.records))
@@ -127,7 +133,7 @@ def halved_atomics(inputs: LaunchInputs) -> LaunchInputs:
     Of an atomic of several records every other one stays, of one record half the sectors; and of atomics on one sector
     every other one.
     """
-    atomics = inputs.table.kind == Kind.GLOBAL_ATOMIC
+    atomics = _atomics(inputs.table)
     if not atomics.any():
         return inputs
     trace, found = inputs.trace, accesses_of(inputs)

@@ -14,7 +14,8 @@ import numpy as np
 from functional.case import Case
 from functional.errors import InputError
 from functional.launch import Launch
-from functional.line_record import more_follow
+from functional.line_record import line_of, more_follow
+from functional.phase_record import BARRIERS, PHASES, barrier_of, count_of, in_phases, phase_of
 from functional.program import Program
 from functional.trace import Trace
 from precharacterize.classify import Kind, kind_of
@@ -100,7 +101,18 @@ def _contents(trace: Trace, counts: BlockCounts) -> str:
         return "its line records are not those of its memory accesses"
     if not np.array_equal(shared, np.diff(trace.conflict_offsets)):
         return "its bank conflicts are not those of its accesses to shared memory"
-    return ""
+    return _phases(trace)
+
+
+def _phases(trace: Trace) -> str:
+    """Nobody waits at an `mbarrier` for more arrivals than its thread block makes in that phase."""
+    chosen = np.flatnonzero(in_phases(trace.records))
+    lines = line_of(trace.records[chosen].astype(np.int64))
+    warp = np.searchsorted(trace.record_offsets, chosen, side="right") - 1
+    phase = (warp // trace.warps_per_block * BARRIERS + barrier_of(lines)) * PHASES + phase_of(lines)
+    _, number = np.unique(phase, return_inverse=True)
+    arrivals = np.bincount(number[count_of(lines) == 0], minlength=len(chosen) + 1)
+    return "a warp waits for arrivals that nobody makes" if (count_of(lines) > arrivals[number]).any() else ""
 
 
 def _in_blocks(chosen: Bool[np.ndarray, " instruction"], program: Program) -> Int32[np.ndarray, " basic_block"]:

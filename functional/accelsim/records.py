@@ -13,7 +13,7 @@ from functional.accelsim.opcodes import WARP_LANES, StaticInstruction
 from functional.coalesce import atomic_records, bank_passes, line_records, pack_records, sector_numbers
 from functional.errors import InputError
 from functional.line_record import SHARED_PASS, line_of, more_follow, packed, sectors_of
-from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+from functional.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 _BATCH = 4096  # accesses turned into records together
 _PAGE_BYTES = 2 << 20  # what the driver maps at a time: neighbours within it stay neighbours
@@ -201,7 +201,7 @@ class Records:
             words = lines[local].astype(np.int64) - LOCAL_WINDOW_LINE
             words -= int(words.min())
             each = -(-(int(words.max()) + 1) // 4) * 4
-            line = (warp * each + words) % (PARAM_WINDOW_LINE - LOCAL_WINDOW_LINE) + LOCAL_WINDOW_LINE
+            line = (warp * each + words) % LOCAL_LINES + LOCAL_WINDOW_LINE
             old = records[local]
             records[local] = packed(line.astype(np.uint32), sectors_of(old), more_follow(old))
         return records, np.frombuffer(self.conflicts, np.uint8).copy() if self.conflicts else np.zeros(0, np.uint8)

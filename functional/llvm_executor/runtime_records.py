@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functional.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 from functional.llvm_executor.runtime_memory import IOTA, get, put
-from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+from functional.trace import LOCAL_LINES, LOCAL_WINDOW_LINE
 
 
 def repeated(vector: str) -> str:
@@ -247,4 +247,4 @@ out:
   call void @conflict(ptr %ctx, i8 %more)
   ret void
 }}
-""".replace("WINDOW", str(PARAM_WINDOW_LINE - LOCAL_WINDOW_LINE))
+""".replace("WINDOW", str(LOCAL_LINES))

@@ -35,13 +35,11 @@ class Copy(NamedTuple):
 
 
 def is_group(inst: Instruction) -> bool:
-    """`cp.async.commit_group`, `wait_group`, `wait_all`, `mbarrier.arrive` without `.noinc`: without effect here."""
+    """`cp.async[.bulk].commit_group`, `wait_group`, `wait_all`, `prefetch`: without effect here."""
     if inst.modifiers[:2] == ("async", "bulk"):
         waits = (("commit_group",), ("wait_group",), ("wait_group", "read"))
         return inst.modifiers[2:] in waits or inst.modifiers[2:3] == ("prefetch",)
-    if len(inst.modifiers) > 1 and inst.modifiers[0] == "async" and inst.modifiers[1] in GROUPS:
-        return len(inst.modifiers) == 2
-    return inst.modifiers[:3] == ("async", "mbarrier", "arrive") and "noinc" not in inst.modifiers
+    return len(inst.modifiers) == 2 and inst.modifiers[0] == "async" and inst.modifiers[1] in GROUPS
 
 
 def copy_of(inst: Instruction) -> Copy:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.coalesce import BANK_BYTES, BANKS, line_records
+from functional.coalesce import BANK_BYTES, BANKS
 from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand
-from functional.line_record import MORE, SHARED_PASS
 from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
 from functional.numpy_executor.mbarrier import COMPLETE_TX, update_barriers
-from functional.numpy_executor.memory_ops import address_getter, log_records, split
+from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import Reduction, reduction_of
+from functional.numpy_executor.touched import log_touched
 from functional.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -216,17 +216,3 @@ def _record(frame: Frame, copy: BulkCopy, parts: list[Lanes], sizes: np.ndarray)
 def passes_of(sizes_bytes: np.ndarray) -> np.ndarray:
     """Cycles in which shared memory takes or gives so many bytes, all banks at once."""
     return -(-sizes_bytes // (BANKS * BANK_BYTES))
-
-
-def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.ndarray) -> None:
-    """Log the numbers of the sectors that an instruction touched, by row of the frame, and its passes [row]."""
-    rows, records = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
-    for row, sectors in sorted(touched.items()):
-        _, lines = line_records(np.unique(np.concatenate(sectors)).astype(np.uint32)[None])
-        made = np.concatenate([lines, np.full(passes[row], SHARED_PASS, np.uint32)])
-        made[:-1] |= MORE
-        rows.append(np.full(len(made), row))
-        records.append(made)
-    some = np.zeros(frame.count, bool)
-    some[list(touched)] = True
-    log_records(frame, (np.concatenate(rows), np.concatenate(records)), None if some.all() else some)

@@ -10,12 +10,14 @@ from functional.errors import ExecutionError
 from functional.ir import Instruction
 from functional.launch import Launch, open_regions
 from functional.memory import Memory
+from functional.numpy_executor.arrivals import Phases
 from functional.numpy_executor.barriers import Barriers
 from functional.numpy_executor.clusters import Clusters
 from functional.numpy_executor.decode import Code
 from functional.numpy_executor.frame import Frame, raw, unpack
 from functional.numpy_executor.gather import ChunkTrace
 from functional.numpy_executor.log import Log
+from functional.numpy_executor.register_counts import RegisterCounts
 from functional.numpy_executor.sanitizer import Sanitizer
 from functional.numpy_executor.special import (
     RESERVED_SHARED,
@@ -24,6 +26,7 @@ from functional.numpy_executor.special import (
     special_values,
 )
 from functional.numpy_executor.stack import Stack
+from functional.numpy_executor.try_wait import Waits
 
 
 class Bytes:
@@ -81,6 +84,8 @@ class Machine:
         self.stack = Stack(self._initial_masks(), 0)
         self.clusters = Clusters(launch, thread_blocks)
         self.barriers = Barriers(self.block_of_row, self.clusters, self.stack)
+        self.register_counts = RegisterCounts(code.program.directives.get("maxnreg", (0,))[0], self.warps)
+        self.waits, self.phases = Waits(), Phases(self)
         self.log = log(self.warps)
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
         self.saved: dict[int, Saved] = {}  # by level
@@ -169,6 +174,7 @@ class Machine:
 
     def finish(self) -> ChunkTrace:
         """The trace of the chunk, once all warps are done."""
+        self.register_counts.check(self)
         blocks, masks, events = self.log.block_streams()
         sizes = np.array([b.instructions for b in self.code.blocks], np.int64)
         unguarded = np.array([b.unguarded for b in self.code.blocks], np.int64)

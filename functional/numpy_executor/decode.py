@@ -36,10 +36,12 @@ from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS, Builder, Operation, Unsupported
+from functional.numpy_executor.register_counts import register_count_step
 from functional.numpy_executor.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.tensor_copy import is_tensor_copy, tensor_copy_step
 from functional.numpy_executor.tensor_maps import tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
+from functional.numpy_executor.try_wait import is_wait, wait_end
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
 from functional.numpy_executor.wmma import wmma_step
 from functional.program import BasicBlock, Program
@@ -53,7 +55,7 @@ _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
     "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
     "tensormap": tensor_map_step, "wgmma": product_step, "tex": texture_step, "suld": surface_step,
-    "sust": surface_step,
+    "sust": surface_step, "setmaxnreg": register_count_step,
 }  # fmt: skip
 # One warp instruction each, without effect on what a data-race-free kernel computes
 _NO_EFFECT = frozenset(
@@ -67,7 +69,6 @@ _NO_EFFECT = frozenset(
         "discard",
         "applypriority",
         "griddepcontrol",
-        "setmaxnreg",
     }
 )
 _BARRIER_STEPS = frozenset(
@@ -102,11 +103,10 @@ class Code:
 
     def _block(self, block: BasicBlock, live: tuple[frozenset[Register], ...]) -> Block:
         instructions = self.program.instructions[block.start : block.stop]
-        body = instructions[:-1] if instructions[-1].opcode in ENDS else instructions
-        steps = [step for step in (self._decode(inst, lambda i=inst: _step(self.slots, i)) for inst in body) if step]
         last = instructions[-1]
-        leaves = (lambda: join_warpgroup(block, last)) if is_product(last) else lambda: terminator(self.slots, block)
-        end = self._decode(last, leaves) or fall_through(block)
+        body = instructions[:-1] if last.opcode in ENDS or is_wait(last) else instructions
+        steps = [step for step in (self._decode(inst, lambda i=inst: _step(self.slots, i)) for inst in body) if step]
+        end = self._decode(last, lambda: self._end(block, last)) or fall_through(block)
         outside = frozenset[Register]().union(*(live[s] for s in block.successors), {CONDITION_CODE})
         written = {r for inst in body for r in _writes(inst)}
         return Block(
@@ -118,6 +118,11 @@ class Code:
             len(instructions),
             sum(inst.guard is None for inst in instructions),
         )
+
+    def _end(self, block: BasicBlock, last: Instruction) -> Terminator | None:
+        if is_product(last):
+            return join_warpgroup(block, last)
+        return wait_end(self.slots, block, last) if is_wait(last) else terminator(self.slots, block)
 
     def _decode(self, inst: Instruction, build: Callable):  # type: ignore[no-untyped-def]
         self.slots.position = inst.index - self.program.blocks[self.program.block_of(inst.index)].stop

@@ -8,23 +8,28 @@ and no bytes are to come. The state that `arrive` yields is the object before it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from functional.ir import CLUSTER_SHARED, Address, Instruction
+from functional.numpy_executor.arrivals import PHASE_BIT
 from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
-from functional.numpy_executor.operands import getter, guard_getter, setter
+from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, space_of, split
+from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import Operation, Unsupported, flags_of
 from functional.numpy_executor.slots import Slots
-from functional.numpy_executor.spaces import SHARED, Lanes
+from functional.numpy_executor.spaces import Lanes
+from functional.numpy_executor.touched import log_touched
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.chunk_state import Machine
 
 Step = Callable[[Frame], None]
 Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals
 MOST = (1 << 20) - 1
-_PHASE_BIT, _TX_BIT, _TX_BITS = 40, 41, 23
-_PHASE = 1 << _PHASE_BIT
+_TX_BIT, _TX_BITS = 41, 23
+_PHASE = 1 << PHASE_BIT
 _SCOPES = {"b64", "shared", CLUSTER_SHARED, "cta", "cluster", "release", "acquire", "relaxed"}
 
 
@@ -41,39 +46,70 @@ class Barrier(NamedTuple):
         """The barrier of a 64-bit object."""
         tx = word >> _TX_BIT
         tx -= (tx >> (_TX_BITS - 1)) << _TX_BITS
-        return cls(word & MOST, word >> 20 & MOST, word >> _PHASE_BIT & 1, tx)
+        return cls(word & MOST, word >> 20 & MOST, word >> PHASE_BIT & 1, tx)
 
     def word(self) -> int:
         """The object, in its next phase if this one has ended."""
         ended = not self.missing and not self.tx_bytes
         missing, phase = (self.expected, self.phase ^ 1) if ended else (self.missing, self.phase)
         tx = self.tx_bytes & ((1 << _TX_BITS) - 1)
-        return self.expected | missing << 20 | phase << _PHASE_BIT | tx << _TX_BIT
+        return self.expected | missing << 20 | phase << PHASE_BIT | tx << _TX_BIT
 
 
-def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
-    """`mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,test_wait,try_wait}` and
-    `cp.async.mbarrier.arrive.noinc`."""
+class Test(NamedTuple):
+    """What an `mbarrier` instruction does to the objects that its lanes name: (guard, operand, space, addresses)."""
+
+    guard: Getter | None
+    given: Getter | None
+    space: str
+    where: Getter
+    change: Change
+
+
+def operation_of(slots: Slots, inst: Instruction) -> Test:
+    """The operands of `mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,test_wait,try_wait}` and
+    `cp.async.mbarrier.arrive[.noinc]`. Raises Unsupported."""
     operation = _operation_of(inst)
     address, operands = inst.sources[0], inst.sources[1:]
     if not isinstance(address, Address) or len(operands) > 2:
         raise Unsupported
-    guard, waits = guard_getter(slots, inst.guard), operation in ("test_wait", "try_wait")
-    wide = waits and "parity" not in inst.modifiers
-    second = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
+    wide = "parity" not in inst.modifiers and not WAITS.isdisjoint(inst.modifiers)
+    given = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
+    space = space_of(slots, inst, address)
+    where = address_getter(slots, address, space)
+    return Test(guard_getter(slots, inst.guard), given, space, where, _BUILDERS[operation](inst))
+
+
+def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of any of them but `try_wait`, which ends its block (try_wait.py)."""
+    test, waits = operation_of(slots, inst), "test_wait" in inst.modifiers
     destination = inst.destinations[0] if inst.destinations else None
-    write = setter(slots, destination, "pred" if waits else "b64", guard is not None)
-    space, change = space_of(slots, inst, address), _BUILDERS[operation](inst)
-    where, dtype = address_getter(slots, address, space), bool if waits else np.uint64
+    write = setter(slots, destination, "pred" if waits else "b64", test.guard is not None)
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
-        given = np.ones((1, 1), np.uint64) if second is None else second(frame)
-        parts = list(split(frame, inst, space, where(frame), lanes))
-        write(frame, update_barriers(frame, inst, parts, change, frame.full(given), dtype))
-        record(frame, space in SHARED, 8, parts)
+        lanes = None if test.guard is None else frame.set_guard(test.guard)
+        parts = list(split(frame, inst, test.space, test.where(frame), lanes))
+        write(
+            frame, update_barriers(frame, inst, parts, test.change, operand(frame, test), bool if waits else np.uint64)
+        )
+        log_barriers(frame, parts)
 
     return step
+
+
+def operand(frame: Frame, test: Test) -> np.ndarray:
+    """The count, state, parity or bytes that each lane gives; 1 where none are given."""
+    return frame.full(np.ones((1, 1), np.uint64) if test.given is None else test.given(frame))
+
+
+def log_barriers(frame: Frame, parts: list[Lanes]) -> None:
+    """Log an access to barriers: arrivals and waits, and its passes of shared memory."""
+    passes, some = np.zeros(frame.count, np.int64), np.zeros(frame.count, bool)
+    for part in parts:
+        here = np.ones(frame.count, bool) if part.some is None else part.some
+        passes += np.where(here, bank_passes_of(frame.full(part.addresses)), 0)
+        some |= here
+    log_touched(frame, {int(row): [] for row in np.flatnonzero(some)}, passes)
 
 
 def _operation_of(inst: Instruction) -> str:
@@ -102,12 +138,29 @@ def update_barriers(
         words = part.space.storage(frame.machine).words[8]
         active = np.ones(at.shape, bool) if part.active is None else part.active
         for row, lane in zip(*np.nonzero(active), strict=True):
-            here = at[row, lane]
-            word, result[row, lane] = change(int(words[here]), int(values[row, lane]))
+            here = int(at[row, lane])
+            before = int(words[here])
+            word, result[row, lane] = change(before, int(values[row, lane]))
             if word < 0:
                 raise frame.machine.fault(inst, "more arrivals than expected", int(frame.index[row]), int(lane))
+            follow(frame.machine, inst, int(frame.index[row]), here, before, word, bool(result[row, lane]))
             words[here] = word
     return result
+
+
+def follow(
+    machine: Machine, inst: Instruction, row: int, word: int, before: int, after: int, seen: bool
+) -> None:  # fmt: skip
+    """The trace is told what a thread of warp `row` did to the object at `word`; `seen`: that its phase is over."""
+    if "init" in inst.modifiers:
+        machine.phases.begin(word)
+    elif not WAITS.isdisjoint(inst.modifiers):
+        if seen:
+            machine.phases.wait(row, word)
+    elif _ARRIVALS.isdisjoint(inst.modifiers) or inst.opcode in ("st", "red"):
+        machine.phases.change(word, before, after)
+    else:
+        machine.phases.arrive(row, word, before, after)
 
 
 def _init(inst: Instruction) -> Change:
@@ -120,6 +173,9 @@ def _inval(inst: Instruction) -> Change:
 
 def _arrive(drop: bool) -> Callable[[Instruction], Change]:
     def build(inst: Instruction) -> Change:
+        if "async" in inst.modifiers and "noinc" not in inst.modifiers:  # one more is expected, and arrives
+            return lambda word, _: (word, 0)
+
         def run(word: int, count: int) -> tuple[int, int]:
             barrier = Barrier.of(word)
             missing = barrier.missing - count
@@ -164,6 +220,9 @@ def _wait(inst: Instruction) -> Change:
     return lambda word, state: (word, (word ^ state) & _PHASE != 0)
 
 
+WAITS = frozenset({"test_wait", "try_wait"})
+# Arrivals, and copies that count their bytes at a barrier, by what their names hold
+_ARRIVALS = frozenset({"arrive", "arrive_drop", "complete_tx", "mbarrier::complete_tx::bytes"})
 _EXTRA = {"arrive": {"noComplete"}, "arrive_drop": {"noComplete"}, "test_wait": {"parity"}, "try_wait": {"parity"}}
 _BUILDERS: dict[str, Callable[[Instruction], Change]] = {
     "init": _init, "inval": _inval, "arrive": _arrive(False), "arrive_drop": _arrive(True), "test_wait": _wait,

@@ -123,9 +123,14 @@ def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
     last_turn = np.zeros(len(code.blocks), np.int64)
     while True:
         turn += 1
+        if not turn % _FAIR_TURN:
+            machine.waits.end(machine)
         current = int(stack.block.min()) if turn % _FAIR_TURN else _starved(stack.block, last_turn)
-        if current >= WAITING:
+        if current >= WAITING and not machine.waits.held:
             break
+        if current >= WAITING:
+            machine.waits.end(machine, give_up=True)
+            continue
         last_turn[current] = turn
         chosen = np.flatnonzero(stack.block == current)
         block = code.blocks[current]

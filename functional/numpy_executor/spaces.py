@@ -13,7 +13,7 @@ from functional.ir import CLUSTER_SHARED, Instruction
 from functional.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
 from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
 from functional.numpy_executor.frame import Frame
-from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+from functional.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Bytes, Machine
@@ -213,7 +213,7 @@ class LocalSpace(Space):
         warp = machine.thread_blocks[machine.block_of_row[frame.index]] * machine.warps_per_block
         warp = (warp + frame.index % machine.warps_per_block)[:, None]
         words = [(part.addresses.astype(np.int64) + 4 * i) >> 2 for i in range(-(-size // 4))]
-        lines = [(warp * (machine.local_stride // 4) + word) % _LOCAL_LINES + LOCAL_WINDOW_LINE for word in words]
+        lines = [(warp * (machine.local_stride // 4) + word) % LOCAL_LINES + LOCAL_WINDOW_LINE for word in words]
         sectors = [line * 4 + _LANES // 8 for line in lines]
         if part.active is not None:
             sectors = [repeat_active(sector, part.active, part.some) for sector in sectors]
@@ -221,7 +221,6 @@ class LocalSpace(Space):
 
 
 SHARED = frozenset({"shared", CLUSTER_SHARED})  # keys of SPACES whose addresses have 32 bits
-_LOCAL_LINES = PARAM_WINDOW_LINE - LOCAL_WINDOW_LINE
 
 
 class CallSpace(LocalSpace):

@@ -7,7 +7,7 @@ Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,11 +15,13 @@ import numpy as np
 from functional.errors import InputError
 from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand, Vector
 from functional.memory import GLOBAL_BASE
-from functional.numpy_executor.bulk_copy import MULTICAST, log_touched, passes_of, targets_of
+from functional.numpy_executor.bulk_copy import MULTICAST, passes_of, targets_of
 from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import OPERATIONS, reduction
+from functional.numpy_executor.tensor_boxes import MODES, ROWS, Elements
+from functional.numpy_executor.touched import log_touched
 from functional.tensor_map import BYTES, TensorMap, decode
 from functional.trace import SECTOR_BYTES
 
@@ -29,17 +31,21 @@ if TYPE_CHECKING:
     from functional.numpy_executor.spaces import Lanes
 
 Step = Callable[["Frame"], None]
+Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
 _COMPLETES = "mbarrier::complete_tx::bytes"
 _LOAD_ALIGNMENT_BYTES = 128
 _BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class TensorCopy(NamedTuple):
-    """The operands: where the map lies, coordinates of the box's first element, shared memory, the barrier that counts
-    the bytes of a load, the mask of thread blocks that get them; how a store is joined with what is there."""
+    """The operands: the mode, where the map lies, coordinates of the box's first element, offsets of im2col, shared
+    memory, the barrier that counts the bytes of a load, the mask of thread blocks that get them; how a store is joined
+    with what is there."""
 
+    mode: str
     map: Address
     coordinates: tuple[Operand | None, ...]
+    offsets: tuple[Operand | None, ...]
     shared: Address
     space: str
     barrier: Address | None
@@ -53,8 +59,9 @@ def is_tensor_copy(inst: Instruction) -> bool:
 
 
 def tensor_copy_of(inst: Instruction) -> TensorCopy:
-    """The operands. Raises Unsupported for `im2col` and other modes than `tile`."""
-    modifiers, operands = [m for m in inst.modifiers if m not in ("L2::cache_hint", "tile")], list(inst.sources)
+    """The operands. Raises Unsupported for modes that are not in MODES."""
+    modes = [m for m in inst.modifiers if m in MODES] or ["tile"]
+    modifiers, operands = [m for m in inst.modifiers if m not in ("L2::cache_hint", *modes)], list(inst.sources)
     if "L2::cache_hint" in inst.modifiers:
         operands.pop()
     reduces = modifiers[0] == "reduce"
@@ -70,31 +77,47 @@ def tensor_copy_of(inst: Instruction) -> TensorCopy:
         raise Unsupported
     to = operands.pop(0) if loads else operands.pop(2)
     place, coordinates, *rest = operands
-    if not isinstance(coordinates, Vector) or axes != f"{len(coordinates.elements)}d":
+    taps = rest.pop(1).elements if modes == ["im2col"] and loads and len(rest) > 1 else ()  # type: ignore[union-attr]
+    if not isinstance(coordinates, Vector) or not _fits(modes, loads, int(axes[:-1]), coordinates, taps):
         raise Unsupported
     if len(rest) != loads + (MULTICAST in form) or not all(isinstance(o, Address) for o in (place, to, *rest[:1])):
         raise Unsupported
     barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
     space = form[0] if loads else "shared"
-    return TensorCopy(place, coordinates.elements, to, space, barrier, blocks, name)  # type: ignore[arg-type]
+    return TensorCopy(modes[0], place, coordinates.elements, taps, to, space, barrier, blocks, name)  # type: ignore[arg-type]
+
+
+def _fits(modes: list[str], loads: bool, axes: int, coordinates: Vector, taps: tuple) -> bool:
+    """Is a mode one of loads or of stores, as it is named, with its number of coordinates and offsets?"""
+    (mode, *others), count = modes, len(coordinates.elements)
+    if others or mode in (_OF_STORES if loads else _OF_LOADS):
+        return False
+    if mode in ("tile::gather4", "tile::scatter4"):
+        return axes == 2 and count == 1 + ROWS
+    return count == axes and len(taps) == (axes - 2 if mode == "im2col" else 0)
+
+
+_OF_LOADS, _OF_STORES = ("im2col", "tile::gather4"), ("im2col_no_offs", "tile::scatter4")
 
 
 _LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
 
 
 def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of a `cp.async.bulk.tensor.{1d,2d,3d,4d,5d}` in tile mode."""
+    """The step of a `cp.async.bulk.tensor.{1d,2d,3d,4d,5d}`."""
     copy, guard = tensor_copy_of(inst), guard_getter(slots, inst.guard)
     place = address_getter(slots, copy.map, "generic")
     coordinates = [getter(slots, c, "s32") for c in copy.coordinates if c is not None]
-    if len(coordinates) != len(copy.coordinates):
+    offsets = [getter(slots, c, "u16") for c in copy.offsets if c is not None]
+    if len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets):
         raise Unsupported
+    mode = MODES[copy.mode]
     targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space)
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
         boxes = {
-            where: Box(frame, inst, *where, tensor, coordinates)
+            where: Box(frame, inst, *where, tensor, mode, coordinates, offsets)
             for where, tensor in _maps(frame, inst, split(frame, inst, "generic", place(frame), lanes))
         }
         for target in targets(frame, lanes):
@@ -141,23 +164,18 @@ class Box:
     first."""
 
     def __init__(
-        self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, coordinates: list[Getter]
-    ) -> None:
+        self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, mode: Mode,
+        coordinates: list[Getter], offsets: list[Getter],
+    ) -> None:  # fmt: skip
         self.frame, self.inst, self.row, self.lane, self.tensor = frame, inst, row, lane, tensor
-        if len(coordinates) != len(tensor.size):
-            raise self._fault(f"{len(coordinates)} coordinates for a tensor of {len(tensor.size)} axes")
-        first = [int(frame.full(get(frame))[row, lane]) for get in coordinates]
+        first, taps = ([int(frame.full(get(frame))[row, lane]) for get in given] for given in (coordinates, offsets))
+        try:
+            at, self.inside = mode(tensor, first, taps)
+        except InputError as error:
+            raise self._fault(str(error)) from None
         self.element_bytes = tensor.element_bytes
-        self.bytes = int(np.prod(tensor.counts)) * self.element_bytes
-        at, inside = np.zeros(1, np.int64), np.ones(1, bool)
-        strides = (self.element_bytes, *tensor.strides_bytes)
-        for axis in reversed(range(len(first))):
-            along = first[axis] + np.arange(tensor.counts[axis], dtype=np.int64) * tensor.taken[axis]
-            there = (along >= 0) & (along < tensor.size[axis])
-            at = (at[:, None] + along * strides[axis]).reshape(-1)
-            inside = (inside[:, None] & there).reshape(-1)
-        self.inside = inside
-        self.places = tensor.address + at[inside]
+        self.bytes = len(at) * self.element_bytes
+        self.places = tensor.address + at[self.inside]
         valid = frame.machine.memory.valid(self.places.astype(np.uint64), self.element_bytes)
         if not valid.all():
             wrong = int(self.places[~valid][0])

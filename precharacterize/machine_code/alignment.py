@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from functional.ir import Instruction
 from functional.program import Program
+from precharacterize.asynchronous_copies import LAST_PRODUCT, copies_of
 from precharacterize.classify import Kind
 from precharacterize.machine_code.dominators import Dominators
 from precharacterize.machine_code.instruction import MachineInstruction
@@ -60,7 +62,9 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     at_line = {i.line: i.index for i in program.instructions}
     blocks = _cut(code)
     labels = {block[0].label: n for n, block in enumerate(blocks) if block[0].label}
+    ptx = [_ptx_of(block, at_line, program) for block in blocks]
     slow = {n for n, block in enumerate(blocks) if _is_slow(block, at_line)}
+    slow |= _waiting_again(blocks, ptx, program, labels)
     seen, left = set(), [0] if blocks else []
     while left:
         n = left.pop()
@@ -68,7 +72,27 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
             continue
         seen.add(n)
         left += _successors(blocks, n, labels)
-    return [MachineBlock(blocks[n], _ptx_of(blocks[n], at_line, program)) for n in sorted(seen)]
+    return [MachineBlock(blocks[n], ptx[n]) for n in sorted(seen)]
+
+
+def _waiting_again(
+    blocks: list[list[MachineInstruction]], ptx: list[list[int]], program: Program, labels: dict[str, int]
+) -> set[int]:
+    """Blocks in which a warp asks again whether a phase of an `mbarrier` is over: a trace has none of that. The
+    assembler puts the first question behind the line before it; here it comes to its own."""
+    waits = [i.index for i in program.instructions if i.opcode == "mbarrier" and "try_wait" in i.modifiers]
+    asked, again = set(), []
+    for n, block in enumerate(blocks):
+        for k in (k for k, instruction in enumerate(block) if "TRYWAIT" in instruction.modifiers):
+            if ptx[n][k] in waits:
+                again.append((n, ptx[n][k]))
+            else:
+                ptx[n][k] = next((w for w in waits if w > ptx[n][k]), -1)
+                asked.add(ptx[n][k])
+    found = {n for n, wait in again if wait in asked}
+    return found | {
+        n for n in range(len(blocks)) if found.issuperset(after := _successors(blocks, n, labels)) and after
+    }
 
 
 def _ptx_of(block: list[MachineInstruction], at_line: dict[int, int], program: Program) -> list[int]:
@@ -134,17 +158,19 @@ def _leader(block: MachineBlock, program: Program, kinds: Sequence[int], dominat
     for instruction, i in zip(block.code, block.ptx, strict=True):
         if i >= 0:
             held[program.block_of(i)] += 1
-            if _is_anchor(instruction, program.instructions[i].opcode, kinds[i]):
+            if _is_anchor(instruction, program.instructions[i], kinds[i]):
                 anchored.add(program.block_of(i))
     if anchored:
         return dominators.nearest_common(anchored)
     return max(held, key=lambda b: (held[b], -b), default=-1)
 
 
-def _is_anchor(instruction: MachineInstruction, opcode: str, kind: int) -> bool:
+def _is_anchor(instruction: MachineInstruction, source: Instruction, kind: int) -> bool:
     """Is it an effect that no assembler moves out of its block?"""
-    if opcode in _BRANCHES:
+    if source.opcode in _BRANCHES:
         return ends_block(instruction)
+    if copies_of(source) < LAST_PRODUCT:
+        return kind_of(instruction) >= Kind.PARAM_LOAD
     stores = (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.SHARED_STORE, Kind.SHARED_ATOMIC, Kind.BARRIER)
     return kind in stores and kind_of(instruction) in stores
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from functional.ir import Address, Instruction
 from functional.program import Program
+from precharacterize.asynchronous_copies import BULK, FILLS, MEETS, MEETS_LATER, copies_of, starts
 from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock
 from precharacterize.machine_code.instruction import MachineInstruction
@@ -14,6 +15,9 @@ from precharacterize.machine_code.timing_classes import access_bytes, kind_of
 from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes
 
 _ATOMICS = (Kind.GLOBAL_ATOMIC, Kind.SHARED_ATOMIC)
+BULK_COPIES = ("UTMALDG", "UBLKCP", "UTMASTG", "UTMAREDG", "UBLKRED")
+# Of several machine instructions that one of PTX becomes, those that make its access
+_ALONE = {MEETS: ("SYNCS",), MEETS_LATER: ("ARRIVES",), FILLS: BULK_COPIES, starts(BULK): BULK_COPIES}
 _AGGREGATING = ("REDUX", "VOTEU", "VOTE")
 
 
@@ -48,13 +52,17 @@ class Matching:
         """Is it a memory instruction that makes the access of PTX instruction `i`?"""
         if i < 0 or consumes(self.kinds[i]) < 0 or consumes(kind_of(instruction)) < 0:
             return False
+        made_by = _ALONE.get(copies_of(self.program.instructions[i]))
+        if made_by:
+            return instruction.name in made_by
         if self.kinds[i] in _ATOMICS:
             return kind_of(instruction) in _ATOMICS
         return self.kinds[i] != Kind.PARAM_LOAD
 
     def _access(self, block: MachineBlock, wanted: list[int], i: int, instance: int, covers: list[Cover]) -> Access:
         mode = Mode.PASSES if consumes(self.kinds[i]) == 1 else Mode.RECORDS
-        if self.kinds[i] in _ATOMICS and self._is_aggregated(block, i):
+        alone = copies_of(self.program.instructions[i]) in _ALONE
+        if self.kinds[i] in _ATOMICS and not alone and self._is_aggregated(block, i):
             mode = Mode.ONE_PASS if mode == Mode.PASSES else Mode.ONCE_A_LINE
         sources = []
         for source in wanted:

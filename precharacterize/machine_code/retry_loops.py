@@ -18,10 +18,10 @@ def compare_and_swap(block: MachineBlock, program: Program) -> int | None:
     """The place of the compare-and-swap in a block that is such a loop on a word all lanes name; None of any other."""
     last, atomics = block.code[-1], set(block.held)
     loop = last.name == "BRA" and last.guard and block.code[0].label and last.target == block.code[0].label
-    if not loop or len(atomics) != 1 or not _one_word(min(atomics), program):
-        return None
     found = [k for k, c in enumerate(block.code) if kind_of(c) == Kind.SHARED_ATOMIC and _swaps(c.modifiers)]
-    return found[0] if len(found) == 1 else None
+    if not loop or len(atomics) != 1 or len(found) != 1:  # copies loop, too, and name no word
+        return None
+    return found[0] if _one_word(min(atomics), program) else None
 
 
 def address_of(atomic: Instruction) -> Address:

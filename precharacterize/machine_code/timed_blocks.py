@@ -8,12 +8,21 @@ from dataclasses import replace
 
 from functional.ir import Address, Instruction
 from functional.program import Program
-from precharacterize.asynchronous_copies import COMMIT, COPY, copies_of
+from precharacterize.asynchronous_copies import (
+    BULK,
+    COPIES,
+    LAST_PRODUCT,
+    PRODUCTS,
+    closes,
+    copies_of,
+    starts,
+    waits_for,
+)
 from precharacterize.asynchronous_copies import NONE as NO_COPIES
 from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
-from precharacterize.machine_code.matching import Matching
+from precharacterize.machine_code.matching import BULK_COPIES, Matching
 from precharacterize.machine_code.retry_loops import address_of, compare_and_swap
 from precharacterize.machine_code.timing_classes import (
     access_bytes,
@@ -31,7 +40,8 @@ from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, Timed
 INSTRUCTION_BYTES = 16
 CONSTANT_LINE_BYTES = 256  # of the first, which a kernel without parameters reads too, no more is said than of its code
 MOST_LINE_INSTRUCTIONS = 4096  # of the instruction cache
-_COPIES = {"LDGSTS": COPY, "LDGDEPBAR": COMMIT}
+_COPIES = {"LDGSTS": starts(COPIES), "LDGDEPBAR": closes(COPIES), "UTMACMDFLUSH": closes(BULK)}
+_PRODUCTS = ("HGMMA", "IGMMA", "QGMMA", "BGMMA")
 
 
 def machine_timed_blocks(
@@ -57,7 +67,8 @@ def machine_timed_blocks(
         ]
         for k, row in enumerate(made):
             row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
-            row.copies = _copies(block.code[k], program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None)
+            source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
+            row.copies = _copies(block.code[k], source, k in found)
             row.origin = block.ptx[k] if block.ptx[k] >= 0 else _before(made, k, program, block)
         _mark_retries(block, made, program, words)
         if not rows and _reads_parameters(block):
@@ -139,7 +150,9 @@ def _row(
         name = "convert" if kind == Kind.CONST_LOAD else latency_class(instruction)
         row = register_row(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
         if name == "tensor":
-            row.initiation = max(1, round(row.initiation * tensor_share(instruction)))
+            one = row.initiation
+            row.initiation = max(1, round(one * tensor_share(instruction)))
+            row.latency += max(0, row.initiation - one) if instruction.name in _PRODUCTS else 0
     row.counted, row.stall, row.barrier = True, max(1, instruction.stall), barrier_of(instruction)
     row.waits = [registers + s for s in _waits(instruction)]
     row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]
@@ -151,16 +164,27 @@ def _row(
 def _seen_by_l1d(instruction: MachineInstruction, kind: Kind) -> Kind:
     """A load that is to see other SMs' stores passes L1D by, and so does a copy to shared memory that says so."""
     found = instruction.modifiers
-    past = "BYPASS" in found or ("STRONG" in found and ("GPU" in found or "SYS" in found))
+    past = (
+        "BYPASS" in found
+        or ("STRONG" in found and ("GPU" in found or "SYS" in found))
+        or instruction.name in BULK_COPIES
+    )
     return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past else kind
 
 
-def _copies(instruction: MachineInstruction, source: Instruction | None) -> int:
-    """`LatencyTable.copies`. Which groups a DEPBAR waits for is said by what it was made of."""
+def _copies(instruction: MachineInstruction, source: Instruction | None, accesses: bool) -> int:
+    """`LatencyTable.copies`. Which groups a DEPBAR waits for, and what is done at an `mbarrier`, is said by what it was
+    made of; `accesses`: it makes that access."""
     if instruction.name in _COPIES:
         return _COPIES[instruction.name]
-    found = copies_of(source) if source is not None and instruction.name == "DEPBAR" else NO_COPIES
-    return found if found >= 0 else NO_COPIES
+    if instruction.name in _PRODUCTS:
+        return LAST_PRODUCT if "gsb0" in instruction.operands else starts(PRODUCTS)
+    if instruction.name == "WARPGROUP" and "DEPBAR" in instruction.modifiers:
+        pending = re.search(r"0x([0-9a-f]+)", instruction.operands)
+        return waits_for(PRODUCTS, int(pending[1], 16) if pending else 0)
+    found = copies_of(source) if source is not None else NO_COPIES
+    waits = found >= 0 and instruction.name == "DEPBAR"
+    return found if waits or (accesses and found != NO_COPIES) else NO_COPIES
 
 
 def _waits(instruction: MachineInstruction) -> list[int]:

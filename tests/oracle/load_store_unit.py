@@ -29,7 +29,7 @@ class Pending:
     port: Port
     issued: int
     place: int  # among the port's allocations
-    group: int  # of asynchronous copies
+    group: tuple[int, int]  # of asynchronous work, and its family
     waiting: int = 1
     result: int = 0
     collector: int | None = None  # None: waits at the port for one
@@ -44,7 +44,7 @@ class Pending:
         self.result = max(self.result, result)
         self.waiting -= 1
         if self.waiting == 0:
-            self.sm.complete(self.warp, self.i, self.result, self.group)
+            self.sm.complete(self)
 
 
 @dataclass(eq=False)
@@ -81,15 +81,17 @@ class LoadStoreUnit:
 
     # Issue, collector, start
 
-    def issue(self, warp: Warp, i: int, what: Access, port: Port, time: int, group: int) -> Pending:
-        """An instruction comes to its port, and as far as is known now."""
-        pending = Pending(self.sm, warp, i, what, port, time, len(port.allocations), group)
+    def new(self, warp: Warp, i: int, what: Access, port: Port, time: int, group: tuple[int, int]) -> Pending:
+        """An instruction that is to come to its port."""
+        return Pending(self.sm, warp, i, what, port, time, len(port.allocations), group)
+
+    def go(self, pending: Pending, time: int) -> None:
+        """It comes there, and as far as is known now."""
         self.queue.append(pending)
-        port.allocations.append(NEVER)
-        if min(port.collectors) < NEVER:
+        pending.port.allocations.append(NEVER)
+        if min(pending.port.collectors) < NEVER:
             self._leave_port(pending)
         self._go_on(time)
-        return pending
 
     def _leave_port(self, p: Pending) -> None:
         p.port.allocations[p.place] = p.issued
@@ -137,10 +139,10 @@ class LoadStoreUnit:
         what, start, shared = p.what, p.start, self.gpu.pipeline.shared_cycles
         if what.kind in SHARED_KINDS:
             busy, result = what.shared_busy(), what.shared_result(start)
-        elif what.kind == Kind.FENCE or not any(sectors for _, sectors in what.records):
+        elif what.kind == Kind.FENCE or what.is_idle:
             busy, result = 1, start + 1
         elif what.passes == len(what.records):
-            busy, result = len(what.records), start + shared + len(what.records) - 1
+            busy, result = max(1, len(what.records)), start + shared + len(what.records) - 1
         elif what.kind in CONST_KINDS and self.spec.perfect_constant_cache:
             busy, result = 1, start + self.gpu.pipeline.const_hit_cycles
         else:

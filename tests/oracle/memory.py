@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from abstim.gpu.config import Gpu
+from functional.phase_record import barrier_of, count_of, is_phase, phase_of
 from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from oracle.l1d import L1d
 from oracle.resources import Cache, ResponsePath
@@ -35,8 +36,15 @@ class Access:
     ) -> None:
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
         self.loop = loop
-        self.records = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
+        lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
+        self.phases = [(barrier_of(k), phase_of(k), count_of(k)) for k, _ in reversed(lines) if is_phase(k)]
+        self.records = [(line, sectors) for line, sectors in lines if not is_phase(line)]
         self.passes = sum(line == SHARED_WINDOW_LINE for line, _ in self.records)  # of shared memory
+
+    @property
+    def is_idle(self) -> bool:
+        """Is no lane active?"""
+        return not any(sectors for _, sectors in self.records) and not self.phases
 
     def shared_busy(self) -> int:
         """Cycles an access of shared memory keeps the load/store unit."""
@@ -111,7 +119,7 @@ class Memory:
         shared = self.gpu.pipeline.shared_cycles
         if access.kind in SHARED_KINDS:
             return access.shared_result(start)
-        if access.kind == Kind.FENCE or not any(sectors for _, sectors in access.records):
+        if access.kind == Kind.FENCE or access.is_idle:
             return start + 1
         if access.passes == len(access.records):
             return start + shared + len(access.records) - 1

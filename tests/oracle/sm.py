@@ -14,7 +14,20 @@ from oracle.memory_side import MemorySide
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
 from oracle.resources import MEM, NEVER, FrontEnd, Port, first_unbooked, ports_of
-from precharacterize.asynchronous_copies import COMMIT, COPY, GROUPS
+from precharacterize.asynchronous_copies import (
+    COPIES,
+    COPY,
+    FILLS,
+    GROUPS,
+    LAST_PRODUCT,
+    MEETS,
+    MEETS_LATER,
+    NONE,
+    WAITS,
+    closes_group,
+    family_of,
+    starts_work,
+)
 from precharacterize.classify import Kind
 
 SP = 0
@@ -49,9 +62,11 @@ class Warp:
     complete: int = 0  # every result it has issued, as far as known
     outstanding: int = 0  # memory instructions of which it is not
     fenced: bool = False
-    group: int = 0  # of asynchronous copies, the one not closed
-    copies: dict[int, Copies] = field(default_factory=dict)  # by group, modulo 16
-    awaits: list[int] = field(default_factory=list)  # groups it waits for
+    group: dict[int, int] = field(default_factory=dict)  # by family of asynchronous work, the one not closed
+    copies: dict[tuple[int, int], Copies] = field(default_factory=dict)  # by group, modulo 16, and family
+    awaits: list[tuple[int, int]] = field(default_factory=list)  # groups it waits for
+    at_phases: list[tuple[int, int, int]] = field(default_factory=list)  # what it waits for at `mbarrier`s
+    meets_from: int = 0  # and the access that waits is complete a cycle later
     registers: dict[int, int] = field(default_factory=dict)  # register -> free cycle
     written_by: dict[int, Kind] = field(default_factory=dict)
 
@@ -78,12 +93,32 @@ class Warp:
 
 
 @dataclass
+class Phase:
+    """The phase of an `mbarrier` that has its place of four: arrivals that are known, and the latest of them."""
+
+    number: int
+    arrived: int = 0
+    there: int = 0
+
+
+@dataclass
+class Later:
+    """Arrivals of a warp that wait for its `cp.async`: those of `left`, complete at `there` as far as is known."""
+
+    warp: Warp
+    phases: list[tuple[int, int, int]]
+    left: list
+    there: int
+
+
+@dataclass
 class Block:
-    """A resident thread block: its slot, the cycle it came in, its warps."""
+    """A resident thread block: its slot, the cycle it came in, its warps, phases of its barriers."""
 
     slot: int
     start: int
     warps: list[Warp]
+    phases: dict[tuple[int, int], Phase] = field(default_factory=dict)  # by barrier and phase modulo 4
 
 
 class Sm:
@@ -110,6 +145,9 @@ class Sm:
         self.last_sp_start: dict[Port, int] = {}
         self.banks: list[set[int]] = [set() for _ in range(spec.register_banks)]  # booked steps
         self.due: dict[int, int] = {}  # cycle -> results due on the buses
+        self.copying: list = []  # accesses that are `cp.async`, or wait for those before them
+        self.later: list[Later] = []
+        self.accessed: Access | None = None  # by the instruction issued last
         self.issued, self.last_fetched = 0, -1
         self.word_free: dict[int, dict[int, int]] = {}  # by block slot: when no loop changes each word any more
 
@@ -215,11 +253,7 @@ class Sm:
         """Send instruction `i`, issued at `time`, down its port; returns its result cycle, NEVER if not known."""
         steps, kind, port = self.gpu.spec.register_file_ports, self.program.unit(i), self.port_of(warp, i)
         if kind == MEM and self.side:
-            warp.outstanding += 1
-            if self.program.copies(i) == COPY:
-                warp.copies.setdefault(warp.group, Copies()).outstanding += 1
-            pending = self.memory.issue(warp, i, self.next_access(warp, i), port, time, warp.group)
-            return NEVER if pending.waiting else pending.result
+            return self.issue_access(warp, i, port, time)
         allocated = self.allocate(port, kind, time)
         released = max(self.operands(warp, i, allocated), steps * port.starts[-port.width])
         dispatched = released // steps
@@ -234,6 +268,27 @@ class Sm:
         for register in self.program.write_banks(i):
             self.bank_of(warp, register).add(steps * result)
         return result
+
+    def issue_access(self, warp: Warp, i: int, port: Port, time: int) -> int:
+        """Real memory: a memory instruction goes to the load/store unit."""
+        warp.outstanding += 1
+        copies, family = self.program.copies(i), 0
+        before = [p for p in self.copying if p.warp is warp and self.program.copies(p.i) == COPY]
+        if starts_work(copies):
+            family = family_of(copies)
+            warp.copies.setdefault(self.group(warp, family), Copies()).outstanding += 1
+        pending = self.memory.new(warp, i, self.next_access(warp, i), port, time, self.group(warp, family))
+        if copies in (COPY, MEETS_LATER):
+            self.copying.append(pending)
+        if copies == MEETS_LATER:
+            done = [c.complete for (_, f), c in warp.copies.items() if f == COPIES]
+            self.later.append(Later(warp, pending.what.phases, [*before, pending], max([0, *done])))
+        self.memory.go(pending, time)
+        return NEVER if pending.waiting else pending.result
+
+    def group(self, warp: Warp, family: int) -> tuple[int, int]:
+        """The open group of a family."""
+        return warp.group.get(family, 0), family
 
     def start(self, port: Port, time: int, latency: int, initiation: int) -> int:
         """First cycle in which a result bus and a unit of the port are free for an instruction."""
@@ -263,23 +318,82 @@ class Sm:
         if self.program.round(i):
             free = self.word_free.setdefault(warp.slot // self.warps_per_block, defaultdict(int))
             loop = Loop(self.program.round(i), self.program.word(i), free)
-        return Access(self.gpu, kind, access_bytes, records, conflicts, loop)
+        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop)
+        return self.accessed
 
-    def complete(self, warp: Warp, i: int, result: int, group: int) -> None:
-        """Rule 11: all of a memory instruction is there, or will be at `result`; a copy is of a `group`."""
+    def complete(self, p) -> None:
+        """Rule 11: all of a memory instruction is there, or will be at its result."""
+        warp, i, result, copies = p.warp, p.i, p.result, self.program.copies(p.i)
         warp.outstanding -= 1
-        if self.program.copies(i) == COPY:
-            copies = warp.copies[group]
-            copies.outstanding, copies.complete = copies.outstanding - 1, max(copies.complete, result)
         warp.complete = max(warp.complete, result)
         for register in self.program.writes(i):
             warp.registers[register] = result
         if self.program.kind(i) in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
             warp.not_before = result - 1
-        if warp.fenced and not warp.outstanding:
-            warp.fenced, warp.not_before = False, warp.complete
+        if starts_work(copies):
+            group = warp.copies[p.group]
+            group.outstanding, group.complete = group.outstanding - 1, max(group.complete, result)
         if warp.awaits and warp.copies_complete() < NEVER:
             warp.not_before, warp.awaits = warp.copies_complete(), []
+        if copies == MEETS:
+            self.meet(warp, p.what.phases, result)
+        elif copies == FILLS:
+            self.arrive_in_phases(warp, p.what.phases, result)
+        elif p in self.copying:
+            self.copying.remove(p)
+            self.count_copy(p, result)
+        if warp.fenced and not warp.outstanding:
+            warp.fenced, warp.not_before = False, warp.complete
+
+    def count_copy(self, p, result: int) -> None:
+        """A `cp.async`, or an arrival that waits for some, is complete."""
+        for later in [later for later in self.later if p in later.left]:
+            later.left.remove(p)
+            later.there = max(later.there, result)
+            if not later.left:
+                self.later.remove(later)
+                self.arrive_in_phases(later.warp, later.phases, later.there)
+
+    # Rule 8, phases of an `mbarrier`
+
+    def meet(self, warp: Warp, phases: list[tuple[int, int, int]], result: int) -> None:
+        """An access at barriers is complete at `result`: its arrivals count, and its warp waits from then on."""
+        self.arrive_in_phases(warp, phases, result)
+        warp.at_phases = [phase for phase in phases if phase[2]]
+        warp.meets_from = result - 1
+        warp.not_before = max(warp.not_before, warp.meets_from, self.phases_over(warp))
+        if warp.not_before < NEVER:
+            warp.at_phases, warp.meets_from = [], warp.not_before
+
+    def arrive_in_phases(self, warp: Warp, phases: list[tuple[int, int, int]], time: int) -> None:
+        """Arrivals (those without a count) at `time`; whoever's phases are now known to be over goes on."""
+        block = self._block_of(warp)
+        for barrier, number, count in phases:
+            if not count:
+                phase = block.phases.setdefault((barrier, number % 4), Phase(number))
+                if phase.number != number and (phase.number - number) % 256 < 128:
+                    continue  # long over
+                if phase.number != number:
+                    phase = block.phases[barrier, number % 4] = Phase(number)
+                phase.arrived, phase.there = phase.arrived + 1, max(phase.there, time)
+        if all(count for _, _, count in phases):
+            return
+        for other in block.warps:
+            if other.at_phases and (over := self.phases_over(other)) < NEVER:
+                other.not_before = other.meets_from = max(other.meets_from, over)
+                other.at_phases = []
+
+    def phases_over(self, warp: Warp) -> int:
+        """When all is over that it waits for; NEVER: not known yet."""
+        block = self._block_of(warp)
+        return max([0, *(self._over(block.phases.get((b, n % 4)), n, count) for b, n, count in warp.at_phases)])
+
+    def _over(self, phase: Phase | None, number: int, count: int) -> int:
+        if phase is None or (phase.number == number and phase.arrived < count):
+            return NEVER
+        if phase.number == number:
+            return phase.there
+        return 0 if (phase.number - number) % 256 < 128 else NEVER
 
     # Rule 6
 
@@ -333,6 +447,7 @@ class Sm:
         following = warp.stream.advance(i)
         if following is None:
             self.exit(warp, time)
+            self.follow_copies(warp, i, result)
             return
         warp.issued, warp.next, warp.not_before = i, following, 0
         if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
@@ -348,18 +463,34 @@ class Sm:
             self.release_if_complete(warp, time)
 
     def follow_copies(self, warp: Warp, i: int, result: int) -> None:
-        """What an instruction does with groups of asynchronous copies."""
+        """What an instruction does with groups of asynchronous work, and at barriers."""
         copies = self.program.copies(i)
-        if copies == COPY and not self.side:
-            group = warp.copies.setdefault(warp.group, Copies())
-            group.complete = max(group.complete, result)
-        elif copies == COMMIT:
-            warp.group = (warp.group + 1) % GROUPS
+        if copies < LAST_PRODUCT:
+            self.follow_phases(warp, copies, result, self.accessed.phases)
         elif copies >= 0:
-            warp.awaits = [(warp.group - age) % GROUPS for age in range(copies, GROUPS)]
+            family, allowed = divmod(copies, WAITS)
+            warp.awaits = [((self.group(warp, family)[0] - age) % GROUPS, family) for age in range(allowed, GROUPS)]
             warp.not_before = max(warp.not_before, warp.copies_complete())
             if warp.not_before < NEVER:
                 warp.awaits = []
+        elif copies != NONE:
+            group, family = self.group(warp, family_of(copies))
+            if starts_work(copies) and (not self.side or self.program.unit(i) != MEM):
+                work = warp.copies.setdefault((group, family), Copies())
+                work.complete = max(work.complete, result)
+            if closes_group(copies) or copies == LAST_PRODUCT:
+                warp.group[family] = (group + 1) % GROUPS
+
+    def follow_phases(self, warp: Warp, copies: int, result: int, phases: list[tuple[int, int, int]]) -> None:
+        """With real memory what is not known yet is done in `complete`."""
+        if self.side:
+            if copies == MEETS and result < NEVER:
+                warp.not_before = NEVER if warp.at_phases else max(warp.not_before, warp.meets_from)
+        elif copies == MEETS:
+            self.meet(warp, phases, result)
+        else:
+            done = [c.complete for (_, f), c in warp.copies.items() if f == COPIES and copies == MEETS_LATER]
+            self.arrive_in_phases(warp, phases, max([result, *done]))
 
     def follow(self, warp: Warp, i: int, kind: Kind, time: int) -> None:
         """What the front end does after `i`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from functional.disk.machine_code import compiled
-from functional.trace import PARAM_WINDOW_LINE
+from functional.trace import PHASE_WINDOW_LINE
 
 LINES = 1 << 27  # that there are numbers of
 REQUESTS, SECTORS, OWN_LINES, NEW_LINES, L2_MISSES, COLUMNS = 0, 1, 2, 3, 4, 5
@@ -26,7 +26,7 @@ def count_work(records, block_offsets, warp_offsets, first_line, seen, recent, t
             asked = 0
             for k in range(warp_offsets[w], warp_offsets[w + 1]):
                 line = np.int64(records[k] >> 5)
-                if line < first_line or line >= PARAM_WINDOW_LINE:
+                if line < first_line or line >= PHASE_WINDOW_LINE:
                     continue
                 bits = (records[k] >> 1) & 15
                 asked += 1

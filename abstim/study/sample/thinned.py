@@ -9,6 +9,7 @@ import numpy as np
 
 from abstim.study.sample.launch_features import ON_LINES, kinds_of
 from functional.line_record import more_follow
+from functional.phase_record import in_phases
 from functional.program import Program
 from functional.trace import Trace
 from precharacterize.classify import Kind
@@ -55,10 +56,10 @@ def iterations_of(program: Program, trace: Trace) -> Iterations:
 
 def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> Trace | None:
     """The trace of these events alone. None where warps of a thread block would wait at different barriers, and for
-    programs whose barriers are not for all warps of a thread block, or for more."""
+    programs whose barriers are not for all warps of a thread block, or for more, or are `mbarrier`s."""
     kinds = kinds_of(program)
     of_block = set(barriers_of(program.instructions, [Kind(kind) for kind in kinds])) <= {NONE, 0}
-    if not (of_block and _meet(program, trace, kept)):
+    if not (of_block and _meet(program, trace, kept)) or in_phases(trace.records).any():
         return None
     accesses = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(ON_LINES)))[trace.blocks])
     conflicts = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(_SHARED)))[trace.blocks])

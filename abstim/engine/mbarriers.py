@@ -1,0 +1,200 @@
+"""Phases of `mbarrier`s: who arrives, with its copies, and who waits (docs/timing-rules.md, rule 8)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine.scoreboard import make_ready
+from abstim.engine.state import LATER, NEVER, PHASE_RING
+from abstim.engine.warp_slots import bit, lowest, span
+from functional import line_record, phase_record
+from functional.disk.compile import jit
+from functional.phase_record import PHASES
+from precharacterize.asynchronous_copies import COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER
+
+is_phase, barrier_of, phase_of, count_of = map(
+    jit, (phase_record.is_phase, phase_record.barrier_of, phase_record.phase_of, phase_record.count_of)
+)
+line_of, more_follow = map(jit, (line_record.line_of, line_record.more_follow))
+AT_ONCE = -1  # number of an arrival that finds no room to wait for copies
+
+
+@jit
+def wake(c, w, time):
+    """Something that warp `w` may have waited for has come."""
+    sm = c.sm
+    if sm.ready[w] >= NEVER and sm.running & bit(w) and sm.buffered[w] > 0 and not sm.flush & bit(w):
+        make_ready(c, w, sm.front_end[w], time)
+
+
+@jit
+def is_older(phase, tag):
+    """Is a phase before the one of a tag? Both are counted modulo PHASES."""
+    ahead = (tag - 1 - phase) & (PHASES - 1)
+    return 0 < ahead < PHASES // 2
+
+
+@jit
+def place_of(c, block, line):
+    """The place of a phase; another one may be there."""
+    return c.phases[block, barrier_of(line) * PHASE_RING + (phase_of(line) & (PHASE_RING - 1))]
+
+
+@jit
+def arrive_in_phase(c, block, line, time):
+    """One more arrival in a phase, at `time`; one in a phase that is long over changes nothing."""
+    row, phase = place_of(c, block, line), phase_of(line)
+    if row.tag != phase + 1:
+        if row.tag and is_older(phase, row.tag):
+            return
+        row.tag, row.arrived, row.there = phase + 1, 0, 0
+    row.arrived += 1
+    row.there = max(row.there, time)
+
+
+@jit
+def phase_over(c, block, line):
+    """When a phase is over that is waited for; NEVER: not known yet."""
+    row, phase = place_of(c, block, line), phase_of(line)
+    if row.tag == phase + 1:
+        return row.there if row.arrived >= count_of(line) else NEVER
+    return 0 if row.tag and is_older(phase, row.tag) else NEVER
+
+
+@jit
+def phases_over(c, w, record):
+    """When all phases are over that the access of warp `w` with this first record waits for; 0: it waits for none."""
+    over, k, more = 0, record, True
+    while more:
+        one = np.int64(c.streams.records[k])
+        line, more = line_of(one), more_follow(one)
+        if is_phase(line) and count_of(line):
+            over = max(over, phase_over(c, w // c.machine.warps_per_block, line))
+        k += 1
+    return over
+
+
+@jit
+def arrive_in_phases(c, w, record, result, time):
+    """The arrivals of an access are made at `result`, which is known at `time`; who waited for them goes on."""
+    k, more, some = record, True, False
+    while more:
+        one = np.int64(c.streams.records[k])
+        line, more = line_of(one), more_follow(one)
+        if is_phase(line) and count_of(line) == 0:
+            arrive_in_phase(c, w // c.machine.warps_per_block, line, result)
+            some = True
+        k += 1
+    if some:
+        release_phases(c, w // c.machine.warps_per_block, time)
+
+
+@jit
+def release_phases(c, block, time):
+    """Warps of a thread block whose phases are now known to be over go on."""
+    sm, m = c.sm, c.machine
+    left = sm.at_phase & span(block * m.warps_per_block, m.warps_per_block)
+    while left:
+        w = lowest(left)
+        left &= left - np.uint64(1)
+        over = phases_over(c, w, sm.phase_record[w])
+        if over < NEVER:
+            sm.at_phase &= ~bit(w)
+            sm.phase_there[w] = max(sm.phase_there[w], over)
+            sm.not_before[w] = sm.phase_there[w]
+            wake(c, w, time)
+
+
+@jit
+def meet(c, w, record, result, time):
+    """An access at `mbarrier`s is complete at `result`: its arrivals count, and its warp waits from then on."""
+    sm = c.sm
+    arrive_in_phases(c, w, record, result, time)
+    over = phases_over(c, w, record)
+    sm.phase_there[w] = max(result - 1, over)
+    if over == NEVER:
+        sm.at_phase |= bit(w)
+        sm.phase_record[w], sm.phase_there[w] = record, result - 1
+        sm.not_before[w] = NEVER
+    else:
+        sm.not_before[w] = max(sm.not_before[w], over)
+
+
+@jit
+def copies_before(sm, w):
+    """`cp.async` of a warp whose result is not known."""
+    count = 0
+    for group in range(GROUPS):
+        count += sm.copies_coming[w, COPIES, group]
+    return count
+
+
+@jit
+def copies_done(sm, w):
+    """When those are complete whose result is known."""
+    there = 0
+    for group in range(GROUPS):
+        there = max(there, sm.copies_there[w, COPIES, group])
+    return there
+
+
+@jit
+def number_copy(c, w, copies, record):
+    """Real memory: the number of a `cp.async`, or of an arrival that is to wait for all before it, which begins to."""
+    sm = c.sm
+    number = sm.copies_issued[w]
+    if copies == MEETS_LATER:
+        if sm.later == LATER:
+            return AT_ONCE
+        row = c.later[sm.later]
+        row.warp, row.limit, row.record = w, number + 1, record
+        row.left, row.there = copies_before(sm, w) + 1, copies_done(sm, w)
+        sm.later += 1
+    sm.copies_issued[w] += 1
+    return number
+
+
+@jit
+def count_copy(c, w, number, result, time):
+    """Real memory: one of them is complete; arrivals that waited for nothing else are made."""
+    sm, kept, count = c.sm, 0, c.sm.later
+    for k in range(count):
+        row = c.later[k]
+        if row.warp == w and number < row.limit:
+            row.left -= 1
+            row.there = max(row.there, result)
+        if row.left:
+            into = c.later[kept]
+            into.warp, into.limit, into.left, into.there, into.record = (
+                row.warp, row.limit, row.left, row.there, row.record,
+            )  # fmt: skip
+            kept += 1
+        else:
+            arrive_in_phases(c, row.warp, row.record, row.there, time)
+    sm.later = kept
+
+
+@jit
+def meet_when_complete(c, w, copies, number, record, result, time):
+    """Real memory: an access is complete at `result` that others may wait for at an `mbarrier`."""
+    if copies == MEETS:
+        meet(c, w, record, result, time)
+    elif copies == FILLS or (copies == MEETS_LATER and number == AT_ONCE):
+        arrive_in_phases(c, w, record, result, time)
+    elif copies in (COPY, MEETS_LATER) and c.sm.later:
+        count_copy(c, w, number, result, time)
+
+
+@jit
+def follow_phases(c, w, copies, record, result, time):
+    """Warp `w` has issued, at `time`, such an access; `record` is its first."""
+    sm = c.sm
+    if not c.machine.perfect:  # what is not known comes when it is
+        if copies == MEETS and result < NEVER:
+            sm.not_before[w] = NEVER if sm.at_phase & bit(w) else max(sm.not_before[w], sm.phase_there[w])
+    elif copies == MEETS:
+        meet(c, w, record, result, time)
+    elif copies == MEETS_LATER:
+        arrive_in_phases(c, w, record, max(result, copies_done(sm, w)), time)
+    elif copies == FILLS:
+        arrive_in_phases(c, w, record, result, time)

@@ -1,0 +1,81 @@
+"""Who arrives at which phase of an `mbarrier`, and who waits for it, as a trace says it (functional.phase_record)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from functional.phase_record import BARRIERS, MOST_COUNT, phase_record
+
+if TYPE_CHECKING:
+    from functional.numpy_executor.chunk_state import Machine
+
+PHASE_BIT = 40  # of an object (mbarrier.py): the parity of the running phase
+
+
+@dataclass
+class Known:
+    """A barrier: its number in its thread block, its running phase, arrivals of that block in it and in the last."""
+
+    number: int
+    phase: int = 0
+    arrived: int = 0
+    arrived_before: int = 0
+
+
+class Phases:
+    """Of all barriers of a chunk, by the place of their object in the storage of shared memory."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._known: dict[int, Known] = {}
+        self._numbers: dict[int, int] = {}  # barriers of each thread block
+        self._noted: dict[int, list[int]] = {}  # by warp, of the instruction that runs
+
+    def begin(self, word: int) -> None:
+        """A barrier is initialised: what has been of it counts no more."""
+        if word in self._known:
+            known = self._known[word]
+            known.phase, known.arrived, known.arrived_before = known.phase + 1, 0, 0
+
+    def arrive(self, row: int, word: int, before: int, after: int) -> None:
+        """A thread of warp `row`, or its copy, arrives; the object was `before` and is `after`."""
+        known = self._of(word)
+        if self._own(row, word):
+            known.arrived += self._note(row, phase_record(known.number, known.phase, 0), known.number)
+        self.change(word, before, after)
+
+    def change(self, word: int, before: int, after: int) -> None:
+        """An object is another: its phase may be over."""
+        if (before ^ after) >> PHASE_BIT & 1:
+            known = self._of(word)
+            known.phase, known.arrived_before, known.arrived = known.phase + 1, known.arrived, 0
+
+    def wait(self, row: int, word: int) -> None:
+        """A thread of warp `row` has seen that the last phase is over."""
+        known = self._of(word)
+        if self._own(row, word) and 0 < known.arrived_before <= MOST_COUNT:
+            self._note(row, phase_record(known.number, known.phase - 1, known.arrived_before), known.number)
+
+    def take(self) -> dict[int, list[int]]:
+        """Records of the instruction that runs, by warp."""
+        noted, self._noted = self._noted, {}
+        return noted
+
+    def _note(self, row: int, record: int, number: int) -> bool:
+        """Threads of a warp that do the same in one instruction are one; is it the first of them?"""
+        noted = self._noted.setdefault(row, [])
+        new = number < BARRIERS and record not in noted
+        noted += [record] if new else []
+        return new
+
+    def _own(self, row: int, word: int) -> bool:
+        return 8 * word // self.machine.shared_stride == int(self.machine.block_of_row[row])
+
+    def _of(self, word: int) -> Known:
+        if word not in self._known:
+            block = 8 * word // self.machine.shared_stride
+            number = self._numbers.get(block, 0)
+            self._numbers[block] = number + 1
+            self._known[word] = Known(number)
+        return self._known[word]
