@@ -88,8 +88,7 @@ def app(
         print_json(result.to_json() | ({} if samples is None else {"samples": [s.to_json() for s in samples]}))
     else:
         _print(result, samples)
-    named = bool(result.launches or samples or launches or not only) or _say_unmatched(only, result)
-    raise typer.Exit(_status(result) or 2 * (not named))
+    raise typer.Exit(_status(result) or (0 if samples or launches else _unmatched(only, result)))
 
 
 def _say_whose(arguments: Sequence[str]) -> None:
@@ -102,13 +101,14 @@ def _say_whose(arguments: Sequence[str]) -> None:
         )
 
 
-def _say_unmatched(only: str, result: ApplicationResult) -> bool:
-    """Say that `--only` names no kernel that was launched. Returns whether nothing was launched at all."""
+def _unmatched(only: str, result: ApplicationResult) -> int:
+    """The exit code: 2 if kernels were launched and none has `only` in its name, which is said; else 0."""
     from functional.terminal import note
 
-    if result.executed and not result.interrupted:
-        note(f"abstim: no kernel that was launched has '{only}' in its name, so nothing was timed (--only)")
-    return not result.executed
+    if not only or result.launches or not result.executed or result.interrupted:
+        return 0
+    note(f"abstim: no kernel that was launched has '{only}' in its name, so nothing was timed (--only)")
+    return 2
 
 
 def _stretch(text: str) -> tuple[int, int | None]:

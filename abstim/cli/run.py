@@ -187,11 +187,12 @@ def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list
 
 
 def _refuse_energy(asked: bool, gpus: list[Gpu], model: str) -> None:
+    if not asked:
+        return
     from abstim.study.energy.launch_energy import refuse_energy
 
-    refuse_options("with several GPUs", energy=asked and len(gpus) > 1)
-    if asked:
-        refuse_energy(gpus[0], model)
+    refuse_options("with several GPUs", energy=len(gpus) > 1)
+    refuse_energy(gpus[0], model)
 
 
 def _energy(result: RunResult, gpu: Gpu) -> Energy:
@@ -201,13 +202,13 @@ def _energy(result: RunResult, gpu: Gpu) -> Energy:
 
 
 def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:
+    if path is None:
+        return
     from abstim.session.issue_logs import issue_logs
     from abstim.show.tables import progress
     from abstim.show.timeline import write_timeline
     from functional.terminal import note
 
-    if path is None:
-        return
     with progress(quiet=quiet) as report:
         launches = list(issue_logs(session, gpu, flush, report))
     if said := write_timeline(path, launches, gpu.spec.core_clock_hz):

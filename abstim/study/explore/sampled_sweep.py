@@ -249,13 +249,18 @@ class PartFactors:
 
     def __init__(self, sweep: SampledSweep, traces: Sequence[Trace]) -> None:
         self.sweep, self.traces = sweep, traces
-        self.first = sweep.cycles(range(len(traces)), traces, sweep.gpus[:1])
+        self.first = self._cycles(sweep.gpus[:1])
+        self._rows: dict[int, Float64[np.ndarray, " launch"]] = {}  # those looked at first are asked for again
 
     def timed(self, rows: Sequence[int]) -> Float64[np.ndarray, "row launch"]:
-        """Cycles on points over those on the first GPU."""
-        return (
-            self.sweep.cycles(range(len(self.traces)), self.traces, [self.sweep.gpus[1 + k] for k in rows]) / self.first
-        )
+        """Cycles on points over those on the first GPU. Each point is simulated once."""
+        if new := [k for k in rows if k not in self._rows]:
+            cycles = self._cycles([self.sweep.gpus[1 + k] for k in new])
+            self._rows.update(zip(new, cycles / self.first, strict=True))
+        return np.array([self._rows[k] for k in rows])
+
+    def _cycles(self, gpus: Sequence[Gpu]) -> Float64[np.ndarray, "gpu launch"]:
+        return self.sweep.cycles(range(len(self.traces)), self.traces, gpus)
 
     def roughly(self) -> Float64[np.ndarray, "point launch"]:
         """The same of all points by a formula; of few, which are all timed anyway, as they are."""
