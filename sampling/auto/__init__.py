@@ -1,6 +1,6 @@
 """Sampling that chooses for the user: how much to simulate follows from the error that is asked for."""
 
-from sampling.auto.interpolation import PointFactors, first_points, read_off
+from sampling.auto.interpolation import Parts, PointFactors, few_points, read_off
 from sampling.auto.iterations import IterationSampling, Timed
 from sampling.auto.kernel_sample import ProgramWork
 from sampling.auto.launch_sampling import LaunchSampling
@@ -11,6 +11,7 @@ __all__ = [
     "Batch",
     "IterationSampling",
     "LaunchSampling",
+    "Parts",
     "PointFactors",
     "ProgramWork",
     "SegmentSampling",
@@ -18,7 +19,7 @@ __all__ = [
     "TimedSelection",
     "cut_into_segments",
     "error_of_parts",
-    "first_points",
+    "few_points",
     "has_giants",
     "ratio",
     "read_off",

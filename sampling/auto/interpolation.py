@@ -1,128 +1,172 @@
-"""What parts of launches take on design points, of which only some are timed: the rest is read off between them.
+"""What parts of launches take on design points, of which only some pairs are timed: the rest is read off between them.
 
-A formula says roughly how each part's cycles change over the design space; what it leaves over is smooth, and is
-interpolated (universal kriging: a linear trend and a Gaussian covariance; Sacks, Welch, Mitchell and Wynn, Statistical
-Science 1989). How far off that is, is seen where points were timed, each predicted from the others.
+A formula says roughly how each part's cycles change over the design space; what it lacks is alike at points near each
+other and for launches of one kernel that do alike work (surface.py). How far off that is, is seen where pairs were
+timed, each predicted from the others.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.statistics import t_quantile
+from sampling.auto.pair_choice import Choice
+from sampling.auto.prediction import squared_distances
+from sampling.auto.surface import Fit, Pair, Surface
+from sampling.statistics import pooled_error, t_quantile
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
+    from jaxtyping import Float64, Int64
 
-FIRST_POINTS = 6  # timed before anything is read off between them, and as many more as there are features
-AT_ONCE = 2  # added while that is not good enough
-# Variance by which neighbours differ, in that of what is smooth: that of these which predicts left-out points best
-NUGGETS = (0.001, 0.01, 0.1, 1.0, 10.0)
-# The same, where errors of left-out points are carried over to others. Not what predicts best: points are added until
-# their errors look small, and with that these came out up to 3 times too small on the hard sets and on noise
-EVEN = 1.0
-TREND = 25.0  # variance of the trend, in the same: hardly bound
+FEW_POINTS = 6  # and as many more as there are features: of no more points all pairs are timed
+FIRST_PAIRS = 8  # of each kernel, before anything is read off between them
+FEW_PAIRS = 20  # of a kernel, which may agree by chance: its errors are taken to be no less than those of the others
+AT_ONCE = 0.15  # of the pairs timed so far, how many are added between two looks at the error
+MOST_POINTS = 256  # among which pairs are chosen, before the others
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What is timed in the place of launches: `kernels` they are of; `work`, columns by which they are alike;
+    `weights`, their shares in the cycles of the first GPU."""
+
+    kernels: Int64[np.ndarray, " part"]
+    work: Float64[np.ndarray, "part work"]
+    weights: Float64[np.ndarray, " part"]
 
 
 @dataclass(frozen=True, eq=False)
 class PointFactors:
-    """Cycles of each part on each point over those on the first GPU. `timed` points were; `errors`: relative standard
-    error of the weighted sum on each point, 0 on those, which as many `degrees` of freedom tell."""
+    """Cycles of each part on each point over those on the first GPU. `timed` pairs were; `errors`: relative standard
+    error of the weighted sum on each point, 0 where all parts were timed, and how many `degrees` of freedom tell it."""
 
     factors: Float64[np.ndarray, "point part"]
-    timed: list[int]
+    timed: list[Pair]
     errors: Float64[np.ndarray, " point"]
-    degrees: float = math.inf
+    degrees: Float64[np.ndarray, " point"]
+
+    def half_widths(self, confidence: float) -> Float64[np.ndarray, " point"]:
+        """Half of each point's interval, relative."""
+        quantiles = [t_quantile(degrees, confidence) for degrees in self.degrees.tolist()]
+        return np.asarray(self.errors * np.array(quantiles))
 
 
-Time = Callable[[list[int]], "Float64[np.ndarray, 'row part']"]
+Time = Callable[[Sequence[Pair]], "Float64[np.ndarray, ' pair']"]
 
 
-def first_points(features: Float64[np.ndarray, "point feature"]) -> int:
-    """So many are timed whatever comes of it; of no more points nothing is read off."""
-    return min(FIRST_POINTS + features.shape[1], len(features))
+def few_points(features: Float64[np.ndarray, "point feature"]) -> bool:
+    """Whether all of them are timed whatever comes of it."""
+    return len(features) <= FEW_POINTS + features.shape[1]
 
 
 def read_off(
     time: Time, formula: Float64[np.ndarray, "point part"], features: Float64[np.ndarray, "point feature"],
-    weights: Float64[np.ndarray, " part"], error: float, confidence: float, begin: list[int],
+    parts: Parts, error: float, confidence: float, known: Mapping[Pair, float] | None = None,
 ) -> PointFactors:  # fmt: skip
-    """`time` simulates points: factors of all parts. `formula`: its factors; `features` of points, -1 to 1; `weights`
-    of parts in the sum. Points, those to `begin` with first, are added until half the interval of the sum is at most
-    `error` of it, or all are timed."""
-    order = spread_out(features, first_points(features), begin)
-    known = np.log(time(order))
-    while len(order) < len(features):
-        found = _read_off(known, order, formula, features, weights)
-        if float(found.errors.max()) * t_quantile(found.degrees, confidence) <= error:
-            return found
-        more = spread_out(features, len(order) + AT_ONCE, order)[len(order) :]
-        known, order = np.concatenate([known, np.log(time(more))]), order + more
-    factors = np.empty_like(known)
-    factors[order] = np.exp(known)
-    return PointFactors(factors, order, np.zeros(len(order)))
+    """`time` simulates pairs: their factors, of which some are `known`. `formula`: its factors; `features` of points,
+    -1 to 1. Pairs are added until half the interval of the sum is at most `error` of it on all points, or all are
+    timed."""
+    reading = _Reading(time, formula, features, parts, dict(known or {}))
+    if few_points(features):
+        reading.time_all()
+        return reading.found()
+    reading.begin()
+    while reading.left and float((found := reading.found()).half_widths(confidence).max()) > error:
+        reading.go_on()
+    return found if reading.left else reading.found()
 
 
-def _read_off(
-    known: Float64[np.ndarray, "timed part"], timed: list[int], formula: Float64[np.ndarray, "point part"],
-    features: Float64[np.ndarray, "point feature"], weights: Float64[np.ndarray, " part"],
-) -> PointFactors:  # fmt: skip
-    rough, total = np.log(formula), np.log(np.exp(known) @ weights)
-    covariance = _covariance(features)
-    among = covariance[np.ix_(timed, timed)]
+class _Reading:
+    """Pairs timed so far, and what they say."""
 
-    def off(nugget: float) -> Float64[np.ndarray, " timed"]:
-        left_out = rough[timed] + _left_out(among, nugget, known - rough[timed])
-        return np.asarray(np.log(np.exp(left_out) @ weights) - total)
+    def __init__(
+        self, time: Time, formula: Float64[np.ndarray, "point part"], features: Float64[np.ndarray, "point feature"],
+        parts: Parts, known: dict[Pair, float],
+    ) -> None:  # fmt: skip
+        self.time, self.formula, self.features, self.parts = time, formula, features, parts
+        self.rows = [np.flatnonzero(parts.kernels == kernel) for kernel in np.unique(parts.kernels)]
+        shares = parts.weights * formula
+        self.surfaces = self._surfaces(shares / shares.sum(1, keepdims=True))
+        self.factors: dict[Pair, float] = known
+        self.fits = [self._fit(surface, rows) for surface, rows in zip(self.surfaces, self.rows, strict=True)]
 
-    nugget = min(NUGGETS, key=lambda nugget: float(np.sum(off(nugget) ** 2)))
-    found = rough + covariance[:, timed] @ np.linalg.solve(among + nugget * np.eye(len(timed)), known - rough[timed])
-    found[timed] = known
-    errors = _errors(off(nugget), covariance, timed)
-    return PointFactors(np.exp(found), timed, errors, float(len(timed)))
+    def _surfaces(self, shares: Float64[np.ndarray, "point part"]) -> list[Surface]:
+        apart, linear = squared_distances(self.features), 1.0 + self.features @ self.features.T
+        work = np.log1p(self.parts.work)
+        unlike = squared_distances(work) / work.shape[1]
+        return [Surface(apart, linear, unlike[np.ix_(rows, rows)], shares[:, rows]) for rows in self.rows]
+
+    @property
+    def left(self) -> bool:
+        """Whether there are pairs that were not timed."""
+        return len(self.factors) < self.formula.size
+
+    def begin(self) -> None:
+        """Some pairs of every kernel."""
+        choice = self._choice()
+        wanted = [choice.next(k) for k in range(len(self.rows)) for _ in range(FIRST_PAIRS)]
+        self._add([pair for pair in wanted if pair is not None])
+
+    def go_on(self) -> None:
+        """Those that tell most; all others, if none is left of the points among which is chosen."""
+        choice = self._choice()
+        wanted = [choice.next() for _ in range(max(2, int(AT_ONCE * len(self.factors))))]
+        if found := [pair for pair in wanted if pair is not None]:
+            self._add(found)
+        else:
+            self.time_all()
+
+    def time_all(self) -> None:
+        """Every pair."""
+        points, parts = self.formula.shape
+        self._add([(p, k) for p in range(points) for k in range(parts) if (p, k) not in self.factors])
+
+    def _choice(self) -> Choice:
+        points = np.array(spread_out(self.features, min(MOST_POINTS, len(self.features))))
+        settings = [(fit.setting, fit.scale) for fit in self.fits]
+        return Choice(self.surfaces, self.rows, points, settings, self.factors)
+
+    def _add(self, pairs: Sequence[Pair]) -> None:
+        new = dict(zip(pairs, self.time(pairs).tolist(), strict=True)) if pairs else {}
+        self.factors |= new
+        for place, rows in enumerate(self.rows):
+            if not {part for _, part in new}.isdisjoint(rows.tolist()):
+                self.fits[place] = self._fit(self.surfaces[place], rows)
+
+    def _fit(self, surface: Surface, rows: Int64[np.ndarray, " part"]) -> Fit:
+        place = {int(part): k for k, part in enumerate(rows)}
+        timed = [(pair, factor) for pair, factor in self.factors.items() if pair[1] in place]
+        known = {(p, place[k]): float(np.log(factor / self.formula[p, k])) for (p, k), factor in timed}
+        return surface.fit(known) if known else surface.prior
+
+    def found(self) -> PointFactors:
+        """As far as it is known."""
+        factors = self.formula.copy()
+        for fit, rows in zip(self.fits, self.rows, strict=True):
+            factors[:, rows] *= np.exp(fit.lacking)
+        degrees = np.array([fit.degrees for fit in self.fits])
+        variances = np.array([fit.variance for fit in self.fits]) * self._lucky()[:, None]
+        pooled = [pooled_error(each, degrees) for each in variances.T]
+        errors, freedom = np.array(pooled).T
+        return PointFactors(factors, sorted(self.factors), errors, freedom)
+
+    def _lucky(self) -> Float64[np.ndarray, " kernel"]:
+        """By what variances grow of kernels with few pairs: to the mean of all, weighted as the kernels are."""
+        squares = np.array([fit.scale**2 for fit in self.fits])
+        shares = np.array([self.parts.weights[rows].sum() for rows in self.rows])
+        few = np.array([fit.degrees + 1.0 < FEW_PAIRS for fit in self.fits])
+        return np.where(few, np.maximum(squares @ shares / shares.sum() / squares, 1.0), 1.0)
 
 
-def _errors(
-    off: Float64[np.ndarray, " timed"], covariance: Float64[np.ndarray, "point point"], timed: list[int]
-) -> Float64[np.ndarray, " point"]:
-    """Standard errors of points, 0 of those timed, from the errors of these where each was left out: by how far a point
-    is from all that were timed."""
-    inverse = np.linalg.inv(covariance[np.ix_(timed, timed)] + EVEN * np.eye(len(timed)))
-    mean_square = float(np.mean(off**2 * np.diag(inverse)))
-    told = np.einsum("pt,ts,ps->p", covariance[:, timed], inverse, covariance[:, timed])
-    apart = np.maximum(np.diag(covariance) + EVEN - told, 0.0)
-    apart[timed] = 0.0
-    return np.sqrt(mean_square * apart)
-
-
-def _left_out(
-    covariance: Float64[np.ndarray, "timed timed"], nugget: float, known: Float64[np.ndarray, "timed part"]
-) -> Float64[np.ndarray, "timed part"]:
-    """Each point predicted from the others (Rasmussen and Williams, Gaussian Processes for Machine Learning, 5.4.2)."""
-    inverse = np.linalg.inv(covariance + nugget * np.eye(len(known)))
-    return known - (inverse @ known) / np.diag(inverse)[:, None]
-
-
-def spread_out(features: Float64[np.ndarray, "point feature"], count: int, begin: list[int]) -> list[int]:
-    """At most `count` points: those to `begin` with, then each the one that tells most about all of them (Cohn, Neural
-    Networks 1996): the mean variance of what is not timed falls most."""
-    left = _covariance(features)
-    chosen: list[int] = []
-    while len(chosen) < min(count, len(features)):
-        told = (left**2).sum(0) / (np.diag(left) + NUGGETS[1])
-        told[chosen] = -1.0
-        best = begin[len(chosen)] if len(chosen) < len(begin) else int(np.argmax(np.round(told, 9)))
-        left = left - np.outer(left[:, best], left[best]) / (left[best, best] + NUGGETS[1])
-        chosen.append(best)
+def spread_out(features: Float64[np.ndarray, "point feature"], count: int) -> list[int]:
+    """So many points, each the one farthest from those before; the first is the farthest from the middle."""
+    apart = squared_distances(features)
+    chosen = [int(np.argmax(np.round((features**2).sum(1), 9)))]
+    nearest = apart[chosen[0]]
+    while len(chosen) < count:
+        chosen.append(int(np.argmax(np.round(nearest, 9))))
+        nearest = np.minimum(nearest, apart[chosen[-1]])
     return chosen
-
-
-def _covariance(features: Float64[np.ndarray, "point feature"]) -> Float64[np.ndarray, "point point"]:
-    """Of what the formula leaves over, between points, in its variance around the trend."""
-    apart = ((features[:, None] - features[None]) ** 2).sum(-1)
-    return np.exp(-apart / 2.0) + TREND * (1.0 + features @ features.T)

@@ -94,6 +94,11 @@ def distances(a: Float64[np.ndarray, "n work"], b: Float64[np.ndarray, "m work"]
     return found
 
 
+def squared_distances(a: Float64[np.ndarray, "n column"]) -> Float64[np.ndarray, "n n"]:
+    """Between rows, each with each."""
+    return np.asarray(((a[:, None] - a[None]) ** 2).sum(-1))
+
+
 def shares_of_work(
     work: Float64[np.ndarray, "launch work"], known: Float64[np.ndarray, "sample work"],
     measured: Float64[np.ndarray, " sample"], apart: Float64[np.ndarray, "launch sample"],

@@ -23,7 +23,7 @@ from functional.errors import InputError
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int64
 
-    from abstim.study.explore.sampled_sweep import SampledTargets
+    from abstim.study.explore.sampled_points import SampledTargets
 
 FORMATS = (".parquet", ".csv", ".json")
 

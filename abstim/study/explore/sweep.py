@@ -26,7 +26,9 @@ from abstim.study.explore.local import run_local
 from abstim.study.explore.occupancy_jobs import OccupancyPlanner, run_occupancy
 from abstim.study.explore.points import Points, Space
 from abstim.study.explore.ranges import parse_axes
-from abstim.study.explore.sampled_sweep import SampledSweep, SampledTargets, open_program, refused_by, select
+from abstim.study.explore.sampled_points import SampledTargets
+from abstim.study.explore.sampled_selection import open_program, refused_by, select
+from abstim.study.explore.sampled_sweep import SampledSweep
 from abstim.study.explore.screen import (
     FAILED,
     Found,

@@ -88,7 +88,7 @@ class Timer:
         of a GPU there may be the reason why there is none. `report` is told which part of all is done."""
         started = perf_counter()
         jobs: dict[bytes, Job] = {}
-        planned = [self._plan(gpu, jobs) for gpu in gpus]
+        planned = [self._plan(gpu, range(len(self.planner.sessions)), jobs) for gpu in gpus]
         self._look_up_or_run(list(jobs.values()), report)
         found = [
             {target: np.array([self._cycles[key] for key in launches], np.int64) for target, launches in keys.items()}
@@ -97,17 +97,31 @@ class Timer:
         self.work.seconds += perf_counter() - started
         return found, [reason for _, reason in planned]
 
+    def target_cycles(
+        self, pairs: Sequence[tuple[int, Gpu]]
+    ) -> tuple[list[Int64[np.ndarray, " launch"]], list[str]]:  # fmt: skip
+        """The same of some targets, each on a GPU of its own: cycles of every launch, none where it cannot run."""
+        started = perf_counter()
+        jobs: dict[bytes, Job] = {}
+        planned = [self._plan(gpu, [target], jobs) for target, gpu in pairs]
+        self._look_up_or_run(list(jobs.values()), partial(self._report, range(len(pairs)), len(pairs)))
+        found = [np.array([self._cycles[key] for launches in keys.values() for key in launches]) for keys, _ in planned]
+        self.work.seconds += perf_counter() - started
+        return found, [reason for _, reason in planned]
+
     def _report(self, some: range, points: int, part: float) -> None:
         """Tell how many of `points` are done: those before `some`, and `part` of these."""
         self.progress("explore, points", some.start + int(part * len(some)), points)
 
-    def _plan(self, gpu: Gpu | str, jobs: dict[bytes, Job]) -> tuple[dict[int, list[bytes]], str]:
-        """Job keys of every target that can run on a GPU; new jobs go into `jobs`."""
+    def _plan(
+        self, gpu: Gpu | str, targets: Sequence[int], jobs: dict[bytes, Job]
+    ) -> tuple[dict[int, list[bytes]], str]:
+        """Job keys of each of these targets that can run on a GPU; new jobs go into `jobs`."""
         if isinstance(gpu, str):
             return {}, gpu
         keys: dict[int, list[bytes]] = {}
         reasons = []
-        for target in range(len(self.planner.sessions)):
+        for target in targets:
             try:
                 keys[target] = [jobs.setdefault(job.key, job).key for job in self.planner.jobs(target, gpu)]
             except InputError as error:
