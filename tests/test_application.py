@@ -209,8 +209,24 @@ def test_the_driver_api(build, capfd, tmp_path):
 def test_a_driver_call_that_is_missing_is_named(build, capfd):
     result = run(build("driver_api", driver=True), "nowhere", "missing")
     assert result.status == 0
-    assert result.problems == {"the program calls cuTensorMapEncodeIm2col, which is not there": 1}
+    assert result.problems == {"the program calls cuTensorMapEncodeIm2colWide, which is not there": 1}
     capfd.readouterr()
+
+
+def test_clusters_by_attribute_and_grids_that_count_them(build, capfd):
+    result = run(build("clusters"))
+    said = capfd.readouterr()
+    assert "PASSED" in said.out and "CUDA defines 1 and 0 alone" in said.err
+    launches = [timed.launch for timed in result.launches]
+    assert [(launch.grid.x, launch.block.x, launch.cluster.x) for launch in launches] == [(6, 32, 2), (12, 64, 4)]
+
+
+def test_a_tensor_map_of_images(build, capfd):
+    result = run(build("images", driver=True))
+    said = capfd.readouterr()
+    assert "PASSED" in said.out and result.status == 0, said
+    assert "CU_TENSOR_MAP_INTERLEAVE_16B: where its boxes lie in shared memory is not published" in said.err
+    assert len(result.problems) == 2 and "5000 pixels" in said.err
 
 
 def test_a_library_that_is_not_there_is_named(build, tmp_path):
