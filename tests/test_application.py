@@ -213,6 +213,13 @@ def test_a_driver_call_that_is_missing_is_named(build, capfd):
     capfd.readouterr()
 
 
+def test_nodes_of_graphs_that_run_if_while_or_where_a_value_says_so(build, capfd):
+    result = run(build("conditions"))
+    assert "PASSED" in capfd.readouterr().out and not result.problems
+    names = [timed.launch.program.name for timed in result.launches]
+    assert names == ["step", "mark"] * 5 + ["mark"] + ["step", "mark"] * 6 + ["mark"]
+
+
 def test_clusters_by_attribute_and_grids_that_count_them(build, capfd):
     result = run(build("clusters"))
     said = capfd.readouterr()

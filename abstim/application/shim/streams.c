@@ -86,8 +86,6 @@ static Error event(Operation *o, Stream *stream) {
     return failed(SUCCESS);
 }
 
-Error replay(Graph *graph, Stream *stream);
-
 Error perform(Operation *o, Stream *stream) {
     switch (o->what) {
         case LAUNCH: return launch(o, stream);
@@ -97,6 +95,7 @@ Error perform(Operation *o, Stream *stream) {
         case RECORD: case WAIT: return event(o, stream);
         case RELEASE: return release((void *)o->memory.address);
         case CHILD: return replay(o->child.graph, stream);
+        case CONDITION: return decide(o, stream);
         default: return failed(SUCCESS);
     }
 }
