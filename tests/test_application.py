@@ -246,6 +246,28 @@ def test_a_library_that_is_not_there_is_named(build, tmp_path):
         run(program)
 
 
+def test_machine_code_of_nvrtc_is_its_ptx(build, tmp_path, monkeypatch, capfd):
+    """A library with NVRTC's names, versions and all, and a program that asks it for machine code."""
+    ptx = ".version 8.0\\n.target sm_80\\n.address_size 64\\n.visible .entry made() { ret; }\\n"
+    (tmp_path / "nvrtc.c").write_text(
+        f"""#include <stddef.h>
+        #include <string.h>
+        static const char ptx[] = "{ptx}";
+        int nvrtcGetPTXSize(void *p, size_t *n) {{ *n = sizeof ptx; return 0; }}
+        int nvrtcGetPTX(void *p, char *out) {{ memcpy(out, ptx, sizeof ptx); return 0; }}
+        int nvrtcGetCUBINSize(void *p, size_t *n) {{ *n = 8; return 0; }}
+        int nvrtcGetCUBIN(void *p, char *out) {{ memcpy(out, "\\177ELF...", 8); return 0; }}"""
+    )
+    (tmp_path / "names.map").write_text("libnvrtc.so.13 { global: *; };\n")
+    library = tmp_path / "libnvrtc.so.13"
+    versions = [f"-Wl,-soname,{library.name}", f"-Wl,--version-script={tmp_path / 'names.map'}"]
+    subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "nvrtc.c", *versions, "-o", library], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    result = run(build("compiled", str(library), driver=True))
+    assert "PASSED" in capfd.readouterr().out and not result.problems
+    assert [timed.launch.program.name for timed in result.launches] == ["made"]
+
+
 def test_a_stripped_static_runtime_is_refused(build):
     with pytest.raises(InputError, match="no symbol table"):
         run(build("faults", "-s", static=True))

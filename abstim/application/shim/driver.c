@@ -206,6 +206,12 @@ static const char *meant(const char *name, int version) {
     return NULL;
 }
 
+// Tables that are nowhere described: NVRTC looks for one, and does without
+PUBLIC Error cuGetExportTable(const void **table, const void *id) {
+    (void)table, (void)id;
+    return NOT_FOUND;
+}
+
 PUBLIC Error cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
     char second[256];
     const char *chosen = meant(name, version);
