@@ -107,6 +107,10 @@ static Error push(Context *context) {
     return SUCCESS;
 }
 
+void use_primary(void) {
+    if (!current_count) push(&primary);
+}
+
 PUBLIC Error cuCtxCreate_v2(Context **context, unsigned flags, int device) {
     if (device) return INVALID_DEVICE;
     *context = calloc(1, sizeof **context);

@@ -151,6 +151,7 @@ void print_pending(void);
 void keep_printed(const uint8_t *text, size_t bytes);
 
 // driver.c
+void use_primary(void);  // the runtime's calls make the primary context a thread's own, where it has none
 Error of_driver(Error error);
 // What a call of the runtime gives, as the driver gives it
 #define DRIVER(call) ({ Error kept_ = swap_last_error(SUCCESS), found_ = (call); swap_last_error(kept_); of_driver(found_); })

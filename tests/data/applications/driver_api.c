@@ -247,8 +247,9 @@ static void fault(void) {
     Handle beyond;
     Address a;
     OK(cuModuleGetFunction(&beyond, module, "beyond")), OK(cuMemAlloc_v2(&a, 64));
-    FAILS(700, cuLaunchKernel(beyond, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a}, NULL));
+    OK(cuLaunchKernel(beyond, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a}, NULL));
     FAILS(700, cuCtxSynchronize());
+    FAILS(700, cuLaunchKernel(beyond, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a}, NULL));
 }
 
 int main(int count, char **arguments) {
