@@ -25,7 +25,8 @@ LAUNCH_FUNCTIONS = {
     "__cudaCDP2GetLastError": 0, "__cudaCDP2PeekAtLastError": 0, "__cuda_syscall_cnpv2GetLastError": 0,
     "__cuda_syscall_cnpv2SetLastError": 1,
 }  # fmt: skip
-BUILTINS = frozenset({"vprintf", "__assertfail", *HEAP_FUNCTIONS, *LAUNCH_FUNCTIONS})
+SET_CONDITIONAL = "cudaGraphSetConditional"  # of a graph's conditional node
+BUILTINS = frozenset({"vprintf", "__assertfail", SET_CONDITIONAL, *HEAP_FUNCTIONS, *LAUNCH_FUNCTIONS})
 
 
 def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:

@@ -140,9 +140,8 @@ def make_launch(
     Raises InputError for what a GPU would refuse."""
     grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
     wanted = None if cluster is None else Dim3.of(cluster, "cluster")
-    if _COUNTS_CLUSTERS in program.directives:
-        grid = Dim3(*(count * own for count, own in zip(grid, _own_cluster(program), strict=True)))
-    check_shape(program, grid, block, dynamic_shared_bytes, wanted, counts_blocks=True)
+    grid = _in_blocks(program, grid)
+    check_shape(program, grid, block, dynamic_shared_bytes, wanted)
     if launches_kernels(program):
         raise InputError(f"kernel '{program.name}' launches kernels: `abstim app` runs the program that it is of")
     open_regions(program, memory)
@@ -159,14 +158,35 @@ def open_regions(program: Program, memory: Memory) -> None:
         memory.open_launches()
 
 
+def _in_blocks(program: Program, grid: Dim3) -> Dim3:
+    """A grid in thread blocks; that of a kernel that is `.blocksareclusters` counts clusters."""
+    if _COUNTS_CLUSTERS not in program.directives:
+        return grid
+    return Dim3(*(count * own for count, own in zip(grid, _own_cluster(program), strict=True)))
+
+
+def cuda_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int) -> tuple[Dim3, Dim3]:
+    """The grid in thread blocks, and the thread block, that CUDA's launch calls mean. Where a kernel's grid counts
+    clusters (`__block_size__`), its blocks are what it says itself, and the call has 1 and 0 in place of block and
+    dynamic shared memory.
+
+    Raises InputError for other values there. Source: CUDA C++ Programming Guide, "Thread Block Clusters"."""
+    if not {_COUNTS_CLUSTERS, "reqntid"} <= program.directives.keys():
+        return grid, block
+    if block.total != 1 or dynamic_shared_bytes:
+        given = f"blocks of {block} and {dynamic_shared_bytes} bytes"
+        raise InputError(
+            f"kernel '{program.name}': {given} for a grid of clusters (.blocksareclusters), for which CUDA defines "
+            "1 and 0 alone: <<<clusters, 1, 0, stream>>>"
+        )
+    return _in_blocks(program, grid), Dim3(*program.directives["reqntid"][:3])
+
+
 def check_shape(
-    program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cluster: Dim3 | None = None,
-    counts_blocks: bool = False,
-) -> None:  # fmt: skip
-    """Raise InputError if no GPU could launch this grid: CUDA's limits and the kernel's own directives. A grid that may
-    count clusters is refused, unless it surely `counts_blocks`."""
-    if _COUNTS_CLUSTERS in program.directives and not counts_blocks:
-        raise InputError(f"kernel '{program.name}': a grid that counts clusters (.blocksareclusters) is not supported")
+    program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cluster: Dim3 | None = None
+) -> None:
+    """Raise InputError if no GPU could launch this grid of thread blocks: CUDA's limits and the kernel's own
+    directives."""
     for what, extents, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
         for axis, extent, limit in zip("xyz", extents, limits, strict=True):
             if extent <= 0:

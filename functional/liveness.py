@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from math import prod
 
 from functional.ir import Instruction, Register
+from functional.launch import WARP_THREADS
 from functional.program import Program
 
 # 32-bit registers a value takes; predicates have a register file of their own
@@ -13,6 +15,7 @@ _WIDTH = {"pred": 0, "b64": 2, "s64": 2, "u64": 2, "f64": 2, "b128": 4}
 # What ptxas adds to the most values live at once: the smallest allocation it reports, and temporaries
 _RESERVED = 2
 _LEAST, _MOST = 8, 255
+_REGISTER_FILE, _UNIT = 65536, 8  # of an SM since compute capability 3.0, handed out by so many a thread
 
 
 def live_in(program: Program) -> tuple[frozenset[Register], ...]:
@@ -56,7 +59,19 @@ def estimate_registers(program: Program) -> int:
             if instruction.callee is not None:
                 calls[function].append((instruction.callee, width))
     needed = _with_callees(program.function_of[0], most, calls)
-    return min(max(needed + _RESERVED, _LEAST), _MOST)
+    most_registers = _most_registers(program)
+    if any(i.opcode == "setmaxnreg" for i in program.instructions):
+        return most_registers  # what its warps hand each other is counted from there
+    return min(max(needed + _RESERVED, _LEAST), most_registers)
+
+
+def _most_registers(program: Program) -> int:
+    """What the kernel's directives leave a thread: a compiler spills the rest to local memory."""
+    directives = program.directives
+    threads = prod(directives.get("reqntid") or directives.get("maxntid") or (1,))
+    threads = -(-threads // WARP_THREADS) * WARP_THREADS * max(1, *directives.get("minnctapersm", (1,)))
+    bound = _REGISTER_FILE // threads // _UNIT * _UNIT
+    return max(_LEAST, min(_MOST, bound, *directives.get("maxnreg", (_MOST,))))
 
 
 def _live_masks(program: Program, numbers: dict[Register, int]) -> list[int]:

@@ -21,6 +21,7 @@ Source: CUDA driver API, `cuTensorMapEncodeTiled`, `cuTensorMapEncodeIm2col`; PT
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from functional.errors import InputError
@@ -172,6 +173,29 @@ def _im2col(rank: int, corners: list[int], pixels: int) -> tuple[int, tuple[int,
     """Pixels and corners; none of a map of tiles."""
     space = max(0, rank - 2)
     return (pixels, tuple(corners[:space]), tuple(corners[3 : 3 + space])) if pixels else (0, (), ())
+
+
+def driver_map(
+    element: int, address: int, interleave: int, swizzle: int, fill_nan: bool, pixels: int,
+    axes: Sequence[tuple[int, ...]],
+) -> TensorMap:  # fmt: skip
+    """The map that `cuTensorMapEncodeTiled` is asked for, or `cuTensorMapEncodeIm2col` (with `pixels`), by the driver's
+    numbers. `axes`: size, box, steps, strides in bytes, lower and upper corners, each of all axes.
+
+    Raises InputError for a form that is not there."""
+    if element >= len(DRIVER_ELEMENTS):
+        raise InputError(f"a tensor map of data type {element}: packed 4- and 6-bit elements are not supported")
+    if interleave:
+        layout = {1: "CU_TENSOR_MAP_INTERLEAVE_16B", 2: "CU_TENSOR_MAP_INTERLEAVE_32B"}.get(interleave, str(interleave))
+        raise InputError(f"a tensor map with {layout}: where its boxes lie in shared memory is not published")
+    if swizzle >= len(SWIZZLES_BYTES):
+        raise InputError(f"a tensor map with swizzle {swizzle}: 128-byte swizzles of larger atoms are not supported")
+    size, box, steps, strides, lower, upper = axes
+    corners = (lower[1:-1], upper[1:-1]) if pixels else ((), ())
+    return TensorMap(
+        DRIVER_ELEMENTS[element], size, strides[1:], box, steps, SWIZZLES_BYTES[swizzle], fill_nan, address, "",
+        pixels, *corners,
+    )  # fmt: skip
 
 
 # Where `tensormap.replace` writes: field -> (byte, bytes), of an axis for each

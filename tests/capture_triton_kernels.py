@@ -17,3 +17,9 @@ def matmul(a, b, c, SIZE: tl.constexpr):
     rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
     product = tl.dot(tl.load(a + rows * SIZE + columns), tl.load(b + rows * SIZE + columns))
     tl.store(c + rows * SIZE + columns, product)
+
+
+@triton.jit
+def transposed(source, to, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    to.store([column, row], source.load([row, column]).T)

@@ -209,8 +209,31 @@ def test_the_driver_api(build, capfd, tmp_path):
 def test_a_driver_call_that_is_missing_is_named(build, capfd):
     result = run(build("driver_api", driver=True), "nowhere", "missing")
     assert result.status == 0
-    assert result.problems == {"the program calls cuTensorMapEncodeIm2col, which is not there": 1}
+    assert result.problems == {"the program calls cuTensorMapEncodeIm2colWide, which is not there": 1}
     capfd.readouterr()
+
+
+def test_nodes_of_graphs_that_run_if_while_or_where_a_value_says_so(build, capfd):
+    result = run(build("conditions"))
+    assert "PASSED" in capfd.readouterr().out and not result.problems
+    names = [timed.launch.program.name for timed in result.launches]
+    assert names == ["step", "mark"] * 5 + ["mark"] + ["step", "mark"] * 6 + ["mark"]
+
+
+def test_clusters_by_attribute_and_grids_that_count_them(build, capfd):
+    result = run(build("clusters"))
+    said = capfd.readouterr()
+    assert "PASSED" in said.out and "CUDA defines 1 and 0 alone" in said.err
+    launches = [timed.launch for timed in result.launches]
+    assert [(launch.grid.x, launch.block.x, launch.cluster.x) for launch in launches] == [(6, 32, 2), (12, 64, 4)]
+
+
+def test_a_tensor_map_of_images(build, capfd):
+    result = run(build("images", driver=True))
+    said = capfd.readouterr()
+    assert "PASSED" in said.out and result.status == 0, said
+    assert "CU_TENSOR_MAP_INTERLEAVE_16B: where its boxes lie in shared memory is not published" in said.err
+    assert len(result.problems) == 2 and "5000 pixels" in said.err
 
 
 def test_a_library_that_is_not_there_is_named(build, tmp_path):
@@ -221,6 +244,28 @@ def test_a_library_that_is_not_there_is_named(build, tmp_path):
     stub.unlink()
     with pytest.raises(InputError, match=r"faults\w* needs .* libnvrtc.so.13 .*pip install nvidia-cuda-nvrtc"):
         run(program)
+
+
+def test_machine_code_of_nvrtc_is_its_ptx(build, tmp_path, monkeypatch, capfd):
+    """A library with NVRTC's names, versions and all, and a program that asks it for machine code."""
+    ptx = ".version 8.0\\n.target sm_80\\n.address_size 64\\n.visible .entry made() { ret; }\\n"
+    (tmp_path / "nvrtc.c").write_text(
+        f"""#include <stddef.h>
+        #include <string.h>
+        static const char ptx[] = "{ptx}";
+        int nvrtcGetPTXSize(void *p, size_t *n) {{ *n = sizeof ptx; return 0; }}
+        int nvrtcGetPTX(void *p, char *out) {{ memcpy(out, ptx, sizeof ptx); return 0; }}
+        int nvrtcGetCUBINSize(void *p, size_t *n) {{ *n = 8; return 0; }}
+        int nvrtcGetCUBIN(void *p, char *out) {{ memcpy(out, "\\177ELF...", 8); return 0; }}"""
+    )
+    (tmp_path / "names.map").write_text("libnvrtc.so.13 { global: *; };\n")
+    library = tmp_path / "libnvrtc.so.13"
+    versions = [f"-Wl,-soname,{library.name}", f"-Wl,--version-script={tmp_path / 'names.map'}"]
+    subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "nvrtc.c", *versions, "-o", library], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    result = run(build("compiled", str(library), driver=True))
+    assert "PASSED" in capfd.readouterr().out and not result.problems
+    assert [timed.launch.program.name for timed in result.launches] == ["made"]
 
 
 def test_a_stripped_static_runtime_is_refused(build):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ import abstim
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.host_ranges import HostRanges
 from abstim.application.tensor_addresses import translate
+from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import load_gpu
 from functional.errors import InputError
+from functional.tensor_map import TensorMap
 
 CAN = sys.platform == "linux" and shutil.which("cc") is not None
 pytestmark = pytest.mark.skipif(not CAN, reason="needs Linux and a C compiler")
@@ -123,6 +126,52 @@ def test_triton(gpus):
     assert [t.launch.program.name for t in c.launches] == ["add", "matmul"] and len(c.trials) == 2
     assert min(t.results[0].cycles for t in c.trials) == c.launches[1].results[0].cycles
     assert triton.runtime.driver._active is before
+
+
+def descriptor(shape, strides, **more):
+    defaults = {"padding": "zero", "round_f32_to_tf32": False, "element_strides": None}
+    return SimpleNamespace(base="the tensor", shape=shape, strides=strides, **{**defaults, **more})
+
+
+def test_what_a_kernel_gets_for_a_tensor_descriptor():
+    given, sizes = descriptor([30, 40], [64, 1]), [("i32", 30), ("i32", 40), ("i64", 64), ("i64", 1)]
+    plain = [*expanded("tensordesc<fp16[8,16]>", given, None)]
+    wide = [("i64", value) for value in (30, 40, 64, 1)]
+    assert plain == [("*fp16", "the tensor"), *wide, ("i1", False), ("i1", False), *sizes]
+    about = {"swizzle": 1, "elem_size": 2, "elem_type": 6, "block_size": [8, 16], "fp4_padded": False}
+    (kind, mapped), *rest = expanded("tensordesc<fp16[8,16]>", given, about)
+    assert (kind, mapped.tensor, rest) == (TENSOR_MAP, "the tensor", sizes)
+    assert mapped.map == TensorMap("f16", (40, 30), (128,), (16, 8), swizzle_bytes=32)
+    with pytest.raises(InputError, match="element type 6, swizzle 1"):
+        next(expanded("tensordesc<i8[8,16]>", given, about | {"fp4_padded": True}))
+
+
+def test_a_tensor_descriptor_of_images():
+    corners = {"pixel_box_lower_corner": [-1, -2], "pixel_box_upper_corner": [3, 4]}
+    image = descriptor([2, 5, 7, 8], [280, 56, 8, 1], round_f32_to_tf32=True, padding="nan", **corners)
+    about = {"swizzle": 0, "elem_size": 4, "elem_type": 7, "block_size": [24, 8], "fp4_padded": False}
+    (_, mapped), *_ = expanded("tensordesc_im2col<fp32[24,8],input_rank=4>", image, about | {"is_im2col": True})
+    shape, strides = (8, 7, 5, 2), (32, 224, 1120)
+    assert mapped.map == TensorMap(
+        "tf32", shape, strides, (8, 1, 1, 1), fill_nan=True, pixels=24, lower=(-2, -1), upper=(4, 3)
+    )
+    mapped.map.check()
+
+
+@pytest.mark.parametrize("architecture", ["a100", "h100"])
+def test_triton_with_tensor_descriptors(architecture):
+    pytest.importorskip("triton")
+    torch = pytest.importorskip("torch")
+    from capture_triton_kernels import transposed
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    source = torch.arange(48 * 64, dtype=torch.float32).reshape(48, 64)[:40, :56]
+    to = torch.zeros(56, 48)[:, :40]
+    with abstim.capture(load_gpu(architecture, ["perfect_memory=true"])) as c:
+        descriptors = [TensorDescriptor.from_tensor(t, block) for t, block in ((source, [16, 32]), (to, [32, 16]))]
+        transposed[(3, 2)](*descriptors, ROWS=16, COLUMNS=32)
+    assert torch.equal(to, source.T)
+    assert (b"TMAP" in c.launches[0].launch.parameters) == (architecture == "h100")
 
 
 def test_addresses_in_a_tensor_lead_to_the_device_and_back():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,9 +26,9 @@ def suite_programs() -> tuple[tuple[str, Program], ...]:
     return tuple((name, link(module, kernel)) for name, module in modules for kernel in module.kernels)
 
 
-def program(body: str, functions: str = "") -> Program:
-    registers = ".reg .b32 %r<20>; .reg .b64 %rd<9>; .reg .pred %p<9>;"
-    return link(parse(f"{HEAD}{functions}.entry k() {{\n{registers}\n{body}\n}}\n"), "k")
+def program(body: str, functions: str = "", directives: str = "") -> Program:
+    registers = ".reg .b32 %r<300>; .reg .b64 %rd<9>; .reg .pred %p<9>;"
+    return link(parse(f"{HEAD}{functions}.entry k() {directives} {{\n{registers}\n{body}\n}}\n"), "k")
 
 
 @st.composite
@@ -136,6 +137,26 @@ def test_register_estimate_counts_what_lives_at_once():
     many = program("\n".join([*lines, "mov.u32 %r17, 0;", *sums, "st.global.u32 [%rd1], %r17;\nret;"]))
     assert 18 <= estimate_registers(many) <= 24
     assert estimate_registers(program("ret;")) == 8
+
+
+@pytest.mark.parametrize(
+    "directives,most",
+    [
+        (".maxnreg 24", 24),
+        (".reqntid 384, 1, 1", 168),  # 65,536 registers for 12 warps, in units of 8 a thread
+        (".maxntid 256, 4", 64),
+        (".maxntid 500 .minnctapersm 2", 64),  # 16 warps each
+        (".maxntid 128 .maxnreg 40", 40),
+    ],
+)
+def test_register_estimate_keeps_to_directives(directives, most):
+    loads = [f"ld.global.u32 %r{n}, [%rd1+{4 * n}];" for n in range(1, 250)]
+    stores = [f"st.global.u32 [%rd1+{4 * n}], %r{n};" for n in range(1, 250)]
+    text = program("\n".join([*loads, *stores, "ret;"]), directives=directives)
+    assert estimate_registers(text) == most
+    assert estimate_registers(program("ret;", directives=directives)) == 8
+    given = program("setmaxnreg.dec.sync.aligned.u32 24; ret;", directives=".maxnreg 168")
+    assert estimate_registers(given) == 168
 
 
 def test_register_estimate_is_near_ptxas_on_the_suite():

@@ -11,7 +11,7 @@ from ptx_kernels import HEADER, module
 from ptx_kernels import launch as execute
 
 from functional.errors import ExecutionError, InputError
-from functional.launch import Dim3, check_shape, make_launch
+from functional.launch import Dim3, cuda_shape, make_launch
 from functional.link import link
 from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
@@ -176,8 +176,10 @@ def test_a_grid_that_counts_clusters():
     parsed = module(".entry k() .blocksareclusters .reqntid 32 .reqnctapercluster 2, 3 { ret; }")
     program = link(parsed, "k")
     assert make_launch(program, (4, 5), 32, [], Memory()).grid == (8, 15, 1)
-    with pytest.raises(InputError, match="counts clusters"):  # whoever cannot say what it counts
-        check_shape(program, Dim3(4, 5, 1), Dim3(32, 1, 1), 0)
+    assert cuda_shape(program, Dim3(4, 5, 1), Dim3(1, 1, 1), 0) == (Dim3(8, 15, 1), Dim3(32, 1, 1))
+    for block, shared_bytes in ((32, 0), (1, 16)):
+        with pytest.raises(InputError, match="CUDA defines 1 and 0 alone"):
+            cuda_shape(program, Dim3(4, 5, 1), Dim3(block, 1, 1), shared_bytes)
     named = module(".entry k() .explicitcluster .maxclusterrank 4 { ret; }")
     assert make_launch(link(named, "k"), 8, 32, [], Memory(), cluster=4).cluster == (4, 1, 1)
 

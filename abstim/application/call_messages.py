@@ -56,8 +56,8 @@ MESSAGES = (
     _message("occupancy", "function threads shared_bytes", "blocks"),
     _message("texture", "address width height depth pitch bits kind channels linear normalized as_float modes border",
              "handle"),
-    _message("tensor_map", "element address interleave swizzle fill_nan", "", "size, box, steps and stride in bytes of "
-             "each axis, uint64; reply: the map"),
+    _message("tensor_map", "element address interleave swizzle fill_nan pixels", "", "of each axis size, box, step, "
+             "stride in bytes, and the lower and upper corner of im2col, int64; reply: the map"),
     _message("transfer", "stream bytes direction", None),
     _message("stream", "stream independent", None),
     _message("record", "event stream", None),

@@ -19,8 +19,8 @@ from abstim.gpu.occupancy import occupancy
 from functional.callgraph import launches_kernels
 from functional.device_launches import DeviceLaunch, DeviceLaunches
 from functional.errors import ExecutionError, InputError, PtxError
-from functional.launch import Dim3, Launch, check_shape, open_regions, static_bytes
-from functional.tensor_map import DRIVER_ELEMENTS, SWIZZLES_BYTES, TensorMap
+from functional.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
+from functional.tensor_map import driver_map
 from functional.terminal import note
 from functional.texture import Texture
 
@@ -249,18 +249,15 @@ class CallServer:
         return self._reply("elapsed", self.clock.elapsed(start, end) % (1 << 64))
 
     def _tensor_map(
-        self, element: int, address: int, interleave: int, swizzle: int, fill_nan: int, payload: bytes
+        self, element: int, address: int, interleave: int, swizzle: int, fill_nan: int, pixels: int, payload: bytes
     ) -> bytes:
-        size, box, steps, strides = np.frombuffer(payload, "<u8").reshape(-1, 4).T.tolist()
-        if interleave or element >= len(DRIVER_ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
-            raise CudaError(NOT_SUPPORTED, f"a tensor map of interleave {interleave}, swizzle {swizzle}")
-        kind, swizzle_bytes = DRIVER_ELEMENTS[element], SWIZZLES_BYTES[swizzle]
-        axes = (tuple(size), tuple(strides[1:]), tuple(box), tuple(steps))
+        """`pixels`: 0 for a map of tiles."""
+        axes = [tuple(values) for values in np.frombuffer(payload, "<i8").reshape(-1, 6).T.tolist()]
+        made = driver_map(element, address, interleave, swizzle, bool(fill_nan), pixels, axes)
         try:
-            made = TensorMap(kind, *axes, swizzle_bytes, bool(fill_nan), address).encode()
+            return self._reply("tensor_map", payload=made.encode())
         except InputError as error:
             raise CudaError(INVALID_VALUE, str(error)) from None
-        return self._reply("tensor_map", payload=made)
 
     # -- launches
     def _launch(
@@ -270,7 +267,8 @@ class CallServer:
     ) -> bytes:  # fmt: skip
         loaded, program = self._program(function)
         cluster = Dim3(cluster_x, cluster_y, cluster_z) if cluster_x else None
-        shape = Shape(Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z), shared_bytes, cluster)
+        given = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
+        shape = Shape(*cuda_shape(program, *given, shared_bytes), shared_bytes, cluster)
         try:
             text = self.execute(loaded, program, shape, payload, stream, bool(cooperative))
         except PtxError as error:
@@ -295,7 +293,8 @@ class CallServer:
     def _execute_child(self, loaded: LoadedModule, child: DeviceLaunch, stream: int) -> str:
         """A grid that a kernel launched, and what that launches."""
         program = loaded.program_at(child.kernel)
-        shape = Shape(Dim3(*child.grid), Dim3(*child.block), child.dynamic_shared_bytes)
+        given = Dim3(*child.grid), Dim3(*child.block)
+        shape = Shape(*cuda_shape(program, *given, child.dynamic_shared_bytes), child.dynamic_shared_bytes)
         return self.execute(loaded, program, shape, child.parameters, stream, False)
 
     def _execute_grid(

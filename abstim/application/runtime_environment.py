@@ -7,7 +7,14 @@ import subprocess
 from pathlib import Path
 
 from abstim.application.elf_file import ElfFile
-from abstim.application.shim_library import DRIVER, RUNTIMES, driver_folder, library_folder, runtime_calls
+from abstim.application.shim_library import (
+    DRIVER,
+    RUNTIMES,
+    driver_folder,
+    library_folder,
+    nvrtc_library,
+    runtime_calls,
+)
 from functional.errors import InputError
 
 # Environment variables: numbers of open files
@@ -23,6 +30,8 @@ def runtime_environment(program: Path, scratch: Path) -> dict[str, str]:
     """
     file = ElfFile(program.read_bytes())
     environment = _environment(file, scratch)
+    if any(name.startswith("libnvrtc.so") for name in file.needed()):
+        environment |= _preload(nvrtc_library(), environment)
     if file.needed() and (absent := _absent_libraries(program, os.environ | environment)):
         what = "; ".join(f"{name}{_where_from(name)}" for name in absent)
         raise InputError(f"{program.name} needs libraries that are not on this machine: {what}")
@@ -39,8 +48,7 @@ def _environment(file: ElfFile, scratch: Path) -> dict[str, str]:
     folder = library_folder({name})
     places = scratch / "functions"
     places.write_text("".join(f"{function} {address:x}\n" for function, address in static.items()))
-    preload = {"LD_PRELOAD": _before("LD_PRELOAD", str(folder / name), ":"), FUNCTIONS: str(places)}
-    return preload | _search_path(driver_folder(name))
+    return _preload(folder / name, {}) | {FUNCTIONS: str(places)} | _search_path(driver_folder(name))
 
 
 def _absent_libraries(program: Path, environment: dict[str, str]) -> list[str]:
@@ -85,8 +93,10 @@ def _version(functions: set[str]) -> str:
 
 
 def _search_path(*folders: Path) -> dict[str, str]:
-    return {"LD_LIBRARY_PATH": _before("LD_LIBRARY_PATH", ":".join(map(str, folders)), ":")}
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, (*map(str, folders), os.environ.get("LD_LIBRARY_PATH"))))}
 
 
-def _before(variable: str, value: str, separator: str) -> str:
-    return separator.join(filter(None, (value, os.environ.get(variable, ""))))
+def _preload(library: Path, environment: dict[str, str]) -> dict[str, str]:
+    """With what is loaded first already."""
+    before = environment.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
+    return {"LD_PRELOAD": ":".join(filter(None, (str(library), before)))}

@@ -16,6 +16,7 @@ from functional.disk.folder import cache_dir, make_folder, strangers
 from functional.errors import InputError
 
 SOURCES = Path(__file__).parent / "shim"
+NVRTC = Path(__file__).parent / "nvrtc" / "machine_code.c"
 # File name of CUDA's runtime -> its major version, which decides how some structures are laid out
 RUNTIMES = {"libcudart.so.11.0": 11, "libcudart.so.12": 12, "libcudart.so.13": 13}
 DRIVER = "libcuda.so.1"
@@ -101,6 +102,21 @@ def driver_folder(runtime: str) -> Path:
             _run([*compiler(), "-shared", "-fPIC", str(empty), *needs, "-o", str(made)], DRIVER)
             made.replace(folder / DRIVER)
     return folder
+
+
+def nvrtc_library() -> Path:
+    """The library that programs linked with NVRTC load before it. It has no versions of names: what has none stands in
+    place of any version's. Raises InputError."""
+    command = [*compiler(), "-shared", "-fPIC", "-O2", str(NVRTC), "-ldl"]
+    key = hashlib.sha256("\0".join((NVRTC.read_text(), *command)).encode()).hexdigest()
+    library = cache_dir("shim") / key / "libnvrtc_ptx.so"
+    if not library.is_file() or strangers(library):
+        make_folder(library.parent)
+        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+            made = Path(scratch) / library.name
+            _run([*command, "-o", str(made)], library.name)
+            made.replace(library)
+    return library
 
 
 def _run(command: list[str], name: str) -> None:

@@ -23,8 +23,10 @@ from triton.runtime.jit import JITFunction
 from abstim.application.call_server import CudaError, Shape
 from abstim.application.device_attributes import attributes, compute_capability, most_shared_bytes
 from abstim.application.host_ranges import HostRanges
+from abstim.application.triton_descriptors import TENSOR_MAP, expanded, is_descriptor
 from functional.errors import InputError
 from functional.launch import Dim3
+from functional.tensor_map import placed
 
 if TYPE_CHECKING:
     from abstim.application.capture import Capture
@@ -63,12 +65,10 @@ class Launcher:
     """What Triton calls to launch a kernel that it has compiled."""
 
     def __init__(self, capture: Capture, source: Any, metadata: Any) -> None:
-        """Raises InputError for what is not there."""
         self._capture, self._metadata = capture, metadata
         self._signature = list(source.signature.values())
         self._cluster = Dim3(getattr(metadata, "num_ctas", 1))
-        if any(str(type_).startswith("tensordesc") for type_ in self._signature):
-            raise InputError(f"Triton kernel '{metadata.name}': tensor descriptors as arguments are not there")
+        self._descriptors = list(getattr(metadata, "tensordesc_meta", None) or ())
 
     def __call__(
         self, x: int, y: int, z: int, stream: int, function: tuple[LoadedModule, Program], packed: Any, about: Any,
@@ -86,8 +86,10 @@ class Launcher:
     def _launch(self, grid: Dim3, function: tuple[LoadedModule, Program], arguments: Sequence[Any]) -> None:
         loaded, program = function
         server, metadata = self._capture.server, self._metadata
-        pairs = list(_flat(self._signature, arguments))
+        descriptors = iter(self._descriptors) if self._descriptors else itertools.repeat(None)
+        pairs = list(_flat(self._signature, arguments, descriptors))
         pointers = [value for type_, value in pairs if type_.startswith("*")]
+        pointers += [value.tensor for type_, value in pairs if type_ == TENSOR_MAP]
         integers = [value for type_, value in pairs if type_.lstrip("*k") in ("i64", "u64") and type_.startswith("*")]
         with HostRanges(server.memory, pointers, integers) as ranges:
             values = [_number(type_, value, ranges, program.name) for type_, value in pairs]
@@ -109,16 +111,21 @@ def _scratch_bytes(metadata: Any) -> list[int]:
     return [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
 
 
-def _flat(types: Sequence[Any], values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Types and values, tuples taken apart, without what is known when the kernel is compiled."""
+def _flat(types: Sequence[Any], values: Sequence[Any], descriptors: Iterator[Any]) -> Iterator[tuple[str, Any]]:
+    """Types and values, tuples and tensor descriptors taken apart, without what is known when the kernel is compiled.
+    `descriptors`: what the compiler says of each."""
     for type_, value in zip(types, values, strict=True):
         if isinstance(type_, tuple):
-            yield from _flat(type_, value)
+            yield from _flat(type_, value, descriptors)
+        elif is_descriptor(type_):
+            yield from expanded(type_, value, next(descriptors))
         elif type_ != "constexpr":
             yield type_, value
 
 
-def _number(type_: str, value: Any, ranges: HostRanges, kernel: str) -> np.generic:
+def _number(type_: str, value: Any, ranges: HostRanges, kernel: str) -> np.generic | np.ndarray:
+    if type_ == TENSOR_MAP:
+        return np.frombuffer(placed(value.map, ranges.address(value.tensor)).encode(), np.uint8)
     if type_.startswith("*"):
         return np.uint64(ranges.address(value))
     if type_ == "bf16":
@@ -128,7 +135,7 @@ def _number(type_: str, value: Any, ranges: HostRanges, kernel: str) -> np.gener
     return np.dtype(_NUMBERS[type_]).type(value)
 
 
-def _block(program: Program, values: Sequence[np.generic]) -> bytes:
+def _block(program: Program, values: Sequence[np.generic | np.ndarray]) -> bytes:
     """The parameter block. Raises InputError if the kernel has other parameters than Triton says."""
     if [p.bytes for p in program.parameters] != [v.nbytes for v in values][: len(program.parameters)]:
         raise InputError(f"kernel '{program.name}': its parameters are not those that Triton passes")

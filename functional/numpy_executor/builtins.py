@@ -1,4 +1,5 @@
-"""Functions of the device run time: `vprintf`, `__assertfail`, `malloc` and `free`, and those that launch kernels.
+"""Functions of the device run time: `vprintf`, `__assertfail`, `malloc` and `free`, those that launch kernels, and the
+one that sets what a graph's conditional node decides by: its handle is the address of 32 bits.
 
 A format is C's; nvcc packs the arguments behind each other in local memory, each aligned to its size. What is printed
 goes to `Memory.printed`, by thread block and warp, and of a warp in the order of execution.
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.callgraph import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS
+from functional.callgraph import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ir import Instruction, Symbol
 from functional.numpy_executor.builtin_thread import LONGEST, Thread
 from functional.numpy_executor.frame import Frame
@@ -22,7 +23,7 @@ from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 
 _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])")
-_PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, **LAUNCH_FUNCTIONS}
+_PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, SET_CONDITIONAL: 2, **LAUNCH_FUNCTIONS}
 
 
 def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray], None]:
@@ -43,6 +44,9 @@ def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray
                 continue
             if inst.callee in HEAP_FUNCTIONS:
                 _heap_function(thread, given[0], into)
+                continue
+            if inst.callee == SET_CONDITIONAL:
+                thread.write(given[0], thread.parameter_value(places[1], 4))
                 continue
             if inst.callee == "__assertfail":
                 text, file, line, function = (*map(thread.string, given[:2]), given[2] & 0xFFFFFFFF, given[3])

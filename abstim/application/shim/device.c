@@ -140,7 +140,10 @@ PUBLIC Error cudaGetDeviceProperties_v2(Properties *properties, int device) {
 
 PUBLIC Error cudaGetDeviceCount(int *count) { *count = 1; return failed(SUCCESS); }
 PUBLIC Error cudaGetDevice(int *device) { *device = 0; return failed(SUCCESS); }
-PUBLIC Error cudaSetDevice(int device) { return failed(device ? INVALID_DEVICE : SUCCESS); }
+PUBLIC Error cudaSetDevice(int device) {
+    if (!device) use_primary();
+    return failed(device ? INVALID_DEVICE : SUCCESS);
+}
 PUBLIC Error cudaInitDevice(int device, unsigned a, unsigned b) { (void)a, (void)b; return cudaSetDevice(device); }
 PUBLIC Error cudaChooseDevice(int *device, const void *wanted) { (void)wanted; *device = 0; return failed(SUCCESS); }
 PUBLIC Error cudaSetValidDevices(int *devices, int count) { (void)devices, (void)count; return failed(SUCCESS); }

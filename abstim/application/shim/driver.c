@@ -107,6 +107,10 @@ static Error push(Context *context) {
     return SUCCESS;
 }
 
+void use_primary(void) {
+    if (!current_count) push(&primary);
+}
+
 PUBLIC Error cuCtxCreate_v2(Context **context, unsigned flags, int device) {
     if (device) return INVALID_DEVICE;
     *context = calloc(1, sizeof **context);
@@ -204,6 +208,12 @@ static const char *meant(const char *name, int version) {
     for (size_t k = 0; k < sizeof versions / sizeof *versions; k++)
         if (!strcmp(versions[k].name, name) && version >= versions[k].since) return versions[k].symbol;
     return NULL;
+}
+
+// Tables that are nowhere described: NVRTC looks for one, and does without
+PUBLIC Error cuGetExportTable(const void **table, const void *id) {
+    (void)table, (void)id;
+    return NOT_FOUND;
 }
 
 PUBLIC Error cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {

@@ -1,8 +1,5 @@
 // Graphs: operations with what each depends on. Captured from streams or built by hand; launched as often as wanted.
-#include "shim.h"
-
-typedef struct Node { Operation operation; struct Node **before; size_t before_count; Graph *owner; int enabled; } Node;
-struct Graph { Node **nodes; size_t count, room; int done; };
+#include "graphs.h"
 
 PUBLIC Error cudaGraphCreate(Graph **graph, unsigned flags) {
     (void)flags;
@@ -16,7 +13,7 @@ static uint8_t *copied(const void *data, size_t bytes) {
     return copy;
 }
 
-static Node *add(Graph *graph, const Operation *operation, Node *const *before, size_t count) {
+Node *add_node(Graph *graph, const Operation *operation, Node *const *before, size_t count) {
     Node *node = calloc(1, sizeof *node);
     *node = (Node){.operation = *operation, .before_count = count, .owner = graph, .enabled = 1};
     node->before = (Node **)copied(before ? before : (Node *const *)&before, before ? count * sizeof(Node *) : 0);
@@ -30,15 +27,35 @@ static Node *add(Graph *graph, const Operation *operation, Node *const *before, 
     return graph->nodes[graph->count++] = node;
 }
 
-// Operations come in the order in which they were submitted, which no dependency contradicts: each follows the last.
-void capture(Graph *graph, Operation *operation) {
-    Node **last = graph->count ? &graph->nodes[graph->count - 1] : NULL;
-    add(graph, operation, last, last ? 1 : 0);
+void add_default(Graph *graph, uint32_t *value, uint32_t initial) {
+    graph->defaults = realloc(graph->defaults, (graph->default_count + 1) * sizeof(Default));
+    graph->defaults[graph->default_count++] = (Default){value, initial};
+}
+
+// Of a graph and all graphs in it
+static void assign_defaults(const Graph *graph) {
+    for (size_t k = 0; k < graph->default_count; k++) *graph->defaults[k].value = graph->defaults[k].initial;
+    for (size_t k = 0; k < graph->count; k++) {
+        const Operation *o = &graph->nodes[k]->operation;
+        if (o->what == CHILD) assign_defaults(o->child.graph);
+        for (unsigned b = 0; o->what == CONDITION && b < o->condition.count; b++)
+            assign_defaults(o->condition.bodies[b]);
+    }
 }
 
 static Graph *duplicate(const Graph *graph) {
     Graph *copy = calloc(1, sizeof *copy);
-    for (size_t k = 0; k < graph->count; k++) add(copy, &graph->nodes[k]->operation, NULL, 0);
+    for (size_t k = 0; k < graph->default_count; k++)
+        add_default(copy, graph->defaults[k].value, graph->defaults[k].initial);
+    for (size_t k = 0; k < graph->count; k++) {
+        Operation operation = graph->nodes[k]->operation;
+        if (operation.what == CONDITION) {
+            operation.condition.bodies = (Graph **)copied(operation.condition.bodies, operation.condition.count * sizeof(Graph *));
+            for (unsigned b = 0; b < operation.condition.count; b++)
+                operation.condition.bodies[b] = duplicate(operation.condition.bodies[b]);
+        }
+        add_node(copy, &operation, NULL, 0);
+    }
     for (size_t k = 0; k < graph->count; k++) {
         const Node *from = graph->nodes[k];
         Node *to = copy->nodes[k];
@@ -71,29 +88,6 @@ Error replay(Graph *graph, Stream *stream) {
     return failed(error);
 }
 
-PUBLIC Error cudaStreamBeginCapture(Stream *stream, int mode) {
-    (void)mode;
-    if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
-    stream->origin = 1;
-    return cudaGraphCreate(&stream->capture, 0);
-}
-PUBLIC Error cudaStreamBeginCaptureToGraph(Stream *stream, Graph *graph, void *before, void *data, size_t count,
-                                           int mode) {
-    (void)before, (void)data, (void)count, (void)mode;
-    stream->capture = graph, stream->origin = 1;
-    return failed(SUCCESS);
-}
-PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
-    if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
-    if (graph) *graph = stream->capture;
-    stream->capture->done = 1, stream->capture = NULL, stream->origin = 0;
-    return failed(SUCCESS);
-}
-PUBLIC Error cudaStreamIsCapturing(Stream *stream, int *status) {
-    *status = (uintptr_t)stream >= 3 && stream->capture;
-    return failed(SUCCESS);
-}
-
 PUBLIC Error cudaGraphInstantiate(Graph **executable, Graph *graph, unsigned long long flags) {
     (void)flags;
     *executable = duplicate(graph);
@@ -113,16 +107,21 @@ PUBLIC Error cudaGraphLaunch(Graph *graph, Stream *stream) {
         Operation operation = {.what = CHILD, .child = {graph}};
         return submit(&operation, stream);
     }
+    assign_defaults(graph);
     return replay(graph, stream);
 }
 
 static Error destroy(Graph *graph) {
     for (size_t k = 0; k < graph->count; k++) {
+        const Operation *o = &graph->nodes[k]->operation;
+        for (unsigned b = 0; o->what == CONDITION && b < o->condition.count; b++) destroy(o->condition.bodies[b]);
+        if (o->what == CONDITION) free(o->condition.bodies);
         if (graph->nodes[k]->operation.what == LAUNCH) free(graph->nodes[k]->operation.launch.parameters);
         free(graph->nodes[k]->before);
         free(graph->nodes[k]);
     }
     free(graph->nodes);
+    free(graph->defaults);
     free(graph);
     return failed(SUCCESS);
 }
@@ -157,7 +156,7 @@ PUBLIC Error cudaGraphGetRootNodes(Graph *graph, Node **nodes, size_t *count) {
 }
 PUBLIC Error cudaGraphNodeGetType(Node *node, int *type) {
     static const int types[] = {[LAUNCH] = 0, [COPY] = 1, [FILL] = 2, [CALL] = 3, [CHILD] = 4, [NOTHING] = 5,
-                                [WAIT] = 6, [RECORD] = 7, [ALLOCATE] = 10, [RELEASE] = 11};
+                                [WAIT] = 6, [RECORD] = 7, [ALLOCATE] = 10, [RELEASE] = 11, [CONDITION] = 13};
     *type = types[node->operation.what];
     return failed(SUCCESS);
 }
@@ -179,7 +178,6 @@ PUBLIC Error cudaGraphAddDependencies(Graph *graph, Node *const *from, Node *con
 
 typedef struct { void *function; Dim3 grid, block; unsigned shared_bytes; void **arguments, **extra; } KernelNode;
 typedef struct { void *to; size_t pitch; unsigned value, element_bytes; size_t width, height; } FillNode;
-typedef struct { void (*function)(void *); void *argument; } CallNode;
 uint8_t *packed(const Kernel *kernel, void **arguments);
 Error copy_3d(const void *parameters, Operation *operation);
 
@@ -204,61 +202,60 @@ PUBLIC Error cudaGraphAddKernelNode(Node **node, Graph *graph, Node *const *befo
     Operation operation;
     Error error = as_launch(p, &operation);
     if (error) return failed(error);
-    *node = add(graph, &operation, before, count);
+    *node = add_node(graph, &operation, before, count);
     free(operation.launch.parameters);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaGraphAddMemsetNode(Node **node, Graph *graph, Node *const *before, size_t count, const FillNode *p) {
     Operation operation;
     as_fill(p, &operation);
-    *node = add(graph, &operation, before, count);
+    *node = add_node(graph, &operation, before, count);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaGraphAddHostNode(Node **node, Graph *graph, Node *const *before, size_t count, const CallNode *p) {
     Operation operation = {.what = CALL, .call = {p->function, p->argument}};
-    *node = add(graph, &operation, before, count);
+    *node = add_node(graph, &operation, before, count);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaGraphAddEmptyNode(Node **node, Graph *graph, Node *const *before, size_t count) {
     Operation operation = {.what = NOTHING};
-    *node = add(graph, &operation, before, count);
+    *node = add_node(graph, &operation, before, count);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaGraphAddChildGraphNode(Node **node, Graph *graph, Node *const *before, size_t count, Graph *child) {
     Operation operation = {.what = CHILD, .child = {duplicate(child)}};
-    *node = add(graph, &operation, before, count);
+    *node = add_node(graph, &operation, before, count);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaGraphAddEventRecordNode(Node **node, Graph *graph, Node *const *before, size_t count, Event *event) {
     Operation operation = {.what = RECORD, .event = {event}};
-    *node = add(graph, &operation, before, count);
+    *node = add_node(graph, &operation, before, count);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaGraphAddEventWaitNode(Node **node, Graph *graph, Node *const *before, size_t count, Event *event) {
     Operation operation = {.what = WAIT, .event = {event}};
-    *node = add(graph, &operation, before, count);
+    *node = add_node(graph, &operation, before, count);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaGraphAddMemcpyNode(Node **node, Graph *graph, Node *const *before, size_t count, const void *p) {
     Operation operation;
     Error error = copy_3d(p, &operation);
-    if (!error) *node = add(graph, &operation, before, count);
+    if (!error) *node = add_node(graph, &operation, before, count);
     return failed(error);
 }
 PUBLIC Error cudaGraphAddMemcpyNode1D(Node **node, Graph *graph, Node *const *before, size_t count, void *to,
                                       const void *from, size_t bytes, int kind) {
     (void)kind;
     Operation operation = {.what = COPY, .copy = {to, from, bytes, 0, bytes, 0, bytes, 1, 1}};
-    *node = add(graph, &operation, before, count);
+    *node = add_node(graph, &operation, before, count);
     return failed(SUCCESS);
 }
 
 // Memory of a graph lives from the node's making on: its address is known then.
-typedef struct { char properties[88]; const void *access; size_t access_count, bytes; void *pointer; } AllocateNode;
 PUBLIC Error cudaGraphAddMemAllocNode(Node **node, Graph *graph, Node *const *before, size_t count, AllocateNode *p) {
     Operation operation = {.what = NOTHING};
     Error error = allocate(&p->pointer, p->bytes, DEVICE_MEMORY);
-    if (!error) keep_for_graph(p->pointer), *node = add(graph, &operation, before, count);
+    if (!error) keep_for_graph(p->pointer), *node = add_node(graph, &operation, before, count);
     return error;
 }
 PUBLIC Error cudaGraphAddMemFreeNode(Node **node, Graph *graph, Node *const *before, size_t count, void *pointer) {
@@ -289,40 +286,4 @@ PUBLIC Error cudaGraphNodeSetEnabled(Graph *executable, Node *node, unsigned ena
     Node *own = counterpart(executable, node);
     if (own) own->enabled = (int)enabled;
     return failed(own ? SUCCESS : INVALID_VALUE);
-}
-
-// Nodes of any kind by one call
-typedef struct {
-    int type, reserved[3];
-    union {
-        struct { void *function; Dim3 grid, block; unsigned shared_bytes; void **arguments, **extra; } kernel;
-        struct { int flags, reserved[3]; char parameters[160]; } copy;
-        struct { void *to; size_t pitch; unsigned value, element_bytes; size_t width, height; } fill;
-        CallNode call;
-        AllocateNode allocate;
-        struct { void *pointer; } release;
-        Graph *child;
-        Event *event;
-    };
-} AnyNode;
-#if RUNTIME < 13
-PUBLIC Error cudaGraphAddNode(Node **node, Graph *graph, Node *const *before, size_t count, AnyNode *p) {
-#else
-PUBLIC Error cudaGraphAddNode(Node **node, Graph *graph, Node *const *before, const void *edges, size_t count,
-                              AnyNode *p) {
-    (void)edges;
-#endif
-    switch (p->type) {
-        case 0: return cudaGraphAddKernelNode(node, graph, before, count, (const KernelNode *)&p->kernel);
-        case 1: return cudaGraphAddMemcpyNode(node, graph, before, count, p->copy.parameters);
-        case 2: return cudaGraphAddMemsetNode(node, graph, before, count, (const FillNode *)&p->fill);
-        case 3: return cudaGraphAddHostNode(node, graph, before, count, &p->call);
-        case 4: return cudaGraphAddChildGraphNode(node, graph, before, count, p->child);
-        case 5: return cudaGraphAddEmptyNode(node, graph, before, count);
-        case 6: return cudaGraphAddEventWaitNode(node, graph, before, count, p->event);
-        case 7: return cudaGraphAddEventRecordNode(node, graph, before, count, p->event);
-        case 10: return cudaGraphAddMemAllocNode(node, graph, before, count, &p->allocate);
-        case 11: return cudaGraphAddMemFreeNode(node, graph, before, count, p->release.pointer);
-        default: return missing("cudaGraphAddNode of this type");
-    }
 }

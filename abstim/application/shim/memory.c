@@ -63,8 +63,14 @@ void keep_for_graph(const void *pointer) {
     unlock();
 }
 
-PUBLIC Error cudaMalloc(void **pointer, size_t bytes) { return allocate(pointer, bytes, DEVICE_MEMORY); }
-PUBLIC Error cudaFree(void *pointer) { return release(pointer); }
+PUBLIC Error cudaMalloc(void **pointer, size_t bytes) {
+    use_primary();
+    return allocate(pointer, bytes, DEVICE_MEMORY);
+}
+PUBLIC Error cudaFree(void *pointer) {
+    use_primary();
+    return release(pointer);
+}
 PUBLIC Error cudaMallocManaged(void **pointer, size_t bytes, unsigned flags) {
     (void)flags;
     return allocate(pointer, bytes, MANAGED_MEMORY);

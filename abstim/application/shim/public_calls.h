@@ -38,6 +38,9 @@ Error cudaGraphAddEventRecordNode(struct Node **node, Graph *graph, struct Node 
 Error cudaGraphAddEventWaitNode(struct Node **node, Graph *graph, struct Node *const *before, size_t count, Event *event);
 Error cudaGraphAddHostNode(struct Node **node, Graph *graph, struct Node *const *before, size_t count, const void *p);
 Error cudaGraphAddKernelNode(struct Node **node, Graph *graph, struct Node *const *before, size_t count, const void *p);
+Error cudaGraphAddMemAllocNode(struct Node **node, Graph *graph, struct Node *const *before, size_t count, AllocateNode *p);
+Error cudaGraphAddMemFreeNode(struct Node **node, Graph *graph, struct Node *const *before, size_t count, void *pointer);
+Error cudaGraphAddMemcpyNode(struct Node **node, Graph *graph, struct Node *const *before, size_t count, const void *p);
 Error cudaGraphAddMemsetNode(struct Node **node, Graph *graph, struct Node *const *before, size_t count, const void *p);
 Error cudaGraphCreate(Graph **graph, unsigned flags);
 Error cudaGraphDestroy(Graph *graph);

@@ -45,7 +45,7 @@ typedef struct Stream { uint64_t id; unsigned flags; int priority; Graph *captur
 typedef struct Event { uint64_t id; int recorded; Graph *capture; } Event;
 
 // What a stream can be told to do, now or (captured) each time a graph is launched.
-enum { LAUNCH, COPY, FILL, CALL, RECORD, WAIT, NOTHING, ALLOCATE, RELEASE, CHILD };
+enum { LAUNCH, COPY, FILL, CALL, RECORD, WAIT, NOTHING, ALLOCATE, RELEASE, CHILD, CONDITION };
 typedef struct {
     int what;
     union {
@@ -59,6 +59,7 @@ typedef struct {
         struct { Event *event; } event;
         struct { uint64_t address; } memory;
         struct { Graph *graph; } child;
+        struct { uint32_t *value; unsigned type, count; Graph **bodies; } condition;
     };
 } Operation;
 
@@ -132,6 +133,16 @@ void keep_for_graph(const void *pointer);
 int kind_of(const void *address, uint8_t **start, size_t *bytes);
 enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, MANAGED_MEMORY = 3 };  // as cudaMemoryType
 
+// graphs.c
+struct Node *add_node(Graph *graph, const Operation *operation, struct Node *const *before, size_t count);
+void add_default(Graph *graph, uint32_t *value, uint32_t initial);
+Error replay(Graph *graph, Stream *stream);
+typedef struct { void (*function)(void *); void *argument; } CallNode;
+typedef struct { char properties[88]; const void *access; size_t access_count, bytes; void *pointer; } AllocateNode;
+
+// graph_nodes.c
+Error decide(const Operation *o, Stream *stream);
+
 // streams.c
 Error submit(Operation *operation, Stream *stream);
 Error perform(Operation *operation, Stream *stream);
@@ -140,6 +151,7 @@ void print_pending(void);
 void keep_printed(const uint8_t *text, size_t bytes);
 
 // driver.c
+void use_primary(void);  // the runtime's calls make the primary context a thread's own, where it has none
 Error of_driver(Error error);
 // What a call of the runtime gives, as the driver gives it
 #define DRIVER(call) ({ Error kept_ = swap_last_error(SUCCESS), found_ = (call); swap_last_error(kept_); of_driver(found_); })

@@ -30,7 +30,9 @@ uint64_t stream_id(Stream *stream) {
     return stream ? stream->id : 0;
 }
 
+// A fault of the kernel is told by the calls that follow, as where it runs beside the program
 static Error launch(Operation *o, Stream *stream) {
+    use_primary();
     struct launch_request request = {
         o->launch.kernel->id, o->launch.grid.x, o->launch.grid.y, o->launch.grid.z, o->launch.block.x,
         o->launch.block.y, o->launch.block.z, o->launch.shared_bytes, stream_id(stream), (uint64_t)o->launch.cooperative,
@@ -44,7 +46,9 @@ static Error launch(Operation *o, Stream *stream) {
     const uint8_t *text = reply_payload(&bytes);
     keep_printed(text, bytes);
     unlock();
-    return reply.lasting ? sticky(error) : failed(error);
+    if (!reply.lasting) return failed(error);
+    sticky(error);
+    return SUCCESS;
 }
 
 static Error copy(Operation *o, Stream *stream) {
@@ -86,9 +90,8 @@ static Error event(Operation *o, Stream *stream) {
     return failed(SUCCESS);
 }
 
-Error replay(Graph *graph, Stream *stream);
-
 Error perform(Operation *o, Stream *stream) {
+    if (failed(SUCCESS)) return failed(SUCCESS);  // a fault: nothing is done any more
     switch (o->what) {
         case LAUNCH: return launch(o, stream);
         case COPY: return copy(o, stream);
@@ -97,6 +100,7 @@ Error perform(Operation *o, Stream *stream) {
         case RECORD: case WAIT: return event(o, stream);
         case RELEASE: return release((void *)o->memory.address);
         case CHILD: return replay(o->child.graph, stream);
+        case CONDITION: return decide(o, stream);
         default: return failed(SUCCESS);
     }
 }
@@ -138,6 +142,7 @@ PUBLIC Error cudaStreamSynchronize(Stream *stream) {
     return failed(SUCCESS);
 }
 PUBLIC Error cudaDeviceSynchronize(void) {
+    use_primary();
     struct synchronize_request request = {0, 1};
     tell(MESSAGE_SYNCHRONIZE, &request, sizeof request, NULL, 0);
     print_pending();

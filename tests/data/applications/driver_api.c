@@ -30,7 +30,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *, Handle, int, size_t);
 int cuOccupancyMaxPotentialBlockSize(int *, int *, Handle, size_t (*)(int), size_t, int);
 int cuGetErrorName(int, const char **), cuGetErrorString(int, const char **);
 int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
-int cuTensorMapReplaceAddress(void *, void *), cuTensorMapEncodeIm2col(void);
+int cuTensorMapReplaceAddress(void *, void *), cuTensorMapEncodeIm2colWide(void);
 int cuTensorMapEncodeTiled(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *,
                            const uint32_t *, int, int, int, int);
 int cuLaunchKernelEx(const void *, Handle, void **, void **), cuGraphCreate(Handle *, unsigned);
@@ -247,13 +247,14 @@ static void fault(void) {
     Handle beyond;
     Address a;
     OK(cuModuleGetFunction(&beyond, module, "beyond")), OK(cuMemAlloc_v2(&a, 64));
-    FAILS(700, cuLaunchKernel(beyond, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a}, NULL));
+    OK(cuLaunchKernel(beyond, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a}, NULL));
     FAILS(700, cuCtxSynchronize());
+    FAILS(700, cuLaunchKernel(beyond, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a}, NULL));
 }
 
 int main(int count, char **arguments) {
     contexts();
-    if (count > 2) return cuTensorMapEncodeIm2col() == 801 ? 0 : 1;
+    if (count > 2) return cuTensorMapEncodeIm2colWide() == 801 ? 0 : 1;
     modules(arguments[1]), launches(), questions(), arrays(), linked(), clusters(), tensor_maps(), fault();
     printf("PASSED\n");
     return 0;

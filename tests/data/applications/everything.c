@@ -2,6 +2,18 @@
 #include "cuda_abi.h"
 enum { N = 1000 };
 
+// A thread that calls the runtime has the primary context from then on, in both APIs
+int cudaSetDevice(int), cuCtxGetDevice(int *), cuCtxGetCurrent(void **), cuCtxPopCurrent_v2(void **);
+int cuDevicePrimaryCtxRetain(void **, int);
+static void primary_context(void) {
+    void *context, *found;
+    int device = 5;
+    FAILS(201, cuCtxGetDevice(&device)), OK(cudaSetDevice(0));
+    OK(cuCtxGetDevice(&device)), OK(cuCtxGetCurrent(&context)), OK(cuDevicePrimaryCtxRetain(&found, 0));
+    HOLDS(device == 0 && context == found);
+    OK(cuCtxPopCurrent_v2(&found)), FAILS(201, cuCtxGetDevice(&device));
+}
+
 static void callback(void *argument) { ++*(int *)argument; }
 
 int main(int count_of_arguments, char **arguments_given) {
@@ -9,6 +21,7 @@ int main(int count_of_arguments, char **arguments_given) {
     float *a, *b, host[N], three = 3, ms;
     unsigned n = 0;
     int value;
+    primary_context();
     OK(cudaMalloc((void **)&a, sizeof host));
     OK(cudaMallocManaged((void **)&b, sizeof host, 1));
     for (int i = 0; i < N; i++) host[i] = (float)i, b[i] = 1;  // managed memory is written by the host

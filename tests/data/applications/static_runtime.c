@@ -6,3 +6,4 @@ __attribute__((section(".nv_fatbin"), used)) static const char fat[] = "here are
 CALL(__cudaRegisterFatBinaryEnd) CALL(__cudaRegisterFunction) CALL(__cudaRegisterVar) CALL(__cudaRegisterManagedVar)
 CALL(__cudaRegisterFatBinary) CALL(cudaMalloc) CALL(cudaLaunchKernel) CALL(cudaDeviceSynchronize)
 CALL(cudaGetLastError) CALL(cudaGetErrorName) CALL(cudaImportExternalMemory)
+CALL(cudaMemcpy) CALL(cudaMemset)

@@ -1,0 +1,83 @@
+// Graphs captured from streams: what a stream is told to do becomes a node.
+#include "graphs.h"
+
+Error cudaGraphCreate(Graph **graph, unsigned flags);
+
+// Operations come in the order in which they were submitted, which no dependency contradicts: each follows the last.
+void capture(Graph *graph, Operation *operation) {
+    Node **last = graph->count ? &graph->nodes[graph->count - 1] : NULL;
+    add_node(graph, operation, last, last ? 1 : 0);
+}
+
+PUBLIC Error cudaStreamBeginCapture(Stream *stream, int mode) {
+    (void)mode;
+    if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
+    stream->origin = 1;
+    return cudaGraphCreate(&stream->capture, 0);
+}
+PUBLIC Error cudaStreamBeginCaptureToGraph(Stream *stream, Graph *graph, void *before, void *data, size_t count,
+                                           int mode) {
+    (void)before, (void)data, (void)count, (void)mode;
+    stream->capture = graph, stream->origin = 1;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
+    if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
+    if (graph) *graph = stream->capture;
+    stream->capture->done = 1, stream->capture = NULL, stream->origin = 0;
+    return failed(SUCCESS);
+}
+// What is captured next follows the last node: that keeps to any dependencies on nodes that are there
+static Error capture_info(Stream *stream, int *status, unsigned long long *id, Graph **graph, Node *const **before,
+                          size_t *count) {
+    Graph *found = (uintptr_t)stream >= 3 ? stream->capture : NULL;
+    *status = found != NULL;
+    if (found && id) *id = (uintptr_t)found;
+    if (found && graph) *graph = found;
+    if (found && before) *before = found->count ? &found->nodes[found->count - 1] : NULL;
+    if (found && count) *count = found->count > 0;
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamGetCaptureInfo_v2(Stream *stream, int *status, unsigned long long *id, Graph **graph,
+                                         Node *const **before, size_t *count) {
+    return capture_info(stream, status, id, graph, before, count);
+}
+PUBLIC Error cudaStreamGetCaptureInfo_v3(Stream *stream, int *status, unsigned long long *id, Graph **graph,
+                                         Node *const **before, const void **edges, size_t *count) {
+    static const uint64_t plain;
+    if (edges) *edges = &plain;
+    return capture_info(stream, status, id, graph, before, count);
+}
+static Error depend_on(Stream *stream, Node *const *before, size_t count) {
+    if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
+    for (size_t k = 0; k < count; k++)
+        if (before[k]->owner != stream->capture) return failed(INVALID_VALUE);
+    return failed(SUCCESS);
+}
+PUBLIC Error cudaStreamUpdateCaptureDependencies_v2(Stream *stream, Node *const *before, const void *edges,
+                                                    size_t count, unsigned flags) {
+    (void)edges, (void)flags;
+    return depend_on(stream, before, count);
+}
+#if RUNTIME < 13
+PUBLIC Error cudaStreamGetCaptureInfo(Stream *stream, int *status, unsigned long long *id) {
+    return capture_info(stream, status, id, NULL, NULL, NULL);
+}
+PUBLIC Error cudaStreamUpdateCaptureDependencies(Stream *stream, Node *const *before, size_t count, unsigned flags) {
+    (void)flags;
+    return depend_on(stream, before, count);
+}
+#else
+PUBLIC Error cudaStreamGetCaptureInfo(Stream *stream, int *status, unsigned long long *id, Graph **graph,
+                                      Node *const **before, const void **edges, size_t *count) {
+    return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, before, edges, count);
+}
+PUBLIC Error cudaStreamUpdateCaptureDependencies(Stream *stream, Node *const *before, const void *edges, size_t count,
+                                                 unsigned flags) {
+    return cudaStreamUpdateCaptureDependencies_v2(stream, before, edges, count, flags);
+}
+#endif
+PUBLIC Error cudaStreamIsCapturing(Stream *stream, int *status) {
+    *status = (uintptr_t)stream >= 3 && stream->capture;
+    return failed(SUCCESS);
+}

@@ -1,0 +1,7 @@
+// Graphs: operations with what each depends on.
+#pragma once
+#include "shim.h"
+
+typedef struct Node { Operation operation; struct Node **before; size_t before_count; Graph *owner; int enabled; } Node;
+typedef struct { uint32_t *value, initial; } Default;  // of a condition, at each launch
+struct Graph { Node **nodes; size_t count, room; int done; Default *defaults; size_t default_count; };
