@@ -104,7 +104,7 @@ run relu --model detaild                            | no model 'detaild'; did yo
 run relu --model foo                                | no model 'foo'; known: analytic, detailed, occupancy
 run relu --backend array                            | No such option: --backend
 run relu --instruction-budget 5                     | exceeds its budget of 5 thread instructions
-run relu --instruction-budget -5                    | greater than or equal to 1
+run relu --instruction-budget -5                    | -5 is not in the range x>=1
 run relu --gpu gtx480 --gpu a100 --timeline x.json  | --timeline is of one GPU
 gpus h10                                            | did you mean h100?
 gpus ""                                             | unknown GPU ''
@@ -153,7 +153,7 @@ advise relu --gpu gtx480 --gpu h100                 | --gpu was given 2 times
 explore relu --vary sm_count=4,8 --gpu gtx480 --gpu h100 | --gpu was given 2 times
 explore relu --vary sm_count=4,x                    | 'x' is not a whole number
 explore relu relu --vary sm_count=4,8               | two targets are called relu
-explore relu --vary sm_count=4,8 --top 0            | greater than or equal to 1
+explore relu --vary sm_count=4,8 --top 0            | 0 is not in the range x>=1
 sample relu --error 0%                              | more than 0 % and less than 100 %
 sample relu --error two                             | give a percentage, as in 2%
 sample relu --inside foo                            | known: full, photon
