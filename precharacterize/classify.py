@@ -112,6 +112,8 @@ def _writes_global(modifiers: tuple[str, ...]) -> bool:
 
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
+    if opcode == "tcgen05":
+        return Kind.SHARED_STORE if instruction.modifiers[0] == "alloc" else Kind.GLOBAL_ATOMIC
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side

@@ -45,7 +45,8 @@ def of_blackwell(word: int) -> Descriptor:
 def _descriptor(word: int, width: int) -> Descriptor:
     if word >> 49 & 7:
         raise ValueError("a descriptor with a base offset is not supported")
-    return Descriptor(*((word >> shift & 0x3FFF) << 4 for shift in (0, 16, 32)), width)
+    start, leading, stride = ((word >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
+    return Descriptor(start, leading, stride, width)
 
 
 def addresses_of(
