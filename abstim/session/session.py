@@ -74,6 +74,7 @@ class Session:
         self.case, self.parse_seconds = case, parse_seconds
         self.traces: Traces = Execution(()) if traces is None else traces
         self._registers: dict[str, Registers] = {}
+        self._tensor_columns: dict[str, int] = {}
         self._tables: dict[tuple[str, str, PipelineParameters], LatencyTable] = {}
         self._timed: dict[tuple[str, str, PipelineParameters, str], TimedCode] = {}
         self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
@@ -118,9 +119,18 @@ class Session:
             self._registers[name] = self.case.registers(launch)
         return self._registers[name]
 
+    def tensor_columns(self, number: int) -> int:
+        """Columns of tensor memory that a thread block of a launch allocates."""
+        from precharacterize.tensor_work import columns_of
+
+        program = self.launch(number).program
+        if program.name not in self._tensor_columns:
+            self._tensor_columns[program.name] = columns_of(program)
+        return self._tensor_columns[program.name]
+
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
-        return launch_occupancy(self.launch(number), number, self.registers(number), gpu)
+        return launch_occupancy(self.launch(number), number, self.registers(number), self.tensor_columns(number), gpu)
 
     def check_fit(self, gpus: Sequence[Gpu]) -> None:
         """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold."""
@@ -242,10 +252,10 @@ def open_session(
     return session
 
 
-def launch_occupancy(launch: Launch, number: int, registers: Registers, gpu: Gpu) -> Occupancy:
+def launch_occupancy(launch: Launch, number: int, registers: Registers, tensor_columns: int, gpu: Gpu) -> Occupancy:
     """Thread blocks an SM of one launch. Raises InputError for a thread block that an SM cannot hold."""
     try:
-        return occupancy(gpu.spec, launch.grid, launch.block, registers.count, launch.shared_bytes)
+        return occupancy(gpu.spec, launch.grid, launch.block, registers.count, launch.shared_bytes, tensor_columns)
     except InputError as error:
         name = launch.program.name
         raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None
