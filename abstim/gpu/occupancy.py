@@ -27,10 +27,10 @@ def occupancy(
     """Thread blocks an SM of one launch.
 
     `shared_bytes` is static plus dynamic shared memory a thread block, `tensor_memory_columns` what it allocates of
-    those: a thread block that has to wait for them counts as one that is not there. Threads are padded to whole warps,
-    registers a thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM is spread evenly:
-    the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming the limit, for a
-    thread block that one SM cannot hold.
+    those: a thread block that would have to wait for them counts as one that is not there. Threads are padded to whole
+    warps, registers a thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM
+    is spread evenly: the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming
+    the limit, for a thread block that one SM cannot hold.
     """
     threads = -(-prod(block) // spec.warp_size) * spec.warp_size
     granularity = spec.register_allocation_granularity
