@@ -22,8 +22,9 @@ MODULES = ("precharacterize.build", "functional.parser", "functional.link")  # w
 
 
 def table_key(program: Program, pipeline: PipelineParameters) -> str:
-    """What a table depends on: the text of the program, the kernel's name, the pipeline, and the code used here."""
-    return key(MODULES, program.digest, program.name, pipeline.key)
+    """What a table depends on: the text of the program, the kernel's name, what is known of the launch, the pipeline,
+    and the code used here."""
+    return key(MODULES, program.digest, program.name, str(program.constants), pipeline.key)
 
 
 def characterize(program: Program, pipeline: PipelineParameters) -> LatencyTable:

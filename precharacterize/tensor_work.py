@@ -1,7 +1,7 @@
 """How long `tcgen05` takes: products and copies into tensor memory hold the tensor unit of the sub-core whose warp
 starts them, loads and stores of tensor memory a pipeline for a cycle a register.
 
-A product's extents are in a register: that has to be a constant of the text, else its time is not known.
+A product's extents are in a register: that has to be a constant of the text or a parameter, else its time is not known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from functional.errors import PtxError
-from functional.ir import Address, Instruction, Vector
+from functional.ir import Address, Instruction, Register, Vector
 from functional.program import Program
 from precharacterize.constant_registers import constant
 from precharacterize.parameters import Operation
@@ -39,6 +39,19 @@ def operation_of(instruction: Instruction, program: Program, one: Operation) -> 
     )
 
 
+def unknown_descriptors(program: Program) -> tuple[Register, ...]:
+    """Registers that hold instruction descriptors of which the text does not say the value."""
+    products = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "mma"]
+    held = dict.fromkeys(i.sources[3] for i in products if len(i.sources) > 3)
+    return tuple(r for r in held if isinstance(r, Register) and constant(program, r) is None)
+
+
+def bound(program: Program, descriptors: tuple[Register, ...], parameters: bytes) -> Program:
+    """The program, knowing what the parameters of a launch say of those."""
+    values = [(r.name, constant(program, r, parameters)) for r in descriptors]
+    return replace(program, constants=tuple((name, value) for name, value in values if value is not None))
+
+
 def _product_cycles(instruction: Instruction, program: Program, one: Operation) -> int:
     """64 rows take as long as 128: they lie in half of the lanes. Operands come from shared memory meanwhile."""
     from functional.numpy_executor.tcgen05_product import form_of, product_of
@@ -46,7 +59,9 @@ def _product_cycles(instruction: Instruction, program: Program, one: Operation) 
     form = form_of(instruction)
     word = constant(program, form.described)
     if word is None:
-        message = f"{instruction.name}: its time is not known, as its instruction descriptor is not a constant"
+        message = (
+            f"{instruction.name}: its time is not known: its instruction descriptor is no constant and no parameter"
+        )
         raise PtxError(program.path, instruction.line, message)
     try:
         product = product_of(form.kind, word)

@@ -75,7 +75,7 @@ def plain_image(data: bytes) -> Image:
 
 
 def best_ptx(found: list[Image]) -> bytes | None:
-    """The PTX for the newest architecture, of several that for all of its features (`sm_100a`), without what follows its
+    """The PTX for the newest architecture, of several that for all its features (`sm_100a`), without what follows its
     text; None if there is none."""
     texts = (image for image in found if image.is_ptx)
     chosen = max(texts, key=lambda i: (i.architecture, bool(_OWN_FEATURES.search(i.contents))), default=None)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from abstim.engine.simulation import Simulation
     from abstim.target.resolve import Target
     from functional.executor import Executor
+    from functional.ir import Register
     from functional.launch import Launch
+    from functional.program import Constants, Program
     from functional.resources import Registers
     from functional.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters
@@ -75,8 +77,9 @@ class Session:
         self.traces: Traces = Execution(()) if traces is None else traces
         self._registers: dict[str, Registers] = {}
         self._tensor_columns: dict[str, int] = {}
-        self._tables: dict[tuple[str, str, PipelineParameters], LatencyTable] = {}
-        self._timed: dict[tuple[str, str, PipelineParameters, str], TimedCode] = {}
+        self._descriptors: dict[str, tuple[Register, ...]] = {}  # of products, that a launch may say
+        self._tables: dict[tuple[str, str, Constants, PipelineParameters], LatencyTable] = {}
+        self._timed: dict[tuple[str, str, Constants, PipelineParameters, str], TimedCode] = {}
         self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
         self._firsts: dict[str, int] = {}
         self._characterize_seconds = 0.0
@@ -142,10 +145,21 @@ class Session:
         """`occupancy`, its number alone."""
         return self.occupancy(number, gpu).blocks_per_sm
 
+    def timed_program(self, number: int) -> Program:
+        """A launch's program, knowing what its parameters say that decides how long an instruction takes."""
+        from precharacterize.tensor_work import bound, unknown_descriptors
+
+        launch = self.launch(number)
+        program = launch.program
+        if program.name not in self._descriptors:
+            self._descriptors[program.name] = unknown_descriptors(program)
+        descriptors = self._descriptors[program.name]
+        return bound(program, descriptors, launch.parameters) if descriptors else program
+
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
-        program = self.launch(number).program
-        key = (program.digest, program.name, gpu.pipeline)
+        program = self.timed_program(number)
+        key = (program.digest, program.name, program.constants, gpu.pipeline)
         if key not in self._tables:
             from precharacterize import characterize
 
@@ -168,8 +182,8 @@ class Session:
         """What is timed in place of a launch's PTX on a GPU that asks for it (`timed_code = machine`)."""
         if gpu.spec.timed_code == "ptx":
             return None
-        program = self.launch(number).program
-        key = (program.digest, program.name, gpu.pipeline, gpu.spec.architecture)
+        program = self.timed_program(number)
+        key = (program.digest, program.name, program.constants, gpu.pipeline, gpu.spec.architecture)
         if key not in self._timed:
             from precharacterize.kept_timed_code import timed_code_of
 
