@@ -11,6 +11,7 @@ from test_tcgen05 import described
 from abstim.gpu.config import load_gpu
 from abstim.gpu.occupancy import occupancy
 from abstim.models import run
+from functional.accelsim.write import write
 from functional.case import Case
 from functional.errors import InputError, PtxError
 from functional.launch import Pointer, make_launch
@@ -100,5 +101,10 @@ def test_tensor_memory_limits_occupancy():
     assert [f.blocks_per_sm for f in found[1:]] == [4, 2, 1] and found[0].blocks_per_sm == 16
     assert found[2].limiter == "tensor memory"
     assert columns_of(program("", 64)) == 64
-    with pytest.raises(InputError, match="columns of tensor memory, more than the columns of sm_90 = 0"):
+    with pytest.raises(InputError, match="columns of tensor memory, more than the columns of h100 = 0"):
         run(case(1, 256), "h100")
+
+
+def test_traces_of_accel_sim_are_refused(tmp_path):
+    with pytest.raises(InputError, match="kernel 'k' uses tcgen05"):
+        write(case(1, 256), tmp_path / "traces", lambda instruction, in_entry: "NOP")

@@ -43,7 +43,7 @@ def occupancy(
         "tensor memory": (
             tensor_memory_columns,
             _TENSOR_MEMORY_COLUMNS.get(spec.architecture, 0),
-            f"the columns of {spec.architecture}",
+            f"the columns of {spec.name}",
         ),
         "blocks": (1, spec.max_blocks_per_sm, "max_blocks_per_sm"),
     }
