@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import TYPE_CHECKING
 
-from functional.errors import PtxError
+from functional.errors import InputError, PtxError
 from functional.ir import Address, Instruction, Register, Vector
 from functional.program import Program
+from precharacterize.asynchronous_copies import COMMITS
 from precharacterize.constant_registers import constant
 from precharacterize.parameters import Operation
+
+if TYPE_CHECKING:
+    from precharacterize.table import LatencyTable
 
 COLUMNS = 512  # of tensor memory
 _SHARED_BYTES_A_CYCLE = 128
@@ -37,6 +42,12 @@ def operation_of(instruction: Instruction, program: Program, one: Operation) -> 
     return replace(
         one, latency_cycles=max(1, one.latency_cycles - one.initiation_cycles) + held, initiation_cycles=held
     )
+
+
+def refuse_commits(table: LatencyTable, model: str) -> None:
+    """Raises InputError for a program that waits for products, on behalf of a model that would not."""
+    if (table.copies == COMMITS).any():
+        raise InputError(f"the model '{model}' knows nothing of tcgen05; use the detailed one")
 
 
 def unknown_descriptors(program: Program) -> tuple[Register, ...]:

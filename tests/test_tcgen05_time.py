@@ -105,6 +105,12 @@ def test_tensor_memory_limits_occupancy():
         run(case(1, 256), "h100")
 
 
+@pytest.mark.parametrize("model", ["analytic", "occupancy"])
+def test_models_that_do_not_wait_refuse(model):
+    with pytest.raises(InputError, match=f"the model '{model}' knows nothing of tcgen05"):
+        run(case(1, 256), "b200", ["timed_code=ptx"], model=model)
+
+
 def test_traces_of_accel_sim_are_refused(tmp_path):
     with pytest.raises(InputError, match="kernel 'k' uses tcgen05"):
         write(case(1, 256), tmp_path / "traces", lambda instruction, in_entry: "NOP")
