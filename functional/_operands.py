@@ -34,6 +34,8 @@ def writes_first(opcode: str, modifiers: tuple[str, ...]) -> bool:
         return "store" not in modifiers
     if opcode == "wgmma":
         return "mma_async" in modifiers
+    if opcode == "tcgen05":
+        return modifiers[0] == "ld"
     if opcode == "mbarrier":
         return not _MBARRIER_RESULTS.isdisjoint(modifiers)
     return opcode not in _NO_DESTINATION

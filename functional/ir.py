@@ -111,6 +111,8 @@ class Instruction:
     @property
     def is_memory(self) -> bool:
         """Does it access a memory space? (`wmma.mma` and the bookkeeping of `cp.async` do not.)"""
+        if self.opcode == "tcgen05":  # what it reads and writes of shared memory by descriptors is none of a lane
+            return self.modifiers[0] in ("alloc", "commit")
         return self.opcode in MEMORY_OPCODES and _NO_ACCESS.isdisjoint(self.modifiers)
 
     @property

@@ -7,6 +7,8 @@ from functools import cached_property
 
 from functional.ir import Instruction, Parameter, Register, Variable
 
+Constants = tuple[tuple[str, int], ...]  # registers, and what each holds
+
 
 @dataclass(frozen=True, slots=True)
 class BasicBlock:
@@ -47,6 +49,7 @@ class Program:
     functions: dict[str, int] = field(default_factory=dict)  # name -> flat position where it begins, the entry left out
     launchable: dict[str, int] = field(default_factory=dict)  # kernels whose address it takes -> bytes of parameters
     recursive: bool = False  # can a function be called while it runs?
+    constants: Constants = ()  # registers that hold what a launch's parameters say, and the value
 
     def block_of(self, instruction: int) -> int:
         """Index of the basic block that holds a flat instruction position."""

@@ -21,6 +21,7 @@ LAST_PRODUCT = COPY - 2 * FAMILIES  # a product that closes its group (machine c
 # At an `mbarrier`, as the trace says (functional.phase_record): at once; when all `cp.async` before it are complete; a
 # copy, when it is itself
 MEETS, MEETS_LATER, FILLS = LAST_PRODUCT - 1, LAST_PRODUCT - 2, LAST_PRODUCT - 3
+COMMITS = LAST_PRODUCT - 4  # when all products before it are
 _MOST_PENDING = GROUPS - 1
 
 
@@ -59,6 +60,8 @@ def copies_of(instruction: Instruction) -> int:
     modifiers = instruction.modifiers
     if instruction.opcode == "wgmma":
         return starts(PRODUCTS) if "mma_async" in modifiers else _group(instruction, modifiers[0], PRODUCTS)
+    if instruction.opcode == "tcgen05":
+        return {"mma": starts(PRODUCTS), "cp": starts(PRODUCTS), "commit": COMMITS}.get(modifiers[0], NONE)
     if instruction.opcode == "mbarrier" and instruction.is_memory:
         return MEETS
     if instruction.opcode != "cp" or "prefetch" in modifiers:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
 
 from functional.disk.kept import Kept, key
-from functional.ir import TYPE_BYTES
+from functional.ir import TYPE_BYTES, Instruction
 from functional.program import Program
 from precharacterize.asynchronous_copies import copies_of
-from precharacterize.classify import Kind, is_product, kind_of, latency_class
+from precharacterize.classify import Kind, kind_of, latency_class
 from precharacterize.named_barriers import barriers_of
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
+from precharacterize.product_times import sized
 from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
 from precharacterize.table import WRITE_BACK_CYCLES, LatencyTable, padded
 
@@ -22,8 +22,9 @@ MODULES = ("precharacterize.build", "functional.parser", "functional.link")  # w
 
 
 def table_key(program: Program, pipeline: PipelineParameters) -> str:
-    """What a table depends on: the text of the program, the kernel's name, the pipeline, and the code used here."""
-    return key(MODULES, program.digest, program.name, pipeline.key)
+    """What a table depends on: the text of the program, the kernel's name, what is known of the launch, the pipeline,
+    and the code used here."""
+    return key(MODULES, program.digest, program.name, str(program.constants), pipeline.key)
 
 
 def characterize(program: Program, pipeline: PipelineParameters) -> LatencyTable:
@@ -41,7 +42,7 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
     ids = {r.name: n for n, r in enumerate(program.registers)}
     code = program.instructions
     kinds = kinds_of(program)
-    operations = [_operation(i, kind, pipeline) for i, kind in zip(code, kinds, strict=True)]
+    operations = [_operation(i, kind, program, pipeline) for i, kind in zip(code, kinds, strict=True)]
     reads = [read_banks_of(i) for i in code]
     results = [
         start_delay_cycles(r, pipeline.register_banks) + result_delay_cycles(k, o.latency_cycles, pipeline)
@@ -83,16 +84,7 @@ def kinds_of(program: Program) -> list[Kind]:
     return [kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions]
 
 
-def _operation(instruction, kind: Kind, pipeline: PipelineParameters) -> Operation:
+def _operation(instruction: Instruction, kind: Kind, program: Program, pipeline: PipelineParameters) -> Operation:
     if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
         return Operation(latency_cycles=1, initiation_cycles=1, unit="mem")
-    operation = pipeline.operation(latency_class(instruction))
-    return _warpgroup_product(instruction, operation) if is_product(instruction) else operation
-
-
-def _warpgroup_product(instruction, one: Operation) -> Operation:
-    """The 16 rows of a warp take the unit as often as `mma` of 16 x 8 x 32 bytes would."""
-    columns = re.search(r"m64n(\d+)k", instruction.name)
-    times = int(columns[1]) // 8 if columns else 1
-    more = (times - 1) * one.initiation_cycles
-    return replace(one, latency_cycles=one.latency_cycles + more, initiation_cycles=times * one.initiation_cycles)
+    return sized(instruction, program, pipeline.operation(latency_class(instruction)))

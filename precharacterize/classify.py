@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from functional.ir import Instruction
+from precharacterize import tensor_work
 
 
 class Kind(IntEnum):
@@ -49,6 +50,8 @@ def latency_class(instruction: Instruction) -> str:
         return "sfu"
     if opcode == "shfl":
         return "int_shfl"
+    if opcode == "tcgen05":
+        return tensor_work.latency_class(instruction)
     if opcode in _TENSOR and not instruction.is_memory:
         return "tensor" if opcode != "wgmma" or is_product(instruction) else "other"
     family = _FAMILY.get(opcode)
@@ -112,6 +115,10 @@ def _writes_global(modifiers: tuple[str, ...]) -> bool:
 
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
+    if opcode == "tcgen05":
+        return (
+            Kind.SHARED_STORE if instruction.modifiers[0] == "alloc" else Kind.GLOBAL_LOAD
+        )  # a commit asks and goes on
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side

@@ -25,7 +25,7 @@ def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: 
     """
     assembly = assembly_of(program, architecture)
     kept = Kept("timed_code")
-    name = key(MODULES, program.digest, program.name, pipeline.key, assembly.made_by)
+    name = key(MODULES, program.digest, program.name, str(program.constants), pipeline.key, assembly.made_by)
     found = kept.load(name, decode)
     if found is None:
         from precharacterize.build_timed import build_timed_code

@@ -16,6 +16,7 @@ from precharacterize.hoisting import is_dropped
 from precharacterize.named_barriers import settled
 from precharacterize.parameters import UNITS, Operation, PipelineParameters
 from precharacterize.pipeline import result_delay_cycles, start_delay_cycles
+from precharacterize.product_times import sized
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, padded
 from precharacterize.timed_code import Access, TimedBlock
 
@@ -63,7 +64,8 @@ def ptx_rows(
     rows = []
     for n, i in enumerate(order):
         kind = hardware_kind(program.instructions[i], Kind(int(table.kind[i])))
-        operation = pipeline.operation(hardware_class(program.instructions[i]))
+        instruction = program.instructions[i]
+        operation = sized(instruction, program, pipeline.operation(hardware_class(instruction)))
         row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
         row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i
         row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))

@@ -26,6 +26,7 @@ class HopperText:
         makers = [
             self._exchange, self._bulk, self._store, self._tensor, self._product, self._quarters, self._registers,
             self._registers, self._matrices, self._several, self._asynchronous, self._sparse, self._groups,
+            self._tensor_memory,
         ]  # fmt: skip
         for _ in range(size):
             makers[self.rng.integers(len(makers))]()
@@ -151,6 +152,26 @@ class HopperText:
                  f"and.b32 %n3, {self.r()}, {size}; cp.async.ca.shared.global [%n2], [%w1], {size}"
                  f"{self.pick('', ', %n3')}; cp.async.commit_group; cp.async.wait_group 0;",
                  f"ld.shared.u32 {self.r()}, [%n2];")  # fmt: skip
+
+    def _tensor_memory(self) -> None:
+        """Words go into columns of tensor memory and come back in another shape; a product of 64 x 8 in between."""
+        n, start = len(self.lines), int(self.rng.integers(64))
+        descriptor = start | 8 << 16 | 16 << 32 | 1 << 46 | int(self.rng.choice([0, 2, 4, 6])) << 61
+        kind, types = self.rng.choice(np.array([("i8", 2 << 4 | 1 << 10), ("i8", 2 << 4 | 1 << 7)], object))
+        word = int(types) | 1 << 17 | 4 << 24
+        to, back = (FOUR(*(f"%r{i}" for i in self.rng.permutation(range(1, 8))[:4])) for _ in range(2))
+        shape = self.pick("32x32b.x4", "16x64b.x4", "16x128b.x2", "16x256b.x1")
+        held, store = f"[%base+{3 * AREA - 16}]", "tcgen05.st.sync.aligned.32x32b.x4.b32"
+        self.add("setp.lt.u32 %p1, %t, 32; bar.sync 0;", f"@!%p1 bra A{n};",
+                 f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 {held}, 32;", f"A{n}: bar.sync 0;",
+                 f"ld.shared.u32 %n1, {held}; and.b32 %n2, %t, 96; shl.b32 %n2, %n2, 16;",
+                 f"add.u32 %n2, %n1, %n2; st.shared.u32 [%own], {self.r()};",
+                 f"{store} [%n2], {to}; {store} [%n2+4], {to}; tcgen05.wait::st.sync.aligned; bar.sync 0;",
+                 f"mov.u64 %w1, {descriptor}; mov.u32 %n3, {word};",
+                 f"@%first tcgen05.mma.cta_group::1.kind::{kind} [%n1], %w1, %w1, %n3, {self.pick('', '!')}%even;",
+                 f"bar.sync 0; tcgen05.ld.sync.aligned.{shape}.b32 {back}, [%n2];",
+                 "tcgen05.wait::ld.sync.aligned; bar.sync 0;", f"@!%p1 bra B{n};",
+                 "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %n1, 32;", f"B{n}: bar.sync 0;")  # fmt: skip
 
     def _matrices(self) -> None:
         """A warp's 512 bytes, of which only it reads and writes."""

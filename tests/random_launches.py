@@ -19,6 +19,7 @@ from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW
 from precharacterize import LatencyTable
 from precharacterize.asynchronous_copies import (
     BULK,
+    COMMITS,
     COPIES,
     FILLS,
     LAST_PRODUCT,
@@ -118,7 +119,7 @@ def _copies(rng: np.random.Generator, kind: Kind) -> int:
     """What an instruction does with asynchronous work; half of those that can do nothing."""
     families = (COPIES, BULK, PRODUCTS)
     can = {
-        Kind.GLOBAL_LOAD: [starts(COPIES), starts(COPIES), FILLS],
+        Kind.GLOBAL_LOAD: [starts(COPIES), starts(COPIES), FILLS, COMMITS],
         Kind.GLOBAL_STORE: [starts(BULK)],
         Kind.GLOBAL_ATOMIC: [MEETS, MEETS, MEETS_LATER],
         Kind.ALU: [NONE, starts(PRODUCTS), LAST_PRODUCT, *map(closes, families)]

@@ -317,6 +317,10 @@ def test_fat_binaries():
     assert (
         best_ptx(found) == text.rstrip() + b"\n" and best_ptx(found[:2]) == b"older\n" and best_ptx(found[:1]) is None
     )
+    own = (1, 90, 0, text.replace(b"sm_90", b"sm_90a"), 0)
+    plain = (1, 90, 0, text, 0)
+    for both in ((own, plain), (plain, own)):
+        assert b"sm_90a" in best_ptx(list(images(fat(*both))))
     with pytest.raises(InputError, match="damaged"):
         list(images(fat((1, 80, 0, text, 0))[:-100]))
 

@@ -389,7 +389,7 @@ def test_packed_and_vector_atomics() -> None:
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 REFUSED = [
-    "tcgen05.wait::ld.sync.aligned;", "multimem.red.relaxed.sys.global.add.u32 [%rd0], %r1;",
+    "tcgen05.shift.cta_group::1.down [%r1];", "multimem.red.relaxed.sys.global.add.u32 [%rd0], %r1;",
     "add.f32x9 %r1, %r1, %r1;", "barrier.cluster.sync;",
 ]  # fmt: skip
 

@@ -19,6 +19,7 @@ from abstim.session.result import LaunchResult, RunResult, launch_facts, run_res
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.phase_record import without_phases
+from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
     from functional.launch import Launch
@@ -46,7 +47,9 @@ def summaries(session: Session, gpu: Gpu, progress: Progress = silent) -> list[S
 
 def _summary(session: Session, number: int, trace: Trace, gpu: Gpu) -> Summary:
     registers = session.registers(number).count
-    return summarize(session.launch(number), session.table(number, gpu), trace, registers, gpu)
+    table = session.table(number, gpu)
+    refuse_commits(table, "analytic")
+    return summarize(session.launch(number), table, trace, registers, gpu)
 
 
 def predict_points(summary: Summary, points: Point) -> Prediction:

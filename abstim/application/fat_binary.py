@@ -6,6 +6,7 @@ The layout is that of nvcc's output, as public tools read it: a header, then ent
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _HEADER = struct.Struct("<IHHQ")  # magic, version, bytes of the header, bytes o
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _PTX, _ELF = 1, 2
 _LZ4, _ZSTD = 0x2000, 0x8000
+_OWN_FEATURES = re.compile(rb"^\s*\.target\s+sm_\d+[af]", re.MULTILINE)
 _ELF_ABI_VERSION, _ELF_FLAGS = 8, 48  # bytes at which these stand
 
 
@@ -73,8 +75,10 @@ def plain_image(data: bytes) -> Image:
 
 
 def best_ptx(found: list[Image]) -> bytes | None:
-    """The PTX for the newest architecture, without what follows its text; None if there is none."""
-    chosen = max((image for image in found if image.is_ptx), key=lambda image: image.architecture, default=None)
+    """The PTX for the newest architecture, of several that for all its features (`sm_100a`), without what follows its
+    text; None if there is none."""
+    texts = (image for image in found if image.is_ptx)
+    chosen = max(texts, key=lambda i: (i.architecture, bool(_OWN_FEATURES.search(i.contents))), default=None)
     return None if chosen is None else chosen.contents.rstrip(b"\0 \n") + b"\n"
 
 

@@ -10,7 +10,7 @@ from abstim.engine.warp_slots import bit, lowest, span
 from functional import line_record, phase_record
 from functional.disk.compile import jit
 from functional.phase_record import PHASES
-from precharacterize.asynchronous_copies import COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER
+from precharacterize.asynchronous_copies import COMMITS, COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER, PRODUCTS
 
 is_phase, barrier_of, phase_of, count_of = map(
     jit, (phase_record.is_phase, phase_record.barrier_of, phase_record.phase_of, phase_record.count_of)
@@ -130,11 +130,11 @@ def copies_before(sm, w):
 
 
 @jit
-def copies_done(sm, w):
-    """When those are complete whose result is known."""
+def work_done(sm, w, family):
+    """When those of a family are complete whose result is known."""
     there = 0
     for group in range(GROUPS):
-        there = max(there, sm.copies_there[w, COPIES, group])
+        there = max(there, sm.copies_there[w, family, group])
     return there
 
 
@@ -148,7 +148,7 @@ def number_copy(c, w, copies, record):
             return AT_ONCE
         row = c.later[sm.later]
         row.warp, row.limit, row.record = w, number + 1, record
-        row.left, row.there = copies_before(sm, w) + 1, copies_done(sm, w)
+        row.left, row.there = copies_before(sm, w) + 1, work_done(sm, w, COPIES)
         sm.later += 1
     sm.copies_issued[w] += 1
     return number
@@ -181,6 +181,8 @@ def meet_when_complete(c, w, copies, number, record, result, time):
         meet(c, w, record, result, time)
     elif copies == FILLS or (copies == MEETS_LATER and number == AT_ONCE):
         arrive_in_phases(c, w, record, result, time)
+    elif copies == COMMITS:
+        arrive_in_phases(c, w, record, max(result, number), time)
     elif copies in (COPY, MEETS_LATER) and c.sm.later:
         count_copy(c, w, number, result, time)
 
@@ -195,6 +197,8 @@ def follow_phases(c, w, copies, record, result, time):
     elif copies == MEETS:
         meet(c, w, record, result, time)
     elif copies == MEETS_LATER:
-        arrive_in_phases(c, w, record, max(result, copies_done(sm, w)), time)
+        arrive_in_phases(c, w, record, max(result, work_done(sm, w, COPIES)), time)
+    elif copies == COMMITS:
+        arrive_in_phases(c, w, record, max(result, work_done(sm, w, PRODUCTS)), time)
     elif copies == FILLS:
         arrive_in_phases(c, w, record, result, time)

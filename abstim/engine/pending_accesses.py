@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.copy_groups import copy_begins, copy_ends, family_of, starts_work
-from abstim.engine.mbarriers import meet_when_complete, number_copy, wake
+from abstim.engine.mbarriers import meet_when_complete, number_copy, wake, work_done
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, write_registers
 from abstim.engine.state import ACCESSES
 from abstim.engine.warp_slots import bit
 from functional.disk.compile import jit, outlined
-from precharacterize.asynchronous_copies import COPY, MEETS_LATER, NONE
+from precharacterize.asynchronous_copies import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
 from precharacterize.classify import Kind
 
 SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
@@ -44,6 +44,8 @@ def note_copy(c, w, access, copies):
     access.record = c.sm.record[w]
     if copies in (COPY, MEETS_LATER):
         access.number = number_copy(c, w, copies, access.record)
+    if copies == COMMITS:
+        access.number = work_done(c.sm, w, PRODUCTS)
     if starts_work(copies):
         access.group = copy_begins(c.sm, w, family_of(copies))
 

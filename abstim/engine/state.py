@@ -235,7 +235,8 @@ TRANSACTION = record("due", "line", "sectors", "access", "kind")
 ACCESS = record(  # a memory instruction on its way
     "warp", "instruction", "waiting", "result", "row", "next", "l1d_misses", "l2_accesses", "dram_reads",
     "group",  # of an asynchronous copy
-    "number",  # of a `cp.async` among its warp's, and of an arrival that waits for those before it
+    "number",  # of a `cp.async` among its warp's, and of an arrival that waits for those before it; of one that waits
+    # for products, when they are complete
     "record",  # the first of it, of what meets others at an `mbarrier`
 )  # fmt: skip
 ISSUED_ACCESS = record(  # one that has not left the load/store unit

@@ -9,23 +9,28 @@ from abstim.gpu.spec import Spec
 from functional.errors import InputError
 
 Dim3 = tuple[int, int, int]
+_TENSOR_MEMORY_COLUMNS = dict.fromkeys(("sm_100", "sm_103", "sm_110"), 512)  # PTX ISA; other architectures have none
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """`limiter` is threads, warps, shared memory, registers, blocks or grid; the first of them on a tie."""
+    """`limiter` is threads, warps, shared memory, registers, tensor memory, blocks or grid; the first of them on a
+    tie."""
 
     blocks_per_sm: int
     limiter: str
 
 
-def occupancy(spec: Spec, grid: Dim3, block: Dim3, registers_per_thread: int, shared_bytes: int) -> Occupancy:
+def occupancy(
+    spec: Spec, grid: Dim3, block: Dim3, registers_per_thread: int, shared_bytes: int, tensor_memory_columns: int = 0
+) -> Occupancy:
     """Thread blocks an SM of one launch.
 
-    `shared_bytes` is static plus dynamic shared memory a thread block. Threads are padded to whole warps, registers a
-    thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM is spread evenly:
-    the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming the limit, for a
-    thread block that one SM cannot hold.
+    `shared_bytes` is static plus dynamic shared memory a thread block, `tensor_memory_columns` what it allocates of
+    those: a thread block that would have to wait for them counts as one that is not there. Threads are padded to whole
+    warps, registers a thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM
+    is spread evenly: the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming
+    the limit, for a thread block that one SM cannot hold.
     """
     threads = -(-prod(block) // spec.warp_size) * spec.warp_size
     granularity = spec.register_allocation_granularity
@@ -35,6 +40,11 @@ def occupancy(spec: Spec, grid: Dim3, block: Dim3, registers_per_thread: int, sh
         "warps": (threads // spec.warp_size, spec.max_warps_per_sm, "max_warps_per_sm"),
         "shared memory": (shared_bytes, spec.shared_bytes_per_sm, "shared_bytes_per_sm"),
         "registers": (registers, spec.registers_per_sm, "registers_per_sm"),
+        "tensor memory": (
+            tensor_memory_columns,
+            _TENSOR_MEMORY_COLUMNS.get(spec.architecture, 0),
+            f"the columns of {spec.name}",
+        ),
         "blocks": (1, spec.max_blocks_per_sm, "max_blocks_per_sm"),
     }
     for what, (needed, available, key) in demands.items():
@@ -47,4 +57,4 @@ def occupancy(spec: Spec, grid: Dim3, block: Dim3, registers_per_thread: int, sh
 
 
 def _unit(what: str) -> str:
-    return "B of shared memory" if what == "shared memory" else what
+    return {"shared memory": "B of shared memory", "tensor memory": "columns of tensor memory"}.get(what, what)

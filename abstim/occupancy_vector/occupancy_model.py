@@ -28,6 +28,7 @@ from abstim.session.session import Session
 from functional.errors import InputError
 from functional.phase_record import without_phases
 from functional.trace import SECTOR_BYTES
+from precharacterize.tensor_work import refuse_commits
 
 LATENCY = "latency"  # what limits a launch when no resource is busy
 BOUNDS = ("instruction issue", "load/store unit", "L2", "DRAM")
@@ -91,6 +92,7 @@ class TimedLaunch:
         touch = (id(session.timed_code(number, gpu)), *touching(gpu))  # a session keeps its timed code
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
         shared = self.launch.shared_bytes
+        refuse_commits(table, "occupancy")
         warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
         prepared = _kept(self._prepared, (touch, reading(gpu)), lambda: prepare(table, trace, warps, gpu))
         walked = _kept(

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from abstim.engine.simulation import Simulation
     from abstim.target.resolve import Target
     from functional.executor import Executor
+    from functional.ir import Register
     from functional.launch import Launch
+    from functional.program import Constants, Program
     from functional.resources import Registers
     from functional.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters
@@ -74,8 +76,10 @@ class Session:
         self.case, self.parse_seconds = case, parse_seconds
         self.traces: Traces = Execution(()) if traces is None else traces
         self._registers: dict[str, Registers] = {}
-        self._tables: dict[tuple[str, str, PipelineParameters], LatencyTable] = {}
-        self._timed: dict[tuple[str, str, PipelineParameters, str], TimedCode] = {}
+        self._tensor_columns: dict[str, int] = {}
+        self._descriptors: dict[str, tuple[Register, ...]] = {}  # of products, that a launch may say
+        self._tables: dict[tuple[str, str, Constants, PipelineParameters], LatencyTable] = {}
+        self._timed: dict[tuple[str, str, Constants, PipelineParameters, str], TimedCode] = {}
         self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
         self._firsts: dict[str, int] = {}
         self._characterize_seconds = 0.0
@@ -118,9 +122,18 @@ class Session:
             self._registers[name] = self.case.registers(launch)
         return self._registers[name]
 
+    def tensor_columns(self, number: int) -> int:
+        """Columns of tensor memory that a thread block of a launch allocates."""
+        from precharacterize.tensor_work import columns_of
+
+        program = self.launch(number).program
+        if program.name not in self._tensor_columns:
+            self._tensor_columns[program.name] = columns_of(program)
+        return self._tensor_columns[program.name]
+
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
-        return launch_occupancy(self.launch(number), number, self.registers(number), gpu)
+        return launch_occupancy(self.launch(number), number, self.registers(number), self.tensor_columns(number), gpu)
 
     def check_fit(self, gpus: Sequence[Gpu]) -> None:
         """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold."""
@@ -132,10 +145,21 @@ class Session:
         """`occupancy`, its number alone."""
         return self.occupancy(number, gpu).blocks_per_sm
 
+    def timed_program(self, number: int) -> Program:
+        """A launch's program, knowing what its parameters say that decides how long an instruction takes."""
+        from precharacterize.tensor_work import bound, unknown_descriptors
+
+        launch = self.launch(number)
+        program = launch.program
+        if program.name not in self._descriptors:
+            self._descriptors[program.name] = unknown_descriptors(program)
+        descriptors = self._descriptors[program.name]
+        return bound(program, descriptors, launch.parameters) if descriptors else program
+
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
-        program = self.launch(number).program
-        key = (program.digest, program.name, gpu.pipeline)
+        program = self.timed_program(number)
+        key = (program.digest, program.name, program.constants, gpu.pipeline)
         if key not in self._tables:
             from precharacterize import characterize
 
@@ -158,8 +182,8 @@ class Session:
         """What is timed in place of a launch's PTX on a GPU that asks for it (`timed_code = machine`)."""
         if gpu.spec.timed_code == "ptx":
             return None
-        program = self.launch(number).program
-        key = (program.digest, program.name, gpu.pipeline, gpu.spec.architecture)
+        program = self.timed_program(number)
+        key = (program.digest, program.name, program.constants, gpu.pipeline, gpu.spec.architecture)
         if key not in self._timed:
             from precharacterize.kept_timed_code import timed_code_of
 
@@ -242,10 +266,10 @@ def open_session(
     return session
 
 
-def launch_occupancy(launch: Launch, number: int, registers: Registers, gpu: Gpu) -> Occupancy:
+def launch_occupancy(launch: Launch, number: int, registers: Registers, tensor_columns: int, gpu: Gpu) -> Occupancy:
     """Thread blocks an SM of one launch. Raises InputError for a thread block that an SM cannot hold."""
     try:
-        return occupancy(gpu.spec, launch.grid, launch.block, registers.count, launch.shared_bytes)
+        return occupancy(gpu.spec, launch.grid, launch.block, registers.count, launch.shared_bytes, tensor_columns)
     except InputError as error:
         name = launch.program.name
         raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None

@@ -55,9 +55,10 @@ def write(
     `sass_opcode` names the SASS opcode of a PTX instruction. `compress`: `.traceg.xz`. `chosen`: of these launches
     only; the others are executed all the same, unless each launch can be executed `alone`. The list of kernels is
     written last, so that a directory with one is whole. Raises InputError for a directory that has one already or
-    cannot be written, and whatever executing raises.
+    cannot be written, for a kernel that the format cannot hold, and whatever executing raises.
     """
     memory, files = case.memory.copy(), list[Path]()
+    _refuse_what_has_no_form(case)
     if (directory / LIST_NAME).exists():
         raise InputError(f"{directory}: has a {LIST_NAME} already; choose another directory")
     try:
@@ -79,6 +80,14 @@ def write(
     except OSError as error:
         raise InputError(f"{directory}: {error.strerror or error}") from None
     return files
+
+
+def _refuse_what_has_no_form(case: Case) -> None:
+    for launch in case.launches:
+        if any(i.opcode == "tcgen05" for i in launch.program.instructions):
+            raise InputError(
+                f"kernel '{launch.program.name}' uses tcgen05, of which this format of traces knows nothing"
+            )
 
 
 @contextmanager

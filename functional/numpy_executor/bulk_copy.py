@@ -135,13 +135,13 @@ def targets_of(
             here = (mask >> np.uint16(rank) & np.uint16(1)).astype(bool)
             here = here if lanes is None else here & lanes
             if np.asarray(frame.active(here)).any():
-                own, its = (_in_block(a, rank) for a in (addresses, counts))
+                own, its = (in_block(a, rank) for a in (addresses, counts))
                 yield Target(own, here, complete_at(frame, here, its))
 
     return targets
 
 
-def _in_block(addresses: np.ndarray, rank: int) -> np.ndarray:
+def in_block(addresses: np.ndarray, rank: int) -> np.ndarray:
     """The same place in the shared memory of the thread block of a rank."""
     inside = np.where(addresses >= CLUSTER_BASE, addresses % np.uint32(RANK_BYTES), addresses)
     return inside + np.uint32(CLUSTER_BASE + rank * RANK_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from functional.numpy_executor.special import (
     special_values,
 )
 from functional.numpy_executor.stack import Stack
+from functional.numpy_executor.tensor_memory import TensorMemory, check_given_back
 from functional.numpy_executor.try_wait import Waits
 
 
@@ -118,6 +120,11 @@ class Machine:
         self.parameters = Bytes(len(launch.parameters))
         self.parameters.data[: len(launch.parameters)] = np.frombuffer(launch.parameters, np.uint8)
 
+    @cached_property
+    def tensor_memory(self) -> TensorMemory:
+        """Of all thread blocks, once something asks for it."""
+        return TensorMemory(len(self.thread_blocks))
+
     def _initial_masks(self) -> np.ndarray:
         threads = self.launch.threads_per_block
         lanes = np.minimum(threads - 32 * np.arange(self.warps_per_block), 32)
@@ -175,6 +182,7 @@ class Machine:
     def finish(self) -> ChunkTrace:
         """The trace of the chunk, once all warps are done."""
         self.register_counts.check(self)
+        check_given_back(self)
         blocks, masks, events = self.log.block_streams()
         sizes = np.array([b.instructions for b in self.code.blocks], np.int64)
         unguarded = np.array([b.unguarded for b in self.code.blocks], np.int64)

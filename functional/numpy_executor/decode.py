@@ -38,6 +38,7 @@ from functional.numpy_executor.operands import Getter, getter, guard_getter, set
 from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS, Builder, Operation, Unsupported
 from functional.numpy_executor.register_counts import register_count_step
 from functional.numpy_executor.slots import CONDITION_CODE, Slots
+from functional.numpy_executor.tcgen05 import tcgen05_step, waits_for_nothing
 from functional.numpy_executor.tensor_copy import is_tensor_copy, tensor_copy_step
 from functional.numpy_executor.tensor_maps import tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
@@ -54,8 +55,8 @@ _COMMON: dict[str, Builder] = {
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
     "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
-    "tensormap": tensor_map_step, "wgmma": product_step, "tex": texture_step, "suld": surface_step,
-    "sust": surface_step, "setmaxnreg": register_count_step,
+    "tensormap": tensor_map_step, "wgmma": product_step, "tcgen05": tcgen05_step, "tex": texture_step,
+    "suld": surface_step, "sust": surface_step, "setmaxnreg": register_count_step,
 }  # fmt: skip
 # One warp instruction each, without effect on what a data-race-free kernel computes
 _NO_EFFECT = frozenset(
@@ -183,6 +184,8 @@ def has_no_effect(inst: Instruction) -> bool:
     """Is it one warp instruction that changes nothing here: fences, hints, waits for what is already done?"""
     if inst.opcode == "wgmma":
         return inst.modifiers[:1] in (("fence",), ("commit_group",), ("wait_group",))
+    if inst.opcode == "tcgen05":
+        return waits_for_nothing(inst)
     return inst.opcode in _NO_EFFECT or (inst.opcode == "cp" and is_group(inst))
 
 

@@ -189,6 +189,15 @@ def _arrive(drop: bool) -> Callable[[Instruction], Change]:
     return build
 
 
+def _arrival(word: int, count: int) -> tuple[int, int]:
+    barrier = Barrier.of(word)
+    missing = barrier.missing - count
+    return (-1, word) if missing < 0 else (barrier._replace(missing=missing).word(), word)
+
+
+ARRIVE: Change = _arrival  # what products do when they are complete
+
+
 def _transfer(sign: int, arrives: bool) -> Callable[[Instruction], Change]:
     """`expect_tx`, `complete_tx`, and an arrival that expects bytes."""
 
@@ -222,7 +231,7 @@ def _wait(inst: Instruction) -> Change:
 
 WAITS = frozenset({"test_wait", "try_wait"})
 # Arrivals, and copies that count their bytes at a barrier, by what their names hold
-_ARRIVALS = frozenset({"arrive", "arrive_drop", "complete_tx", "mbarrier::complete_tx::bytes"})
+_ARRIVALS = frozenset({"arrive", "arrive_drop", "complete_tx", "mbarrier::complete_tx::bytes", "mbarrier::arrive::one"})
 _EXTRA = {"arrive": {"noComplete"}, "arrive_drop": {"noComplete"}, "test_wait": {"parity"}, "try_wait": {"parity"}}
 _BUILDERS: dict[str, Callable[[Instruction], Change]] = {
     "init": _init, "inval": _inval, "arrive": _arrive(False), "arrive_drop": _arrive(True), "test_wait": _wait,

@@ -2,8 +2,8 @@
 which is a legal execution: accumulators may be read, and shared memory written, only after `wgmma.wait_group`.
 
 Each warp makes its 16 rows, and goes on when all four have: one of them may then tell others that it is done.
-A descriptor says where a matrix lies: in 8 by 16-byte core matrices, or in rows of a swizzle's width whose 16-byte
-units are exchanged by address. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+A descriptor says where a matrix lies (matrix_descriptor.py). Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
+Instructions".
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from functional.numpy_executor.fragments import (
     write,
 )
 from functional.numpy_executor.layouts import a_layout, family_of
+from functional.numpy_executor.matrix_descriptor import addresses_of, of_hopper
 from functional.numpy_executor.operands import Getter, getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.spaces import SPACES
@@ -41,9 +42,8 @@ Step = Callable[["Frame"], None]
 Terminator = Callable[["Frame"], None]
 _RESULTS = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
             "s8": ("s32",), "u8": ("s32",), "b1": ("s32",)}  # fmt: skip
-_SWIZZLES_BYTES = (0, 128, 64, 32)  # by the number in a descriptor
 _OPTIONS = frozenset({"satfinite", "and", "popc"})
-_K_BYTES, _UNIT_BYTES, _ROWS, _WARPS = 32, 16, 16, 4
+_K_BYTES, _ROWS, _WARPS = 32, 16, 4
 _LANE = np.arange(32)
 
 
@@ -182,11 +182,13 @@ def _stored(
     size = kind.bits // 8
     descriptors = frame.full(where(frame))[:, 0]
     along = np.arange(extent)[None] if quarter is None else quarter[:, None] * _ROWS + np.arange(_ROWS)
-    addresses = np.stack([
-        _addresses(int(d), along[i % len(along)], np.arange(depth), size, transposed) for i, d in enumerate(descriptors)
-    ])  # fmt: skip
-    if ((descriptors >> np.uint64(49)) & np.uint64(7)).any():
-        raise frame.machine.fault(inst, "a descriptor with a base offset is not supported", int(frame.index[0]))
+    try:
+        addresses = np.stack([
+            addresses_of(of_hopper(int(d)), along[i % len(along)], np.arange(depth), size, transposed)
+            for i, d in enumerate(descriptors)
+        ])  # fmt: skip
+    except ValueError as error:
+        raise frame.machine.fault(inst, str(error), int(frame.index[0])) from None
     machine, flat = frame.machine, addresses.reshape(frame.count, -1)
     offsets = SPACES["shared"].offsets(frame, inst, flat.astype(np.uint32), size)
     if machine.watch is not None:
@@ -194,24 +196,6 @@ def _stored(
             machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
     values = machine.shared.words[size][offsets // size]
     return decode_stored(values, kind).reshape(addresses.shape)
-
-
-def _addresses(descriptor: int, along: np.ndarray, depth: np.ndarray, size: int, transposed: bool) -> np.ndarray:
-    """Shared addresses [extent, k] of the elements of a matrix."""
-    start, leading, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
-    width = _SWIZZLES_BYTES[descriptor >> 62]
-    mn, k = along[:, None], depth[None, :]
-    if transposed:
-        per = (width or _UNIT_BYTES) // size
-        group, eights = (leading, stride) if width else (stride, leading)
-        offset = mn % per * size + mn // per * group + k % 8 * (width or _UNIT_BYTES) + k // 8 * eights
-    elif width:
-        offset = mn % 8 * width + mn // 8 * stride + k * size
-    else:
-        per = _UNIT_BYTES // size
-        offset = mn % 8 * _UNIT_BYTES + mn // 8 * stride + k % per * size + k // per * leading
-    at = start + offset
-    return at ^ (at >> 3 & max(width - _UNIT_BYTES, 0))
 
 
 def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from functional.ir import Address, Instruction
 from functional.program import Program
-from precharacterize.asynchronous_copies import BULK, FILLS, MEETS, MEETS_LATER, copies_of, starts
+from precharacterize.asynchronous_copies import BULK, COMMITS, FILLS, MEETS, MEETS_LATER, copies_of, starts
 from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock
 from precharacterize.machine_code.instruction import MachineInstruction
@@ -17,7 +17,8 @@ from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbe
 _ATOMICS = (Kind.GLOBAL_ATOMIC, Kind.SHARED_ATOMIC)
 BULK_COPIES = ("UTMALDG", "UBLKCP", "UTMASTG", "UTMAREDG", "UBLKRED")
 # Of several machine instructions that one of PTX becomes, those that make its access
-_ALONE = {MEETS: ("SYNCS",), MEETS_LATER: ("ARRIVES",), FILLS: BULK_COPIES, starts(BULK): BULK_COPIES}
+_ALONE = {MEETS: ("SYNCS",), MEETS_LATER: ("ARRIVES",), FILLS: BULK_COPIES, starts(BULK): BULK_COPIES,
+          COMMITS: ("UTCBAR",)}  # fmt: skip
 _AGGREGATING = ("REDUX", "VOTEU", "VOTE")
 
 

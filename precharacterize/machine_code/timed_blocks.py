@@ -19,7 +19,7 @@ from precharacterize.asynchronous_copies import (
     waits_for,
 )
 from precharacterize.asynchronous_copies import NONE as NO_COPIES
-from precharacterize.classify import Kind
+from precharacterize.classify import Kind, hardware_class
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
 from precharacterize.machine_code.matching import BULK_COPIES, Matching
@@ -32,7 +32,8 @@ from precharacterize.machine_code.timing_classes import (
     tensor_share,
 )
 from precharacterize.operations import NONE, Operations, operations_of
-from precharacterize.parameters import PipelineParameters
+from precharacterize.parameters import UNITS, PipelineParameters
+from precharacterize.product_times import sized
 from precharacterize.rows import Row, memory_row, register_row
 from precharacterize.table import SCOREBOARDS, WORDS
 from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
@@ -41,6 +42,7 @@ INSTRUCTION_BYTES = 16
 CONSTANT_LINE_BYTES = 256  # of the first, which a kernel without parameters reads too, no more is said than of its code
 MOST_LINE_INSTRUCTIONS = 4096  # of the instruction cache
 _COPIES = {"LDGSTS": starts(COPIES), "LDGDEPBAR": closes(COPIES), "UTMACMDFLUSH": closes(BULK)}
+_TENSOR_WORK = re.compile(r"UTC\w*MMA|UTCCP|LDTM|STTM")
 _PRODUCTS = ("HGMMA", "IGMMA", "QGMMA", "BGMMA")
 
 
@@ -69,6 +71,8 @@ def machine_timed_blocks(
             row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
             source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
             row.copies = _copies(block.code[k], source, k in found)
+            if source is not None and source.opcode == "tcgen05" and _TENSOR_WORK.fullmatch(block.code[k].name):
+                _mark_tensor_work(row, source, program, pipeline)
             row.origin = block.ptx[k] if block.ptx[k] >= 0 else _before(made, k, program, block)
         _mark_retries(block, made, program, words)
         if not rows and _reads_parameters(block):
@@ -81,6 +85,13 @@ def machine_timed_blocks(
         made_of.operations = _operations(block, program, covers)
         timed.append(made_of)
     return rows, timed
+
+
+def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline: PipelineParameters) -> None:
+    """Machine code does not say how large a product is, nor in which class: PTX does."""
+    operation = sized(source, program, pipeline.operation(hardware_class(source)))
+    row.unit, row.copies = UNITS.index(operation.unit), copies_of(source)
+    row.latency, row.initiation = operation.latency_cycles, operation.initiation_cycles
 
 
 def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, words: dict[Address, int]) -> None:

@@ -15,6 +15,7 @@ from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
 from oracle.resources import MEM, NEVER, FrontEnd, Port, first_unbooked, ports_of
 from precharacterize.asynchronous_copies import (
+    COMMITS,
     COPIES,
     COPY,
     FILLS,
@@ -23,6 +24,7 @@ from precharacterize.asynchronous_copies import (
     MEETS,
     MEETS_LATER,
     NONE,
+    PRODUCTS,
     WAITS,
     closes_group,
     family_of,
@@ -280,11 +282,15 @@ class Sm:
         pending = self.memory.new(warp, i, self.next_access(warp, i), port, time, self.group(warp, family))
         if copies in (COPY, MEETS_LATER):
             self.copying.append(pending)
+        pending.products_done = self.done(warp, PRODUCTS)
         if copies == MEETS_LATER:
-            done = [c.complete for (_, f), c in warp.copies.items() if f == COPIES]
-            self.later.append(Later(warp, pending.what.phases, [*before, pending], max([0, *done])))
+            self.later.append(Later(warp, pending.what.phases, [*before, pending], self.done(warp, COPIES)))
         self.memory.go(pending, time)
         return NEVER if pending.waiting else pending.result
+
+    def done(self, warp: Warp, family: int) -> int:
+        """When the work of a family is complete, as far as is known."""
+        return max([0, *(c.complete for (_, f), c in warp.copies.items() if f == family)])
 
     def group(self, warp: Warp, family: int) -> tuple[int, int]:
         """The open group of a family."""
@@ -339,6 +345,8 @@ class Sm:
             self.meet(warp, p.what.phases, result)
         elif copies == FILLS:
             self.arrive_in_phases(warp, p.what.phases, result)
+        elif copies == COMMITS:
+            self.arrive_in_phases(warp, p.what.phases, max(result, p.products_done))
         elif p in self.copying:
             self.copying.remove(p)
             self.count_copy(p, result)
@@ -489,8 +497,8 @@ class Sm:
         elif copies == MEETS:
             self.meet(warp, phases, result)
         else:
-            done = [c.complete for (_, f), c in warp.copies.items() if f == COPIES and copies == MEETS_LATER]
-            self.arrive_in_phases(warp, phases, max([result, *done]))
+            family = {MEETS_LATER: COPIES, COMMITS: PRODUCTS}.get(copies)
+            self.arrive_in_phases(warp, phases, max(result, 0 if family is None else self.done(warp, family)))
 
     def follow(self, warp: Warp, i: int, kind: Kind, time: int) -> None:
         """What the front end does after `i`."""

@@ -1,0 +1,104 @@
+"""How long `tcgen05` takes: products and copies into tensor memory hold the tensor unit of the sub-core whose warp
+starts them, loads and stores of tensor memory a pipeline for a cycle a register.
+
+A product's extents are in a register: that has to be a constant of the text or a parameter, else its time is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from functional.errors import InputError, PtxError
+from functional.ir import Address, Instruction, Register, Vector
+from functional.program import Program
+from precharacterize.asynchronous_copies import COMMITS
+from precharacterize.constant_registers import constant
+from precharacterize.parameters import Operation
+
+if TYPE_CHECKING:
+    from precharacterize.table import LatencyTable
+
+COLUMNS = 512  # of tensor memory
+_SHARED_BYTES_A_CYCLE = 128
+_LANES, _SUB_CORES, _ROW_BYTES = 128, 4, 32
+_ONE = (16, 8)  # rows and columns of what the class `tensor` times
+
+
+def latency_class(instruction: Instruction) -> str:
+    """The latency class of a `tcgen05`."""
+    return {"mma": "tensor", "cp": "tensor", "ld": "int_shfl", "st": "int_shfl"}.get(instruction.modifiers[0], "other")
+
+
+def operation_of(instruction: Instruction, program: Program, one: Operation) -> Operation:
+    """How it takes its unit, given the operation of its latency class. Raises PtxError for a product whose extents are
+    not known."""
+    cycles = {"mma": _product_cycles, "cp": _copy_cycles, "ld": _move_cycles, "st": _move_cycles}
+    count = cycles.get(instruction.modifiers[0])
+    if count is None:
+        return one
+    held = max(1, count(instruction, program, one))
+    return replace(
+        one, latency_cycles=max(1, one.latency_cycles - one.initiation_cycles) + held, initiation_cycles=held
+    )
+
+
+def refuse_commits(table: LatencyTable, model: str) -> None:
+    """Raises InputError for a program that waits for products, on behalf of a model that would not."""
+    if (table.copies == COMMITS).any():
+        raise InputError(f"the model '{model}' knows nothing of tcgen05; use the detailed one")
+
+
+def unknown_descriptors(program: Program) -> tuple[Register, ...]:
+    """Registers that hold instruction descriptors of which the text does not say the value."""
+    products = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "mma"]
+    held = dict.fromkeys(i.sources[3] for i in products if len(i.sources) > 3)
+    return tuple(r for r in held if isinstance(r, Register) and constant(program, r) is None)
+
+
+def bound(program: Program, descriptors: tuple[Register, ...], parameters: bytes) -> Program:
+    """The program, knowing what the parameters of a launch say of those."""
+    values = [(r.name, constant(program, r, parameters)) for r in descriptors]
+    return replace(program, constants=tuple((name, value) for name, value in values if value is not None))
+
+
+def _product_cycles(instruction: Instruction, program: Program, one: Operation) -> int:
+    """64 rows take as long as 128: they lie in half of the lanes. Operands come from shared memory meanwhile."""
+    from functional.numpy_executor.tcgen05_product import form_of, product_of
+
+    form = form_of(instruction)
+    word = constant(program, form.described)
+    if word is None:
+        message = (
+            f"{instruction.name}: its time is not known: its instruction descriptor is no constant and no parameter"
+        )
+        raise PtxError(program.path, instruction.line, message)
+    try:
+        product = product_of(form.kind, word)
+    except ValueError as error:
+        raise PtxError(program.path, instruction.line, f"{instruction.name}: {error}") from None
+    made = _LANES // _SUB_CORES // _ONE[0] * (product.columns // _ONE[1]) * one.initiation_cycles
+    rows = product.columns + (0 if isinstance(form.a, Address) else product.rows)
+    return max(made, rows * _ROW_BYTES // _SHARED_BYTES_A_CYCLE)
+
+
+def _copy_cycles(instruction: Instruction, program: Program, one: Operation) -> int:
+    """As long as shared memory gives its bytes: `.128x256b` has 128 rows of 256 bits."""
+    shape = next(m for m in instruction.modifiers if m[0].isdigit())
+    return prod(int(n) for n in shape.removesuffix("b").split("x")) // 8 // _SHARED_BYTES_A_CYCLE
+
+
+def _move_cycles(instruction: Instruction, program: Program, one: Operation) -> int:
+    """A register of a warp a cycle."""
+    vectors = [o for o in (*instruction.destinations, *instruction.sources) if isinstance(o, Vector)]
+    return len(vectors[0].elements) if vectors else 1
+
+
+def columns_of(program: Program) -> int:
+    """Columns of tensor memory that a thread block allocates, all together; all there are, where one allocation is of a
+    number that is not a constant."""
+    allocations = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "alloc"]
+    counts = [constant(program, i.sources[1]) for i in allocations]
+    known = sum(count for count in counts if count is not None)
+    return COLUMNS if None in counts else min(COLUMNS, known)
