@@ -108,7 +108,7 @@ def count_work(code, nodes, count, by_class, totals):
             totals[1] += 1
             totals[2] += max(1, node.work)
         elif row.kind != FENCE:
-            by_class[row.latency] += 1
+            by_class[row.latency] += row.times
 
 
 @compiled

@@ -26,8 +26,9 @@ LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 NOTHING, LOOK_UP, WRITE, UPDATE = 0, 1, 2, 3
 
 CODE = np.dtype(
-    [("latency", "i2"), ("fixed", "i4"), ("kind", "i2"), ("pc", "i4"), ("bytes", "i2")], align=True
-)  # one a static instruction; `fixed`: cycles from issue to result beyond its latency
+    [("latency", "i2"), ("fixed", "i4"), ("times", "i4"), ("kind", "i2"), ("pc", "i4"), ("bytes", "i2")], align=True
+)  # one a static instruction; `fixed`: cycles from issue to result beyond its latency; `times`: as how many it is to
+# its unit, which a product of many rows holds for longer
 NODE = np.dtype(
     [
         ("instr", "i4"), ("gap", "i4"), ("missed", "i4"), ("latency", "i4"), ("work", "i4"), ("record", "i8"),

@@ -135,7 +135,7 @@ class _Walker:
         pipeline = gpu.pipeline
         fetch = (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
         self.streams = streams_of(trace, table, fetch, gpu.spec.coalescing != "fermi")
-        self.code = _code(launch, table, self.base)
+        self.code = _code(launch, table, self.base, gpu)
 
     def latencies(self, beyond_cycles: float) -> np.ndarray:
         """Those of the GPU, what misses that many cycles longer."""
@@ -176,13 +176,17 @@ def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
     return latency
 
 
-def _code(launch: Launch, table: LatencyTable, latency: np.ndarray) -> np.ndarray:
+def _code(launch: Launch, table: LatencyTable, latency: np.ndarray, gpu: Gpu) -> np.ndarray:
     code = np.zeros(len(table.unit), CODE)
     kinds = table.kind.tolist()
     pairs = zip(launch.program.instructions, kinds, strict=True)
     code["latency"] = [_latency_of(latency_class(instruction), kind) for instruction, kind in pairs]
     code["fixed"] = table.result_cycles - latency[code["latency"]]
     code["kind"], code["pc"], code["bytes"] = table.kind, table.pcs, table.access_bytes
+    held = np.zeros(len(LATENCIES))
+    held[: len(INSTRUCTION_CLASSES)] = [gpu.pipeline.operation(n).initiation_cycles for n in INSTRUCTION_CLASSES]
+    held = held[code["latency"]]
+    code["times"] = np.where(held > 0, table.initiation_cycles // np.maximum(held, 1), 1).clip(1)
     return code
 
 
