@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 FIRST_WAVES, LAST_WAVES = 2, 1  # always simulated: thread blocks in step on cold caches, and a launch that drains
 WARM_WAVES = 2  # simulated before each segment: one to be rid of what was in flight, one to fill the queues
 # Shares of the time that memory moves data, and writes, beyond which what is written back decides the time. What was
-# left out lies in the cache in an order that no run leaves, so that there a segment waits until the cache has been
-# filled anew: the waves before were up to 6 % short
-BUSY, WRITING = 0.9, 0.1
+# left out lies in the cache in an order that no run leaves: there a segment waits until the cache has been filled anew
+# so many times. Of nine kernels bound by memory the waves after one filling were up to 2.5 % short, after three 0.3 %
+BUSY, WRITING = 0.7, 0.1
+FILLINGS = 3
+LOOK_WAVES = 2  # after the cache is full, the last of which tells whether what it evicts is written back
 FIRST_SEGMENTS = 4
 FEWEST = 12  # segments that are worth choosing from
 DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
@@ -26,11 +28,12 @@ DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Waves that are simulated until caches are warm, their cycles, and waves that warm up what comes after something
-    that was left out."""
+    """Waves that are simulated until caches are warm, their cycles, waves that warm up what comes after something that
+    was left out, and waves of a segment."""
 
     waves: int = FIRST_WAVES
     warm_waves: int = WARM_WAVES
+    segment_waves: int = WARM_WAVES
     cycles: float = 0.0
 
 
@@ -53,14 +56,15 @@ class Batch:
 
 def cut_into_segments(shape: LaunchShape, beginning: Beginning | None = None) -> Int64[np.ndarray, " bound"] | None:
     """Where segments begin and the last one ends; None where the first of them would cost nearly as much as all.
-    Segments are whole waves, because equal thread blocks are dispatched in bursts, a wave each; as many as warm one
-    up, since that is what each costs besides. `beginning`: the least there can be, where it is not known."""
+    Segments are whole waves, because equal thread blocks are dispatched in bursts, a wave each. `beginning`: the least
+    there can be, where it is not known."""
     begun = beginning or Beginning()
-    wave, each = shape.wave_blocks, begun.warm_waves * shape.wave_blocks
-    first = begun.waves * wave
-    count = (shape.thread_blocks - first - LAST_WAVES * wave) // each
-    dear = first + FIRST_SEGMENTS * 2 * each + each
-    return first + each * np.arange(count + 1) if count >= FEWEST and dear < DEAREST * shape.thread_blocks else None
+    waves, each = shape.thread_blocks / shape.wave_blocks, begun.segment_waves
+    count = int((waves - begun.waves - LAST_WAVES) // each)
+    dear = begun.waves + FIRST_SEGMENTS * (begun.warm_waves + each) + begun.warm_waves
+    if count < FEWEST or dear >= DEAREST * waves:
+        return None
+    return shape.wave_blocks * (begun.waves + each * np.arange(count + 1))
 
 
 class SegmentSimulation:
@@ -73,17 +77,25 @@ class SegmentSimulation:
 
     def begin(self) -> Beginning | None:
         """Until caches are warm; None where that takes so long that segments no longer pay. What they write back needs
-        as many waves again to settle as they took to fill."""
-        full = self._fill()
-        if full is None:
+        FILLINGS times as many waves again to settle as they took to fill."""
+        seen = self._fill()
+        if seen is None:
             return None
-        waves, seen = self.at // self.wave, self._step(self.at + self.wave)
-        writes_back = seen.cache_fill >= FULL and _writes_back(full, seen)
-        warm_waves = WARM_WAVES + (waves if writes_back else 0)
-        if writes_back:
-            self._step(min((waves + warm_waves) * self.wave, self.blocks))
-        found = Beginning(waves=self.at // self.wave, warm_waves=warm_waves, cycles=self._clock(self.at))
-        return found if cut_into_segments(self.simulator.shape, found) is not None else None
+        found = self._looked_at(self.at // self.wave, seen)
+        if cut_into_segments(self.simulator.shape, found) is None:
+            return None
+        if self.at < found.waves * self.wave:
+            self._step(found.waves * self.wave)
+        return replace(found, cycles=self._clock(self.at))
+
+    def _looked_at(self, waves: int, seen: Observation) -> Beginning:
+        """What a launch needs whose caches were warm after so many waves."""
+        for _ in range(LOOK_WAVES):
+            before, seen = seen, self._step(self.at + self.wave)
+        if seen.cache_fill < FULL or not _writes_back(before, seen):
+            return Beginning(waves=waves + LOOK_WAVES)
+        warm_waves = WARM_WAVES + FILLINGS * waves
+        return Beginning(waves=waves + warm_waves, warm_waves=warm_waves, segment_waves=WARM_WAVES + waves)
 
     def _fill(self) -> Observation | None:
         """Until the last-level cache is full, or it is clear that it will not be; None if neither in time."""

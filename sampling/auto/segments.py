@@ -115,7 +115,7 @@ class _Launch:
         sample = sum(len(batch.segments) for batch in used)
         few = t_quantile(math.inf, self.method.confidence) / t_quantile(found.degrees, self.method.confidence)
         wanted = max(sample * ((half * few / self.method.error) ** 2 - 1.0), math.ceil(MORE * sample))
-        each = 2 * self.beginning.warm_waves * self.wave
+        each = (self.beginning.warm_waves + self.beginning.segment_waves) * self.wave
         return sum(batch.stepped for batch in used) + wanted * each <= DEAREST * self.blocks
 
     def _interval(self, used: list[Batch]) -> tuple[Prediction, float]:

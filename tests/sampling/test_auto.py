@@ -163,20 +163,21 @@ class FillingLaunch(SyntheticLaunch):
 
 
 @pytest.mark.parametrize("waves, writing, begun, warm", [
-    (5.5, 0.0, 7, 2),  # full after six waves, one more to look at
-    (5.5, 0.05, 7, 2),  # written so little that it decides nothing
-    (5.5, 0.3, 14, 8),  # what is evicted is written back, and settles in as many waves again
-    (1000.0, 0.3, 3, 2),  # never full: nothing is evicted
+    (5.5, 0.0, 8, 2),  # full after six waves, two more to look at
+    (5.5, 0.05, 8, 2),  # written so little that it decides nothing
+    (2.5, 0.3, 14, 11),  # what is evicted is written back, and settles while it is filled three times again
+    (1000.0, 0.3, 4, 2),  # never full: nothing is evicted
 ])  # fmt: skip
 def test_a_launch_begins_until_its_cache_is_full(waves, writing, begun, warm):
     simulation = SegmentSimulation(FillingLaunch(waves, writing))
     beginning = simulation.begin()
     assert (beginning.waves, beginning.warm_waves) == (begun, warm)
     cut = cut_into_segments(simulation.simulator.shape, beginning)
-    assert cut[0] == begun * 60 and set(np.diff(cut)) == {warm * 60}
-    batch = simulation.run(beginning, cut, [3, 7], end=True)
-    assert [len(cycles) for cycles in batch.wave_cycles] == [warm, warm]
-    assert batch.stepped == 60 * (begun + 4 * warm + warm) + 12_000 - cut[-1]
+    assert cut[0] == begun * 60 and set(np.diff(cut)) == {beginning.segment_waves * 60}
+    batch = simulation.run(beginning, cut, [5, 8], end=False)
+    assert [len(cycles) for cycles in batch.wave_cycles] == [beginning.segment_waves] * 2
+    apart = [5 * beginning.segment_waves, 2 * beginning.segment_waves]  # waves before either, at most these to warm up
+    assert batch.stepped == 60 * (begun + sum(min(warm, waves) + beginning.segment_waves for waves in apart))
 
 
 def test_a_cache_that_fills_too_late_leaves_no_segments():
