@@ -29,11 +29,12 @@ DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
     """Waves that are simulated until caches are warm, their cycles, waves that warm up what comes after something that
-    was left out, and waves of a segment."""
+    was left out, and waves of a segment. `writes_back`: memory decides the time, and is written to."""
 
     waves: int = FIRST_WAVES
     warm_waves: int = WARM_WAVES
     segment_waves: int = WARM_WAVES
+    writes_back: bool = False
     cycles: float = 0.0
 
 
@@ -95,7 +96,9 @@ class SegmentSimulation:
         if seen.cache_fill < FULL or not _writes_back(before, seen):
             return Beginning(waves=waves + LOOK_WAVES)
         warm_waves = WARM_WAVES + FILLINGS * waves
-        return Beginning(waves=waves + warm_waves, warm_waves=warm_waves, segment_waves=WARM_WAVES + waves)
+        return Beginning(
+            waves=waves + warm_waves, warm_waves=warm_waves, segment_waves=WARM_WAVES + waves, writes_back=True
+        )
 
     def _fill(self) -> Observation | None:
         """Until the last-level cache is full, or it is clear that it will not be; None if neither in time."""
