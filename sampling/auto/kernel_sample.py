@@ -21,14 +21,12 @@ FEW = 10  # errors of a kernel
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProgramWork:
-    """A row a launch. `cost`: of simulating it, in any unit; `columns`: see `prediction.predict`; `kinds`: equal
-    numbers for launches that provably do the same, None where nothing is known."""
+    """A row a launch. `cost`: of simulating it, in any unit; `columns`: see `prediction.predict`."""
 
     kernels: Int64[np.ndarray, " launch"]
     columns: Float64[np.ndarray, "launch work"]
     cost: Float64[np.ndarray, " launch"]
     instructions: Float64[np.ndarray, " launch"]
-    kinds: Int64[np.ndarray, " launch"] | None = None
 
 
 class KernelSample:
@@ -36,7 +34,6 @@ class KernelSample:
 
     def __init__(self, rows: Int64[np.ndarray, " launch"], work: ProgramWork, rng: np.random.Generator) -> None:
         self.rows, self.columns, self.cost, self.rng = rows, work.columns[rows], work.cost[rows], rng
-        self.kinds = None if work.kinds is None else work.kinds[rows]
         self.sample: list[int] = []
         self.estimates: list[Estimate] = []
         self.prediction: Prediction | None = None
@@ -50,7 +47,7 @@ class KernelSample:
     def choose(self, count: int) -> list[int]:
         """Launches to simulate next."""
         size = self.cost if self.prediction is None else self.prediction.cycles
-        return choose_unlike(self.columns, size, self.sample, count, self.rng, self.kinds)
+        return choose_unlike(self.columns, size, self.sample, count, self.rng)
 
     def predicted(self) -> Prediction:
         """Cycles of all of them."""

@@ -18,12 +18,11 @@ CANDIDATES = 256  # that are looked at for how much of the whole is like them
 
 def choose_unlike(
     work: Float64[np.ndarray, "n work"], size: Float64[np.ndarray, " n"], sample: Sequence[int], count: int,
-    rng: np.random.Generator, kinds: Int64[np.ndarray, " n"] | None = None,
+    rng: np.random.Generator,
 ) -> list[int]:  # fmt: skip
     """At most `count` that are not in `sample`: those that much is like, and unlike all that were chosen; every other
     one at random, in proportion to the root of its size (STEM's allocation), because they may differ in what no column
-    shows: of those of equal `kinds`, which provably do the same, one, while others are left."""
-    same = np.arange(len(work)) if kinds is None else kinds
+    shows."""
     left = np.ones(len(work), bool)
     chosen: list[int] = []
     left[list(sample)] = False
@@ -35,8 +34,6 @@ def choose_unlike(
         if (len(sample) + len(chosen)) % 2 == 0 and (size[places] * nearest[places]).max() > 0:
             place = _nearest_to_most(work, size, nearest, places)
         else:
-            other = ~np.isin(same[places], same[[*sample, *chosen]])
-            places = places[other] if other.any() else places
             root = np.sqrt(size[places]) + 1e-300
             place = int(rng.choice(places, p=root / root.sum()))
         chosen.append(place)

@@ -161,17 +161,16 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
             program.launches.drop(number)
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
-    return [_program_work(np.array([each[k] for each in rows])[kind], kernels, kind) for k in range(len(gpus))]
+    return [_program_work(np.array([each[k] for each in rows])[kind], kernels) for k in range(len(gpus))]
 
 
-def _program_work(columns: np.ndarray, kernels: np.ndarray, kinds: np.ndarray) -> ProgramWork:
+def _program_work(columns: np.ndarray, kernels: np.ndarray) -> ProgramWork:
     instructions, requests = columns[:, 1], columns[:, 2]
     return ProgramWork(
         kernels=kernels,
         columns=columns,
         cost=instructions + REQUEST_COST * requests + LAUNCH_COST,
         instructions=instructions,
-        kinds=kinds,
     )
 
 
