@@ -99,6 +99,8 @@ class Observation:
     class_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # mean so far, NaN if never seen
     initial_latency_cycles: Float64[np.ndarray, " class"] = field(default_factory=_none)  # of one never seen
     cache_fill: float = 1.0  # share of the last-level cache's lines in use
+    memory_read_cycles: float = 0.0  # in which memory moved data, mean of its channels, since the launch's start ...
+    memory_write_cycles: float = 0.0  # ... to it
     counters: Mapping[str, float] = field(default_factory=dict)  # any statistic, since the launch's start
 
 

@@ -5,10 +5,12 @@ from sampling.auto.iterations import IterationSampling, Timed
 from sampling.auto.kernel_sample import ProgramWork
 from sampling.auto.launch_sampling import LaunchSampling
 from sampling.auto.reuse import TimedSelection, error_of_parts, ratio, timed_selection
-from sampling.auto.segments import Batch, SegmentSampling, cut_into_segments, has_giants
+from sampling.auto.segment_simulation import Batch, Beginning, cut_into_segments
+from sampling.auto.segments import SegmentSampling, has_giants
 
 __all__ = [
     "Batch",
+    "Beginning",
     "IterationSampling",
     "LaunchSampling",
     "Parts",

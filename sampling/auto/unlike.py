@@ -10,17 +10,19 @@ import numpy as np
 from sampling.auto.prediction import distances
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
+    from jaxtyping import Float64, Int64
 
 FARTHEST = 10.0  # distances beyond are one
+CANDIDATES = 256  # that are looked at for how much of the whole is like them
 
 
 def choose_unlike(
     work: Float64[np.ndarray, "n work"], size: Float64[np.ndarray, " n"], sample: Sequence[int], count: int,
     rng: np.random.Generator,
 ) -> list[int]:  # fmt: skip
-    """At most `count` that are not in `sample`: large and unlike all that were chosen; every other one at random, in
-    proportion to the root of its size (STEM's allocation), because they may differ in what no column shows."""
+    """At most `count` that are not in `sample`: those that much is like, and unlike all that were chosen; every other
+    one at random, in proportion to the root of its size (STEM's allocation), because they may differ in what no column
+    shows."""
     left = np.ones(len(work), bool)
     chosen: list[int] = []
     left[list(sample)] = False
@@ -29,9 +31,8 @@ def choose_unlike(
         nearest = np.minimum(distances(work, work[list(sample)]).min(1), FARTHEST)
     for _ in range(min(count, int(left.sum()))):
         places = np.flatnonzero(left)
-        unlike = size[places] * nearest[places]
-        if (len(sample) + len(chosen)) % 2 == 0 and unlike.max() > 0:
-            place = int(places[unlike.argmax()])
+        if (len(sample) + len(chosen)) % 2 == 0 and (size[places] * nearest[places]).max() > 0:
+            place = _nearest_to_most(work, size, nearest, places)
         else:
             root = np.sqrt(size[places]) + 1e-300
             place = int(rng.choice(places, p=root / root.sum()))
@@ -39,3 +40,14 @@ def choose_unlike(
         left[place] = False
         nearest = np.minimum(nearest, distances(work, work[[place]])[:, 0])
     return chosen
+
+
+def _nearest_to_most(
+    work: Float64[np.ndarray, "n work"], size: Float64[np.ndarray, " n"], nearest: Float64[np.ndarray, " n"],
+    places: Int64[np.ndarray, " left"],
+) -> int:  # fmt: skip
+    """The one that brings everything nearest to what is chosen, each by its size: greedy facility location (Nemhauser,
+    Wolsey and Fisher, Mathematical Programming 1978). Of many, those unlike the others and large are looked at."""
+    tried = places[np.argsort(-(size * nearest)[places], kind="stable")[:CANDIDATES]]
+    closer = nearest[:, None] - np.minimum(distances(work, work[tried]), nearest[:, None])
+    return int(tried[np.argmax(np.round(size @ closer, 9))])

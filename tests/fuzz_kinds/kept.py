@@ -29,7 +29,7 @@ from functional.link import link
 from functional.llvm_executor import LlvmExecutor, object_code
 from functional.memory import Memory
 from precharacterize import characterize
-from sampling.auto import Batch, Timed
+from sampling.auto import Batch, Beginning, Timed
 
 TEXT = HEADER + (
     f".entry k(.param .u64 a) {{ {REGISTERS} ld.param.u64 %rd0, [a]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; "
@@ -87,7 +87,12 @@ def _parts() -> object:
     store = PartStore(_case(), load_gpu("gtx480"))
     found = store.load()
     if not found:
-        found = {3: InPart(segments=[Batch(segments=[1], cycles=[5.0], stepped=7)], shares={0.25: Timed(10.0, 4.0)})}
+        found = {
+            3: InPart(
+                segments=[Batch(beginning=Beginning(), segments=[1], wave_cycles=[[5.0]], stepped=7)],
+                shares={0.25: Timed(10.0, 4.0)},
+            )
+        }
         store.save(found)
     return found
 

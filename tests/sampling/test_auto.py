@@ -1,5 +1,7 @@
 """Sampling that chooses for the user, on programs and launches whose true cycles are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,8 @@ from sampling.auto import (
 )
 from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import distances, predict
-from sampling.auto.segments import work_in_flight
+from sampling.auto.segment_simulation import SegmentSimulation
+from sampling.auto.segments import WRITING_BACK, _error_of_waves, work_in_flight
 from sampling.auto.unlike import choose_unlike
 from sampling.estimate import exact
 
@@ -136,12 +139,65 @@ def test_less_error_of_a_long_launch_goes_on_from_its_segments():
     work, longest = np.column_stack([launch.instructions, launch.requests]), launch.warp_instructions.max(1)
     coarse = SegmentSampling(error=0.05).launch(launch, work, longest, done)
     first = list(done)
-    fine = SegmentSampling(error=0.004).launch(launch, work, longest, done)
+    fine = SegmentSampling(error=0.01).launch(launch, work, longest, done)
     assert coarse is not None and fine is not None and coarse.detailed_fraction < fine.detailed_fraction
     assert done[: len(first)] == first and len(begun) == len(done) > len(first)
-    assert fine == SegmentSampling(error=0.004).launch(make(), work, longest)
+    assert fine == SegmentSampling(error=0.01).launch(make(), work, longest)
     assert SegmentSampling(error=0.05).launch(launch, work, longest, done) == coarse
     assert len(begun) == len(done)
+
+
+class FillingLaunch(SyntheticLaunch):
+    """Its last-level cache is full after `waves`; from then on memory writes in `writing` of the time, and reads."""
+
+    def __init__(self, waves: float, writing: float, **options) -> None:
+        super().__init__(0, thread_blocks=12_000, cold=0.05, **options)
+        self.waves, self.writing = waves, writing
+
+    def _observe(self, state):
+        seen = super()._observe(state)
+        gone = len(state.flying) and state.flying[-1][2] / self.shape.wave_blocks
+        since = max(seen.clock_cycles - self.cold_cycles, 0.0)
+        return replace(seen, cache_fill=min(gone / self.waves, 1.0), memory_read_cycles=0.8 * since,
+                       memory_write_cycles=self.writing * since)  # fmt: skip
+
+
+@pytest.mark.parametrize("waves, writing, begun, warm", [
+    (5.5, 0.0, 8, 2),  # full after six waves, two more to look at
+    (5.5, 0.05, 8, 2),  # written so little that it decides nothing
+    (2.5, 0.3, 14, 11),  # what is evicted is written back, and settles while it is filled three times again
+    (1000.0, 0.3, 4, 2),  # never full: nothing is evicted
+])  # fmt: skip
+def test_a_launch_begins_until_its_cache_is_full(waves, writing, begun, warm):
+    simulation = SegmentSimulation(FillingLaunch(waves, writing))
+    beginning = simulation.begin()
+    assert (beginning.waves, beginning.warm_waves) == (begun, warm)
+    cut = cut_into_segments(simulation.simulator.shape, beginning)
+    assert cut[0] == begun * 60 and set(np.diff(cut)) == {beginning.segment_waves * 60}
+    batch = simulation.run(beginning, cut, [5, 8], end=False)
+    assert [len(cycles) for cycles in batch.wave_cycles] == [beginning.segment_waves] * 2
+    apart = [5 * beginning.segment_waves, 2 * beginning.segment_waves]  # waves before either, at most these to warm up
+    assert batch.stepped == 60 * (begun + sum(min(warm, waves) + beginning.segment_waves for waves in apart))
+
+
+def test_where_memory_is_written_to_segments_promise_little():
+    """What it did before may set the pace for longer than any segment sees."""
+    launch = FillingLaunch(2.5, 0.3)
+    work, longest = np.column_stack([launch.instructions, launch.requests]), launch.warp_instructions.max(1)
+    assert SegmentSampling(error=0.02).launch(launch, work, longest) is None
+    found = SegmentSampling(error=WRITING_BACK).launch(launch, work, longest)
+    assert found is not None and found.relative_half_width == pytest.approx(WRITING_BACK)
+
+
+def test_a_cache_that_fills_too_late_leaves_no_segments():
+    assert SegmentSimulation(FillingLaunch(120.0, 0.3)).begin() is None
+
+
+def test_segments_more_alike_than_their_waves_are_not_believed():
+    """As after something left out, from where each starts alike."""
+    alike = [[90.0, 110.0, 95.0, 105.0]] * 4
+    waves = np.array(alike) / 100 - 1
+    assert _error_of_waves(alike) == pytest.approx(np.sqrt((waves**2).sum() / 12 / 16))
 
 
 def test_launches_that_segments_do_not_pay_for():

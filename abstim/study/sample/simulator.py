@@ -191,6 +191,8 @@ class EngineSimulator:
             class_latency_cycles=np.empty(0) if state.watch is None else state.watch.class_latency_cycles,
             initial_latency_cycles=state.initial_latency_cycles,
             cache_fill=self._fill(launch, clock),
+            memory_read_cycles=self._memory_cycles(launch, "dram_reads"),
+            memory_write_cycles=self._memory_cycles(launch, "dram_writes"),
             counters={name: float(count) for name, count in launch.counters.items()},
         )
 
@@ -200,6 +202,9 @@ class EngineSimulator:
         if busy_cycles < IDLE * clock * self.gpu.spec.dram_channels:
             return 1.0
         return launch.l2_fill
+
+    def _memory_cycles(self, launch: Simulation, sectors: str) -> float:
+        return launch.counters[sectors] * self.gpu.params.dram_sector_cycles / self.gpu.spec.dram_channels
 
     def _events(self, state: Stepped, retired: Int64[np.ndarray, " warp"]) -> BlockEvents:
         if state.watch is None:

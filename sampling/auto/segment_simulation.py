@@ -1,0 +1,165 @@
+"""A launch of which segments are simulated in detail, in order on one clock; what is between them warms the caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sampling.photon.launch_in_progress import FULL
+from sampling.protocol import LaunchShape, Observation, Simulator
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+
+FIRST_WAVES, LAST_WAVES = 2, 1  # always simulated: thread blocks in step on cold caches, and a launch that drains
+WARM_WAVES = 2  # simulated before each segment: one to be rid of what was in flight, one to fill the queues
+# Shares of the time that memory moves data, and writes, beyond which what is written back decides the time. What was
+# left out lies in the cache in an order that no run leaves: there a segment waits until the cache has been filled anew
+# so many times. Of nine kernels bound by memory the waves after one filling were up to 2.5 % short, after three 0.3 %
+BUSY, WRITING = 0.7, 0.1
+FILLINGS = 3
+LOOK_WAVES = 2  # after the cache is full, the last of which tells whether what it evicts is written back
+FIRST_SEGMENTS = 4
+FEWEST = 12  # segments that are worth choosing from
+DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """Waves that are simulated until caches are warm, their cycles, waves that warm up what comes after something that
+    was left out, and waves of a segment. `writes_back`: memory decides the time, and is written to."""
+
+    waves: int = FIRST_WAVES
+    warm_waves: int = WARM_WAVES
+    segment_waves: int = WARM_WAVES
+    writes_back: bool = False
+    cycles: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Segments simulated together, and the cycles of the waves of each; `stepped`: thread blocks, the beginning and
+    those to warm up included. `end_cycles`, of the first batch: of what comes after the last segment of all."""
+
+    beginning: Beginning
+    segments: list[int]
+    wave_cycles: list[list[float]]
+    stepped: int
+    end_cycles: float = 0.0
+
+    @property
+    def cycles(self) -> list[float]:
+        """Of each segment."""
+        return [sum(waves) for waves in self.wave_cycles]
+
+
+def cut_into_segments(shape: LaunchShape, beginning: Beginning | None = None) -> Int64[np.ndarray, " bound"] | None:
+    """Where segments begin and the last one ends; None where the first of them would cost nearly as much as all.
+    Segments are whole waves, because equal thread blocks are dispatched in bursts, a wave each. `beginning`: the least
+    there can be, where it is not known."""
+    begun = beginning or Beginning()
+    waves, each = shape.thread_blocks / shape.wave_blocks, begun.segment_waves
+    count = int((waves - begun.waves - LAST_WAVES) // each)
+    dear = begun.waves + FIRST_SEGMENTS * (begun.warm_waves + each) + begun.warm_waves
+    if count < FEWEST or dear >= DEAREST * waves:
+        return None
+    return shape.wave_blocks * (begun.waves + each * np.arange(count + 1))
+
+
+class SegmentSimulation:
+    """A launch from its beginning."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.simulator, self.wave, self.blocks = simulator, simulator.shape.wave_blocks, simulator.shape.thread_blocks
+        self.state, self.at, self.stepped = simulator.init(), 0, 0
+        self.dispatch_cycles = np.zeros(self.blocks)
+
+    def begin(self) -> Beginning | None:
+        """Until caches are warm; None where that takes so long that segments no longer pay. What they write back needs
+        FILLINGS times as many waves again to settle as they took to fill."""
+        seen = self._fill()
+        if seen is None:
+            return None
+        found = self._looked_at(self.at // self.wave, seen)
+        if cut_into_segments(self.simulator.shape, found) is None:
+            return None
+        if self.at < found.waves * self.wave:
+            self._step(found.waves * self.wave)
+        return replace(found, cycles=self._clock(self.at))
+
+    def _looked_at(self, waves: int, seen: Observation) -> Beginning:
+        """What a launch needs whose caches were warm after so many waves."""
+        for _ in range(LOOK_WAVES):
+            before, seen = seen, self._step(self.at + self.wave)
+        if seen.cache_fill < FULL or not _writes_back(before, seen):
+            return Beginning(waves=waves + LOOK_WAVES)
+        warm_waves = WARM_WAVES + FILLINGS * waves
+        return Beginning(
+            waves=waves + warm_waves, warm_waves=warm_waves, segment_waves=WARM_WAVES + waves, writes_back=True
+        )
+
+    def _fill(self) -> Observation | None:
+        """Until the last-level cache is full, or it is clear that it will not be; None if neither in time."""
+        while cut_into_segments(self.simulator.shape, Beginning(waves=self.at // self.wave + 1)) is not None:
+            seen = self._step(self.at + self.wave)
+            if self.at >= FIRST_WAVES * self.wave and self._warm(seen):
+                return seen
+        return None
+
+    def _warm(self, seen: Observation) -> bool:
+        """Whether the last-level cache is full, or will not be even at the launch's end; thread blocks in flight count
+        half."""
+        done = self.at - 0.5 * len(seen.resident_blocks)
+        return seen.cache_fill >= FULL or seen.cache_fill * self.blocks / done < FULL
+
+    def run(self, beginning: Beginning, cut: Int64[np.ndarray, " bound"], segments: list[int], end: bool) -> Batch:
+        """Segments in ascending order, and the launch's end if asked for. The beginning has been simulated."""
+        warm_blocks, cycles = beginning.warm_waves * self.wave, []
+        for segment in segments:
+            first, last = cut[segment : segment + 2].tolist()
+            self._warmed(first, warm_blocks)
+            self._step(last)
+            clocks = [self._clock(block) for block in range(first, last + 1, self.wave)]
+            cycles.append(np.diff(clocks).tolist())
+        end_cycles = self._to_the_end(int(cut[-1]), warm_blocks) if end else 0.0
+        return Batch(
+            beginning=beginning, segments=segments, wave_cycles=cycles, stepped=self.stepped, end_cycles=end_cycles
+        )  # fmt: skip
+
+    def _to_the_end(self, first: int, warm_blocks: int) -> float:
+        """Cycles of what comes after the last segment."""
+        before = self._warmed(first, warm_blocks)
+        self._step(self.blocks)
+        return self.simulator.result(self.state)[1].clock_cycles - before
+
+    def _warmed(self, first: int, warm_blocks: int) -> float:
+        """Leave out all but `warm_blocks` before a segment, and simulate those."""
+        start = max(self.at, first - warm_blocks)
+        if start > self.at:
+            self.state, self.at = self.simulator.leave_out(self.state, np.arange(self.at, start)), start
+        if start < first:
+            self._step(first)
+        return self._clock(first)
+
+    def _step(self, last: int) -> Observation:
+        """Thread blocks until `last`."""
+        self.state, seen = self.simulator.step(self.state, np.arange(self.at, last))
+        self.stepped += last - self.at
+        self.at = last
+        self.dispatch_cycles[seen.blocks] = seen.block_dispatch_cycles
+        self.dispatch_cycles[seen.resident_blocks] = seen.resident_dispatch_cycles
+        return seen
+
+    def _clock(self, thread_block: int) -> float:
+        """When a thread block is reached: the mean over the wave before it, which bursts do not move."""
+        return float(self.dispatch_cycles[thread_block - self.wave : thread_block].mean())
+
+
+def _writes_back(before: Observation, seen: Observation) -> bool:
+    """Whether memory is busy between two observations, with writing too."""
+    cycles = max(seen.clock_cycles - before.clock_cycles, 1.0)
+    read = (seen.memory_read_cycles - before.memory_read_cycles) / cycles
+    written = (seen.memory_write_cycles - before.memory_write_cycles) / cycles
+    return read + written > BUSY and written > WRITING
