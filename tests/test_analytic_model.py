@@ -10,11 +10,11 @@ import abstim
 from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, summaries
 from abstim.analytic.space import random_points
 from abstim.gpu.config import load_gpu
+from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.models import run, run_many
 from abstim.session.session import open_session
 from abstim.study.ranking import pooled, rank_random
 from functional.errors import InputError
-from precharacterize.parameters import INSTRUCTION_CLASSES
 
 REAL = load_gpu("gtx480")
 
@@ -152,9 +152,10 @@ def test_a_product_of_a_warpgroup_holds_its_unit_as_long_as_many_of_a_warp(tmp_p
     product = f"wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {{{registers}}}, %m0, %m0, %p0, 1, 1, 0, 0;"
     path = tmp_path / "products.ptx"
     path.write_text(
-        ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry products() { .reg .f32 %d<32>; .reg .b64 %m<1>;"
-        " .reg .pred %p<1>; .shared .align 1024 .b8 s[16384]; mov.u64 %m0, 0x4000004000010000; setp.ne.u32 %p0, 0, 0;"
-        f" wgmma.fence.sync.aligned; {product * 6} wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; ret; }}"
+        ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry products() { .reg .f32 %d<32>;"
+        " .reg .b64 %m<1>; .reg .pred %p<1>; .shared .align 1024 .b8 s[16384]; mov.u64 %m0, 0x4000004000010000; setp.ne.u32 %p0, 0, 0;"
+        f" wgmma.fence.sync.aligned; {product * 6} wgmma.commit_group.sync.aligned;"
+        " wgmma.wait_group.sync.aligned 0; ret; }"
     )
     session = open_session(abstim.load(path).kernel().launch(1, 128, []))
     (summary,) = summaries(session, load_gpu("gtx480"))
