@@ -153,7 +153,8 @@ def test_a_product_of_a_warpgroup_holds_its_unit_as_long_as_many_of_a_warp(tmp_p
     path = tmp_path / "products.ptx"
     path.write_text(
         ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry products() { .reg .f32 %d<32>;"
-        " .reg .b64 %m<1>; .reg .pred %p<1>; .shared .align 1024 .b8 s[16384]; mov.u64 %m0, 0x4000004000010000; setp.ne.u32 %p0, 0, 0;"
+        " .reg .b64 %m<1>; .reg .pred %p<1>; .shared .align 1024 .b8 s[16384]; mov.u64 %m0, 0x4000004000010000;"
+        " setp.ne.u32 %p0, 0, 0;"
         f" wgmma.fence.sync.aligned; {product * 6} wgmma.commit_group.sync.aligned;"
         " wgmma.wait_group.sync.aligned 0; ret; }"
     )
