@@ -9,9 +9,8 @@ import pytest
 
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
-from abstim.study.explore import explore, sweep_of
+from abstim.study.explore import explore, part_factors, sweep_of
 from abstim.study.explore.launch_parts import SHARES, fewer_blocks, part_of
-from abstim.study.explore.part_factors import PartFactors
 from abstim.study.explore.sampled_sweep import disagreeing, in_proportion, scaled
 from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim
@@ -56,7 +55,7 @@ def test_the_table_has_the_intervals_and_the_same_sweep_is_the_same(sampled):
 
 
 def test_most_pairs_of_a_larger_sweep_are_read_off_between_those_timed(monkeypatch):
-    monkeypatch.setattr(PartFactors, "by_formula", lambda parts: np.ones((12, len(parts.traces))))
+    monkeypatch.setattr(part_factors, "by_formula", lambda chosen, gpus: np.ones((12, len(chosen.launches))))
     vary = ["sm_count=8:30:2"]
     (found,) = explore(["hard_decode"], sweep_of(GPU, vary, aim=Aim(0.05))).sampled.found
     true = explore(["hard_decode"], sweep_of(GPU, vary)).cycles[:, 0]
@@ -65,8 +64,8 @@ def test_most_pairs_of_a_larger_sweep_are_read_off_between_those_timed(monkeypat
 
 
 def test_launches_to_check_are_drawn_in_proportion_to_their_cycles():
-    assert in_proportion(np.array([5.0, 1.0, 90.0, 4.0]), [0, 2, 3], 6) == [2] * 6
-    assert in_proportion(np.ones(4), [0, 1, 3], 6) == [0, 0, 1, 1, 3, 3]
+    assert in_proportion(np.array([5.0, 90.0, 4.0]), 6) == [1] * 6
+    assert in_proportion(np.ones(3), 6) == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_point_that_cannot_be_is_a_row_with_its_reason():

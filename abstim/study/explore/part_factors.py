@@ -29,22 +29,29 @@ class PartFactors:
     def __init__(
         self, selection: Selection, gpus: Sequence[Gpu], timer_of: MakeTimer, share: float
     ) -> None:  # fmt: skip
-        self.selection, self.gpus = selection, gpus
-        self.projected = any(gpu.spec.timed_code != "ptx" for gpu in gpus)
-        session, launches = self.selection.program.session, self.selection.launches
-        self.traces = [
-            self._part(number, trace, share) for number, trace in zip(launches, self.selection.traces(), strict=True)
-        ]
-        targets = zip(launches, self.traces, strict=True)
-        self.timer = timer_of([reduced(session, [number], [trace]) for number, trace in targets])
+        self.selection, self.gpus, self.timer_of, self.share = selection, gpus, timer_of, share
         self.known: dict[tuple[int, int], float] = {}
         self.simulated: list[int] = []  # which part, each time that one was
         self.first = self._first() if share == 1.0 else {}
+        self._traces: dict[int, Trace] = {}
 
-    def _part(self, number: int, trace: Trace, share: float) -> Trace:
-        session = self.selection.program.session
-        wave = max(session.blocks_per_sm(number, gpu) * gpu.spec.sm_count for gpu in self.gpus)
-        return trace if self.projected else part_of(session.launch(number).program, trace, wave, share)
+    def trace(self, place: int) -> Trace:
+        """Of the part, or of the launch if no part would do."""
+        if place not in self._traces:
+            self._traces[place] = self._part(self.selection.launches[place])
+        return self._traces[place]
+
+    def _part(self, number: int) -> Trace:
+        program = self.selection.program
+        trace = program.launches.trace(number)
+        if projected(self.gpus):
+            return trace
+        wave = max(program.session.blocks_per_sm(number, gpu) * gpu.spec.sm_count for gpu in self.gpus)
+        return part_of(program.session.launch(number).program, trace, wave, self.share)
+
+    def in_part(self, place: int) -> bool:
+        """Whether it is less than the launch."""
+        return self.trace(place) is not self.selection.program.launches.trace(self.selection.launches[place])
 
     def _first(self) -> dict[int, float]:
         """Cycles of whole launches on the first GPU that were found when they were chosen."""
@@ -60,13 +67,18 @@ class PartFactors:
         cycles = self._cycles(wanted)
         self.simulated += [place for place, _ in wanted]
         self.first |= dict(zip(on_first, cycles[: len(on_first)], strict=True))
-        self.known |= {
-            pair: of_pair / self.first[pair[1]] for pair, of_pair in zip(new, cycles[len(on_first) :], strict=True)
-        }
+        on_points = zip(new, cycles[len(on_first) :], strict=True)
+        self.known |= {pair: of_pair / self.first[pair[1]] for pair, of_pair in on_points}
         return np.array([self.known[pair] for pair in pairs])
 
     def _cycles(self, wanted: Sequence[tuple[int, Gpu]]) -> list[float]:
-        found, reasons = self.timer.target_cycles(wanted)
+        """Of parts on GPUs."""
+        if not wanted:
+            return []
+        places = sorted({place for place, _ in wanted})
+        session, launches = self.selection.program.session, self.selection.launches
+        timer = self.timer_of([reduced(session, [launches[k]], [self.trace(k)]) for k in places])
+        found, reasons = timer.target_cycles([(places.index(place), gpu) for place, gpu in wanted])
         if wrong := next((reason for reason in reasons if reason), ""):
             raise InputError(f"a sampled sweep needs points on which everything runs: {wrong}")
         return [float(cycles[0]) for cycles in found]
@@ -74,27 +86,34 @@ class PartFactors:
     @property
     def work(self) -> float:
         """Of what was timed so far, in instructions over the target's own."""
-        instructions = [float(trace.warp_instructions.sum()) for trace in self.traces]
-        return sum(instructions[place] for place in self.simulated) / float(self.selection.work.instructions.sum())
+        done = sum(float(self.trace(place).warp_instructions.sum()) for place in self.simulated)
+        return done / float(self.selection.work.instructions.sum())
 
     def described(self, weights: Float64[np.ndarray, " launch"]) -> Parts:
         """By the work of the launches that they are parts of."""
         launches, work = self.selection.launches, self.selection.work
         return Parts(work.kernels[launches], work.columns[launches], weights)
 
-    def roughly(self) -> Float64[np.ndarray, "point launch"]:
-        """The same of all points by the analytic model. Of keys that it does not know it says that they change
-        nothing; of machine code it is not asked."""
-        if self.projected:
-            return np.ones((len(self.gpus) - 1, len(self.traces)))
-        return self.by_formula()
 
-    def by_formula(self) -> Float64[np.ndarray, "point launch"]:
-        """By the analytic model."""
-        from abstim.analytic import points_of, predict_points, summaries
+def projected(gpus: Sequence[Gpu]) -> bool:
+    """Whether machine code is timed on one of them."""
+    return any(gpu.spec.timed_code != "ptx" for gpu in gpus)
 
-        points = points_of(self.gpus)
-        session = reduced(self.selection.program.session, self.selection.launches, self.traces)
-        found = [predict_points(each, points).cycles for each in summaries(session, self.gpus[0])]
-        cycles = np.array(found, float)
-        return (cycles[:, 1:] / cycles[:, :1]).T
+
+def roughly(selection: Selection, gpus: Sequence[Gpu]) -> Float64[np.ndarray, "point launch"]:
+    """What each chosen launch takes on GPUs over what it takes on the first, by the analytic model. Of keys that it
+    does not know it says that they change nothing; of machine code it is not asked."""
+    if projected(gpus):
+        return np.ones((len(gpus) - 1, len(selection.launches)))
+    return by_formula(selection, gpus)
+
+
+def by_formula(selection: Selection, gpus: Sequence[Gpu]) -> Float64[np.ndarray, "point launch"]:
+    """By the analytic model."""
+    from abstim.analytic import points_of, predict_points, summaries
+
+    points = points_of(gpus)
+    session = reduced(selection.program.session, selection.launches, selection.traces())
+    found = [predict_points(each, points).cycles for each in summaries(session, gpus[0])]
+    cycles = np.array(found, float)
+    return (cycles[:, 1:] / cycles[:, :1]).T

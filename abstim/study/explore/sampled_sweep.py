@@ -18,7 +18,7 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.study.explore.launch_parts import SHARES
-from abstim.study.explore.part_factors import MakeTimer, PartFactors
+from abstim.study.explore.part_factors import MakeTimer, PartFactors, roughly
 from abstim.study.explore.sampled_points import SampledPoints
 from abstim.study.explore.sampled_selection import Selection
 from sampling import Estimate
@@ -61,11 +61,11 @@ class SampledSweep:
         return found
 
     def _choose_enough(self) -> None:
-        """More launches while those left out alone would make intervals too wide, if points were as a formula says."""
+        """More launches while those left out alone would make intervals too wide."""
         for _ in range(ROUNDS):
             selection = self.selection
-            rough = self._part(SHARES[0]).roughly()
-            half = [point.half_width / point.total for point in self._estimates(rough, np.zeros(len(rough)))]
+            equal = np.ones((len(selection.of_points), len(selection.launches)))
+            half = [point.half_width / point.total for point in self._estimates(equal, np.zeros(len(equal)))]
             if selection.complete or max(half, default=0.0) <= OF_LAUNCHES * self.aim.error:
                 break
             self.selection = selection.more()
@@ -74,11 +74,11 @@ class SampledSweep:
         """With ever more of each launch, until parts say what launches do."""
         selection, aim, whole = self.selection, self.aim, self._part(1.0)
         base = timed_selection(selection.work, selection.chosen, chosen_here=True, confidence=aim.confidence)
-        weights = shares_of_cycles(selection, base)
+        weights, rough = shares_of_cycles(selection, base), roughly(selection, self.gpus)
+        rows = disagreeing(rough, weights)
         for share in SHARES:
             parts = whole if share == 1.0 else self._part(share)
-            rough = parts.roughly()
-            error, degrees, checked = self._checked(disagreeing(rough, weights), parts, whole)
+            error, degrees, checked = self._checked(rows, parts, whole)
             if error * t_quantile(degrees, aim.confidence) <= OF_PARTS * aim.error:
                 break
         of_points = math.hypot(OF_PARTS, OF_POINTS) if error == 0.0 else OF_POINTS
@@ -93,12 +93,11 @@ class SampledSweep:
     def _checked(self, rows: Sequence[int], parts: PartFactors, whole: PartFactors) -> tuple[float, float, int]:
         """Standard error of parts, its degrees of freedom and from how many comparisons: launches drawn in proportion
         to their cycles, each timed whole on one of these points, where launches disagree most with each other."""
-        in_part = [k for k in range(len(whole.traces)) if parts.traces[k] is not whole.traces[k]]
-        if not in_part:
-            return 0.0, math.inf, 0
         size = np.array([self.selection.chosen[number].total for number in self.selection.launches])
-        turns = zip(cycle(rows), in_proportion(size, in_part, CHECKS), strict=False)
-        pairs = list(dict.fromkeys(turns))
+        turns = zip(cycle(rows), in_proportion(size, CHECKS), strict=False)
+        pairs = [pair for pair in dict.fromkeys(turns) if parts is not whole and parts.in_part(pair[1])]
+        if not pairs:
+            return 0.0, math.inf, 0
         return *error_of_parts(parts.timed(pairs), whole.timed(pairs)), len(pairs)
 
     def _estimates(
@@ -128,11 +127,10 @@ def shares_of_cycles(selection: Selection, base: TimedSelection) -> Float64[np.n
     return found / found.sum()
 
 
-def in_proportion(size: Float64[np.ndarray, " launch"], places: Sequence[int], count: int) -> list[int]:
-    """`count` of these places, at equal steps of their sizes one after the other: a large one may be there again."""
-    ends = np.cumsum(size[list(places)])
-    wanted = (np.arange(count) + 0.5) / count * ends[-1]
-    return [places[k] for k in np.searchsorted(ends, wanted).tolist()]
+def in_proportion(size: Float64[np.ndarray, " launch"], count: int) -> list[int]:
+    """`count` launches, at equal steps of their sizes one after the other: a large one may be there again."""
+    ends = np.cumsum(size)
+    return [int(k) for k in np.searchsorted(ends, (np.arange(count) + 0.5) / count * ends[-1])]
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
