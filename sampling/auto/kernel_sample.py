@@ -16,6 +16,10 @@ from sampling.statistics import pooled_error, t_quantile
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
+# By what intervals are wider than errors of launches left out say, since launches are chosen until these look small: the
+# 95 % quantile of error over half interval on seed 7 of the hard sets is 1.33. With it intervals hold the truth of 95 and
+# 98 % of seeds 8 and 9 (293 rows, two GPUs), which nobody had looked at; 89 and 93 % without
+WIDER = 1.3
 FEW = 10  # errors of a kernel
 
 
@@ -78,7 +82,7 @@ def total_interval(kernels: Sequence[KernelSample], confidence: float) -> tuple[
     """Cycles of the program, and half of their interval."""
     found = [kernel.predicted() for kernel in kernels]
     counts = np.array([len(kernel.sample) for kernel in kernels])
-    own = np.array([p.variance for p in found]) * lucky(np.array([p.scale for p in found]), counts)
+    own = WIDER**2 * np.array([p.variance for p in found]) * lucky(np.array([p.scale for p in found]), counts)
     half = half_width(own, [kernel.inner for kernel in kernels], found, confidence)
     return sum(float(p.cycles.sum()) for p in found), half
 
