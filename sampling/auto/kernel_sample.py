@@ -16,9 +16,9 @@ from sampling.statistics import pooled_error, t_quantile
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
-# By what intervals are wider than errors of launches left out say, since launches are chosen until these look small: the
-# 95 % quantile of error over half interval on seed 7 of the hard sets is 1.33. With it intervals hold the truth of 95 and
-# 98 % of seeds 8 and 9 (293 rows, two GPUs), which nobody had looked at; 89 and 93 % without
+# By what intervals are wider than errors of launches left out say, since launches are chosen until these look small:
+# the 95 % quantile of error over half interval on seed 7 of the hard sets is 1.33. With it intervals hold the truth of
+# 95 and 98 % of seeds 8 and 9 (293 rows, two GPUs), which nobody had looked at; 89 and 93 % without
 WIDER = 1.3
 FEW = 10  # errors of a kernel
 
