@@ -141,3 +141,11 @@ def test_the_limit_is_a_busy_resource_or_what_idle_cycles_wait_for():
     busy = memory_use(counters | {"dram_reads": 12000, "l2_accesses": 12000}, 1000, gpu.spec, gpu.params) | alone
     assert limit_of(slots, busy, {"ALUs": 0.1}, waits) == "DRAM bandwidth"
     assert busy["dram_use"] == pytest.approx(12000 * 1.294 / 16 / 1000) and busy["l2_hit_rate"] == 1
+
+
+def test_a_burst_of_dram_writes_as_many_sectors_as_it_has_room_for():
+    """64 bytes on the GTX 480: a launch that reads and writes as much looked as if it used 128 % of DRAM."""
+    gpu = load_gpu("gtx480")
+    counters = dict.fromkeys(COUNTERS, 0) | {"dram_reads": 1000, "dram_writes": 1000}
+    found = memory_use(counters, 1000, gpu.spec, gpu.params)
+    assert found["dram_use"] == pytest.approx(1500 * 1.515 / 6 / 1000)

@@ -27,11 +27,13 @@ CONFLICTS = "bank conflicts"
 def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params: Params) -> dict[str, float]:
     """Hit rates (of transactions; NaN-free: a cache nobody asked has none), traffic in bytes, and use of capacity.
 
-    `l2_use` and `dram_use` are busy time over all time of all slices or channels, from 0 to 1.
+    `l2_use` and `dram_use` are busy time over all time of all slices or channels, from 0 to 1. A channel reads a sector
+    in a burst, and writes as many as a burst has room for (docs/timing-rules.md, rule 11).
     """
     seconds = cycles / spec.core_clock_hz
     slices = spec.dram_channels * spec.l2_slices_per_channel
     dram_sectors = counters["dram_reads"] + counters["dram_writes"]
+    bursts = counters["dram_reads"] + counters["dram_writes"] * SECTOR_BYTES / spec.dram_burst_bytes
     found = {
         f"{cache}_hit_rate": 1 - counters[f"{cache}_misses"] / counters[f"{cache}_accesses"]
         for cache in ("l1d", "l1t", "const", "l1i", "l2")
@@ -45,7 +47,7 @@ def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params:
         "l2_bytes_per_second": counters["l2_accesses"] * SECTOR_BYTES / seconds,
         "dram_bytes_per_second": dram_sectors * SECTOR_BYTES / seconds,
         "l2_use": counters["l2_accesses"] * params.l2_sector_cycles / (slices * cycles),
-        "dram_use": dram_sectors * params.dram_sector_cycles / (spec.dram_channels * cycles),
+        "dram_use": bursts * params.dram_sector_cycles / (spec.dram_channels * cycles),
     }
 
 
