@@ -35,7 +35,7 @@ def test_estimates_of_a_sweep_are_near_what_all_launches_take(sampled):
     (found,) = sampled.sampled.found
     assert np.abs(found.cycles / true - 1).max() < 0.02
     assert np.abs(found.speed_ups[:, 0] / (base / true) - 1).max() < 0.02
-    assert found.work < 0.5 and found.timed == found.pairs and not sampled.points.reasons.any()
+    assert found.work < 0.5 * 2 and found.timed == found.pairs and not sampled.points.reasons.any()  # of two points
 
 
 def test_a_ratio_is_known_better_than_both_its_cycles(sampled):
