@@ -282,10 +282,8 @@ def _print_work(found: Exploration) -> None:
 
     work = found.work
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
-        print(
-            f"{name}: {points.timed:,} of {points.pairs:,} pairs of a launch and a point timed, {points.work:.3g} times"
-        )
-        print(f"its instructions; parts of launches compared with {points.checked} whole ones")
+        print(f"{name}: {points.timed:,} of {points.pairs:,} pairs of a launch and a point timed,")
+        print(f"{points.work:.3g} times its instructions; {points.checked} parts compared with whole launches")
     print(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
     seconds = max(work.seconds, 1e-9)
     if found.sampled is not None:  # what was not executed has no number of instructions
