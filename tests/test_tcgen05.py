@@ -330,8 +330,7 @@ MMA = "@%p1 tcgen05.mma{} [%r6], %m0, %m1, %r12, {};"
 REFUSED = [
     MMA.format(".cta_group::2.kind::f16", "%p4"), MMA.format(".ws.cta_group::1.kind::f16", "%p4"),
     "@%p1 tcgen05.mma.sp.cta_group::1.kind::f16 [%r6], %m0, %m1, [%r6], %r12, %p4;",
-    "@%p1 tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r6], %m0, %m1, %r12, [%r6], [%r6], %p4;",
-    "@%p1 tcgen05.mma.cta_group::1.kind::mxf4.block_scale [%r6], %m0, %m1, %r12, [%r6], [%r6], %p4;",
+    "@%p1 tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale [%r6], %m0, %m1, [%r6], %r12, [%r6], [%r6], %p4;",
     "@%p1 tcgen05.mma.cta_group::1.kind::f16.ashift [%r6], [%r6], %m1, %r12, %p4;",
     "@%p1 tcgen05.cp.cta_group::1.4x256b [%r6], %m0;",
     "@%p1 tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r6], %m0;",
