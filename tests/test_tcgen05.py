@@ -345,3 +345,31 @@ def test_what_is_refused_by_name(instruction):
     name = next(word for word in instruction.split() if word.startswith("tcgen05")).rstrip(";")
     with pytest.raises(PtxError, match=f"instruction '{name.replace('shared::cta', 'shared')}' is not supported"):
         launched(instruction)
+
+
+@pytest.mark.parametrize("guard", ["@%p5", "@!%p3"])
+def test_guards_hold_for_whole_warps(guard):
+    """Warps 1 and 3 load and store; the registers of the others stay as they were."""
+    before = RNG.integers(0, 1 << 32, (128, 32)).astype(np.uint32)
+    body = (
+        "mov.b32 %d0, 77; shr.u32 %r11, %r0, 5; and.b32 %r11, %r11, 1; setp.eq.u32 %p5, %r11, 1;"
+        "setp.eq.u32 %p3, %r11, 0; add.u32 %r12, %r9, 1; add.u32 %r13, %r9, 2; add.u32 %r14, %r9, 3;"
+        f"{guard} tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%d0}}, [%r12]; tcgen05.wait::ld.sync.aligned;"
+        "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r13], {%d0};"
+        f"{guard} tcgen05.st.sync.aligned.32x32b.x1.b32 [%r14], {{%r0}}; tcgen05.wait::st.sync.aligned;"
+    )
+    wanted = before.copy()
+    for thread in range(128):
+        odd = thread // 32 % 2 == 1
+        wanted[thread, 2] = before[thread, 1] if odd else 77
+        wanted[thread, 3] = thread if odd else before[thread, 3]
+    assert np.array_equal(tensor_memory_after(body, np.zeros(0, np.uint8), before), wanted)
+
+
+def test_an_allocation_of_the_warp_whose_guard_is_true():
+    kernel = text_of("", 32, False, False)
+    for name in ("alloc", "dealloc", "relinquish_alloc_permit"):
+        kernel = kernel.replace(f"tcgen05.{name}.", f"@%p2 tcgen05.{name}.")
+    launched("", text=kernel.replace("@!%p2 bra A;", "").replace("@!%p2 bra Z;", ""))
+    with pytest.raises(ExecutionError, match="all 32 threads"):
+        launched("@%p1 tcgen05.ld.sync.aligned.32x32b.x1.b32 {%d0}, [%r9];")
