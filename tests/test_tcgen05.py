@@ -231,6 +231,7 @@ COPIES = [
     ("64x128b.warpx2::02_13", 64, 16, lambda row: [row, row + 64]),
     ("64x128b.warpx2::01_23", 64, 16, lambda row: [row % 32 + 64 * (row // 32) + n for n in (0, 32)]),
     ("32x128b.warpx4", 32, 16, lambda row: [row + 32 * n for n in range(4)]),
+    ("warpx4.32x128b", 32, 16, lambda row: [row + 32 * n for n in range(4)]),
 ]  # fmt: skip
 
 
@@ -248,7 +249,7 @@ def test_copies_from_shared_memory(shape, rows, row_bytes, lanes, width):
             for lane in lanes(row):
                 wanted[lane, 3 + word] = int.from_bytes(shared[at : at + 4].tobytes(), "little")
     body = (
-        f"mov.b64 %m0, {descriptor_of(2048, strides, width)}; add.u32 %r11, %r6, 3;"
+        f"mov.b64 %m0, {descriptor_of(2048, strides, width) | (0 if width else 5 << 49)}; add.u32 %r11, %r6, 3;"
         f"@%p1 tcgen05.cp.cta_group::1.{shape} [%r11], %m0;" + COMMIT
     )
     assert np.array_equal(tensor_memory_after(body, shared, before), wanted)
@@ -275,7 +276,7 @@ def dense(a=GOOD, b=GOOD, word=WORD, kind="f16", at=0):
 
 WRONG = {
     dense(a=GOOD ^ 1 << 46): "bits 46 to 48",
-    dense(a=GOOD | 1 << 49): "base offset",
+    dense(a=GOOD | 1 << 49 | 2 << 61): "base offset",
     dense(b=GOOD | 1 << 52): "absolute leading address",
     dense(b=GOOD | 1 << 61): "swizzle 1",
     dense(b=GOOD | 0x3FFF): "out of bounds",

@@ -143,18 +143,20 @@ class Copy(NamedTuple):
 
 
 _ALL, _HALF, _QUARTER = np.arange(128), np.arange(64), np.arange(32)
-_COPIES = {
-    ("128x256b",): Copy(128, 32, _ALL[None]),
-    ("128x128b",): Copy(128, 16, _ALL[None]),
-    ("64x128b", "warpx2::02_13"): Copy(64, 16, np.stack([_HALF, _HALF + 64])),
-    ("64x128b", "warpx2::01_23"): Copy(64, 16, np.stack([_HALF // 32 * 64 + _HALF % 32 + n for n in (0, 32)])),
-    ("32x128b", "warpx4"): Copy(32, 16, np.stack([_QUARTER + n for n in (0, 32, 64, 96)])),
+_COPIES = {  # assemblers take these words in any order
+    frozenset({"128x256b"}): Copy(128, 32, _ALL[None]),
+    frozenset({"128x128b"}): Copy(128, 16, _ALL[None]),
+    frozenset({"64x128b", "warpx2::02_13"}): Copy(64, 16, np.stack([_HALF, _HALF + 64])),
+    frozenset({"64x128b", "warpx2::01_23"}): Copy(
+        64, 16, np.stack([_HALF // 32 * 64 + _HALF % 32 + n for n in (0, 32)])
+    ),
+    frozenset({"32x128b", "warpx4"}): Copy(32, 16, np.stack([_QUARTER + n for n in (0, 32, 64, 96)])),
 }
 
 
 def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.cp.cta_group::1.SHAPE [address], descriptor`, of each thread that executes it."""
-    copy = _COPIES.get(of_one_block(inst, inst.modifiers[1:]))
+    copy = _COPIES.get(frozenset(of_one_block(inst, inst.modifiers[1:])))
     if copy is None:  # 4x256b, and what decompresses
         raise Unsupported
     to, descriptor = inst.sources
