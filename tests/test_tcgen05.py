@@ -231,6 +231,7 @@ COPIES = [
     ("64x128b.warpx2::02_13", 64, 16, lambda row: [row, row + 64]),
     ("64x128b.warpx2::01_23", 64, 16, lambda row: [row % 32 + 64 * (row // 32) + n for n in (0, 32)]),
     ("32x128b.warpx4", 32, 16, lambda row: [row + 32 * n for n in range(4)]),
+    ("warpx4.32x128b", 32, 16, lambda row: [row + 32 * n for n in range(4)]),
 ]  # fmt: skip
 
 
@@ -248,7 +249,7 @@ def test_copies_from_shared_memory(shape, rows, row_bytes, lanes, width):
             for lane in lanes(row):
                 wanted[lane, 3 + word] = int.from_bytes(shared[at : at + 4].tobytes(), "little")
     body = (
-        f"mov.b64 %m0, {descriptor_of(2048, strides, width)}; add.u32 %r11, %r6, 3;"
+        f"mov.b64 %m0, {descriptor_of(2048, strides, width) | (0 if width else 5 << 49)}; add.u32 %r11, %r6, 3;"
         f"@%p1 tcgen05.cp.cta_group::1.{shape} [%r11], %m0;" + COMMIT
     )
     assert np.array_equal(tensor_memory_after(body, shared, before), wanted)
@@ -275,7 +276,7 @@ def dense(a=GOOD, b=GOOD, word=WORD, kind="f16", at=0):
 
 WRONG = {
     dense(a=GOOD ^ 1 << 46): "bits 46 to 48",
-    dense(a=GOOD | 1 << 49): "base offset",
+    dense(a=GOOD | 1 << 49 | 2 << 61): "base offset",
     dense(b=GOOD | 1 << 52): "absolute leading address",
     dense(b=GOOD | 1 << 61): "swizzle 1",
     dense(b=GOOD | 0x3FFF): "out of bounds",
@@ -330,8 +331,7 @@ MMA = "@%p1 tcgen05.mma{} [%r6], %m0, %m1, %r12, {};"
 REFUSED = [
     MMA.format(".cta_group::2.kind::f16", "%p4"), MMA.format(".ws.cta_group::1.kind::f16", "%p4"),
     "@%p1 tcgen05.mma.sp.cta_group::1.kind::f16 [%r6], %m0, %m1, [%r6], %r12, %p4;",
-    "@%p1 tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r6], %m0, %m1, %r12, [%r6], [%r6], %p4;",
-    "@%p1 tcgen05.mma.cta_group::1.kind::mxf4.block_scale [%r6], %m0, %m1, %r12, [%r6], [%r6], %p4;",
+    "@%p1 tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale [%r6], %m0, %m1, [%r6], %r12, [%r6], [%r6], %p4;",
     "@%p1 tcgen05.mma.cta_group::1.kind::f16.ashift [%r6], [%r6], %m1, %r12, %p4;",
     "@%p1 tcgen05.cp.cta_group::1.4x256b [%r6], %m0;",
     "@%p1 tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r6], %m0;",
@@ -346,3 +346,31 @@ def test_what_is_refused_by_name(instruction):
     name = next(word for word in instruction.split() if word.startswith("tcgen05")).rstrip(";")
     with pytest.raises(PtxError, match=f"instruction '{name.replace('shared::cta', 'shared')}' is not supported"):
         launched(instruction)
+
+
+@pytest.mark.parametrize("guard", ["@%p5", "@!%p3"])
+def test_guards_hold_for_whole_warps(guard):
+    """Warps 1 and 3 load and store; the registers of the others stay as they were."""
+    before = RNG.integers(0, 1 << 32, (128, 32)).astype(np.uint32)
+    body = (
+        "mov.b32 %d0, 77; shr.u32 %r11, %r0, 5; and.b32 %r11, %r11, 1; setp.eq.u32 %p5, %r11, 1;"
+        "setp.eq.u32 %p3, %r11, 0; add.u32 %r12, %r9, 1; add.u32 %r13, %r9, 2; add.u32 %r14, %r9, 3;"
+        f"{guard} tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%d0}}, [%r12]; tcgen05.wait::ld.sync.aligned;"
+        "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r13], {%d0};"
+        f"{guard} tcgen05.st.sync.aligned.32x32b.x1.b32 [%r14], {{%r0}}; tcgen05.wait::st.sync.aligned;"
+    )
+    wanted = before.copy()
+    for thread in range(128):
+        odd = thread // 32 % 2 == 1
+        wanted[thread, 2] = before[thread, 1] if odd else 77
+        wanted[thread, 3] = thread if odd else before[thread, 3]
+    assert np.array_equal(tensor_memory_after(body, np.zeros(0, np.uint8), before), wanted)
+
+
+def test_an_allocation_of_the_warp_whose_guard_is_true():
+    kernel = text_of("", 32, False, False)
+    for name in ("alloc", "dealloc", "relinquish_alloc_permit"):
+        kernel = kernel.replace(f"tcgen05.{name}.", f"@%p2 tcgen05.{name}.")
+    launched("", text=kernel.replace("@!%p2 bra A;", "").replace("@!%p2 bra Z;", ""))
+    with pytest.raises(ExecutionError, match="all 32 threads"):
+        launched("@%p1 tcgen05.ld.sync.aligned.32x32b.x1.b32 {%d0}, [%r9];")

@@ -7,6 +7,7 @@ import pytest
 from ptx_kernels import module
 from tcgen05_kernels import COMMIT, SHARED_BYTES, descriptor_of, text_of
 from test_tcgen05 import described
+from test_tcgen05_scaled import described as block_scaled
 
 from abstim.gpu.config import load_gpu
 from abstim.gpu.occupancy import occupancy
@@ -56,6 +57,13 @@ def test_a_product_holds_the_unit_as_long_as_its_products_or_its_operands_take(
 ):
     body = f"mov.b32 %r12, {described('f32', types, types, rows, columns)};" + form.format(kind=kind)
     assert held(body) == [cycles]
+
+
+@pytest.mark.parametrize("kind,packed", [("mxf8f6f4", False), ("mxf4", True)])
+def test_a_block_scaled_product_holds_it_as_long_as_one_without_scales(kind, packed):
+    word = block_scaled("e2m1", "e2m1", 256, packed=packed)
+    form = SS.format(kind=f"{kind}.block_scale").replace("%r12,", "%r12, [%r6], [%r6],")
+    assert held(f"mov.b32 %r12, {word};" + form) == [128]  # of 128 x 256 x 32; x 64 at twice the rate
 
 
 def test_copies_and_moves():

@@ -196,7 +196,7 @@ WRONG = [
     (FORM.replace("n8k16", "n8k8") + "%m0, %m0, %p1, 1, 1, 0, 0;", PtxError, "is not supported"),
     ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%d0, %d1, %d2, %d3}, %m0, %m0, %r0, 2, %p1, 1, 1, 0, 0;",
      PtxError, "wgmma.mma_async.sp"),
-    ("mov.u64 %m0, 0x2000000000000;" + FORM + "%m0, %m0, %p1, 1, 1, 0, 0;", ExecutionError, "base offset"),
+    ("mov.u64 %m0, 0x4002000000000000;" + FORM + "%m0, %m0, %p1, 1, 1, 0, 0;", ExecutionError, "base offset"),
     ("mov.u64 %m0, 0x3fff;" + FORM + "%m0, %m0, %p1, 1, 1, 0, 0;", ExecutionError, "out of bounds"),
 ]  # fmt: skip
 

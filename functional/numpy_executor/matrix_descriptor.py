@@ -43,7 +43,7 @@ def of_blackwell(word: int) -> Descriptor:
 
 
 def _descriptor(word: int, width: int) -> Descriptor:
-    if word >> 49 & 7:
+    if width and word >> 49 & 7:  # without a swizzle it says nothing
         raise ValueError("a descriptor with a base offset is not supported")
     start, leading, stride = ((word >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
     return Descriptor(start, leading, stride, width)

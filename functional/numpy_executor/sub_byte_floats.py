@@ -1,6 +1,7 @@
 """Floating point of 4 and 6 bits: e2m1, e2m3, e3m2. All codes are numbers: there are neither infinities nor NaNs.
 
-Sixteen of them lie in 16 bytes of shared memory, packed from the lowest bit on, the rest of the unit empty.
+Sixteen of them lie in 16 bytes of shared memory, packed from the lowest bit on, the rest of the unit empty; where a
+kind of product has 4-bit matrices alone, two in each byte.
 Source: OCP Microscaling Formats (MX) Specification 1.0; PTX ISA, "Packing formats of elements".
 """
 
@@ -32,3 +33,9 @@ def unpack_units(stored: np.ndarray, name: str) -> np.ndarray:
     each = np.unpackbits(np.ascontiguousarray(units), axis=-1, bitorder="little")
     codes = np.packbits(each.reshape(*units.shape[:-1], _UNIT, bits), axis=-1, bitorder="little")[..., 0]
     return values(name)[codes].reshape(stored.shape)
+
+
+def unpack_pairs(stored: np.ndarray, name: str) -> np.ndarray:
+    """Bytes [..., n] that hold two codes of 4 bits each, the lower first, as numbers [..., 2 n]."""
+    codes = np.stack([stored & np.uint8(15), stored >> np.uint8(4)], axis=-1)
+    return values(name)[codes].reshape(*stored.shape[:-1], -1)

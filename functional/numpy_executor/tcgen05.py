@@ -1,7 +1,7 @@
 """`tcgen05`, the tensor-core instructions of Blackwell's data-centre GPUs: which step each has, and `tcgen05.commit`.
 
 Everything is done when it is issued, so that waits and fences have no effect, and a commit arrives at its `mbarrier`
-at once. Pairs of thread blocks, sparse and block-scaled products, `.ws` and `tcgen05.shift` are not supported.
+at once. Pairs of thread blocks, sparse products, `.ws` and `tcgen05.shift` are not supported.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`tcgen05.mma`: one thread makes a product of 64 or 128 rows, D in tensor memory, A there or in shared memory, B in
 shared memory. Done when it is issued, which is a legal execution: `tcgen05.commit` says when others may rely on it.
 
-An instruction descriptor, a register, says which types and extents. Row i of D lies in lane i; of 64 rows 16 lie in
-each 32 lanes. A word of D holds one element, a word of A as many as fit. Source: PTX ISA, "Instruction Descriptor" and
-"Data Path Layout Organization"; `InstrDescriptor` and `tmem_frg` of CUTLASS.
+Row i of D lies in lane i; of 64 rows 16 lie in each 32 lanes. A word of D holds one element, a word of A as many as
+fit. Source: PTX ISA, "Data Path Layout Organization"; `tmem_frg` of CUTLASS.
 """
 
 from __future__ import annotations
@@ -13,122 +12,53 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.ir import Address, Immediate, Instruction, Operand, Vector
+from functional.ir import Address, Instruction
 from functional.numpy_executor.fragments import Element, decode, decode_stored, multiply
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.matrix_descriptor import addresses_of, of_blackwell
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
-from functional.numpy_executor.sub_byte_floats import FORMATS, unpack_units
-from functional.numpy_executor.tensor_memory import LANES, faults, of_one_block
+from functional.numpy_executor.sub_byte_floats import FORMATS, unpack_pairs, unpack_units
+from functional.numpy_executor.tcgen05_descriptor import K_BYTES, Form, Product, form_of, product_of
+from functional.numpy_executor.tcgen05_scales import scale_factors
+from functional.numpy_executor.tensor_memory import LANES, faults
 from functional.numpy_executor.tensor_memory_moves import shared_bytes, threads_of
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots
 
 Step = Callable[[Frame], None]
-_K_BYTES, _WORD_BYTES, _MOST_SHIFT = 32, 4, 15
-_SMALL = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
-_KINDS: dict[str, tuple[dict[int, str], dict[int, str]]] = {  # types of A and B, of D, by number
-    "kind::f16": ({0: "f16", 1: "bf16"}, {0: "f16", 1: "f32"}),
-    "kind::tf32": ({2: "tf32"}, {1: "f32"}),
-    "kind::f8f6f4": (_SMALL, {0: "f16", 1: "f32"}),
-    "kind::i8": ({0: "u8", 1: "s8"}, {2: "s32"}),
-}
-_SCALABLE = frozenset({"kind::f16", "kind::tf32"})
-_KEPT_A = frozenset({f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")})  # a cache, no more
-
-
-class Form(NamedTuple):
-    """What a `tcgen05.mma` says. `a`: a descriptor, or an address of tensor memory; `added`: is D?"""
-
-    kind: str
-    d: Address
-    a: Operand
-    b: Operand
-    described: Operand
-    without: tuple[Operand, ...]  # four words: lanes of D that stay as they are
-    added: Operand
-    shift: int  # D is scaled by 2 ** -shift before it is added
-
-
-class Product(NamedTuple):
-    """What its instruction descriptor says."""
-
-    rows: int
-    columns: int
-    depth: int
-    d: Element
-    left: Element
-    right: Element
-    signs: tuple[int, int]
-    transposed: tuple[bool, bool]
-    options: frozenset[str]
-
-
-def form_of(inst: Instruction) -> Form:
-    """The form of `tcgen05.mma.cta_group::1.KIND [d], a, b, descriptor[, {lanes}], added[, scale]`. Raises
-    Unsupported."""
-    plain = [m for m in of_one_block(inst, inst.modifiers[1:]) if m not in _KEPT_A]
-    d, a, b, described, *rest = inst.sources
-    if len(plain) != 1 or plain[0] not in _KINDS or not isinstance(d, Address):
-        raise Unsupported
-    lanes = rest.pop(0).elements if isinstance(rest[0], Vector) else ()  # type: ignore[union-attr]
-    added, *scale = rest
-    shift = int(scale[0].value) if scale and isinstance(scale[0], Immediate) else 0
-    wrong = len(scale) > 1 or (scale and not isinstance(scale[0], Immediate))
-    if wrong or (scale and plain[0] not in _SCALABLE) or not 0 <= shift <= _MOST_SHIFT or len(lanes) not in (0, 4):
-        raise Unsupported
-    return Form(plain[0], d, a, b, described, lanes, added, shift)  # type: ignore[arg-type]
-
-
-def product_of(kind: str, word: int) -> Product:
-    """The product of an instruction descriptor. Raises ValueError, with what is wrong, for one that is none."""
-    sources, results = _KINDS[kind]
-    d, left, right = word >> 4 & 3, word >> 7 & 7, word >> 10 & 7
-    if d not in results or left not in sources or right not in sources:
-        raise ValueError(f"instruction descriptor {word:#x} names types that {kind} does not have")
-    if word >> 2 & 1 or word & 3 or word >> 6 & 1 or word >> 23 & 1 or word >> 29:
-        raise ValueError(f"instruction descriptor {word:#x} has bits that a dense product does not")
-    a, b, columns, rows = sources[left], sources[right], (word >> 17 & 63) * 8, (word >> 24 & 31) * 16
-    eights = columns in (8, 24) if kind == "kind::i8" else rows == 64
-    if rows not in (64, 128) or not 8 <= columns <= 256 or columns % (8 if eights else 16):
-        raise ValueError(f"a product of {rows} x {columns} is none of {kind}")
-    signs, transposed = (word >> 13 & 1, word >> 14 & 1), (bool(word >> 15 & 1), bool(word >> 16 & 1))
-    saturates = word >> 3 & 1
-    if any(signs) if kind == "kind::i8" else saturates:
-        raise ValueError(f"instruction descriptor {word:#x} has bits that {kind} does not")
-    if kind == "kind::f16" and (a != b or (a == "bf16" and results[d] == "f16")):
-        raise ValueError(f"instruction descriptor {word:#x}: {results[d]} of {a} and {b} is none of {kind}")
-    if any(t and name in FORMATS for t, name in zip(transposed, (a, b), strict=True)):
-        raise ValueError(f"instruction descriptor {word:#x}: matrices of 4 and 6 bits have K innermost")
-    depth = _K_BYTES // {"kind::f16": 2, "kind::tf32": 4}.get(kind, 1)
-    kinds = (Element(results[d]), Element(a), Element(b))
-    return Product(rows, columns, depth, *kinds, signs, transposed, frozenset(["satfinite"] * saturates))
+_WORD_BYTES = 4
 
 
 def product_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `tcgen05.mma`, of each thread that executes it."""
     form, guard = form_of(inst), guard_getter(slots, inst.guard)
-    in_tensor_memory = isinstance(form.a, Address)
-    left = address_getter(slots, form.a, "shared") if in_tensor_memory else getter(slots, form.a, "b64")
-    getters = [
-        address_getter(slots, form.d, "shared"), left, getter(slots, form.b, "b64"),
-        getter(slots, form.described, "b32"), *(getter(slots, word, "b32") for word in form.without),
-    ]  # fmt: skip
+    getters = _getters(slots, form)
     added = getter(slots, form.added, "pred", inst.sources.index(form.added) in inst.negated_sources)
+    scales = [address_getter(slots, address, "shared") for address in form.scales]
 
     def step(frame: Frame) -> None:
         for place in threads_of(frame, None if guard is None else frame.set_guard(guard)):
             at = _Thread(frame, inst, place)
             d, a, b, described, *without = (at.value(get) for get in getters)
             with faults(frame, inst, place[0]):
-                product = product_of(form.kind, described)
-                matrices = at.left(product, a, in_tensor_memory), at.stored(product.right, b, product, 1)
+                product = product_of(form, described)
+                matrices = at.left(product, a, isinstance(form.a, Address)), at.stored(product.right, b, product, 1)
+                matrices = at.scaled(product, matrices, [at.value(get) for get in scales])
                 at.make(product, d, matrices, without, bool(at.value(added)), form.shift)
 
     return step
+
+
+def _getters(slots: Slots, form: Form) -> list[Getter]:
+    """Of D, A, B, the descriptor and the lanes left out."""
+    in_tensor_memory = isinstance(form.a, Address)
+    left = address_getter(slots, form.a, "shared") if in_tensor_memory else getter(slots, form.a, "b64")
+    return [
+        address_getter(slots, form.d, "shared"), left, getter(slots, form.b, "b64"),
+        getter(slots, form.described, "b32"), *(getter(slots, word, "b32") for word in form.without),
+    ]  # fmt: skip
 
 
 class _Thread(NamedTuple):
@@ -144,10 +74,12 @@ class _Thread(NamedTuple):
 
     def stored(self, kind: Element, word: int, product: Product, side: int) -> np.ndarray:
         """A matrix of shared memory as numbers [extent, k]; `side`: 0 is A, 1 B."""
-        found, depth = of_blackwell(word), np.arange(product.depth)
-        along, size = np.arange(product.columns if side else product.rows), _K_BYTES // product.depth
-        at = addresses_of(found, along, depth, size, product.transposed[side])[..., None] + np.arange(size)
+        depth, size = np.arange(min(product.depth, K_BYTES)), max(1, K_BYTES // product.depth)
+        along = np.arange(product.columns if side else product.rows)
+        at = addresses_of(of_blackwell(word), along, depth, size, product.transposed[side])[..., None] + np.arange(size)
         words = shared_bytes(self.frame, self.inst, self.place, at).view(f"u{size}")[..., 0]
+        if product.packed:
+            return unpack_pairs(words, kind.name)
         return unpack_units(words, kind.name) if kind.name in FORMATS else decode_stored(words, kind)
 
     def left(self, product: Product, where: int, in_tensor_memory: bool) -> np.ndarray:
@@ -156,12 +88,27 @@ class _Thread(NamedTuple):
             return self.stored(product.left, where, product, 0)
         if product.transposed[0] or product.left.name in FORMATS:
             raise ValueError("A of 4 or 6 bits in tensor memory, or with M innermost, is not supported")
-        return decode(self.words(product, where, _K_BYTES // _WORD_BYTES), product.left)
+        return decode(self.words(product, where, K_BYTES // _WORD_BYTES), product.left)
 
     def words(self, product: Product, address: int, columns: int) -> np.ndarray:
         """Words [row, column] of a matrix in tensor memory."""
         memory, strict = self.frame.machine.tensor_memory, self.frame.machine.watch is not None
         return memory.read(self.block, *_places(product, address, columns), strict)
+
+    def scaled(
+        self, product: Product, matrices: tuple[np.ndarray, np.ndarray], addresses: list[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A and B, each row times its scale factors."""
+        scaling, machine = product.scaling, self.frame.machine
+        if scaling is None:
+            return matrices
+        found = [
+            scale_factors(
+                machine.tensor_memory, self.block, where, len(rows), scaling, side, machine.watch is not None
+            ).repeat(product.depth // scaling.factors, axis=1)
+            for side, (rows, where) in enumerate(zip(matrices, addresses, strict=True))
+        ]
+        return matrices[0] * found[0], matrices[1] * found[1]
 
     @property
     def block(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from functional.ir import Address, Instruction
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
-from functional.numpy_executor.operands import Getter, getter
+from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 
 if TYPE_CHECKING:
@@ -99,47 +99,53 @@ def of_one_block(inst: Instruction, modifiers: tuple[str, ...]) -> tuple[str, ..
     return tuple(m for m in modifiers if m != "cta_group::1")
 
 
-def whole_warps(frame: Frame, inst: Instruction) -> None:
-    """Raise ExecutionError unless all threads of each warp execute an instruction that is `.sync.aligned`."""
-    if frame.mask is not None:
-        row = int((~frame.mask.all(axis=1)).argmax())
-        raise frame.machine.fault(inst, "all 32 threads of a warp execute it together", int(frame.index[row]))
+def whole_warps(frame: Frame, inst: Instruction, guard: Getter | None) -> np.ndarray:
+    """The rows of the warps that execute an instruction that is `.sync.aligned`. Raises ExecutionError for a warp of
+    which only some threads do."""
+    active = frame.active(None if guard is None else frame.set_guard(guard))
+    if active is None:
+        return np.arange(frame.count)
+    apart = active.any(axis=1) & ~active.all(axis=1)
+    if apart.any():
+        message = "all 32 threads of a warp execute it together"
+        raise frame.machine.fault(inst, message, int(frame.index[apart.argmax()]))
+    return np.flatnonzero(active.any(axis=1))
 
 
-def same_in_warp(frame: Frame, inst: Instruction, get: Getter, what: str) -> np.ndarray:
-    """What a register holds in all threads of a warp [row]. Raises ExecutionError if they differ."""
+def same_in_warp(frame: Frame, inst: Instruction, get: Getter, what: str, rows: np.ndarray) -> np.ndarray:
+    """What a register holds in all threads of a warp [row]. Raises ExecutionError if they differ in one of `rows`."""
     values = frame.full(get(frame)).astype(np.int64)
-    if (values != values[:, :1]).any():
-        row = int((values != values[:, :1]).any(axis=1).argmax())
-        raise frame.machine.fault(inst, f"{what} is the same in all threads of a warp", int(frame.index[row]))
+    apart = rows[(values[rows] != values[rows, :1]).any(axis=1)]
+    if len(apart):
+        raise frame.machine.fault(inst, f"{what} is the same in all threads of a warp", int(frame.index[apart[0]]))
     return values[:, 0]
 
 
-def blocks_of(frame: Frame) -> list[tuple[int, int]]:
-    """(row of the frame, thread block of the chunk) of each warp."""
-    return list(enumerate(frame.machine.block_of_row[frame.index].tolist()))
+def blocks_of(frame: Frame, rows: np.ndarray) -> list[tuple[int, int]]:
+    """(row of the frame, thread block of the chunk) of these warps."""
+    return list(zip(rows.tolist(), frame.machine.block_of_row[frame.index[rows]].tolist(), strict=True))
 
 
 def allocation_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.alloc.cta_group::1.sync.aligned[.shared::cta].b32 [to], columns`."""
     plain = of_one_block(inst, inst.modifiers[1:])
-    if plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")) or inst.guard is not None:
+    if plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")):
         raise Unsupported
     to, wanted = inst.sources
     if not isinstance(to, Address):
         raise Unsupported
     space, columns = space_of(slots, inst, to), getter(slots, wanted, "u32")
-    where = address_getter(slots, to, space)
+    where, guard = address_getter(slots, to, space), guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        whole_warps(frame, inst)
-        counts, memory = same_in_warp(frame, inst, columns, "the number of columns"), frame.machine.tensor_memory
+        rows, memory = whole_warps(frame, inst, guard), frame.machine.tensor_memory
+        counts = same_in_warp(frame, inst, columns, "the number of columns", rows)
         memory.last = inst
         found = np.zeros((frame.count, 1), np.uint32)
-        for row, block in blocks_of(frame):
+        for row, block in blocks_of(frame, rows):
             with faults(frame, inst, row):
                 found[row] = memory.allocate(block, int(counts[row]))
-        _store(frame, inst, space, where(frame), found)
+        _store(frame, inst, space, where(frame), found, None if guard is None else frame.guard)
 
     return step
 
@@ -153,30 +159,34 @@ def faults(frame: Frame, inst: Instruction, row: int) -> Iterator[None]:
         raise frame.machine.fault(inst, str(error), int(frame.index[row])) from None
 
 
-def _store(frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, words: np.ndarray) -> None:
-    """A word of each warp into shared memory."""
-    parts = list(split(frame, inst, space, addresses, None))
+def _store(
+    frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, words: np.ndarray, lanes: np.ndarray | None
+) -> None:
+    """A word of each warp [row, 1] into shared memory."""
+    parts = list(split(frame, inst, space, addresses, lanes))
     for part in parts:
         if part.space.name != "shared":
             raise frame.machine.fault(inst, "the address is not in shared memory", int(frame.index[0]))
         offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 4))
         if frame.machine.watch is not None:
             frame.machine.watch.stores(frame, inst, part, offsets, 4)
-        part.space.storage(frame.machine).words[4][offsets >> 2] = words
+        chosen = ... if part.active is None else part.active
+        part.space.storage(frame.machine).words[4][(offsets >> 2)[chosen]] = frame.full(words)[chosen]
     record(frame, True, 4, parts)
 
 
 def freeing_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.dealloc.cta_group::1.sync.aligned.b32 address, columns`."""
-    if of_one_block(inst, inst.modifiers[1:]) != ("sync", "aligned", "b32") or inst.guard is not None:
+    if of_one_block(inst, inst.modifiers[1:]) != ("sync", "aligned", "b32"):
         raise Unsupported
     where, columns = (getter(slots, operand, "u32") for operand in inst.sources)
+    guard = guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        whole_warps(frame, inst)
-        starts = same_in_warp(frame, inst, where, "the address")
-        counts, memory = same_in_warp(frame, inst, columns, "the number of columns"), frame.machine.tensor_memory
-        for row, block in blocks_of(frame):
+        rows, memory = whole_warps(frame, inst, guard), frame.machine.tensor_memory
+        starts = same_in_warp(frame, inst, where, "the address", rows)
+        counts = same_in_warp(frame, inst, columns, "the number of columns", rows)
+        for row, block in blocks_of(frame, rows):
             with faults(frame, inst, row):
                 memory.free(block, int(starts[row]), int(counts[row]))
 
@@ -185,11 +195,12 @@ def freeing_step(slots: Slots, inst: Instruction) -> Step:
 
 def permit_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned`."""
-    if of_one_block(inst, inst.modifiers[1:]) != ("sync", "aligned") or inst.guard is not None or inst.sources:
+    if of_one_block(inst, inst.modifiers[1:]) != ("sync", "aligned") or inst.sources:
         raise Unsupported
+    guard = guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        whole_warps(frame, inst)
-        frame.machine.tensor_memory.closed[frame.machine.block_of_row[frame.index]] = True
+        rows = whole_warps(frame, inst, guard)
+        frame.machine.tensor_memory.closed[frame.machine.block_of_row[frame.index[rows]]] = True
 
     return step

@@ -51,7 +51,7 @@ def move_of(inst: Instruction) -> Move:
     way, *rest = inst.modifiers
     packed = _PACKING[way] in rest
     head, shape, times = tuple(rest[:2]), rest[2], re.fullmatch(r"x(\d+)", rest[3])
-    if head != ("sync", "aligned") or rest[4:] != [*[_PACKING[way]] * packed, "b32"] or inst.guard is not None:
+    if head != ("sync", "aligned") or rest[4:] != [*[_PACKING[way]] * packed, "b32"]:
         raise Unsupported
     if times is None or int(times[1]) not in (1, 2, 4, 8, 16, 32, 64, 128):
         raise Unsupported
@@ -98,15 +98,16 @@ def move_step(slots: Slots, inst: Instruction) -> Step:
     move, load = move_of(inst), inst.modifiers[0] == "ld"
     where = address_getter(slots, move.address, "shared")
     getters = [] if load else [getter(slots, r, "b32") for r in move.registers]
-    setters = [setter(slots, r, "b32", False) for r in move.registers] if load else []
+    setters = [setter(slots, r, "b32", inst.guard is not None) for r in move.registers] if load else []
+    guard = guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        whole_warps(frame, inst)
-        starts = same_in_warp(frame, inst, where, "the address")
+        rows = whole_warps(frame, inst, guard)
+        starts = same_in_warp(frame, inst, where, "the address", rows)
         words = np.zeros((frame.count, *move.lanes.shape), np.uint32)
         if getters:
             words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
-        for row in range(frame.count):
+        for row in rows.tolist():
             _move(frame, inst, row, int(starts[row]), move, words)
         for i, write in enumerate(setters):
             write(frame, np.ascontiguousarray(words[..., i]))
@@ -142,18 +143,20 @@ class Copy(NamedTuple):
 
 
 _ALL, _HALF, _QUARTER = np.arange(128), np.arange(64), np.arange(32)
-_COPIES = {
-    ("128x256b",): Copy(128, 32, _ALL[None]),
-    ("128x128b",): Copy(128, 16, _ALL[None]),
-    ("64x128b", "warpx2::02_13"): Copy(64, 16, np.stack([_HALF, _HALF + 64])),
-    ("64x128b", "warpx2::01_23"): Copy(64, 16, np.stack([_HALF // 32 * 64 + _HALF % 32 + n for n in (0, 32)])),
-    ("32x128b", "warpx4"): Copy(32, 16, np.stack([_QUARTER + n for n in (0, 32, 64, 96)])),
+_COPIES = {  # assemblers take these words in any order
+    frozenset({"128x256b"}): Copy(128, 32, _ALL[None]),
+    frozenset({"128x128b"}): Copy(128, 16, _ALL[None]),
+    frozenset({"64x128b", "warpx2::02_13"}): Copy(64, 16, np.stack([_HALF, _HALF + 64])),
+    frozenset({"64x128b", "warpx2::01_23"}): Copy(
+        64, 16, np.stack([_HALF // 32 * 64 + _HALF % 32 + n for n in (0, 32)])
+    ),
+    frozenset({"32x128b", "warpx4"}): Copy(32, 16, np.stack([_QUARTER + n for n in (0, 32, 64, 96)])),
 }
 
 
 def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.cp.cta_group::1.SHAPE [address], descriptor`, of each thread that executes it."""
-    copy = _COPIES.get(of_one_block(inst, inst.modifiers[1:]))
+    copy = _COPIES.get(frozenset(of_one_block(inst, inst.modifiers[1:])))
     if copy is None:  # 4x256b, and what decompresses
         raise Unsupported
     to, descriptor = inst.sources
