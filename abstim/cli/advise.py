@@ -59,9 +59,8 @@ def advise(
 
 
 def _print(found: Advice) -> None:
-    from textwrap import fill
 
-    from abstim.show.tables import on_gpu, print_table
+    from abstim.show.tables import on_gpu, print_table, say
 
     rows = [(finding.kind, finding.cycles, f"{finding.gain:.1%}") for finding in found.findings]
     title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
@@ -70,4 +69,4 @@ def _print(found: Advice) -> None:
         return
     print_table(title, ("finding", "cycles without it", "saved"), rows)
     for finding in found.findings:
-        print(fill(f"{finding.kind}: {finding.text}", 80, subsequent_indent="  "))
+        say(f"{finding.kind}: {finding.text}")

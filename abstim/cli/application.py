@@ -143,15 +143,14 @@ def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
 
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
-    from textwrap import fill
 
     from abstim.cli.sample import print_sample
-    from abstim.show.tables import duration, print_table
+    from abstim.show.tables import duration, print_table, say
 
     if samples is not None:
         for found in samples:
             print_sample(found)
-        print(f"{result.executed:,} launches executed. They took no time in the program's own events.")
+        say(f"{result.executed:,} launches executed. They took no time in the program's own events.")
         return
     for k, gpu in enumerate(result.gpus):
         groups: dict[str, list[Timed]] = {}
@@ -162,12 +161,12 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
     busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
     if not result.interrupted:
-        print(f"From start to end on {result.gpus[0]}: {duration(result.seconds)} ({busy or 'nothing'})")
+        say(f"From start to end on {result.gpus[0]}: {duration(result.seconds)} ({busy or 'nothing'})")
     if result.kernels_waited_seconds:
         waited = duration(result.kernels_waited_seconds)
-        print(f"Kernels run one at a time: {waited} of waiting for other streams' that a GPU may run side by side.")
+        say(f"Kernels run one at a time: {waited} of waiting for other streams' that a GPU may run side by side.")
     for gpu, known in zip(result.gpus, result.known_errors, strict=True):
-        print(fill(f"Error on {gpu}: {known}", 80, subsequent_indent="  "))
+        say(f"Error on {gpu}: {known}")
     if result.executed > len(result.launches) and not result.interrupted:
         print("Launches that were not timed count as no time, in events too.")
 

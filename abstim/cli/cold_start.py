@@ -59,7 +59,7 @@ def coldstart(
 
 
 def _print(found: ColdStart) -> None:
-    from abstim.show.tables import counted, on_gpu, print_table
+    from abstim.show.tables import counted, on_gpu, print_table, say
 
     rows = [
         (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
@@ -73,9 +73,9 @@ def _print(found: ColdStart) -> None:
         rows,
     )
     classes = ", ".join(f"{least:.0%}: {share:.1%}" for least, share in found.affected.items())
-    print(f"Instructions whose IPC flushing changes by {classes}")
-    print(f"Lines that the next launch touches too: {_mean(found.forward_reuse)}, ", end="")
-    print(f"the one before: {_mean(found.backward_reuse)}")
+    say(f"Instructions whose IPC flushing changes by {classes}")
+    after, before = _mean(found.forward_reuse), _mean(found.backward_reuse)
+    say(f"Lines that the next launch touches too: {after}, the one before: {before}")
 
 
 def _mean(shares) -> str:

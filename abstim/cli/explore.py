@@ -210,7 +210,7 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
 
 def _print_points(found: Exploration, top: int) -> None:
     """The front if there are several objectives, else the best points."""
-    from abstim.show.tables import on_gpu, print_table
+    from abstim.show.tables import on_gpu, print_table, say
 
     best = found.best()
     several = len(found.objectives) > 1
@@ -220,10 +220,9 @@ def _print_points(found: Exploration, top: int) -> None:
     cells = list(zip(*([values[k] for k in rows] for values in columns.values()), strict=True))
     kind = "Pareto front" if several else "Best points"
     print_table(f"{kind} of {on_gpu(found)}", list(columns), cells, left=0)
-    print(
-        f"{len(rows):,} of {len(best):,} points " + ("on the front" if several else "ordered") + f" by {texts}", end=""
-    )
-    print(" (of equal ones the first)" if several or len(best) < found.timed.sum() else "")
+    order = f"on the front by {texts}" if several else f"ordered by {texts}"
+    equal = " (of equal ones the first)" if several or len(best) < found.timed.sum() else ""
+    say(f"{len(rows):,} of {len(best):,} points {order}{equal}")
     if found.candidates > len(found.points):
         print(f"{len(found.points):,} points timed of {found.candidates:,} screened")
 
@@ -257,7 +256,7 @@ def _share(value: float | None) -> str:
 
 def _print_sensitivity(found: Exploration) -> None:
     from abstim.gpu.spec import PERFECT
-    from abstim.show.tables import print_table, quantity
+    from abstim.show.tables import print_table, quantity, say
 
     rows = [
         (one.key, _percent(one.elasticity), f"{one.swing:.2f}x", quantity(one.best).lower())
@@ -268,9 +267,8 @@ def _print_sensitivity(found: Exploration) -> None:
         print_table("What matters", columns, rows)
     flat = [one.key for one in found.sensitivity if one.swing == 1]
     if flat:
-        print(f"No effect: {', '.join(flat)}", end="")
-        beyond = any(key.startswith(("l2_", "dram_")) for key in flat)
-        print("; this GPU has perfect memory, without L2 and DRAM" if beyond and found.memory_model == PERFECT else "")
+        beyond = found.memory_model == PERFECT and any(key.startswith(("l2_", "dram_")) for key in flat)
+        say(f"No effect: {', '.join(flat)}" + ("; this GPU has perfect memory, without L2 and DRAM" if beyond else ""))
 
 
 def _percent(elasticity: float | None) -> str:
@@ -278,17 +276,18 @@ def _percent(elasticity: float | None) -> str:
 
 
 def _print_work(found: Exploration) -> None:
-    from abstim.show.tables import duration, quantity
+    from abstim.show.tables import duration, quantity, say
 
     work = found.work
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
-        print(f"{name}: {points.timed:,} of {points.pairs:,} pairs of a launch and a point timed,")
-        print(f"{points.work:.3g} times its instructions; {points.checked} parts compared with whole launches")
-    print(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
+        timed = f"{points.timed:,} of {points.pairs:,} pairs of a launch and a point timed"
+        checked = f"{points.checked} parts compared with whole launches"
+        say(f"{name}: {timed}, {points.work:.3g} times its instructions; {checked}")
+    say(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
     seconds = max(work.seconds, 1e-9)
     if found.sampled is not None:  # what was not executed has no number of instructions
         print(f"Timing took {duration(work.seconds)}")
         return
     rates = (work.represented_thread_instructions, work.stepped_thread_instructions)
     represented, stepped = (quantity(count / seconds / 1e6) for count in rates)
-    print(f"This took {duration(work.seconds)}; M thread instructions/s: {represented} represented, {stepped} stepped")
+    say(f"This took {duration(work.seconds)}; M thread instructions/s: {represented} represented, {stepped} stepped")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 from functional.shown_name import shown_name
@@ -39,7 +38,7 @@ def _where(result: RunResult) -> str:
 
 
 def _print_run(result: RunResult) -> None:
-    from abstim.show.tables import duration, quantity
+    from abstim.show.tables import duration, quantity, say
 
     total, first = result.totals, result.launches[0]
     if len(result.launches) > MOST_ROWS:
@@ -53,14 +52,14 @@ def _print_run(result: RunResult) -> None:
         _print_limits(result)
     else:
         _print_bounds(result)
-    print(f"Total: {quantity(total['cycles'])} cycles, {duration(total['seconds'])}, ", end="")
-    print(f"{quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
+    size = f"{quantity(total['cycles'])} cycles, {duration(total['seconds'])}"
+    say(f"Total: {size}, {quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
     if first.timed_code != "PTX":
         made, matched = first.machine_code_share, first.matched_access_share
-        print(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
-    print(fill(f"Error on this GPU: {result.known_error}", 80))
-    print("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
+        say(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
+    say(f"Error on this GPU: {result.known_error}")
+    say("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
 
 
 def _print_kernels(result: RunResult) -> None:
@@ -139,7 +138,7 @@ def _print_memory(result: RunResult) -> None:
 
 def _print_limits(result: RunResult) -> None:
     """What would be gained by more of each thing; how to find out if nobody asked."""
-    from abstim.show.tables import print_table
+    from abstim.show.tables import print_table, say
 
     if not result.limits:
         print(f"Limited by: {result.limit} (an estimate; --limits tries every resource)")
@@ -147,7 +146,7 @@ def _print_limits(result: RunResult) -> None:
     rows = [(x.resource, x.cycles, f"{x.gain:+.1%}") for x in result.limits[:MOST_LIMITS] if x.gain]
     print_table("Each resource twice as fast, alone", ("resource", "cycles", "saved"), rows)
     rest = len(result.limits) - len(rows)
-    print(f"Limited by: {result.limit}; of {rest} resources more each saves less" + (", or nothing" if rest else ""))
+    say(f"Limited by: {result.limit}; of {rest} resources more each saves less" + (", or nothing" if rest else ""))
 
 
 def _print_bounds(result: RunResult) -> None:
@@ -190,7 +189,7 @@ def _print_comparison(results: list[RunResult]) -> None:
 
 def print_baseline(found: Baseline) -> None:
     """Beside an earlier result, and what else changed."""
-    from abstim.show.tables import print_table
+    from abstim.show.tables import print_table, say
 
     rows = [
         (row.launch, row.cycles_before, row.cycles_after, f"{row.speed_up:.2f}x", row.limit_before, row.limit_after)
@@ -199,20 +198,22 @@ def print_baseline(found: Baseline) -> None:
     columns = ("launch", "cycles before", "now", "speed-up", "limited by, before", "now")
     print_table("Beside the earlier result", columns, rows)
     for line in found.changed:
-        print(f"Not the same: {line}")
+        say(f"Not the same: {line}")
 
 
 def _print_errors(results: list[RunResult]) -> None:
     """What the comparison does not say: that memory is not alike, and how far each GPU's times are to be trusted."""
+    from abstim.show.tables import say
+
     if len({r.memory_model for r in results}) > 1:
-        print(fill(f"Not alike: {UNLIKE_MEMORY}", 80))
+        say(f"Not alike: {UNLIKE_MEMORY}")
     for r in results:
-        print(fill(f"Error on {r.gpu}: {r.known_error}", 80, subsequent_indent="  "))
+        say(f"Error on {r.gpu}: {r.known_error}")
 
 
 def print_energy(energy: Energy) -> None:
     """Energy and mean power a launch, or a kernel where there are too many, and by what it is spent."""
-    from abstim.show.tables import print_table, scaled
+    from abstim.show.tables import print_table, say, scaled
 
     groups: dict[str, list] = {}
     many = len(energy.launches) > MOST_ROWS
@@ -223,9 +224,9 @@ def print_energy(energy: Energy) -> None:
     heads = ("kernel" if many else "launch", "energy", "power", *(POWER_TERMS[term] for term in terms))
     print_table("Energy, and what the power is spent on", heads, rows, left=1)
     print(f"Energy: {scaled(energy.joules, 'J')}")
-    print(fill(f"Error of the power: {energy.known}", 80))
+    say(f"Error of the power: {energy.known}")
     for phrase in energy.unlike:
-        print(fill(f"Not known of: {phrase}", 80))
+        say(f"Not known of: {phrase}")
 
 
 def _energy_cells(launches: list, terms: list[str]) -> list[str]:

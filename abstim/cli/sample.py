@@ -289,10 +289,9 @@ def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
 
 def print_sample(result: SampleResult) -> None:
     """An estimate as tables: the interval, what it rests on, and how each part was found."""
-    from textwrap import fill
 
     from abstim.show.parts import by_way
-    from abstim.show.tables import duration, on_gpu, print_table, quantity
+    from abstim.show.tables import duration, on_gpu, print_table, quantity, say
 
     estimate = result.estimate
     rows = [("cycles", quantity(round(estimate.total))), *_interval(estimate)]
@@ -306,9 +305,9 @@ def print_sample(result: SampleResult) -> None:
     rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
     rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
     print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
-    print(fill(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}", 80))
+    say(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}")
     for note in result.notes:
-        print(fill(f"note: {note}", 80))
+        say(f"note: {note}")
     shares = [(k.kernel, k.launches, round(k.cycles), f"{k.share:.1%}") for k in result.kernels]
     if len(shares) > 1:
         print_table("By kernel", ("kernel", "launches", "cycles", "share"), shares)

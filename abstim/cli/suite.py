@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Annotated
 
 import typer
@@ -30,7 +29,7 @@ def suite(
 
     Example: `abstim suite --group table1`
     """
-    from abstim.show.tables import print_json, print_table
+    from abstim.show.tables import print_json, print_table, say
     from abstim.target import workloads
     from abstim.target.resolve import names_in
     from functional import suite as benchmarks
@@ -49,4 +48,4 @@ def suite(
     if rows:
         print_table("", ("name", "group", "kernels", "launches", "thread instructions"), rows, left=3)
     for name, own in larger.items():
-        print(textwrap.fill(f"{_WHAT[name]}: {', '.join(own)}", 100))
+        say(f"{_WHAT[name]}: {', '.join(own)}")

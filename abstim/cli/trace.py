@@ -76,17 +76,17 @@ def summary(manifest: Manifest) -> dict[str, object]:
 
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:
-    from abstim.show.tables import counted, duration, print_printf, quantity
+    from abstim.show.tables import counted, duration, print_printf, quantity, say
     from functional.terminal import note
 
     print_printf(manifest.printed)
     total: dict = summary(manifest)
     warps = max(1, total["warp_instructions"])
     launches = len(manifest.launches)
-    print(f"{out}: {counted(launches)} of {manifest.name}, ", end="")
-    print(f"{quantity(total['thread_instructions'])} thread instructions, in {duration(seconds)}")
-    print(f"{quantity(total['file_bytes'])} bytes of traces, ", end="")
-    print(f"{total['file_bytes'] / warps:.3g} a warp instruction ({total['trace_bytes'] / warps:.3g} in memory)")
+    executed = f"{quantity(total['thread_instructions'])} thread instructions"
+    say(f"{out}: {counted(launches)} of {manifest.name}, {executed}, in {duration(seconds)}")
+    each = f"{total['file_bytes'] / warps:.3g} a warp instruction ({total['trace_bytes'] / warps:.3g} in memory)"
+    say(f"{quantity(total['file_bytes'])} bytes of traces, {each}")
     for output in manifest.outputs:
         if output.mismatches:
             note(f"abstim: output {output.message}")

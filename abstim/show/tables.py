@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from functional.terminal import plain
@@ -15,15 +16,15 @@ from functional.terminal import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 100  # columns; also when the output is no terminal
+WIDTH, PIPED_WIDTH = 100, 80  # columns at the most: of a terminal, and of what is no terminal
 
 
 def console(stderr: bool = False) -> Console:
-    """At most `WIDTH` columns, less if the terminal, or COLUMNS where there is none, is narrower."""
+    """At most `WIDTH` columns, less if the terminal is narrower; COLUMNS or `PIPED_WIDTH` where there is none."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=min(WIDTH, _columns(stream) or WIDTH), highlight=False)
+    return Console(file=stream, width=min(WIDTH, _columns(stream) or PIPED_WIDTH), highlight=False)
 
 
 def _columns(stream: Any) -> int:
@@ -67,6 +68,11 @@ def _print_part(out: Console, title: str, heads: Sequence[str], rows: Sequence[S
 def on_gpu(result: Any) -> str:
     """A result's GPU, and what its memory model is: cycles of one are not those of the other."""
     return f"{result.gpu} (memory: {result.memory_model})"
+
+
+def say(text: str, indent: str = "  ") -> None:
+    """A sentence on stdout, on as many lines of `PIPED_WIDTH` as it takes; those behind the first are indented."""
+    print(fill(text, PIPED_WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
 def print_json(value: Any) -> None:
