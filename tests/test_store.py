@@ -200,6 +200,11 @@ def test_an_interrupted_store_is_named_and_can_be_replaced(tmp_path: Path) -> No
     assert len(open_store(folder).launches) == 2
 
 
+def test_a_folder_of_stores_names_them(store: Path) -> None:
+    with pytest.raises(InputError, match=rf"is a folder of trace stores; name one of them: {store}$"):
+        open_target(str(store.parent))
+
+
 def test_nothing_foreign_is_deleted(store: Path) -> None:
     (store / "thesis.tex").write_text("")
     with pytest.raises(InputError, match=r"holds thesis.tex, which is no part of a trace store"):

@@ -69,10 +69,7 @@ def read(folder: Path) -> Manifest:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise InputError(
-            f"{folder}: is no complete trace store, {MANIFEST} is missing; if writing it was interrupted, write it "
-            "again with `abstim trace TARGET -o DIR --overwrite`"
-        ) from None
+        raise _missing(folder) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     try:
@@ -84,6 +81,18 @@ def read(folder: Path) -> Manifest:
         return msgspec.json.decode(document.store, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged(path, f"it cannot be decoded: {error}") from None
+
+
+def _missing(folder: Path) -> InputError:
+    """A folder without a manifest: of stores, as a program's modules are recorded, or of one that was never ended."""
+    inside = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    if inside:
+        several = f" to {inside[-1].name}" if len(inside) > 1 else ""
+        return InputError(f"{folder}: is a folder of trace stores; name one of them: {inside[0]}{several}")
+    return InputError(
+        f"{folder}: is no complete trace store, {MANIFEST} is missing; if writing it was interrupted, write it "
+        "again with `abstim trace TARGET -o DIR --overwrite`"
+    )
 
 
 def damaged(path: Path, why: str) -> InputError:
