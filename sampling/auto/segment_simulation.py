@@ -29,11 +29,12 @@ DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
     """Waves that are simulated until caches are warm, their cycles, waves that warm up what comes after something that
-    was left out, and waves of a segment. `writes_back`: memory decides the time, and is written to."""
+    was left out, and waves of a segment. `memory_bound`: memory decides the time; `writes_back`: and is written to."""
 
     waves: int = FIRST_WAVES
     warm_waves: int = WARM_WAVES
     segment_waves: int = WARM_WAVES
+    memory_bound: bool = False
     writes_back: bool = False
     cycles: float = 0.0
 
@@ -93,12 +94,14 @@ class SegmentSimulation:
         """What a launch needs whose caches were warm after so many waves."""
         for _ in range(LOOK_WAVES):
             before, seen = seen, self._step(self.at + self.wave)
-        if seen.cache_fill < FULL or not _writes_back(before, seen):
-            return Beginning(waves=waves + LOOK_WAVES)
+        busy, written = _memory_use(before, seen)
+        if seen.cache_fill < FULL or busy <= BUSY or written <= WRITING:
+            return Beginning(waves=waves + LOOK_WAVES, memory_bound=busy > BUSY)
         warm_waves = WARM_WAVES + FILLINGS * waves
         return Beginning(
-            waves=waves + warm_waves, warm_waves=warm_waves, segment_waves=WARM_WAVES + waves, writes_back=True
-        )
+            waves=waves + warm_waves, warm_waves=warm_waves, segment_waves=WARM_WAVES + waves,
+            memory_bound=True, writes_back=True,
+        )  # fmt: skip
 
     def _fill(self) -> Observation | None:
         """Until the last-level cache is full, or it is clear that it will not be; None if neither in time."""
@@ -157,9 +160,9 @@ class SegmentSimulation:
         return float(self.dispatch_cycles[thread_block - self.wave : thread_block].mean())
 
 
-def _writes_back(before: Observation, seen: Observation) -> bool:
-    """Whether memory is busy between two observations, with writing too."""
+def _memory_use(before: Observation, seen: Observation) -> tuple[float, float]:
+    """Shares of the time between two observations in which memory moves data, and in which it writes."""
     cycles = max(seen.clock_cycles - before.clock_cycles, 1.0)
     read = (seen.memory_read_cycles - before.memory_read_cycles) / cycles
     written = (seen.memory_write_cycles - before.memory_write_cycles) / cycles
-    return read + written > BUSY and written > WRITING
+    return read + written, written

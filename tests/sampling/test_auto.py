@@ -21,7 +21,7 @@ from sampling.auto import (
 from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import distances, predict
 from sampling.auto.segment_simulation import SegmentSimulation
-from sampling.auto.segments import WRITING_BACK, _error_of_waves, work_in_flight
+from sampling.auto.segments import READING, WRITING_BACK, _error_of_waves, work_in_flight
 from sampling.auto.unlike import choose_unlike
 from sampling.estimate import exact
 
@@ -180,13 +180,14 @@ def test_a_launch_begins_until_its_cache_is_full(waves, writing, begun, warm):
     assert batch.stepped == 60 * (begun + sum(min(warm, waves) + beginning.segment_waves for waves in apart))
 
 
-def test_where_memory_is_written_to_segments_promise_little():
+@pytest.mark.parametrize("writing, least", [(0.3, WRITING_BACK), (0.0, READING)])
+def test_where_memory_decides_segments_promise_little(writing, least):
     """What it did before may set the pace for longer than any segment sees."""
-    launch = FillingLaunch(2.5, 0.3)
+    launch = FillingLaunch(2.5, writing)
     work, longest = np.column_stack([launch.instructions, launch.requests]), launch.warp_instructions.max(1)
     assert SegmentSampling(error=0.02).launch(launch, work, longest) is None
-    found = SegmentSampling(error=WRITING_BACK).launch(launch, work, longest)
-    assert found is not None and found.relative_half_width == pytest.approx(WRITING_BACK)
+    found = SegmentSampling(error=least).launch(launch, work, longest)
+    assert found is not None and found.relative_half_width == pytest.approx(least)
 
 
 def test_a_cache_that_fills_too_late_leaves_no_segments():
