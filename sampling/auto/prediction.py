@@ -131,6 +131,13 @@ Fit = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 FITS: tuple[Fit, ...] = (as_neighbours, shares_of_work)  # the better one is taken
 
 
+def off_shares(
+    work: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"]
+) -> Float64[np.ndarray, " sample"]:
+    """Logarithms of what shares of the work say of each, told by the others, over what was measured."""
+    return _cross_validated(shares_of_work, work, measured, distances(work, work))
+
+
 def _cross_validated(
     fit: Fit, known: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"],
     apart: Float64[np.ndarray, "sample sample"],

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.auto.prediction import Prediction, predict
+from sampling.auto.aging import put_off
+from sampling.auto.prediction import Prediction, off_shares, predict
 from sampling.auto.segment_simulation import (
     DEAREST,
     FIRST_SEGMENTS,
@@ -138,8 +139,9 @@ class _Launch:
         left = float(found.cycles.sum()) - sum(cycles)
         waves = [waves for batch in used for waves in batch.wave_cycles]
         error = max(math.sqrt(found.variance), left * _error_of_mean(found.residuals), left * _error_of_waves(waves))
-        half = t_quantile(found.degrees, self.method.confidence) * error / _total(found, used)
-        return found, max(half, self.least)
+        older = left * put_off(used, off_shares(self.work[sample], np.array(cycles)), len(found.cycles))
+        half = t_quantile(found.degrees, self.method.confidence) * error + older
+        return found, max(half / _total(found, used), self.least)
 
     def _estimate(self, used: list[Batch], found: Prediction, half: float) -> Estimate:
         total = _total(found, used)
