@@ -21,7 +21,11 @@ WARM_WAVES = 2  # simulated before each segment: one to be rid of what was in fl
 BUSY, WRITING = 0.7, 0.1
 FILLINGS = 3
 LOOK_WAVES = 2  # after the cache is full, the last of which tells whether what it evicts is written back
-FIRST_SEGMENTS = 4
+FIRST_SEGMENTS = 4  # at least: so many are simulated first ...
+# ... or as many as make a launch so many waves old, where that is at most this share of it: thread blocks fall out of
+# step, and SMs lose what the first wave dealt them evenly, over some forty waves, by which the pace of launches that
+# wait for nothing but each other moves by 2 to 4 %. What is younger cannot show it
+AGED_WAVES, AGED_SHARE = 40, 0.35
 FEWEST = 12  # segments that are worth choosing from
 DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
 
@@ -67,6 +71,12 @@ def cut_into_segments(shape: LaunchShape, beginning: Beginning | None = None) ->
     if count < FEWEST or dear >= DEAREST * waves:
         return None
     return shape.wave_blocks * (begun.waves + each * np.arange(count + 1))
+
+
+def first_segments(shape: LaunchShape, begun: Beginning) -> int:
+    """How many to simulate before the spread is looked at."""
+    waves = min(AGED_WAVES, AGED_SHARE * shape.thread_blocks / shape.wave_blocks)
+    return max(FIRST_SEGMENTS, int((waves - begun.waves) / (begun.warm_waves + begun.segment_waves)))
 
 
 class SegmentSimulation:

@@ -21,7 +21,7 @@ from sampling.auto import (
 from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import distances, predict
 from sampling.auto.segment_simulation import SegmentSimulation
-from sampling.auto.segments import READING, WRITING_BACK, _error_of_waves, work_in_flight
+from sampling.auto.segments import LEAST, READING, WRITING_BACK, _error_of_waves, work_in_flight
 from sampling.auto.unlike import choose_unlike
 from sampling.estimate import exact
 
@@ -137,13 +137,13 @@ def test_less_error_of_a_long_launch_goes_on_from_its_segments():
     begin = launch.init
     launch.init = lambda: begun.append(1) or begin()
     work, longest = np.column_stack([launch.instructions, launch.requests]), launch.warp_instructions.max(1)
-    coarse = SegmentSampling(error=0.05).launch(launch, work, longest, done)
+    coarse = SegmentSampling(error=0.04).launch(launch, work, longest, done)
     first = list(done)
-    fine = SegmentSampling(error=0.01).launch(launch, work, longest, done)
+    fine = SegmentSampling(error=LEAST).launch(launch, work, longest, done)
     assert coarse is not None and fine is not None and coarse.detailed_fraction < fine.detailed_fraction
     assert done[: len(first)] == first and len(begun) == len(done) > len(first)
-    assert fine == SegmentSampling(error=0.01).launch(make(), work, longest)
-    assert SegmentSampling(error=0.05).launch(launch, work, longest, done) == coarse
+    assert fine == SegmentSampling(error=LEAST).launch(make(), work, longest)
+    assert SegmentSampling(error=0.04).launch(launch, work, longest, done) == coarse
     assert len(begun) == len(done)
 
 
