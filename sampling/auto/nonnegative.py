@@ -34,7 +34,9 @@ def non_negative(
         refused[:] = False
 
 
-def _with(a: Float64[np.ndarray, "row column"], b: Float64[np.ndarray, " row"], used: Bool[np.ndarray, " column"]):  # type: ignore[no-untyped-def]
+def _with(
+    a: Float64[np.ndarray, "row column"], b: Float64[np.ndarray, " row"], used: Bool[np.ndarray, " column"]
+) -> Float64[np.ndarray, " column"]:
     """Least squares of the columns that are used, of either sign."""
     found = np.zeros(len(used))
     found[used] = np.linalg.lstsq(a[:, used], b, rcond=None)[0]

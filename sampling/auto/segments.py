@@ -31,7 +31,7 @@ MORE = 0.5  # of the segments simulated so far, how many are added between two l
 # those in which it is written to. A launch may run at one pace for dozens of waves and then at another, by what went
 # before, of which no segment knows: a copy of three streams 5 % slower after its first quarter, a histogram 4 % faster
 # once its thread blocks are out of step. The most that segments were off is 2.3 % of 18 kernels that do not wait for
-# memory on two GPUs (1.5 % without one of them), 3.0 % of six that read, and 4.1 % of 14 that write
+# memory on two GPUs (1.6 % without one of them), 3.0 % of six that read, and 4.1 % of 14 that write
 LEAST, READING, WRITING_BACK = 0.015, 0.03, 0.05
 GIANT = 0.1  # of the mean time of all that one slot gets, in instructions: a warp so long may decide when a launch ends
 

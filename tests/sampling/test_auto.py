@@ -20,7 +20,7 @@ from sampling.auto import (
 )
 from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import distances, predict
-from sampling.auto.segment_simulation import SegmentSimulation
+from sampling.auto.segment_simulation import FIRST_SEGMENTS, Beginning, SegmentSimulation, first_segments
 from sampling.auto.segments import LEAST, READING, WRITING_BACK, _error_of_waves, work_in_flight
 from sampling.auto.unlike import choose_unlike
 from sampling.estimate import exact
@@ -178,6 +178,17 @@ def test_a_launch_begins_until_its_cache_is_full(waves, writing, begun, warm):
     assert [len(cycles) for cycles in batch.wave_cycles] == [beginning.segment_waves] * 2
     apart = [5 * beginning.segment_waves, 2 * beginning.segment_waves]  # waves before either, at most these to warm up
     assert batch.stepped == 60 * (begun + sum(min(warm, waves) + beginning.segment_waves for waves in apart))
+
+
+@pytest.mark.parametrize("waves, count", [
+    (50, FIRST_SEGMENTS),  # 35 % of it would not do for more
+    (100, 7),  # 4 waves, then 7 times two to warm up and two: 32, the most that 35 waves hold
+    (200, 9), (1000, 9),  # 40 waves
+])  # fmt: skip
+def test_as_many_segments_first_as_make_a_launch_old(waves, count):
+    launch = SyntheticLaunch(0, thread_blocks=60 * waves)
+    assert launch.shape.wave_blocks == 60
+    assert first_segments(launch.shape, Beginning(waves=4)) == count
 
 
 @pytest.mark.parametrize("writing, least", [(0.3, WRITING_BACK), (0.0, READING)])
