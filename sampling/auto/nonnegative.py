@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64
 
+MOST_STEPS = 30  # a column
+
 
 def non_negative(
     a: Float64[np.ndarray, "row column"], b: Float64[np.ndarray, " row"]
@@ -20,11 +22,11 @@ def non_negative(
     x = np.zeros(a.shape[1])
     used, refused = np.zeros(len(x), bool), np.zeros(len(x), bool)
     least = 10.0 * max(a.shape) * np.finfo(float).eps * float(np.abs(a).sum(0).max(initial=0.0))
-    while True:
+    for _ in range(MOST_STEPS * len(x)):  # a few a column; rounding might let two take turns for ever
         gain = np.where(used | refused, -np.inf, a.T @ (b - a @ x))
         column = int(np.argmax(gain))
         if gain[column] <= least:
-            return x
+            break
         used[column] = True
         wanted = _with(a, b, used)
         if wanted[column] <= 0.0:  # it only looked as if it would help: rounding
@@ -32,6 +34,7 @@ def non_negative(
             continue
         x = _towards(a, b, x, wanted, used)
         refused[:] = False
+    return x
 
 
 def _with(
