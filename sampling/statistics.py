@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.student_t import two_sided
+
 if TYPE_CHECKING:
     from jaxtyping import Float64, Shaped
 
@@ -15,10 +17,7 @@ CONFIDENCE = 0.95
 
 def t_quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
     """Two-sided quantile of Student's t; of the normal distribution where `degrees` is infinite."""
-    from scipy.special import ndtri, stdtrit
-
-    level = (1.0 + confidence) / 2.0
-    return float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(max(degrees, 1.0), level))
+    return two_sided(degrees, confidence)
 
 
 def coefficient_of_variation(values: Shaped[np.ndarray, " n"]) -> float:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.auto.nonnegative import non_negative
+
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-MOST_STEPS = 10_000  # of the solver, which needs a few a column
 MOST_FOLDS = 24  # of a cross-validation; beyond, several launches are left out at a time
 # What is assumed of a launch at a distance (`distances`) from all that were simulated, before errors have been seen;
 # it counts as much as one observed error. Equal launches differ by where their buffers lie.
@@ -110,10 +111,8 @@ def shares_of_work(
 def _shares(
     known: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"]
 ) -> Float64[np.ndarray, " work"]:
-    from scipy.optimize import nnls
-
     scale = np.maximum(known.max(0), 1e-300)
-    return nnls((known / scale) / measured[:, None], np.ones(len(measured)), maxiter=MOST_STEPS)[0] / scale
+    return non_negative((known / scale) / measured[:, None], np.ones(len(measured))) / scale
 
 
 def as_neighbours(
@@ -129,6 +128,13 @@ def as_neighbours(
 
 Fit = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 FITS: tuple[Fit, ...] = (as_neighbours, shares_of_work)  # the better one is taken
+
+
+def off_shares(
+    work: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"]
+) -> Float64[np.ndarray, " sample"]:
+    """Logarithms of what shares of the work say of each, told by the others, over what was measured."""
+    return _cross_validated(shares_of_work, work, measured, distances(work, work))
 
 
 def _cross_validated(

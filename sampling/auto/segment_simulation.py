@@ -21,7 +21,11 @@ WARM_WAVES = 2  # simulated before each segment: one to be rid of what was in fl
 BUSY, WRITING = 0.7, 0.1
 FILLINGS = 3
 LOOK_WAVES = 2  # after the cache is full, the last of which tells whether what it evicts is written back
-FIRST_SEGMENTS = 4
+FIRST_SEGMENTS = 4  # at least: so many are simulated first ...
+# ... or as many as make a launch so many waves old, where that is at most this share of it: thread blocks fall out of
+# step, and SMs lose what the first wave dealt them evenly, over some forty waves, by which the pace of launches that
+# wait for nothing but each other moves by 2 to 4 %. What is younger cannot show it
+AGED_WAVES, AGED_SHARE = 40, 0.35
 FEWEST = 12  # segments that are worth choosing from
 DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
 
@@ -29,11 +33,12 @@ DEAREST = 0.6  # share of a launch beyond which the rest is simulated too
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
     """Waves that are simulated until caches are warm, their cycles, waves that warm up what comes after something that
-    was left out, and waves of a segment. `writes_back`: memory decides the time, and is written to."""
+    was left out, and waves of a segment. `memory_bound`: memory decides the time; `writes_back`: and is written to."""
 
     waves: int = FIRST_WAVES
     warm_waves: int = WARM_WAVES
     segment_waves: int = WARM_WAVES
+    memory_bound: bool = False
     writes_back: bool = False
     cycles: float = 0.0
 
@@ -68,6 +73,12 @@ def cut_into_segments(shape: LaunchShape, beginning: Beginning | None = None) ->
     return shape.wave_blocks * (begun.waves + each * np.arange(count + 1))
 
 
+def first_segments(shape: LaunchShape, begun: Beginning) -> int:
+    """How many to simulate before the spread is looked at."""
+    waves = min(AGED_WAVES, AGED_SHARE * shape.thread_blocks / shape.wave_blocks)
+    return max(FIRST_SEGMENTS, int((waves - begun.waves) / (begun.warm_waves + begun.segment_waves)))
+
+
 class SegmentSimulation:
     """A launch from its beginning."""
 
@@ -93,12 +104,14 @@ class SegmentSimulation:
         """What a launch needs whose caches were warm after so many waves."""
         for _ in range(LOOK_WAVES):
             before, seen = seen, self._step(self.at + self.wave)
-        if seen.cache_fill < FULL or not _writes_back(before, seen):
-            return Beginning(waves=waves + LOOK_WAVES)
+        busy, written = _memory_use(before, seen)
+        if seen.cache_fill < FULL or busy <= BUSY or written <= WRITING:
+            return Beginning(waves=waves + LOOK_WAVES, memory_bound=busy > BUSY)
         warm_waves = WARM_WAVES + FILLINGS * waves
         return Beginning(
-            waves=waves + warm_waves, warm_waves=warm_waves, segment_waves=WARM_WAVES + waves, writes_back=True
-        )
+            waves=waves + warm_waves, warm_waves=warm_waves, segment_waves=WARM_WAVES + waves,
+            memory_bound=True, writes_back=True,
+        )  # fmt: skip
 
     def _fill(self) -> Observation | None:
         """Until the last-level cache is full, or it is clear that it will not be; None if neither in time."""
@@ -157,9 +170,9 @@ class SegmentSimulation:
         return float(self.dispatch_cycles[thread_block - self.wave : thread_block].mean())
 
 
-def _writes_back(before: Observation, seen: Observation) -> bool:
-    """Whether memory is busy between two observations, with writing too."""
+def _memory_use(before: Observation, seen: Observation) -> tuple[float, float]:
+    """Shares of the time between two observations in which memory moves data, and in which it writes."""
     cycles = max(seen.clock_cycles - before.clock_cycles, 1.0)
     read = (seen.memory_read_cycles - before.memory_read_cycles) / cycles
     written = (seen.memory_write_cycles - before.memory_write_cycles) / cycles
-    return read + written > BUSY and written > WRITING
+    return read + written, written

@@ -20,8 +20,8 @@ from sampling.auto import (
 )
 from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import distances, predict
-from sampling.auto.segment_simulation import SegmentSimulation
-from sampling.auto.segments import WRITING_BACK, _error_of_waves, work_in_flight
+from sampling.auto.segment_simulation import FIRST_SEGMENTS, Beginning, SegmentSimulation, first_segments
+from sampling.auto.segments import LEAST, READING, WRITING_BACK, _error_of_waves, work_in_flight
 from sampling.auto.unlike import choose_unlike
 from sampling.estimate import exact
 
@@ -137,13 +137,13 @@ def test_less_error_of_a_long_launch_goes_on_from_its_segments():
     begin = launch.init
     launch.init = lambda: begun.append(1) or begin()
     work, longest = np.column_stack([launch.instructions, launch.requests]), launch.warp_instructions.max(1)
-    coarse = SegmentSampling(error=0.05).launch(launch, work, longest, done)
+    coarse = SegmentSampling(error=0.04).launch(launch, work, longest, done)
     first = list(done)
-    fine = SegmentSampling(error=0.01).launch(launch, work, longest, done)
+    fine = SegmentSampling(error=LEAST).launch(launch, work, longest, done)
     assert coarse is not None and fine is not None and coarse.detailed_fraction < fine.detailed_fraction
     assert done[: len(first)] == first and len(begun) == len(done) > len(first)
-    assert fine == SegmentSampling(error=0.01).launch(make(), work, longest)
-    assert SegmentSampling(error=0.05).launch(launch, work, longest, done) == coarse
+    assert fine == SegmentSampling(error=LEAST).launch(make(), work, longest)
+    assert SegmentSampling(error=0.04).launch(launch, work, longest, done) == coarse
     assert len(begun) == len(done)
 
 
@@ -180,13 +180,25 @@ def test_a_launch_begins_until_its_cache_is_full(waves, writing, begun, warm):
     assert batch.stepped == 60 * (begun + sum(min(warm, waves) + beginning.segment_waves for waves in apart))
 
 
-def test_where_memory_is_written_to_segments_promise_little():
+@pytest.mark.parametrize("waves, count", [
+    (50, FIRST_SEGMENTS),  # 35 % of it would not do for more
+    (100, 7),  # 4 waves, then 7 times two to warm up and two: 32, the most that 35 waves hold
+    (200, 9), (1000, 9),  # 40 waves
+])  # fmt: skip
+def test_as_many_segments_first_as_make_a_launch_old(waves, count):
+    launch = SyntheticLaunch(0, thread_blocks=60 * waves)
+    assert launch.shape.wave_blocks == 60
+    assert first_segments(launch.shape, Beginning(waves=4)) == count
+
+
+@pytest.mark.parametrize("writing, least", [(0.3, WRITING_BACK), (0.0, READING)])
+def test_where_memory_decides_segments_promise_little(writing, least):
     """What it did before may set the pace for longer than any segment sees."""
-    launch = FillingLaunch(2.5, 0.3)
+    launch = FillingLaunch(2.5, writing)
     work, longest = np.column_stack([launch.instructions, launch.requests]), launch.warp_instructions.max(1)
     assert SegmentSampling(error=0.02).launch(launch, work, longest) is None
-    found = SegmentSampling(error=WRITING_BACK).launch(launch, work, longest)
-    assert found is not None and found.relative_half_width == pytest.approx(WRITING_BACK)
+    found = SegmentSampling(error=least).launch(launch, work, longest)
+    assert found is not None and found.relative_half_width == pytest.approx(least)
 
 
 def test_a_cache_that_fills_too_late_leaves_no_segments():
