@@ -34,13 +34,15 @@ Step = Callable[["Frame"], None]
 Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
 _COMPLETES = "mbarrier::complete_tx::bytes"
 _LOAD_ALIGNMENT_BYTES = 128
+_PAIR = "cta_group::2"
+_GROUPS = ("cta_group::1", _PAIR)
 _BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class TensorCopy(NamedTuple):
     """The operands: the mode, where the map lies, coordinates of the box's first element, offsets of im2col, shared
-    memory, the barrier that counts the bytes of a load, the mask of thread blocks that get them; how a store is joined
-    with what is there."""
+    memory, the barrier that counts the bytes of a load, the mask of thread blocks that get them, whether that barrier
+    may be the other one's of a pair of thread blocks; how a store is joined with what is there."""
 
     mode: str
     map: Address
@@ -50,6 +52,7 @@ class TensorCopy(NamedTuple):
     space: str
     barrier: Address | None
     blocks: Operand | None
+    paired: bool
     reduction: str
 
 
@@ -62,6 +65,7 @@ def tensor_copy_of(inst: Instruction) -> TensorCopy:
     """The operands. Raises Unsupported for modes that are not in MODES."""
     modes = [m for m in inst.modifiers if m in MODES] or ["tile"]
     modifiers, operands = [m for m in inst.modifiers if m not in ("L2::cache_hint", *modes)], list(inst.sources)
+    group = [modifiers.pop(modifiers.index(m)) for m in _GROUPS if m in modifiers]
     if "L2::cache_hint" in inst.modifiers:
         operands.pop()
     reduces = modifiers[0] == "reduce"
@@ -80,11 +84,16 @@ def tensor_copy_of(inst: Instruction) -> TensorCopy:
     taps = rest.pop(1).elements if modes == ["im2col"] and loads and len(rest) > 1 else ()  # type: ignore[union-attr]
     if not isinstance(coordinates, Vector) or not _fits(modes, loads, int(axes[:-1]), coordinates, taps):
         raise Unsupported
-    if len(rest) != loads + (MULTICAST in form) or not all(isinstance(o, Address) for o in (place, to, *rest[:1])):
+    if (
+        len(group) > loads
+        or len(rest) != loads + (MULTICAST in form)
+        or not all(isinstance(o, Address) for o in (place, to, *rest[:1]))
+    ):
         raise Unsupported
     barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
     space = form[0] if loads else "shared"
-    return TensorCopy(modes[0], place, coordinates.elements, taps, to, space, barrier, blocks, name)  # type: ignore[arg-type]
+    paired = group == [_PAIR]
+    return TensorCopy(modes[0], place, coordinates.elements, taps, to, space, barrier, blocks, paired, name)  # type: ignore[arg-type]
 
 
 def _fits(modes: list[str], loads: bool, axes: int, coordinates: Vector, taps: tuple) -> bool:
@@ -112,7 +121,7 @@ def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
     if len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets):
         raise Unsupported
     mode = MODES[copy.mode]
-    targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space)
+    targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space, copy.paired)
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
