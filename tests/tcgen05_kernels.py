@@ -63,6 +63,35 @@ def tensor_memory_after(body: str, shared: np.ndarray, before: np.ndarray) -> np
     return found["o"].reshape(before.shape)
 
 
+COMMIT_PAIR = """mov.u16 %h0, 3;
+ @%p1 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [bar], %h0;
+ W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [bar], 0; @!%p3 bra W;"""
+_MEET = "barrier.cluster.arrive; barrier.cluster.wait;"
+
+
+def pair_text_of(body: str, columns: int, issuer: int, put: bool = True, get: bool = True) -> str:
+    """The same of a pair of thread blocks, each with memory of its own; `%p1` in one thread of the block `issuer`."""
+    offsets = "".join(
+        f"mul.wide.u32 %rd5, %r16, {size}; add.u64 %rd{n}, %rd{n}, %rd5;"
+        for n, size in enumerate((SHARED_BYTES, 512 * columns, 512 * columns))
+    )
+    text = text_of(_MEET + body, columns, put, get).replace("cta_group::1", "cta_group::2")
+    text = text.replace(".param .u64 o) {", ".param .u64 o) .reqnctapercluster 2 {")
+    text = text.replace("mov.u32 %r0, %tid.x;", f"mov.u32 %r16, %cluster_ctarank; {offsets} mov.u32 %r0, %tid.x;")
+    text = text.replace("fence.proxy.async;", f"fence.proxy.async; {_MEET} setp.eq.and.u32 %p1, %r16, {issuer}, %p1;")
+    return text.replace("@!%p2 bra Z;", f"{_MEET} @!%p2 bra Z;")
+
+
+def pair_memory_after(body: str, shared: list[np.ndarray], before: np.ndarray, issuer: int = 0) -> np.ndarray:
+    """Words [2 blocks, 128 lanes, columns] of tensor memory after `body`, as `tensor_memory_after`."""
+    image = np.zeros((2, SHARED_BYTES), np.uint8)
+    for own, given in zip(image, shared, strict=True):
+        own[: len(given)] = given
+    buffers = {"i": image, "c": before, "o": np.zeros_like(before)}
+    found, _ = run(pair_text_of(body, before.shape[2], issuer), buffers, grid=2, block=128, native=False)
+    return found["o"].reshape(before.shape)
+
+
 def value_of(bits: int, name: str) -> Fraction:
     """The number of a code of 4 or 6 bits, by definition."""
     exponent_bits, mantissa_bits, bias = SMALL[name]
