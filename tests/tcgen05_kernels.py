@@ -117,11 +117,11 @@ def place(mn: int, k: int, size: int, width: int, mn_inner: bool, strides: tuple
     return mn // 8 * stride + mn % 8 * 16 + k // (16 // size) * leading + k % (16 // size) * size
 
 
-def strides_of(depth: int, width: int, mn_inner: bool) -> tuple[int, int]:
+def strides_of(depth: int, width: int, mn_inner: bool, size: int = 1) -> tuple[int, int]:
     """(leading, stride) bytes of a layout without gaps."""
     if mn_inner:
         return (depth * width, 8 * width) if width else (128, 16 * depth)
-    return 128, 8 * width or 256
+    return 128, 8 * (width or depth * size)
 
 
 def descriptor_of(base: int, strides: tuple[int, int], width: int) -> int:
@@ -138,7 +138,7 @@ def exchanged(at: int, width: int) -> int:
 def laid_out(matrix: np.ndarray, kind: str, width: int, mn_inner: bool, base: int) -> tuple[np.ndarray, int]:
     """(bytes of shared memory from `base` on, descriptor) of a matrix [mn, k], of codes if its kind is small."""
     extent, depth = matrix.shape
-    image, strides = np.zeros(32768, np.uint8), strides_of(depth, width, mn_inner)
+    image, strides = np.zeros(32768, np.uint8), strides_of(depth, width, mn_inner, BYTES[kind])
     for mn in range(extent):
         for k in range(depth):
             if kind in SMALL:  # sixteen in a unit of 16 bytes, from its first bit on

@@ -151,7 +151,8 @@ TENSOR_COPY = """.shared .align 128 .b8 s[256]; .shared .align 8 .b64 m;
 .entry k(.param .u64 o, .param .align 64 .b8 t[128]) .reqnctapercluster 4 {
  .reg .b64 %rd<9>; .reg .b32 %r<20>; .reg .pred %p<9>; .reg .b16 %h<2>;
  ld.param.u64 %rd0, [o]; mov.u64 %rd2, t; cvta.param.u64 %rd2, %rd2; mov.u32 %r0, %tid.x;
- mov.u32 %r1, s; mov.u32 %r2, m; mov.u32 %r3, %cluster_ctarank; and.b32 %r4, %r3, 1; setp.eq.u32 %p0, %r0, 0; setp.eq.and.u32 %p1, %r4, 0, %p0;
+ mov.u32 %r1, s; mov.u32 %r2, m; mov.u32 %r3, %cluster_ctarank; and.b32 %r4, %r3, 1;
+ setp.eq.u32 %p0, %r0, 0; setp.eq.and.u32 %p1, %r4, 0, %p0;
  setp.eq.and.u32 %p2, %r3, 3, %p0; setp.eq.and.u32 %p3, %r3, 1, %p0; setp.eq.u32 %p4, %r4, 0; mov.u32 %r9, 0;
  @%p0 mbarrier.init.shared.b64 [%r2], 1; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 256; add.u32 %r6, %r1, 128;
  barrier.cluster.arrive; barrier.cluster.wait; and.b32 %r5, %r2, 0xFEFFFFFF; mov.u16 %h0, 13;

@@ -41,7 +41,7 @@ def factor_of(code: int, kind: str) -> Fraction:
 
 def packed_pairs(codes: np.ndarray, width: int, base: int) -> tuple[np.ndarray, int]:
     """(bytes of shared memory, descriptor) of 4-bit codes [mn, k], two a byte, the lower half first."""
-    image, strides = np.zeros(32768, np.uint8), strides_of(32, width, False)
+    image, strides = np.zeros(32768, np.uint8), strides_of(codes.shape[1] // 2, width, False)
     for mn in range(len(codes)):
         for k in range(codes.shape[1]):
             at = exchanged(base + place(mn, k // 2, 1, width, False, strides), width) - base
