@@ -15,7 +15,8 @@ CUDA leaves the 128 bytes open ("opaque"); whoever makes maps for kernels that r
 | 96 | of an im2col map: where its window begins and ends along three axes, s16 |
 | 108 | and pixels that a copy takes, u16; 0: a map of tiles |
 
-Source: CUDA driver API, `cuTensorMapEncodeTiled`, `cuTensorMapEncodeIm2col`; PTX ISA, "Tensors", "tensormap.replace".
+Elements of 4 and 6 bits are counted one by one. Source: CUDA driver API, `cuTensorMapEncodeTiled`,
+`cuTensorMapEncodeIm2col`; PTX ISA, "Tensors", "Sub-byte Types", "tensormap.replace".
 """
 
 from __future__ import annotations
@@ -23,19 +24,76 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from functional.errors import InputError
 
 BYTES = 128
 MAGIC, _LAYOUT = b"TMAP", "<4s5B7xQ5I5H5B5x4Q6hH18x"
-ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
+_SUB_BYTE = ("b4x16", "b4x16_p64", "b6x16_p32")
+ELEMENTS = (
+    "u8",
+    "u16",
+    "u32",
+    "s32",
+    "u64",
+    "s64",
+    "f16",
+    "f32",
+    "f32.ftz",
+    "f64",
+    "bf16",
+    "tf32",
+    "tf32.ftz",
+    *_SUB_BYTE,
+)
 # The same in the order of CUtensorMapDataType
-DRIVER_ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz")
+DRIVER_ELEMENTS = (
+    "u8",
+    "u16",
+    "u32",
+    "s32",
+    "u64",
+    "s64",
+    "f16",
+    "f32",
+    "f64",
+    "bf16",
+    "f32.ftz",
+    "tf32",
+    "tf32.ftz",
+    *_SUB_BYTE,
+)
 SWIZZLES_BYTES = (0, 32, 64, 128)  # by number
 _MOST_BOX, _MOST_STEP, _MOST_STRIDE_BYTES, _UNIT_BYTES = 256, 8, 1 << 40, 16
 _MOST_AXES = 5
 _MOST_PIXELS, _LEAST_IM2COL_AXES = 1024, 3
 _CORNERS = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}  # spatial axes -> how far a corner may lie off
+
+
+class Packing(NamedTuple):
+    """How elements of 4 or 6 bits lie: so many of them are `words` words of global memory, which are copied to
+    `pitch_bytes` of shared memory, from the first byte on. Padded ones come in rows of 128, and are loaded alone."""
+
+    elements: int
+    words: int
+    word: str
+    pitch_bytes: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether there are gaps in shared memory."""
+        return self.pitch_bytes > self.elements // 2
+
+    def of(self, elements: int) -> int:
+        """Words of so many elements."""
+        return elements // self.elements * self.words
+
+
+PACKINGS = {
+    "b4x16": Packing(2, 1, "u8", 1), "b4x16_p64": Packing(16, 1, "u64", 16), "b6x16_p32": Packing(16, 3, "u32", 16)
+}  # fmt: skip
+_PADDED_ROW, _PADDED_UNIT_BYTES = 128, 32  # elements; alignment in global memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +123,25 @@ class TensorMap:
     upper: tuple[int, ...] = ()
 
     @property
+    def packing(self) -> Packing | None:
+        """Of elements of 4 and 6 bits."""
+        return PACKINGS.get(self.element)
+
+    @property
+    def in_words(self) -> TensorMap:
+        """The same, with a word in place of elements that are less than a byte."""
+        if self.packing is None:
+            return self
+        (size, *sizes), (box, *boxes), packing = self.size, self.box, self.packing
+        return replace(
+            self, element=packing.word, size=(packing.of(size), *sizes), box=(packing.of(box), *boxes)
+        )  # fmt: skip
+
+    @property
     def element_bytes(self) -> int:
-        """Bytes of an element."""
+        """Bytes of an element; where it is less than a byte, of its words."""
+        if self.packing is not None:
+            return self.in_words.element_bytes
         kind = self.element.removesuffix(".ftz")
         return 4 if kind == "tf32" else int(kind.lstrip("busf")) // 8
 
@@ -120,13 +195,36 @@ class TensorMap:
             return f"strides {self.strides_bytes} are no multiples of {_UNIT_BYTES} below 2^40"
         if self.address % _UNIT_BYTES or any(not 0 < s <= _MOST_STEP for s in self.steps):
             return f"address {self.address:#x} is no multiple of {_UNIT_BYTES}, or steps {self.steps} are not 1 to 8"
-        row_bytes = self.box[0] * self.element_bytes
+        if self.packing is not None and (problem := self._packing_problem(self.packing)):
+            return problem
+        row_bytes = self._row_bytes
         if row_bytes % _UNIT_BYTES or (self.swizzle_bytes and row_bytes != self.swizzle_bytes):
             return f"rows of {row_bytes} bytes; they fill 16-byte units, and with a swizzle its {self.swizzle_bytes}"
         if self.pixels and (problem := self._im2col_problem()):
             return problem
-        if self.fill_nan and self.element[0] in "us":
+        if self.fill_nan and (self.element[0] in "us" or self.packing):
             return "integers outside a tensor are 0"
+        return ""
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of a box's innermost axis, in shared memory."""
+        if self.packing is None:
+            return self.box[0] * self.element_bytes
+        return self.box[0] // self.packing.elements * self.packing.pitch_bytes
+
+    def _packing_problem(self, packing: Packing) -> str:
+        if self.pixels or self.size[0] % packing.elements or self.box[0] % packing.elements:
+            return f"{self.size[0]} elements {self.element} in boxes of {self.box[0]} are not supported"
+        if not packing.padded:
+            return ""
+        if self.box[0] != _PADDED_ROW or self.size[0] % _PADDED_ROW or self.swizzle_bytes not in (0, _PADDED_ROW):
+            return (
+                f"padded elements {self.element}: boxes have {_PADDED_ROW} of them, tensors a multiple of that, and a "
+                f"swizzle {_PADDED_ROW} bytes"
+            )
+        if self.address % _PADDED_UNIT_BYTES or any(s % _PADDED_UNIT_BYTES for s in self.strides_bytes):
+            return f"padded elements {self.element}: address and strides are multiples of {_PADDED_UNIT_BYTES} bytes"
         return ""
 
     def _im2col_problem(self) -> str:
@@ -184,7 +282,7 @@ def driver_map(
 
     Raises InputError for a form that is not there."""
     if element >= len(DRIVER_ELEMENTS):
-        raise InputError(f"a tensor map of data type {element}: packed 4- and 6-bit elements are not supported")
+        raise InputError(f"a tensor map of data type {element} is not supported")
     if interleave:
         layout = {1: "CU_TENSOR_MAP_INTERLEAVE_16B", 2: "CU_TENSOR_MAP_INTERLEAVE_32B"}.get(interleave, str(interleave))
         raise InputError(f"a tensor map with {layout}: where its boxes lie in shared memory is not published")

@@ -1,8 +1,9 @@
 """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`: one thread copies a box of a tensor, which a tensor map
 describes (functional.tensor_map), between global and shared memory. Done at once, as all asynchronous copies are.
 
-Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps; swizzles exchange its
-16-byte units by address. tf32 is rounded to the nearest, ties to even (PTX does not say how).
+Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of padded
+elements; swizzles exchange its 16-byte units by address; an mbarrier counts bytes of global memory. tf32 is rounded to
+the nearest, ties to even (PTX does not say how).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ Step = Callable[["Frame"], None]
 Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
 _COMPLETES = "mbarrier::complete_tx::bytes"
 _LOAD_ALIGNMENT_BYTES = 128
+_PADDED_STEP = 128  # elements
 _PAIR = "cta_group::2"
 _GROUPS = ("cta_group::1", _PAIR)
 _BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -176,13 +178,14 @@ class Box:
         self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, mode: Mode,
         coordinates: list[Getter], offsets: list[Getter],
     ) -> None:  # fmt: skip
-        self.frame, self.inst, self.row, self.lane, self.tensor = frame, inst, row, lane, tensor
+        self.frame, self.inst, self.row, self.lane, self.packing = frame, inst, row, lane, tensor.packing
+        self.tensor = tensor.in_words
         first, taps = ([int(frame.full(get(frame))[row, lane]) for get in given] for given in (coordinates, offsets))
         try:
-            at, self.inside = mode(tensor, first, taps)
+            at, self.inside = mode(self.tensor, self._in_words(first), taps)
         except InputError as error:
             raise self._fault(str(error)) from None
-        self.element_bytes = tensor.element_bytes
+        self.element_bytes = self.tensor.element_bytes
         self.bytes = len(at) * self.element_bytes
         self.places = tensor.address + at[self.inside]
         valid = frame.machine.memory.valid(self.places.astype(np.uint64), self.element_bytes)
@@ -195,12 +198,31 @@ class Box:
         """Numbers of the sectors of global memory that it touches."""
         return np.unique(self.places // SECTOR_BYTES)
 
+    def _in_words(self, first: list[int]) -> list[int]:
+        """Coordinates, of words in place of elements that are less than a byte. Raises InputError."""
+        if self.packing is None:
+            return first
+        step = _PADDED_STEP if self.packing.padded else self.packing.elements
+        if first[0] % step:
+            raise InputError(f"coordinate {first[0]} of elements that lie {step} together")
+        return [self.packing.of(first[0]), *first[1:]]
+
+    def _offsets(self) -> np.ndarray:
+        """Of its elements behind the first one in shared memory, bytes."""
+        count = self.bytes // self.element_bytes
+        if self.packing is None:
+            return np.arange(count) * self.element_bytes
+        unit, word = np.divmod(np.arange(count), self.packing.words)
+        return unit * self.packing.pitch_bytes + word * self.element_bytes
+
     def run(self, part: Lanes, copy: TensorCopy) -> None:
         """Load or store it; `part` has the address in shared memory."""
+        if self.packing is not None and (copy.reduction or (self.packing.padded and copy.barrier is None)):
+            raise self._fault("elements of 4 and 6 bits are not reduced, and padded ones loaded alone")
         address = int(self.frame.full(part.addresses)[self.row, self.lane])
         if address % _LOAD_ALIGNMENT_BYTES:
             raise self._fault(f"shared address {address:#x} is no multiple of {_LOAD_ALIGNMENT_BYTES}")
-        linear = address + np.arange(0, self.bytes, self.element_bytes)
+        linear = address + self._offsets()
         rows = max(self.tensor.swizzle_bytes // 16 - 1, 0)
         swizzled = linear ^ ((linear >> 7 & rows) << 4)
         inside = self._checked(part, swizzled)
