@@ -109,7 +109,8 @@ def place(mn: int, k: int, size: int, width: int, mn_inner: bool, strides: tuple
     """Offset of an element, before its unit is exchanged."""
     (leading, stride), row = strides, width or 16
     if mn_inner and width:
-        return mn // (row // size) * leading + mn % (row // size) * size + k // 8 * stride + k % 8 * row
+        rows = 4 if size == 4 else 8  # tf32 has its swizzle repeat after four
+        return mn // (row // size) * leading + mn % (row // size) * size + k // rows * stride + k % rows * row
     if mn_inner:
         return mn // (16 // size) * stride + mn % (16 // size) * size + k // 8 * leading + k % 8 * 16
     if width:
@@ -120,7 +121,7 @@ def place(mn: int, k: int, size: int, width: int, mn_inner: bool, strides: tuple
 def strides_of(depth: int, width: int, mn_inner: bool, size: int = 1) -> tuple[int, int]:
     """(leading, stride) bytes of a layout without gaps."""
     if mn_inner:
-        return (depth * width, 8 * width) if width else (128, 16 * depth)
+        return (depth * width, (4 if size == 4 else 8) * width) if width else (128, 16 * depth)
     return 128, 8 * (width or depth * size)
 
 
@@ -129,15 +130,18 @@ def descriptor_of(base: int, strides: tuple[int, int], width: int) -> int:
     return base >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | 1 << 46 | SWIZZLES[width] << 61
 
 
-def exchanged(at: int, width: int) -> int:
-    """Where the byte of an address lies under a swizzle."""
+def exchanged(at: int, width: int, wide: bool = False) -> int:
+    """Where the byte of an address lies under a swizzle; `wide`: of units of 32 bytes."""
     line = at // 128
+    if wide:
+        return at ^ line % 4 * 32
     return at ^ {0: 0, 32: line % 2, 64: line % 4, 128: line % 8}[width] * 16
 
 
 def laid_out(matrix: np.ndarray, kind: str, width: int, mn_inner: bool, base: int) -> tuple[np.ndarray, int]:
     """(bytes of shared memory from `base` on, descriptor) of a matrix [mn, k], of codes if its kind is small."""
     extent, depth = matrix.shape
+    wide = kind == "tf32" and mn_inner  # it has no other swizzle there
     image, strides = np.zeros(32768, np.uint8), strides_of(depth, width, mn_inner, BYTES[kind])
     for mn in range(extent):
         for k in range(depth):
@@ -149,6 +153,6 @@ def laid_out(matrix: np.ndarray, kind: str, width: int, mn_inner: bool, base: in
                     at = exchanged(base + unit + where // 8, width) - base
                     image[at] |= (int(matrix[mn, k]) >> bit & 1) << where % 8
                 continue
-            at = exchanged(base + place(mn, k, BYTES[kind], width, mn_inner, strides), width) - base
+            at = exchanged(base + place(mn, k, BYTES[kind], width, mn_inner, strides), width, wide) - base
             image[at : at + BYTES[kind]] = element_bytes(int(matrix[mn, k]), kind)
-    return image, descriptor_of(base, strides, width)
+    return image, descriptor_of(base, strides, width) & ~((1 << 62) * wide) | (1 << 61) * wide

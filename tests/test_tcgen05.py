@@ -82,7 +82,7 @@ CASES = [
     ("s32", "s8", "u8", 128, 32, 32, 0, False, False), ("f32", "e4m3", "e5m2", 64, 40, 128, 0, False, False),
     ("f32", "e5m2", "e4m3", 128, 48, 64, 128, True, True), ("s32", "u8", "s8", 64, 32, 0, 0, True, True),
     ("f32", "e2m3", "e2m1", 128, 16, 128, 64, False, False), ("f16", "e3m2", "e4m3", 64, 8, 0, 128, False, False),
-    ("f32", "f16", "f16", 128, 256, 128, 128, False, True), ("f32", "tf32", "tf32", 128, 16, 0, 32, True, True),
+    ("f32", "f16", "f16", 128, 256, 128, 128, False, True), ("f32", "tf32", "tf32", 128, 32, 128, 128, True, True),
 ]  # fmt: skip
 
 
@@ -278,7 +278,10 @@ WRONG = {
     dense(a=GOOD ^ 1 << 46): "bits 46 to 48",
     dense(a=GOOD | 1 << 49 | 2 << 61): "base offset",
     dense(b=GOOD | 1 << 52): "absolute leading address",
-    dense(b=GOOD | 1 << 61): "swizzle 1",
+    dense(b=GOOD | 3 << 61): "swizzle 3",
+    dense(b=GOOD | 1 << 61): "swizzles of 32-byte units are of matrices that have M or N innermost",
+    dense(b=GOOD | 1 << 61, word=described("f32", "f16", "f16", 64, 8, 1 << 16)): "are of tf32 with M or N innermost",
+    dense(word=described("f32", "tf32", "tf32", 64, 8, 1 << 15), kind="tf32"): "are of tf32 with M or N innermost",
     dense(b=GOOD | 0x3FFF): "out of bounds",
     dense(word=described("s32", "f16", "f16", 64, 8)): "types that kind::f16 does not have",
     dense(word=described("f32", "f16", "f16", 64, 8, 1 << 2)): "says of sparsity other than the instruction",

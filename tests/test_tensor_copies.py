@@ -238,6 +238,21 @@ def test_elements_of_4_and_6_bits_are_loaded(element, extent, inner, swizzle):
     assert np.array_equal(execute(text, tensor, data, np.zeros(16, np.uint8))["o"][: len(wanted)], wanted)
 
 
+def test_units_of_32_bytes_are_exchanged():
+    """Of four rows of 128 bytes each, as the driver's CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B says."""
+    data = np.random.default_rng(4).integers(0, 256, 128 * 9, np.uint8)
+    axes = ((32, 9), (32, 9), (1, 1), (0, 128), (), ())
+    tensor = replace(driver_map(2, 64, 0, 4, False, 0, axes), address=0, buffer="t")
+    assert decode(tensor.encode()) == replace(tensor, buffer="")
+    found = execute(load_text(tensor, (0, 0)), tensor, data, np.zeros(16, np.uint8))["o"][: len(data)]
+    for at in range(len(data)):
+        assert found[at ^ at // 128 % 4 * 32] == data[at]
+    with pytest.raises(InputError, match="a swizzle of 64 bytes with units of 32"):
+        replace(tensor, swizzle_bytes=64, box=(16, 9)).encode()
+    with pytest.raises(InputError, match="a tensor map with swizzle 5 is not supported"):
+        driver_map(2, 64, 0, 5, False, 0, axes)
+
+
 def test_what_is_refused_of_elements_of_4_and_6_bits():
     data, padded = np.zeros(4096, np.uint8), TensorMap("b4x16_p64", (256,), (), (128,), buffer="t")
     with pytest.raises(ExecutionError, match="coordinate 64 of elements that lie 128 together"):

@@ -128,6 +128,8 @@ class _Side(NamedTuple):
         """A matrix of shared memory as numbers [extent, k]; `side`: 0 is A, 1 B."""
         product, size = self.product, self.product.element_bytes
         descriptor, depth = of_blackwell(word), product.depth if side else product.stored_depth
+        if product.transposed[side] and descriptor.wide != (size == _WORD_BYTES):
+            raise ValueError("swizzles of 32-byte units are of tf32 with M or N innermost, which has no others")
         extent = product.own_columns if side else product.own_rows
         units = np.arange(depth // (1 + product.packed))
         if len(units) * size > max(descriptor.width, _ROW_BYTES) and descriptor.width and not product.transposed[side]:

@@ -35,7 +35,7 @@ Step = Callable[["Frame"], None]
 Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
 _COMPLETES = "mbarrier::complete_tx::bytes"
 _LOAD_ALIGNMENT_BYTES = 128
-_PADDED_STEP = 128  # elements
+_LINE_BYTES = 128  # after which the next unit is exchanged with the first
 _PAIR = "cta_group::2"
 _GROUPS = ("cta_group::1", _PAIR)
 _BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -202,9 +202,8 @@ class Box:
         """Coordinates, of words in place of elements that are less than a byte. Raises InputError."""
         if self.packing is None:
             return first
-        step = _PADDED_STEP if self.packing.padded else self.packing.elements
-        if first[0] % step:
-            raise InputError(f"coordinate {first[0]} of elements that lie {step} together")
+        if first[0] % self.packing.step:
+            raise InputError(f"coordinate {first[0]} of elements that lie {self.packing.step} together")
         return [self.packing.of(first[0]), *first[1:]]
 
     def _offsets(self) -> np.ndarray:
@@ -223,8 +222,8 @@ class Box:
         if address % _LOAD_ALIGNMENT_BYTES:
             raise self._fault(f"shared address {address:#x} is no multiple of {_LOAD_ALIGNMENT_BYTES}")
         linear = address + self._offsets()
-        rows = max(self.tensor.swizzle_bytes // 16 - 1, 0)
-        swizzled = linear ^ ((linear >> 7 & rows) << 4)
+        unit = self.tensor.swizzle_unit_bytes
+        swizzled = linear ^ (linear // (_LINE_BYTES // unit) & max(self.tensor.swizzle_bytes - unit, 0))
         inside = self._checked(part, swizzled)
         machine = self.frame.machine
         shared = part.space.storage(machine).words[self.element_bytes]
