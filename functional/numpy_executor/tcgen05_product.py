@@ -16,7 +16,7 @@ import numpy as np
 from functional.ir import Address, Instruction
 from functional.numpy_executor.fragments import Element, decode, decode_stored, multiply
 from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.matrix_descriptor import addresses_of, of_blackwell
+from functional.numpy_executor.matrix_descriptor import Descriptor, addresses_of, of_blackwell
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.sparse_mma import multiply_sparse
@@ -114,6 +114,14 @@ def _kept_lanes(without: list[int], view: View, blocks: tuple[int, ...]) -> list
     return list(kept)
 
 
+def _check_swizzle(descriptor: Descriptor, transposed: bool, row_bytes: int, element_bytes: int) -> None:
+    """Raise ValueError for a swizzle that a matrix cannot have."""
+    if transposed and descriptor.wide != (element_bytes == _WORD_BYTES):
+        raise ValueError("swizzles of 32-byte units are of tf32 with M or N innermost, which has no others")
+    if not transposed and 0 < descriptor.width < row_bytes:
+        raise ValueError(f"rows of {row_bytes} bytes in a swizzle of {descriptor.width} are not supported")
+
+
 class _Side(NamedTuple):
     """What a thread (row, lane) of a frame makes in one thread block."""
 
@@ -125,18 +133,14 @@ class _Side(NamedTuple):
     given: Operands
 
     def stored(self, kind: Element, word: int, side: int) -> np.ndarray:
-        """A matrix of shared memory as numbers [extent, k]; `side`: 0 is A, 1 B."""
-        product, size = self.product, self.product.element_bytes
+        """A matrix of shared memory as numbers [extent, k]; `side`: 0 is A, 1 B. Raises ValueError."""
+        product, size, transposed = self.product, self.product.element_bytes, self.product.transposed[side]
         descriptor, depth = of_blackwell(word), product.depth if side else product.stored_depth
-        if product.transposed[side] and descriptor.wide != (size == _WORD_BYTES):
-            raise ValueError("swizzles of 32-byte units are of tf32 with M or N innermost, which has no others")
-        extent = product.own_columns if side else product.own_rows
+        along = np.arange(product.own_columns if side else product.own_rows)
         units = np.arange(depth // (1 + product.packed))
-        if len(units) * size > max(descriptor.width, _ROW_BYTES) and descriptor.width and not product.transposed[side]:
-            raise ValueError(f"rows of {len(units) * size} bytes in a swizzle of {descriptor.width} are not supported")
-        at = addresses_of(descriptor, np.arange(extent), units, size, product.transposed[side])[..., None]
-        words = shared_bytes(self.frame, self.inst, self.place, at + np.arange(size), self.view.block)
-        words = words.view(f"u{size}")[..., 0]
+        _check_swizzle(descriptor, transposed, len(units) * size, size)
+        at = addresses_of(descriptor, along, units, size, transposed)[..., None] + np.arange(size)
+        words = shared_bytes(self.frame, self.inst, self.place, at, self.view.block).view(f"u{size}")[..., 0]
         if product.packed:
             return unpack_pairs(words, kind.name)
         return unpack_units(words, kind.name) if kind.name in FORMATS else decode_stored(words, kind)
