@@ -191,6 +191,9 @@ GOOD = 1 << 46 | 8 << 16 | 16 << 32
 F16, TF32 = (described("f32", kind, kind, 128, 16, SPARSE) for kind in ("f16", "tf32"))
 
 
+ONES = "mov.b32 %r11, 0x3F803F80; @%p1 st.shared.b32 [s+{}], %r11;"
+
+
 def f16(word=F16, at=64, kind="f16", b=GOOD, ws="", put="mov.b32 %d0, 0x44444444;"):
     body = sparse(kind, f"mov.b64 %m0, {GOOD};", b, word, "!%p4", "", ws).replace("%r6, 64;", f"%r6, {at};")
     return f"{put} add.u32 %r10, %r9, 64; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r10], {{%d0}}; bar.sync 0;" + body
@@ -203,8 +206,8 @@ WRONG = {
     f16(described("f32", "f16", "f16", 64, 16, SPARSE)): "sparse products of 64 rows are not supported",
     f16(at=64 + (16 << 16)): "metadata do not begin in lane 16",
     f16(b=GOOD | 6 << 61): "rows of 64 bytes in a swizzle of 32",
-    f16(put="mov.b32 %d0, 0x44404444;"): "metadata 0b0000 of row 8 of A have no meaning",
-    f16(TF32, kind="tf32", put="mov.b32 %d0, 0xEEEE8E4E;"): "metadata 0b1000 of row 0",
+    f16(put="mov.b32 %d0, 0x44404444;" + ONES.format(256)): "metadata 0b0000 of row 8 of A have no meaning",
+    f16(TF32, kind="tf32", put="mov.b32 %d0, 0xEEEE8E4E;" + ONES.format(12)): "metadata 0b1000 of row 0",
     f16(described("f32", "f16", "f16", 32, 256, SPARSE), ws=".ws"): "32 x 256 is none of kind::f16 with .ws",
     f16(described("f32", "f16", "f16", 64, 64, SPARSE), ws=".ws", put="selp.b32 %d0, 0x44444444, 0x99999999, %p2;"):
         "metadata are not the same in all lanes",
@@ -215,6 +218,10 @@ WRONG = {
 def test_what_a_kernel_may_not_do(body, message):
     with pytest.raises(ExecutionError, match=message):
         launched(body, 128)
+
+
+def test_metadata_of_zeros_say_nothing():
+    launched(f16(put="mov.b32 %d0, 0x44404444;"), 128)
 
 
 def test_masks_of_zero_columns_are_refused():

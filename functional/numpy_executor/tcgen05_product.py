@@ -158,7 +158,7 @@ class _Side(NamedTuple):
     def total(self, left: np.ndarray, right: np.ndarray, shift: int) -> np.ndarray:
         """A B, with D added or not: [row, column] of A [row, stored k] and B [column, k]."""
         product, given = self.product, self.given
-        stored = None if given.metadata is None else stored_columns(self.view, product, given.metadata)
+        stored = None if given.metadata is None else stored_columns(self.view, product, given.metadata, left)
         left, right = self._scaled(left, right, stored)
         a = left * (-1 if product.signs[0] != product.signs[1] else 1)
         third = np.zeros((len(left), len(right)), left.dtype)
