@@ -6,7 +6,7 @@ CUDA leaves the 128 bytes open ("opaque"); whoever makes maps for kernels that r
 |---|---|
 | 0 | "TMAP" |
 | 4 | element type, as `tensormap.replace.elemtype` numbers it (ELEMENTS) |
-| 5, 6, 7, 8 | rank, interleave, swizzle, fill mode, as `tensormap.replace` numbers them |
+| 5 to 9 | rank, interleave, swizzle, fill mode, swizzle atomicity, as `tensormap.replace` numbers them |
 | 16 | address of the tensor, u64 |
 | 24 | elements along each of five axes, the innermost first, u32 |
 | 44 | elements of a box along each axis, u16 |
@@ -15,7 +15,8 @@ CUDA leaves the 128 bytes open ("opaque"); whoever makes maps for kernels that r
 | 96 | of an im2col map: where its window begins and ends along three axes, s16 |
 | 108 | and pixels that a copy takes, u16; 0: a map of tiles |
 
-Source: CUDA driver API, `cuTensorMapEncodeTiled`, `cuTensorMapEncodeIm2col`; PTX ISA, "Tensors", "tensormap.replace".
+Elements of 4 and 6 bits are counted one by one. Source: CUDA driver API, `cuTensorMapEncodeTiled`,
+`cuTensorMapEncodeIm2col`; PTX ISA, "Tensors", "Sub-byte Types", "tensormap.replace".
 """
 
 from __future__ import annotations
@@ -25,13 +26,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from functional.errors import InputError
+from functional.sub_byte_elements import PACKINGS, Packing
 
 BYTES = 128
-MAGIC, _LAYOUT = b"TMAP", "<4s5B7xQ5I5H5B5x4Q6hH18x"
-ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
+MAGIC, _LAYOUT = b"TMAP", "<4s6B6xQ5I5H5B5x4Q6hH18x"
+ELEMENTS = (
+    "u8",
+    "u16",
+    "u32",
+    "s32",
+    "u64",
+    "s64",
+    "f16",
+    "f32",
+    "f32.ftz",
+    "f64",
+    "bf16",
+    "tf32",
+    "tf32.ftz",
+    *PACKINGS,
+)
 # The same in the order of CUtensorMapDataType
-DRIVER_ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz")
+DRIVER_ELEMENTS = (
+    "u8",
+    "u16",
+    "u32",
+    "s32",
+    "u64",
+    "s64",
+    "f16",
+    "f32",
+    "f64",
+    "bf16",
+    "f32.ftz",
+    "tf32",
+    "tf32.ftz",
+    *PACKINGS,
+)
 SWIZZLES_BYTES = (0, 32, 64, 128)  # by number
+_UNITS_BYTES = (16, 32)  # that a swizzle exchanges, by number
+_DRIVER_WIDE = 4  # CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B
 _MOST_BOX, _MOST_STEP, _MOST_STRIDE_BYTES, _UNIT_BYTES = 256, 8, 1 << 40, 16
 _MOST_AXES = 5
 _MOST_PIXELS, _LEAST_IM2COL_AXES = 1024, 3
@@ -43,8 +77,9 @@ class TensorMap:
     """A tensor map. Axes go from the innermost out; `size`, `box` and `steps` count elements.
 
     `strides_bytes` are those of the axes from the second on. `swizzle_bytes`: rows of a box, so wide, have their
-    16-byte units exchanged by row. `fill_nan`: elements outside the tensor are NaN, not 0. `buffer`, of an argument of
-    a launch: the tensor begins `address` bytes into it; without it `address` is a global address.
+    units exchanged by row, which are of 16 bytes, or of 32. `fill_nan`: elements outside the tensor are NaN, not 0.
+    `buffer`, of an argument of a launch: the tensor begins `address` bytes into it; without it `address` is a global
+    address.
 
     With `pixels` a map for im2col: the innermost axis is of channels, of which `box[0]` are taken of so many pixels,
     the outermost of images, and those between of space; `lower` and `upper` say, along each of these, how far the
@@ -63,10 +98,28 @@ class TensorMap:
     pixels: int = 0
     lower: tuple[int, ...] = ()
     upper: tuple[int, ...] = ()
+    swizzle_unit_bytes: int = 16
+
+    @property
+    def packing(self) -> Packing | None:
+        """Of elements of 4 and 6 bits."""
+        return PACKINGS.get(self.element)
+
+    @property
+    def in_words(self) -> TensorMap:
+        """The same, with a word in place of elements that are less than a byte."""
+        if self.packing is None:
+            return self
+        (size, *sizes), (box, *boxes), packing = self.size, self.box, self.packing
+        return replace(
+            self, element=packing.word, size=(packing.of(size), *sizes), box=(packing.of(box), *boxes)
+        )  # fmt: skip
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element."""
+        """Bytes of an element; where it is less than a byte, of its words."""
+        if self.packing is not None:
+            return self.in_words.element_bytes
         kind = self.element.removesuffix(".ftz")
         return 4 if kind == "tf32" else int(kind.lstrip("busf")) // 8
 
@@ -92,6 +145,7 @@ class TensorMap:
             MAGIC,
             *kinds,
             self.fill_nan,
+            _UNITS_BYTES.index(self.swizzle_unit_bytes),
             self.address,
             *axes[0],
             *axes[1],
@@ -110,6 +164,8 @@ class TensorMap:
         axes = len(self.size)
         if self.element not in ELEMENTS or self.swizzle_bytes not in SWIZZLES_BYTES or not 1 <= axes <= _MOST_AXES:
             return f"elements {self.element}, {axes} axes, swizzle {self.swizzle_bytes} are not supported"
+        if self.swizzle_unit_bytes not in _UNITS_BYTES[: 2 if self.swizzle_bytes == SWIZZLES_BYTES[-1] else 1]:
+            return f"a swizzle of {self.swizzle_bytes} bytes with units of {self.swizzle_unit_bytes} is not supported"
         if len(self.box) != axes or len(self.strides_bytes) != axes - 1 or len(self.steps) not in (0, axes):
             return f"size, box and strides have {axes}, {len(self.box)} and {len(self.strides_bytes)} axes"
         if not all(0 < n < 1 << 32 for n in self.size) or not all(0 < n <= _MOST_BOX for n in self.box):
@@ -120,14 +176,23 @@ class TensorMap:
             return f"strides {self.strides_bytes} are no multiples of {_UNIT_BYTES} below 2^40"
         if self.address % _UNIT_BYTES or any(not 0 < s <= _MOST_STEP for s in self.steps):
             return f"address {self.address:#x} is no multiple of {_UNIT_BYTES}, or steps {self.steps} are not 1 to 8"
-        row_bytes = self.box[0] * self.element_bytes
+        if self.packing is not None and (problem := self.packing.problem(self)):
+            return problem
+        row_bytes = self._row_bytes
         if row_bytes % _UNIT_BYTES or (self.swizzle_bytes and row_bytes != self.swizzle_bytes):
             return f"rows of {row_bytes} bytes; they fill 16-byte units, and with a swizzle its {self.swizzle_bytes}"
         if self.pixels and (problem := self._im2col_problem()):
             return problem
-        if self.fill_nan and self.element[0] in "us":
+        if self.fill_nan and (self.element[0] in "us" or self.packing):
             return "integers outside a tensor are 0"
         return ""
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of a box's innermost axis, in shared memory."""
+        if self.packing is None:
+            return self.box[0] * self.element_bytes
+        return self.box[0] // self.packing.elements * self.packing.pitch_bytes
 
     def _im2col_problem(self) -> str:
         space = len(self.size) - 2
@@ -147,11 +212,13 @@ def _padded(values: tuple[int, ...], value: int) -> tuple[int, ...]:
 
 def decode(data: bytes) -> TensorMap:
     """The map of 128 bytes. Raises InputError if they are none."""
-    magic, element, rank, interleave, swizzle, fill, address, *rest = struct.unpack(_LAYOUT, data)
+    magic, element, rank, interleave, swizzle, fill, unit, address, *rest = struct.unpack(_LAYOUT, data)
     if magic != MAGIC:
         raise InputError("there is no tensor map; abstim's driver makes those that kernels find here")
     if interleave or not 1 <= rank <= _MOST_AXES or element >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
         raise InputError(f"tensor map: interleave {interleave}, swizzle {swizzle}, rank {rank} are not supported")
+    if unit >= len(_UNITS_BYTES):
+        raise InputError(f"tensor map: swizzle atomicity {unit} is not supported")
     size, box, steps, strides = (tuple(rest[i : i + n]) for i, n in ((0, rank), (5, rank), (10, rank), (15, rank - 1)))
     found = TensorMap(
         ELEMENTS[element],
@@ -164,6 +231,7 @@ def decode(data: bytes) -> TensorMap:
         address,
         "",
         *_im2col(rank, rest[19:25], rest[25]),
+        _UNITS_BYTES[unit],
     )
     found.check()
     return found
@@ -184,23 +252,28 @@ def driver_map(
 
     Raises InputError for a form that is not there."""
     if element >= len(DRIVER_ELEMENTS):
-        raise InputError(f"a tensor map of data type {element}: packed 4- and 6-bit elements are not supported")
+        raise InputError(f"a tensor map of data type {element} is not supported")
     if interleave:
         layout = {1: "CU_TENSOR_MAP_INTERLEAVE_16B", 2: "CU_TENSOR_MAP_INTERLEAVE_32B"}.get(interleave, str(interleave))
         raise InputError(f"a tensor map with {layout}: where its boxes lie in shared memory is not published")
-    if swizzle >= len(SWIZZLES_BYTES):
-        raise InputError(f"a tensor map with swizzle {swizzle}: 128-byte swizzles of larger atoms are not supported")
+    wide = swizzle == _DRIVER_WIDE
+    width = SWIZZLES_BYTES[-1] if wide else SWIZZLES_BYTES[swizzle] if swizzle < len(SWIZZLES_BYTES) else None
+    if width is None:
+        raise InputError(
+            f"a tensor map with swizzle {swizzle} is not supported: of 128 bytes with flips, or 64-byte atoms"
+        )
     size, box, steps, strides, lower, upper = axes
     corners = (lower[1:-1], upper[1:-1]) if pixels else ((), ())
     return TensorMap(
-        DRIVER_ELEMENTS[element], size, strides[1:], box, steps, SWIZZLES_BYTES[swizzle], fill_nan, address, "",
-        pixels, *corners,
+        DRIVER_ELEMENTS[element], size, strides[1:], box, steps, width, fill_nan, address, "",
+        pixels, *corners, _UNITS_BYTES[wide],
     )  # fmt: skip
 
 
 # Where `tensormap.replace` writes: field -> (byte, bytes), of an axis for each
 FIELDS: dict[str, tuple[int, int]] = {
     "elemtype": (4, 1), "rank": (5, 1), "interleave_layout": (6, 1), "swizzle_mode": (7, 1), "fill_mode": (8, 1),
+    "swizzle_atomicity": (9, 1),
     "global_address": (16, 8), "global_dim": (24, 4), "box_dim": (44, 2), "element_stride": (54, 1),
     "global_stride": (64, 8),
 }  # fmt: skip

@@ -52,8 +52,10 @@ def refuse_commits(table: LatencyTable, model: str) -> None:
 
 def unknown_descriptors(program: Program) -> tuple[Register, ...]:
     """Registers that hold instruction descriptors of which the text does not say the value."""
+    from functional.numpy_executor.tcgen05_form import form_of
+
     products = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "mma"]
-    held = dict.fromkeys(i.sources[3] for i in products if len(i.sources) > 3)
+    held = dict.fromkeys(form_of(i).described for i in products)
     return tuple(r for r in held if isinstance(r, Register) and constant(program, r) is None)
 
 
@@ -64,9 +66,11 @@ def bound(program: Program, descriptors: tuple[Register, ...], parameters: bytes
 
 
 def _product_cycles(instruction: Instruction, program: Program, one: Operation) -> int:
-    """64 rows take as long as 128: they lie in half of the lanes. Operands come from shared memory meanwhile. 32 bytes
-    of K take as long in every kind: 4-bit products are made twice as fast as 8-bit ones, as a B200 does."""
-    from functional.numpy_executor.tcgen05_descriptor import form_of, product_of
+    """Rows that lie in half of the lanes take as long as those in all. Operands come from shared memory meanwhile,
+    those of a pair of thread blocks half from each. 32 bytes of a row of A take as long in every kind: 4-bit products
+    are made twice as fast as 8-bit ones, sparse ones of twice the K in the time of dense ones, as a B200 does."""
+    from functional.numpy_executor.tcgen05_descriptor import product_of
+    from functional.numpy_executor.tcgen05_form import form_of
 
     form = form_of(instruction)
     word = constant(program, form.described)
@@ -79,8 +83,9 @@ def _product_cycles(instruction: Instruction, program: Program, one: Operation) 
         product = product_of(form, word)
     except ValueError as error:
         raise PtxError(program.path, instruction.line, f"{instruction.name}: {error}") from None
-    made = _LANES // _SUB_CORES // _ONE[0] * (product.columns // _ONE[1]) * one.initiation_cycles
-    rows = product.columns + (0 if isinstance(form.a, Address) else product.rows)
+    made = _LANES // _SUB_CORES // _ONE[0] * (product.columns // product.folds // _ONE[1]) * one.initiation_cycles
+    rows = product.own_columns * (1 if product.selector is None else 2)  # of B, each as long as one of A
+    rows += 0 if isinstance(form.a, Address) else product.own_rows
     return max(made, rows * _ROW_BYTES // _SHARED_BYTES_A_CYCLE)
 
 

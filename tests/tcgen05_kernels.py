@@ -63,6 +63,35 @@ def tensor_memory_after(body: str, shared: np.ndarray, before: np.ndarray) -> np
     return found["o"].reshape(before.shape)
 
 
+COMMIT_PAIR = """mov.u16 %h0, 3;
+ @%p1 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [bar], %h0;
+ W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [bar], 0; @!%p3 bra W;"""
+_MEET = "barrier.cluster.arrive; barrier.cluster.wait;"
+
+
+def pair_text_of(body: str, columns: int, issuer: int, put: bool = True, get: bool = True) -> str:
+    """The same of a pair of thread blocks, each with memory of its own; `%p1` in one thread of the block `issuer`."""
+    offsets = "".join(
+        f"mul.wide.u32 %rd5, %r16, {size}; add.u64 %rd{n}, %rd{n}, %rd5;"
+        for n, size in enumerate((SHARED_BYTES, 512 * columns, 512 * columns))
+    )
+    text = text_of(_MEET + body, columns, put, get).replace("cta_group::1", "cta_group::2")
+    text = text.replace(".param .u64 o) {", ".param .u64 o) .reqnctapercluster 2 {")
+    text = text.replace("mov.u32 %r0, %tid.x;", f"mov.u32 %r16, %cluster_ctarank; {offsets} mov.u32 %r0, %tid.x;")
+    text = text.replace("fence.proxy.async;", f"fence.proxy.async; {_MEET} setp.eq.and.u32 %p1, %r16, {issuer}, %p1;")
+    return text.replace("@!%p2 bra Z;", f"{_MEET} @!%p2 bra Z;")
+
+
+def pair_memory_after(body: str, shared: list[np.ndarray], before: np.ndarray, issuer: int = 0) -> np.ndarray:
+    """Words [2 blocks, 128 lanes, columns] of tensor memory after `body`, as `tensor_memory_after`."""
+    image = np.zeros((2, SHARED_BYTES), np.uint8)
+    for own, given in zip(image, shared, strict=True):
+        own[: len(given)] = given
+    buffers = {"i": image, "c": before, "o": np.zeros_like(before)}
+    found, _ = run(pair_text_of(body, before.shape[2], issuer), buffers, grid=2, block=128, native=False)
+    return found["o"].reshape(before.shape)
+
+
 def value_of(bits: int, name: str) -> Fraction:
     """The number of a code of 4 or 6 bits, by definition."""
     exponent_bits, mantissa_bits, bias = SMALL[name]
@@ -80,7 +109,8 @@ def place(mn: int, k: int, size: int, width: int, mn_inner: bool, strides: tuple
     """Offset of an element, before its unit is exchanged."""
     (leading, stride), row = strides, width or 16
     if mn_inner and width:
-        return mn // (row // size) * leading + mn % (row // size) * size + k // 8 * stride + k % 8 * row
+        rows = 4 if size == 4 else 8  # tf32 has its swizzle repeat after four
+        return mn // (row // size) * leading + mn % (row // size) * size + k // rows * stride + k % rows * row
     if mn_inner:
         return mn // (16 // size) * stride + mn % (16 // size) * size + k // 8 * leading + k % 8 * 16
     if width:
@@ -88,11 +118,11 @@ def place(mn: int, k: int, size: int, width: int, mn_inner: bool, strides: tuple
     return mn // 8 * stride + mn % 8 * 16 + k // (16 // size) * leading + k % (16 // size) * size
 
 
-def strides_of(depth: int, width: int, mn_inner: bool) -> tuple[int, int]:
+def strides_of(depth: int, width: int, mn_inner: bool, size: int = 1) -> tuple[int, int]:
     """(leading, stride) bytes of a layout without gaps."""
     if mn_inner:
-        return (depth * width, 8 * width) if width else (128, 16 * depth)
-    return 128, 8 * width or 256
+        return (depth * width, (4 if size == 4 else 8) * width) if width else (128, 16 * depth)
+    return 128, 8 * (width or depth * size)
 
 
 def descriptor_of(base: int, strides: tuple[int, int], width: int) -> int:
@@ -100,16 +130,19 @@ def descriptor_of(base: int, strides: tuple[int, int], width: int) -> int:
     return base >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | 1 << 46 | SWIZZLES[width] << 61
 
 
-def exchanged(at: int, width: int) -> int:
-    """Where the byte of an address lies under a swizzle."""
+def exchanged(at: int, width: int, wide: bool = False) -> int:
+    """Where the byte of an address lies under a swizzle; `wide`: of units of 32 bytes."""
     line = at // 128
+    if wide:
+        return at ^ line % 4 * 32
     return at ^ {0: 0, 32: line % 2, 64: line % 4, 128: line % 8}[width] * 16
 
 
 def laid_out(matrix: np.ndarray, kind: str, width: int, mn_inner: bool, base: int) -> tuple[np.ndarray, int]:
     """(bytes of shared memory from `base` on, descriptor) of a matrix [mn, k], of codes if its kind is small."""
     extent, depth = matrix.shape
-    image, strides = np.zeros(32768, np.uint8), strides_of(depth, width, mn_inner)
+    wide = kind == "tf32" and mn_inner  # it has no other swizzle there
+    image, strides = np.zeros(32768, np.uint8), strides_of(depth, width, mn_inner, BYTES[kind])
     for mn in range(extent):
         for k in range(depth):
             if kind in SMALL:  # sixteen in a unit of 16 bytes, from its first bit on
@@ -120,6 +153,6 @@ def laid_out(matrix: np.ndarray, kind: str, width: int, mn_inner: bool, base: in
                     at = exchanged(base + unit + where // 8, width) - base
                     image[at] |= (int(matrix[mn, k]) >> bit & 1) << where % 8
                 continue
-            at = exchanged(base + place(mn, k, BYTES[kind], width, mn_inner, strides), width) - base
+            at = exchanged(base + place(mn, k, BYTES[kind], width, mn_inner, strides), width, wide) - base
             image[at : at + BYTES[kind]] = element_bytes(int(matrix[mn, k]), kind)
-    return image, descriptor_of(base, strides, width)
+    return image, descriptor_of(base, strides, width) & ~((1 << 62) * wide) | (1 << 61) * wide

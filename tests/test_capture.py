@@ -142,8 +142,11 @@ def test_what_a_kernel_gets_for_a_tensor_descriptor():
     (kind, mapped), *rest = expanded("tensordesc<fp16[8,16]>", given, about)
     assert (kind, mapped.tensor, rest) == (TENSOR_MAP, "the tensor", sizes)
     assert mapped.map == TensorMap("f16", (40, 30), (128,), (16, 8), swizzle_bytes=32)
-    with pytest.raises(InputError, match="element type 6, swizzle 1"):
-        next(expanded("tensordesc<i8[8,16]>", given, about | {"fp4_padded": True}))
+    padded = about | {"fp4_padded": True, "elem_type": 14, "elem_size": 1, "swizzle": 3, "block_size": [8, 128]}
+    (_, mapped), *_ = expanded("tensordesc<i8[8,64]>", descriptor([30, 64], [64, 1]), padded)
+    assert mapped.map == TensorMap("b4x16_p64", (128, 30), (64,), (128, 8), swizzle_bytes=128)
+    with pytest.raises(InputError, match="element type 16, swizzle 1"):
+        next(expanded("tensordesc<i8[8,16]>", given, about | {"elem_type": 16}))
 
 
 def test_a_tensor_descriptor_of_images():

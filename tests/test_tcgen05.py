@@ -80,9 +80,9 @@ CASES = [
     ("f32", "f16", "f16", 128, 64, 128, 128, False, False), ("f16", "f16", "f16", 64, 24, 64, 32, False, True),
     ("f32", "bf16", "bf16", 128, 16, 0, 128, True, False), ("f32", "tf32", "tf32", 64, 8, 128, 64, False, False),
     ("s32", "s8", "u8", 128, 32, 32, 0, False, False), ("f32", "e4m3", "e5m2", 64, 40, 128, 0, False, False),
-    ("f32", "e5m2", "e4m3", 128, 48, 64, 128, True, True), ("s32", "u8", "s8", 64, 24, 0, 0, True, True),
+    ("f32", "e5m2", "e4m3", 128, 48, 64, 128, True, True), ("s32", "u8", "s8", 64, 32, 0, 0, True, True),
     ("f32", "e2m3", "e2m1", 128, 16, 128, 64, False, False), ("f16", "e3m2", "e4m3", 64, 8, 0, 128, False, False),
-    ("f32", "f16", "f16", 128, 256, 128, 128, False, True), ("f32", "tf32", "tf32", 128, 16, 0, 32, True, True),
+    ("f32", "f16", "f16", 128, 256, 128, 128, False, True), ("f32", "tf32", "tf32", 128, 32, 128, 128, True, True),
 ]  # fmt: skip
 
 
@@ -230,7 +230,7 @@ COPIES = [
     ("128x256b", 128, 32, lambda row: [row]), ("128x128b", 128, 16, lambda row: [row]),
     ("64x128b.warpx2::02_13", 64, 16, lambda row: [row, row + 64]),
     ("64x128b.warpx2::01_23", 64, 16, lambda row: [row % 32 + 64 * (row // 32) + n for n in (0, 32)]),
-    ("32x128b.warpx4", 32, 16, lambda row: [row + 32 * n for n in range(4)]),
+    ("4x256b", 4, 32, lambda row: [32 * row]), ("32x128b.warpx4", 32, 16, lambda row: [row + 32 * n for n in range(4)]),
     ("warpx4.32x128b", 32, 16, lambda row: [row + 32 * n for n in range(4)]),
 ]  # fmt: skip
 
@@ -278,10 +278,15 @@ WRONG = {
     dense(a=GOOD ^ 1 << 46): "bits 46 to 48",
     dense(a=GOOD | 1 << 49 | 2 << 61): "base offset",
     dense(b=GOOD | 1 << 52): "absolute leading address",
-    dense(b=GOOD | 1 << 61): "swizzle 1",
+    dense(b=GOOD | 3 << 61): "swizzle 3",
+    dense(b=GOOD | 1 << 61): "swizzles of 32-byte units are of matrices that have M or N innermost",
+    dense(b=GOOD | 1 << 61, word=described("f32", "f16", "f16", 64, 8, 1 << 16)): "are of tf32 with M or N innermost",
+    dense(word=described("f32", "tf32", "tf32", 64, 8, 1 << 15), kind="tf32"): "are of tf32 with M or N innermost",
     dense(b=GOOD | 0x3FFF): "out of bounds",
     dense(word=described("s32", "f16", "f16", 64, 8)): "types that kind::f16 does not have",
-    dense(word=described("f32", "f16", "f16", 64, 8, 1 << 2)): "a dense product does not",
+    dense(word=described("f32", "f16", "f16", 64, 8, 1 << 2)): "says of sparsity other than the instruction",
+    dense(word=described("f32", "f16", "f16", 64, 8, 1)): "bits that a product of kind::f16 does not",
+    dense(word=described("f32", "e4m3", "e4m3", 64, 24, 1 << 16), kind="f8f6f4"): "a product of 64 x 24",
     dense(word=described("f32", "f16", "f16", 128, 24)): "a product of 128 x 24",
     dense(word=described("f32", "f16", "f16", 256, 16)): "a product of 256 x 16",
     dense(word=described("f32", "f16", "f16", 64, 8, 1 << 3)): "bits that kind::f16 does not",
@@ -329,14 +334,13 @@ def test_strict_sees_tensor_memory_that_nothing_has_written():
 
 MMA = "@%p1 tcgen05.mma{} [%r6], %m0, %m1, %r12, {};"
 REFUSED = [
-    MMA.format(".cta_group::2.kind::f16", "%p4"), MMA.format(".ws.cta_group::1.kind::f16", "%p4"),
-    "@%p1 tcgen05.mma.sp.cta_group::1.kind::f16 [%r6], %m0, %m1, [%r6], %r12, %p4;",
-    "@%p1 tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale [%r6], %m0, %m1, [%r6], %r12, [%r6], [%r6], %p4;",
+    MMA.format(".ws.cta_group::2.kind::f16", "%p4"), MMA.format(".ws.cta_group::1.kind::f16", "%p4, 3, 4"),
+    MMA.format(".cta_group::2.kind::f16", "{%r6, %r6, %r6, %r6}, %p4"), MMA.format(".kind::f16", "%p4"),
+    MMA.format(".sp.cta_group::1.kind::f16", "%p4"), MMA.format(".ws.cta_group::1.kind::mxf4.block_scale", "%p4"),
+    MMA.format(".ws.cta_group::1.kind::f16.collector::a::fill", "%p4"),
     "@%p1 tcgen05.mma.cta_group::1.kind::f16.ashift [%r6], [%r6], %m1, %r12, %p4;",
-    "@%p1 tcgen05.cp.cta_group::1.4x256b [%r6], %m0;",
     "@%p1 tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r6], %m0;",
-    "@%p1 tcgen05.shift.cta_group::1.down [%r6];", "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [tm], 32;",
-    "@%p1 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64 [bar];",
+    "@%p1 tcgen05.shift.cta_group::1.down [%r6];", "tcgen05.alloc.sync.aligned.shared::cta.b32 [tm], 32;",
     "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%d0}, [%r9];",
 ]  # fmt: skip
 

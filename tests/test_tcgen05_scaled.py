@@ -41,7 +41,7 @@ def factor_of(code: int, kind: str) -> Fraction:
 
 def packed_pairs(codes: np.ndarray, width: int, base: int) -> tuple[np.ndarray, int]:
     """(bytes of shared memory, descriptor) of 4-bit codes [mn, k], two a byte, the lower half first."""
-    image, strides = np.zeros(32768, np.uint8), strides_of(32, width, False)
+    image, strides = np.zeros(32768, np.uint8), strides_of(codes.shape[1] // 2, width, False)
     for mn in range(len(codes)):
         for k in range(codes.shape[1]):
             at = exchanged(base + place(mn, k // 2, 1, width, False, strides), width) - base
@@ -159,8 +159,8 @@ WRONG = {
     block_scaled(FOUR, ids=(0, 2)): "4 scale factors do not begin in byte 2",
     block_scaled(ue8m0=False): "with 2 a row scales by ue8m0",
     block_scaled("mxf8f6f4.block_scale", ue8m0=False): "with 1 a row scales by ue8m0",
-    block_scaled(bits=1 << 31): "K = 32 or 64",
-    block_scaled(bits=1 << 2): "a dense product",
+    block_scaled(bits=1 << 31): "32 bytes of K",
+    block_scaled(bits=1 << 2): "says of sparsity",
     block_scaled(bits=1 << 15): "K innermost",
     block_scaled(bits=2 << 7): "types that kind::mxf4 does not have",
     block_scaled(word=described("e2m1", "e2m1", 8, packed=True) ^ 3 << 26): "a product of 64 x 8",

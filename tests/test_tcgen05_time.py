@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ptx_kernels import module
-from tcgen05_kernels import COMMIT, SHARED_BYTES, descriptor_of, text_of
+from tcgen05_kernels import COMMIT, COMMIT_PAIR, SHARED_BYTES, descriptor_of, pair_text_of, text_of
 from test_tcgen05 import described
 from test_tcgen05_scaled import described as block_scaled
 
@@ -66,6 +66,28 @@ def test_a_block_scaled_product_holds_it_as_long_as_one_without_scales(kind, pac
     assert held(f"mov.b32 %r12, {word};" + form) == [128]  # of 128 x 256 x 32; x 64 at twice the rate
 
 
+PAIR = SS.replace("cta_group::1", "cta_group::2")
+SPARSE = SS.replace("mma.", "mma.sp.").replace("%m1,", "%m1, [%r6],")
+STATIONARY = SS.replace("mma.", "mma.ws.")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "kind", "types", "form", "bits", "cycles"),
+    [
+        (256, 256, "f16", "f16", PAIR, 0, 128),  # each SM its 128 rows of all columns
+        (256, 64, "f16", "f16", PAIR, 0, 40),  # 160 rows of 32 B from each shared memory
+        (128, 256, "f16", "f16", PAIR, 0, 64),  # 64 rows, in all lanes: half of the columns beside the other half
+        (128, 256, "f16", "f16", SPARSE, 4, 160),  # twice as deep in the same time: 128 rows of 32 B, 256 of 64 B
+        (128, 64, "i8", "s8", SPARSE, 4, 64),
+        (32, 256, "f16", "f16", STATIONARY, 0, 72),  # a quarter of the columns beside another; 288 rows of 32 B
+    ],
+)
+def test_pairs_sparse_and_stationary_products(rows, columns, kind, types, form, bits, cycles):
+    d = "s32" if kind == "i8" else "f32"
+    body = f"mov.b32 %r12, {described(d, types, types, rows, columns, bits)};" + form.format(kind=kind)
+    assert held(body) == [cycles]
+
+
 def test_copies_and_moves():
     assert held("@%p1 tcgen05.cp.cta_group::1.128x256b [%r6], %m0;", "cp") == [32]  # 4 KiB
     assert held("tcgen05.ld.sync.aligned.16x128b.x2.b32 {%d0, %d1, %d2, %d3}, [%r9];", "ld") == [4]
@@ -100,6 +122,22 @@ def case(products: int, columns: int) -> Case:
 
 def test_who_waits_for_a_commit_waits_for_the_products():
     found = [run(case(n, 256), "b200", ["timed_code=ptx"]).launches[0].cycles for n in (4, 36)]
+    assert 32 * 128 <= found[1] - found[0] <= 32 * 128 + 200
+
+
+def pair_case(products: int) -> Case:
+    word = described("f32", "f16", "f16", 256, 256)
+    body = START + f"mov.b32 %r12, {word};" + PAIR.format(kind="f16") * products + COMMIT_PAIR
+    parsed, memory = module(pair_text_of(body, 256, 0, False, False)), Memory()
+    for name in "ico":
+        memory.allocate(name, 2 * SHARED_BYTES)
+    launch = make_launch(link(parsed, "k"), 2, 128, [Pointer(n) for n in "ico"], memory)
+    return Case("products", parsed, memory, (launch,))
+
+
+def test_who_waits_for_a_commit_of_a_pair_waits_for_the_products():
+    """With as many products the block that asked for them is the last to end."""
+    found = [run(pair_case(n), "b200", ["timed_code=ptx"]).launches[0].cycles for n in (20, 52)]
     assert 32 * 128 <= found[1] - found[0] <= 32 * 128 + 200
 
 

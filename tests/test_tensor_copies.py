@@ -18,7 +18,7 @@ from functional.link import link
 from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.strict_executor import StrictExecutor
-from functional.tensor_map import ELEMENTS, TensorMap, decode
+from functional.tensor_map import ELEMENTS, TensorMap, decode, driver_map
 
 DTYPES = {"u8": "u1", "u16": "u2", "f32": "f4", "u64": "u8", "bf16": "u2", "s32": "i4", "f16": "f2"}
 HEAD = """.shared .align 1024 .b8 s[16384]; .shared .align 8 .b64 m;
@@ -96,7 +96,7 @@ def execute(text, tensor, data, given, **options):
 
 
 def load_text(tensor, first):
-    axes, size = len(first), int(np.prod(tensor.counts)) * tensor.element_bytes
+    axes, size = len(first), int(np.prod(tensor.in_words.counts)) * tensor.in_words.element_bytes
     return (
         HEAD.format(setup=setup(first))
         + f"@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], {size};"
@@ -139,8 +139,8 @@ def fields_of(tensor):
 def test_a_box_is_stored(case, operation):
     element, shape, box, steps, swizzle, first = case
     element = "s32" if operation else element
-    if operation and swizzle:
-        box = (swizzle // 4, *box[1:])
+    if operation:
+        box = ((swizzle or 64) // 4, *box[1:])
     tensor, data = tensor_of(np.random.default_rng(2), shape, element, box, steps, swizzle)
     size = int(np.prod(tensor.counts)) * tensor.element_bytes
     given_ = np.random.default_rng(3).integers(0, 256, 16384, np.uint8)
@@ -209,7 +209,74 @@ def test_numbers_are_rounded_to_tf32():
     assert found.tolist() == [0x3F800000, 0x3F804000, 0x7F800000, 0x3F800000]
 
 
+SUB_BYTE = [
+    ("b4x16", 256, 128, 0),
+    ("b4x16_p64", 256, 128, 128),
+    ("b4x16_p64", 256, 128, 0),
+    ("b6x16_p32", 256, 128, 128),
+]
+
+
+@pytest.mark.parametrize("element,extent,inner,swizzle", SUB_BYTE)
+def test_elements_of_4_and_6_bits_are_loaded(element, extent, inner, swizzle):
+    """Sixteen of them after the other, from the lowest bit on; padded ones fill 16 bytes of shared memory each, of
+    which the rest stays as it was."""
+    bits, unit = int(element[1]), 8 if element == "b4x16" else 16
+    tensor = TensorMap(element, (extent, 3), (extent * bits // 8 + 64,), (inner, 2), (), swizzle, buffer="t")
+    data = np.random.default_rng(3).integers(0, 256, 3 * tensor.strides_bytes[0], np.uint8)
+    wanted, size = np.zeros(2 * inner // 16 * unit, np.uint8), 2 * inner * bits // 8
+    for row in range(2):
+        for column in range(inner):
+            for bit in range(bits):
+                at = (row * inner + column) // 16 * unit * 8 + column % 16 * bits + bit
+                byte = at // 8 ^ ((at // 8 // 128 % 8 * 16) if swizzle else 0)
+                from_ = (row + 2) * tensor.strides_bytes[0] * 8 + (inner + column) * bits + bit
+                inside = row + 2 < 3
+                wanted[byte] |= (int(data[from_ // 8]) >> from_ % 8 & 1 if inside else 0) << at % 8
+    text = load_text(tensor, (inner, 2)).replace(f"%r3, {size // 4};", f"%r3, {len(wanted) // 4};")
+    assert f"_, [%r2], {size};" in text and f"%r3, {len(wanted) // 4};" in text
+    assert np.array_equal(execute(text, tensor, data, np.zeros(16, np.uint8))["o"][: len(wanted)], wanted)
+
+
+def test_units_of_32_bytes_are_exchanged():
+    """Of four rows of 128 bytes each, as the driver's CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B says."""
+    data = np.random.default_rng(4).integers(0, 256, 128 * 9, np.uint8)
+    axes = ((32, 9), (32, 9), (1, 1), (0, 128), (), ())
+    tensor = replace(driver_map(2, 64, 0, 4, False, 0, axes), address=0, buffer="t")
+    assert decode(tensor.encode()) == replace(tensor, buffer="")
+    found = execute(load_text(tensor, (0, 0)), tensor, data, np.zeros(16, np.uint8))["o"][: len(data)]
+    for at in range(len(data)):
+        assert found[at ^ at // 128 % 4 * 32] == data[at]
+    with pytest.raises(InputError, match="a swizzle of 64 bytes with units of 32"):
+        replace(tensor, swizzle_bytes=64, box=(16, 9)).encode()
+    with pytest.raises(InputError, match="a tensor map with swizzle 5 is not supported"):
+        driver_map(2, 64, 0, 5, False, 0, axes)
+
+
+def test_what_is_refused_of_elements_of_4_and_6_bits():
+    data, padded = np.zeros(4096, np.uint8), TensorMap("b4x16_p64", (256,), (), (128,), buffer="t")
+    with pytest.raises(ExecutionError, match="coordinate 64 of elements that lie 128 together"):
+        execute(load_text(padded, (64,)), padded, data, data)
+    whole = TensorMap("b4x16", (256,), (), (128,), buffer="t")
+    with pytest.raises(ExecutionError, match="coordinate 3 of elements that lie 2 together"):
+        execute(load_text(whole, (3,)), whole, data, data)
+    out = "cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%rd2, {%r10}], [%r1];"
+    text = HEAD.format(setup=setup([0])) + f"@%p0 {out} ret; }}"
+    execute(text, whole, data, data)
+    with pytest.raises(ExecutionError, match="padded ones loaded alone"):
+        execute(text, padded, data, data)
+    assert driver_map(14, 64, 0, 3, False, 0, ((256,), (128,), (1,), (0,), (), ())).element == "b4x16_p64"
+    with pytest.raises(InputError, match="data type 16 is not supported"):
+        driver_map(16, 64, 0, 3, False, 0, ((256,), (128,), (1,), (0,), (), ()))
+
+
 WRONG = [
+    (TensorMap("b4x16_p64", (256,), (), (64,)), "boxes have 128"),
+    (TensorMap("b6x16_p32", (200,), (), (128,)), "elements b6x16_p32 in boxes of 128 are not supported"),
+    (TensorMap("b4x16_p64", (256, 2), (144,), (128, 1)), "multiples of 32"),
+    (TensorMap("b4x16_p64", (256,), (), (128,), address=16), "multiples of 32"),
+    (TensorMap("b4x16", (65,), (), (32,)), "in boxes of 32 are not supported"),
+    (TensorMap("b4x16", (64,), (), (32,), fill_nan=True), "integers"),
     (TensorMap("f16", (64,), (), (4,)), "rows of 8 bytes"),
     (TensorMap("f16", (64, 2), (100,), (8, 1)), "strides"),
     (TensorMap("f16", (64, 2), (128,), (32, 1), swizzle_bytes=128), "with a swizzle its 128"),

@@ -50,11 +50,12 @@ def _sizes(descriptor: Any, shape_type: str) -> Iterator[tuple[str, int]]:
 def _tensor_map(descriptor: Any, about: Mapping[str, Any]) -> TensorMap:
     """Triton's axes go from the outermost in, a map's from the innermost out."""
     number, swizzle = about["elem_type"], about["swizzle"]
-    if about["fp4_padded"] or number >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
+    if number >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
         raise InputError(f"a tensor descriptor of element type {number}, swizzle {swizzle} is not supported")
+    inner, *outer = _inwards(descriptor.shape)
     tiles = TensorMap(
         "tf32" if descriptor.round_f32_to_tf32 else ELEMENTS[number],
-        _inwards(descriptor.shape),
+        (inner * (2 if about["fp4_padded"] else 1), *outer),  # two in a byte of the tensor
         tuple(stride * about["elem_size"] for stride in _inwards(descriptor.strides)[1:]),
         _inwards(about["block_size"]),
         swizzle_bytes=SWIZZLES_BYTES[swizzle],

@@ -52,14 +52,17 @@ class Thread:
     def _place(self, address: int) -> tuple[np.ndarray, int, int]:
         """Of a generic address: bytes, which of them it is, and how many lie from there to the end of its memory."""
         machine = self.machine
-        for name, (start, stop) in WINDOWS.items():
+        block = machine.block_of_row[self.row]
+        for name, (first, last) in WINDOWS.items():
+            own = int(machine.clusters.first_address[block]) if name == "shared" else 0
+            start, stop = first + own, last + own
             if start <= address < stop and name != CLUSTER_SHARED:
                 at, limit = address - start, SPACES[name].limit(machine)
                 if at >= limit:
                     raise self._bad(address)
                 moved = at + (self.local if name == "local" else 0)
                 if name == "shared":
-                    moved += int(machine.block_of_row[self.row]) * machine.shared_stride
+                    moved += int(block) * machine.shared_stride
                 return SPACES[name].storage(machine).data, moved, limit - at
         starts, ends = machine.memory.ranges()
         region = int(np.searchsorted(starts, address, side="right")) - 1

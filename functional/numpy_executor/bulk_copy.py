@@ -12,7 +12,7 @@ import numpy as np
 
 from functional.coalesce import BANK_BYTES, BANKS
 from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand
-from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
+from functional.numpy_executor.clusters import RANK_BYTES
 from functional.numpy_executor.mbarrier import COMPLETE_TX, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
@@ -112,9 +112,12 @@ class Target(NamedTuple):
 
 
 def targets_of(
-    slots: Slots, inst: Instruction, to: Address, barrier: Address | None, blocks: Operand | None, space: str
-) -> Callable[[Frame, np.ndarray | None], Iterator[Target]]:
-    """`targets(frame, lanes)`: one, or with a mask of thread blocks one a block, at the same place of its memory."""
+    slots: Slots, inst: Instruction, to: Address, barrier: Address | None, blocks: Operand | None, space: str,
+    paired: bool = False,
+) -> Callable[[Frame, np.ndarray | None], Iterator[Target]]:  # fmt: skip
+    """`targets(frame, lanes)`: one, or with a mask of thread blocks one a block, at the same place of its memory. Its
+    barrier counts the bytes; `paired`: the barrier of that one of its pair whose rank is as even or odd as that of the
+    barrier that is named."""
     where = address_getter(slots, to, space)
     counter = None if barrier is None else address_getter(slots, barrier, space)
     chosen: Getter | None = None if blocks is None else getter(slots, blocks, "b16")
@@ -135,16 +138,15 @@ def targets_of(
             here = (mask >> np.uint16(rank) & np.uint16(1)).astype(bool)
             here = here if lanes is None else here & lanes
             if np.asarray(frame.active(here)).any():
-                own, its = (in_block(a, rank) for a in (addresses, counts))
-                yield Target(own, here, complete_at(frame, here, its))
+                its = rank // 2 * 2 + counts // np.uint32(RANK_BYTES) % np.uint32(2) if paired else rank
+                yield Target(in_block(addresses, rank), here, complete_at(frame, here, in_block(counts, its)))
 
     return targets
 
 
-def in_block(addresses: np.ndarray, rank: int) -> np.ndarray:
+def in_block(addresses: np.ndarray, rank: int | np.ndarray) -> np.ndarray:
     """The same place in the shared memory of the thread block of a rank."""
-    inside = np.where(addresses >= CLUSTER_BASE, addresses % np.uint32(RANK_BYTES), addresses)
-    return inside + np.uint32(CLUSTER_BASE + rank * RANK_BYTES)
+    return addresses % np.uint32(RANK_BYTES) + np.uint32(rank) * np.uint32(RANK_BYTES)
 
 
 def _here(parts: list[Lanes], lanes: np.ndarray | None) -> list[Lanes]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from functional.errors import ExecutionError
-from functional.ir import Instruction
+from functional.ir import Instruction, Symbol
 from functional.launch import Launch, open_regions
 from functional.memory import Memory
 from functional.numpy_executor.arrivals import Phases
@@ -99,11 +99,18 @@ class Machine:
         for slot, name in code.special_slots.items():
             self.registers[slot] = special_values(self, name)
         for slot, symbol in code.symbol_slots.items():
-            self.registers[slot] = np.full((1, 1), code.slots.address_of(symbol, memory), np.uint64)
+            self.registers[slot] = self._address_of(symbol)
         self._memories()
         self.watch = watch
         if watch is not None:
             watch.begin(self)
+
+    def _address_of(self, symbol: Symbol) -> np.ndarray:
+        """The address of a variable within its space, uint64 (1 | warp, 1)."""
+        address = np.full((1, 1), self.code.slots.address_of(symbol, self.memory), np.uint64)
+        if self.clusters.size > 1 and symbol.name in self.code.slots.shared:
+            return address + self.clusters.first_address[self.block_of_row][:, None]
+        return address
 
     def _memories(self) -> None:
         launch, code = self.launch, self.code

@@ -1,7 +1,8 @@
 """Clusters: which thread blocks of a chunk belong together, and how their shared memory is addressed from each other.
 
-A 32-bit shared address below CLUSTER_BASE is the executing block's own. Above, each block of the cluster has
-RANK_BYTES, by its rank: that is what `mapa` yields. PTX leaves the numbers open.
+Each block of a cluster has RANK_BYTES of 32-bit shared addresses, by its rank: so its own variables begin there, too.
+PTX leaves the numbers open, but programs clear the lowest bit of the rank in an address to reach the first block of a
+pair (`Sm100MmaPeerBitMask` of CUTLASS), so that they are those of the hardware.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functional.launch import Launch
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
-CLUSTER_BASE, RANK_BYTES = 1 << 24, 1 << 23
+RANK_BYTES = 1 << 24
 
 
 class Clusters:
@@ -32,6 +33,15 @@ class Clusters:
         _, self.cluster = np.unique(numbers, return_inverse=True)
         self.members = np.zeros((len(thread_blocks) // self.size, self.size), np.int64)
         self.members[self.cluster, self.rank] = np.arange(len(thread_blocks))
+        self.first_address = (self.rank * RANK_BYTES).astype(np.uint64)  # [block]: of its own shared memory
+
+    def pair(self, block: int) -> tuple[int, int]:
+        """The blocks of even and of odd rank of the pair of a block. Raises ValueError where there is none."""
+        if self.size % 2:
+            raise ValueError(f"a cluster of {self.size} thread blocks has no pairs of them")
+        first = int(self.rank[block]) // 2 * 2
+        even, odd = self.members[self.cluster[block], first : first + 2].tolist()
+        return even, odd
 
 
 def places(

@@ -15,7 +15,7 @@ from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import RAW_BY_BYTES, Unsupported
-from functional.numpy_executor.spaces import SHARED, SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
+from functional.numpy_executor.spaces import OWN_SHARED, SHARED, SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
 from functional.trace import SHARED_WINDOW_LINE
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def split(
         return
     if active is not None and (addresses.shape[1] > 1 or some is not None):
         addresses = repeat_active(frame.full(addresses), active, some)
+    if space == "shared" and frame.machine.clusters.size > 1:
+        OWN_SHARED.check_own(frame, inst, addresses, active)
     if space != "generic" or int(addresses.min()) >= GLOBAL_BASE:
         yield Lanes(SPACES["global" if space == "generic" else space], addresses, active, some)
         return
@@ -111,6 +113,8 @@ def split(
 
 def _split_generic(active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]:
     for name, (start, stop) in WINDOWS.items():
+        if name == "shared":  # is in the cluster's
+            continue
         inside = active & (addresses >= np.uint64(start)) & (addresses < np.uint64(stop))
         if inside.any():
             some = rows_with_a_lane(inside)

@@ -113,8 +113,15 @@ def _isspacep(inst: Instruction) -> Operation:
     wide = "u32" if isinstance(source, Register) and source.type[1:] == "32" else "u64"
     if space == "global":
         return Operation(lambda a: a >= np.uint64(GLOBAL_BASE), ("pred",), (wide,))
-    first = "shared" if space == CLUSTER_SHARED else space  # a block's own shared memory is the cluster's, too
-    start, stop = np.uint64(WINDOWS[first][0]), np.uint64(WINDOWS[space][1])
+    start, stop = (np.uint64(a) for a in WINDOWS[space])
+
+    def own(frame: Frame, a: np.ndarray) -> np.ndarray:
+        machine = frame.machine
+        first = machine.clusters.first_address[machine.block_of_row[frame.index]][:, None]
+        return (a >= start + first) & (a < stop + first)
+
+    if space == "shared":
+        return Operation(own, ("pred",), (wide,), True)
     return Operation(lambda a: (a >= start) & (a < stop), ("pred",), (wide,))
 
 

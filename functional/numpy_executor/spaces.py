@@ -11,7 +11,7 @@ import numpy as np
 from functional.coalesce import sector_numbers
 from functional.ir import CLUSTER_SHARED, Instruction
 from functional.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
-from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
+from functional.numpy_executor.clusters import RANK_BYTES
 from functional.numpy_executor.frame import Frame
 from functional.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000
-WINDOW_BYTES = 1 << 24
+WINDOW_BYTES, _MOST_BLOCKS = 1 << 24, 16
 _LANES = np.arange(32, dtype=np.int64)[None, :]
 
 
@@ -159,6 +159,19 @@ class SharedSpace(Space):
 
     name, window = "shared", SHARED_WINDOW
 
+    def check_own(
+        self, frame: Frame, inst: Instruction, addresses: np.ndarray, active: np.ndarray | None
+    ) -> None:  # fmt: skip
+        """Raises ExecutionError for the address of another block of the cluster in an active lane (None: all are)."""
+        machine = frame.machine
+        own = machine.clusters.rank[machine.block_of_row[frame.index]][:, None]
+        wrong = addresses // addresses.dtype.type(RANK_BYTES) != own
+        wrong = wrong if active is None else wrong & active
+        if wrong.any():
+            row, lane, address = _first(addresses, wrong)
+            message = f"{address:#x} is in the shared memory of another thread block of the cluster"
+            raise machine.fault(inst, message, int(frame.index[row]), lane)
+
     def storage(self, machine: Machine) -> Bytes:
         return machine.shared
 
@@ -166,9 +179,11 @@ class SharedSpace(Space):
         return machine.shared_bytes
 
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
-        checked = super().offsets(frame, inst, addresses, size)
         machine = frame.machine
-        return checked + (machine.block_of_row[frame.index] * machine.shared_stride)[:, None]
+        block = machine.block_of_row[frame.index]
+        if machine.clusters.size > 1:
+            addresses = addresses % addresses.dtype.type(RANK_BYTES)
+        return super().offsets(frame, inst, addresses, size) + (block * machine.shared_stride)[:, None]
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> None:
         return None
@@ -179,17 +194,17 @@ class ClusterSpace(SharedSpace):
 
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         """In the memory of the thread block that the address names. Raises ExecutionError if there is none."""
-        machine, mapped = frame.machine, addresses >= CLUSTER_BASE
-        inside = np.where(mapped, addresses % RANK_BYTES, addresses)
-        checked = Space.offsets(self, frame, inst, inside, size)
-        ranks = np.where(mapped, (addresses.astype(np.int64) - CLUSTER_BASE) // RANK_BYTES, 0)
+        machine = frame.machine
+        if machine.clusters.size == 1:
+            return super().offsets(frame, inst, addresses, size)
+        checked = Space.offsets(self, frame, inst, addresses % addresses.dtype.type(RANK_BYTES), size)
+        ranks = addresses.astype(np.int64) // RANK_BYTES
         if int(ranks.max()) >= machine.clusters.size:
             row, lane, _ = _first(addresses, ranks >= machine.clusters.size)
             message = f"a cluster has {machine.clusters.size} thread blocks, there is no rank {int(ranks.max())}"
             raise machine.fault(inst, message, int(frame.index[row]), lane)
         own = machine.block_of_row[frame.index][:, None]
-        block = np.where(mapped, machine.clusters.members[machine.clusters.cluster[own], ranks], own)
-        return checked + block * machine.shared_stride
+        return checked + machine.clusters.members[machine.clusters.cluster[own], ranks] * machine.shared_stride
 
 
 class LocalSpace(Space):
@@ -242,13 +257,14 @@ class CallSpace(LocalSpace):
         return ParamSpace.sectors(SPACES["param"], frame, part, size)  # type: ignore[arg-type]
 
 
+OWN_SHARED = SharedSpace()
 SPACES: dict[str, Space] = {
-    "global": GlobalSpace(), "const": ConstSpace(), "param": ParamSpace(), "shared": SharedSpace(),
+    "global": GlobalSpace(), "const": ConstSpace(), "param": ParamSpace(), "shared": OWN_SHARED,
     "local": LocalSpace(), "call": CallSpace(), CLUSTER_SHARED: ClusterSpace(),
 }  # fmt: skip
 WINDOWS: dict[str, tuple[int, int]] = {  # space -> generic addresses
     "shared": (SHARED_WINDOW, SHARED_WINDOW + WINDOW_BYTES),
-    CLUSTER_SHARED: (SHARED_WINDOW + CLUSTER_BASE, SHARED_WINDOW + CLUSTER_BASE + 16 * RANK_BYTES),
+    CLUSTER_SHARED: (SHARED_WINDOW, SHARED_WINDOW + _MOST_BLOCKS * RANK_BYTES),
     "local": (LOCAL_WINDOW, LOCAL_WINDOW + WINDOW_BYTES),
     "param": (PARAM_WINDOW, PARAM_WINDOW + WINDOW_BYTES), "const": (CONST_WINDOW, CONST_WINDOW + CONST_LIMIT_BYTES),
 }  # fmt: skip

@@ -104,13 +104,14 @@ def metadata_getter(
         nibbles = (given[..., None] >> shifts & np.uint32(15)).astype(np.int64)
         parts = nibbles.reshape(*given.shape, 2, 4) if halves else nibbles.reshape(*given.shape[:2], words // 2, 2, 8)
         of_rows = parts.transpose(0, 3, 1, 2, 4)  # [row, upper half of the rows, g, word, nibble]
-        return _positions(of_rows.reshape(len(given), _ROWS, groups), per)
+        return positions(of_rows.reshape(len(given), _ROWS, groups), per)
 
     return index_of
 
 
-def _positions(nibbles: np.ndarray, per: int) -> np.ndarray:
-    """Rows of B of the elements that are there [row, 16, k / 2], of nibbles [row, 16, group]."""
+def positions(nibbles: np.ndarray, per: int) -> np.ndarray:
+    """Rows of B of the elements that are there [row, m, k / 2], of nibbles [row, m, group] that say it of `per` columns
+    of A each."""
     first, second = nibbles & 3, nibbles >> 2
     start = per * np.arange(nibbles.shape[2])
     if per == 2:  # two halves of one number

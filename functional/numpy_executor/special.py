@@ -54,6 +54,9 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
         return _in_cluster(machine, name)
     if name.startswith("%lanemask_"):
         return _MASKS[name[-2:]].astype(np.uint32)
+    if name == RESERVED_SHARED:
+        first = machine.clusters.first_address[machine.block_of_row].astype(np.uint32)[:, None]
+        return first + np.uint32(reserved_shared_offset(machine.launch))
     if name == "%laneid":
         return _LANES.copy()
     if name == "%warpid":
@@ -63,7 +66,6 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
         "%nwarpid": machine.warps_per_block,
         "%dynamic_smem_size": machine.launch.dynamic_shared_bytes,
         "%total_smem_size": machine.launch.shared_bytes,
-        RESERVED_SHARED: reserved_shared_offset(machine.launch),
         # What CUDA's grid synchronisation reads there (cooperative_groups/details/driver_abi.h)
         "%envreg1": machine.launch.grid_workspace >> 32,
         "%envreg2": machine.launch.grid_workspace & 0xFFFFFFFF,

@@ -1,7 +1,7 @@
 """`tcgen05`, the tensor-core instructions of Blackwell's data-centre GPUs: which step each has, and `tcgen05.commit`.
 
 Everything is done when it is issued, so that waits and fences have no effect, and a commit arrives at its `mbarrier`
-at once. Pairs of thread blocks, sparse products, `.ws` and `tcgen05.shift` are not supported.
+at once. `tcgen05.shift` is not supported: no public source says which of the two neighbours of a row it becomes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functional.numpy_executor.memory_ops import address_getter, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.tcgen05_product import product_step
-from functional.numpy_executor.tensor_memory import allocation_step, freeing_step, of_one_block, permit_step
+from functional.numpy_executor.tensor_memory import allocation_step, freeing_step, group_of, permit_step
 from functional.numpy_executor.tensor_memory_moves import move_step, tensor_copy_in_step
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def waits_for_nothing(inst: Instruction) -> bool:
 
 
 def commit_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.commit.cta_group::1.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [barrier]
+    """`tcgen05.commit.cta_group::N.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [barrier]
     [, blocks]`: an arrival, with a mask of thread blocks one at the same place in each of them."""
-    plain, multicast = of_one_block(inst, inst.modifiers[1:]), MULTICAST in inst.modifiers
+    plain, multicast = group_of(inst, inst.modifiers[1:])[1], MULTICAST in inst.modifiers
     named = tuple(m for m in plain if m != MULTICAST)
     if named not in ((_ARRIVES, CLUSTER_SHARED, "b64"), (_ARRIVES, "b64")) or len(inst.sources) != 1 + multicast:
         raise Unsupported

@@ -1,8 +1,9 @@
-"""`tcgen05.mma`: one thread makes a product of 64 or 128 rows, D in tensor memory, A there or in shared memory, B in
-shared memory. Done when it is issued, which is a legal execution: `tcgen05.commit` says when others may rely on it.
+"""`tcgen05.mma`: one thread makes a product, D in tensor memory, A there or in shared memory, B in shared memory. Done
+when it is issued, which is a legal execution: `tcgen05.commit` says when others may rely on it.
 
-Row i of D lies in lane i; of 64 rows 16 lie in each 32 lanes. A word of D holds one element, a word of A as many as
-fit. Source: PTX ISA, "Data Path Layout Organization"; `tmem_frg` of CUTLASS.
+Of a pair of thread blocks the one of even rank has the upper half of the rows of A and D and the left half of the
+columns of B, each where the same address says in its own memory. Source: PTX ISA, "tcgen05.mma"; `MMA_Traits` of
+CUTLASS.
 """
 
 from __future__ import annotations
@@ -15,137 +16,179 @@ import numpy as np
 from functional.ir import Address, Instruction
 from functional.numpy_executor.fragments import Element, decode, decode_stored, multiply
 from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.matrix_descriptor import addresses_of, of_blackwell
+from functional.numpy_executor.matrix_descriptor import Descriptor, addresses_of, of_blackwell
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.operands import Getter, getter, guard_getter
+from functional.numpy_executor.sparse_mma import multiply_sparse
 from functional.numpy_executor.sub_byte_floats import FORMATS, unpack_pairs, unpack_units
-from functional.numpy_executor.tcgen05_descriptor import K_BYTES, Form, Product, form_of, product_of
+from functional.numpy_executor.tcgen05_descriptor import Product, product_of
+from functional.numpy_executor.tcgen05_form import Form, form_of
+from functional.numpy_executor.tcgen05_layout import places_of_a, places_of_d
 from functional.numpy_executor.tcgen05_scales import scale_factors
-from functional.numpy_executor.tensor_memory import LANES, faults
+from functional.numpy_executor.tcgen05_sparsity import stored_columns
+from functional.numpy_executor.tensor_memory import LANES, View, blocks_together, faults, view_of
 from functional.numpy_executor.tensor_memory_moves import shared_bytes, threads_of
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots
 
 Step = Callable[[Frame], None]
-_WORD_BYTES = 4
+_WORD_BYTES, _ROW_BYTES, _WORD_BITS = 4, 32, 32
+_MASKS = 1 << 39  # a mask of zero columns does nothing without it
+_COLUMN_SHIFT = 56
+
+
+class Operands(NamedTuple):
+    """What the operands of a product hold."""
+
+    d: int
+    a: int
+    b: int
+    described: int
+    added: int
+    without: list[int]
+    scales: list[int]
+    metadata: int | None
+    zeros: int | None
 
 
 def product_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `tcgen05.mma`, of each thread that executes it."""
     form, guard = form_of(inst), guard_getter(slots, inst.guard)
-    getters = _getters(slots, form)
-    added = getter(slots, form.added, "pred", inst.sources.index(form.added) in inst.negated_sources)
-    scales = [address_getter(slots, address, "shared") for address in form.scales]
+    read = _reader(slots, inst, form)
 
     def step(frame: Frame) -> None:
         for place in threads_of(frame, None if guard is None else frame.set_guard(guard)):
-            at = _Thread(frame, inst, place)
-            d, a, b, described, *without = (at.value(get) for get in getters)
+            given = read(frame, place)
             with faults(frame, inst, place[0]):
-                product = product_of(form, described)
-                matrices = at.left(product, a, isinstance(form.a, Address)), at.stored(product.right, b, product, 1)
-                matrices = at.scaled(product, matrices, [at.value(get) for get in scales])
-                at.make(product, d, matrices, without, bool(at.value(added)), form.shift)
+                _make(frame, inst, place, form, given)
 
     return step
 
 
-def _getters(slots: Slots, form: Form) -> list[Getter]:
-    """Of D, A, B, the descriptor and the lanes left out."""
-    in_tensor_memory = isinstance(form.a, Address)
-    left = address_getter(slots, form.a, "shared") if in_tensor_memory else getter(slots, form.a, "b64")
-    return [
-        address_getter(slots, form.d, "shared"), left, getter(slots, form.b, "b64"),
-        getter(slots, form.described, "b32"), *(getter(slots, word, "b32") for word in form.without),
+def _reader(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame, tuple[int, int]], Operands]:
+    def at(address: Address) -> Getter:
+        return address_getter(slots, address, "shared")
+
+    negated = inst.sources.index(form.added) in inst.negated_sources
+    single = [
+        at(form.d), at(form.a) if isinstance(form.a, Address) else getter(slots, form.a, "b64"),
+        getter(slots, form.b, "b64"), getter(slots, form.described, "b32"), getter(slots, form.added, "pred", negated),
     ]  # fmt: skip
+    without, scales = [getter(slots, word, "b32") for word in form.without], [at(a) for a in form.scales]
+    metadata = None if form.metadata is None else at(form.metadata)
+    zeros = None if form.zeros is None else getter(slots, form.zeros, "b64")
+
+    def read(frame: Frame, place: tuple[int, int]) -> Operands:
+        def value(get: Getter) -> int:
+            return int(frame.full(get(frame))[place])
+
+        optional = [None if get is None else value(get) for get in (metadata, zeros)]
+        return Operands(*map(value, single), [*map(value, without)], [*map(value, scales)], *optional)  # type: ignore[call-arg, arg-type]
+
+    return read
 
 
-class _Thread(NamedTuple):
-    """A thread, (row, lane) of a frame, that makes a product. What cannot be had is a ValueError."""
+def _make(frame: Frame, inst: Instruction, place: tuple[int, int], form: Form, given: Operands) -> None:
+    """The product of a thread, in its thread block or its pair. Raises ValueError for what cannot be had."""
+    product = product_of(form, given.described)
+    if (given.zeros or 0) & _MASKS or (given.zeros or 0) >> _COLUMN_SHIFT:
+        raise ValueError("masks of zero columns are not supported: PTX's table and its examples contradict each other")
+    blocks = blocks_together(frame, place[0], product.blocks)
+    sides = [_Side(frame, inst, place, view_of(frame, place[0], block), product, given) for block in blocks]
+    right = np.concatenate([side.stored(product.right, given.b, 1) for side in sides])
+    kept = _kept_lanes(given.without, sides[0].view, blocks)
+    for side, lanes in zip(sides, kept, strict=True):
+        left = side.stored(product.left, given.a, 0) if not isinstance(form.a, Address) else side.in_tensor_memory()
+        side.write(side.total(left, right, form.shift), lanes)
+
+
+def _kept_lanes(without: list[int], view: View, blocks: tuple[int, ...]) -> list[np.ndarray]:
+    """Lanes [128] of D that stay as they are, of each thread block. Raises ValueError where it is not known."""
+    bits = [bool(word >> n & 1) for word in without or [0] * len(blocks) * (LANES // 32) for n in range(_WORD_BITS)]
+    kept = np.array(bits).reshape(len(blocks), LANES)
+    if view.user != blocks[0] and (kept != kept[0]).any():
+        raise ValueError(
+            "lanes that stay as they are, where the block of odd rank of a pair asks for it, are the same in both"
+        )
+    return list(kept)
+
+
+def _check_swizzle(descriptor: Descriptor, transposed: bool, row_bytes: int, element_bytes: int) -> None:
+    """Raise ValueError for a swizzle that a matrix cannot have."""
+    if transposed and descriptor.wide != (element_bytes == _WORD_BYTES):
+        raise ValueError("swizzles of 32-byte units are of tf32 with M or N innermost, which has no others")
+    if not transposed and 0 < descriptor.width < row_bytes:
+        raise ValueError(f"rows of {row_bytes} bytes in a swizzle of {descriptor.width} are not supported")
+
+
+class _Side(NamedTuple):
+    """What a thread (row, lane) of a frame makes in one thread block."""
 
     frame: Frame
     inst: Instruction
     place: tuple[int, int]
+    view: View
+    product: Product
+    given: Operands
 
-    def value(self, get: Getter) -> int:
-        """What a register of the thread holds."""
-        return int(self.frame.full(get(self.frame))[self.place])
-
-    def stored(self, kind: Element, word: int, product: Product, side: int) -> np.ndarray:
-        """A matrix of shared memory as numbers [extent, k]; `side`: 0 is A, 1 B."""
-        depth, size = np.arange(min(product.depth, K_BYTES)), max(1, K_BYTES // product.depth)
-        along = np.arange(product.columns if side else product.rows)
-        at = addresses_of(of_blackwell(word), along, depth, size, product.transposed[side])[..., None] + np.arange(size)
-        words = shared_bytes(self.frame, self.inst, self.place, at).view(f"u{size}")[..., 0]
+    def stored(self, kind: Element, word: int, side: int) -> np.ndarray:
+        """A matrix of shared memory as numbers [extent, k]; `side`: 0 is A, 1 B. Raises ValueError."""
+        product, size, transposed = self.product, self.product.element_bytes, self.product.transposed[side]
+        descriptor, depth = of_blackwell(word), product.depth if side else product.stored_depth
+        along = np.arange(product.own_columns if side else product.own_rows)
+        units = np.arange(depth // (1 + product.packed))
+        _check_swizzle(descriptor, transposed, len(units) * size, size)
+        at = addresses_of(descriptor, along, units, size, transposed)[..., None] + np.arange(size)
+        words = shared_bytes(self.frame, self.inst, self.place, at, self.view.block).view(f"u{size}")[..., 0]
         if product.packed:
             return unpack_pairs(words, kind.name)
         return unpack_units(words, kind.name) if kind.name in FORMATS else decode_stored(words, kind)
 
-    def left(self, product: Product, where: int, in_tensor_memory: bool) -> np.ndarray:
-        """A as numbers [row, k]."""
-        if not in_tensor_memory:
-            return self.stored(product.left, where, product, 0)
+    def in_tensor_memory(self) -> np.ndarray:
+        """A as numbers [row, k]. Raises ValueError."""
+        product = self.product
         if product.transposed[0] or product.left.name in FORMATS:
             raise ValueError("A of 4 or 6 bits in tensor memory, or with M innermost, is not supported")
-        return decode(self.words(product, where, K_BYTES // _WORD_BYTES), product.left)
+        copies = [self.view.read(*places) for places in places_of_a(product, self.given.a, _ROW_BYTES // _WORD_BYTES)]
+        if any((copy != copies[0]).any() for copy in copies):
+            raise ValueError("A is not the same in both halves of the lanes of tensor memory")
+        return decode(copies[0], product.left)
 
-    def words(self, product: Product, address: int, columns: int) -> np.ndarray:
-        """Words [row, column] of a matrix in tensor memory."""
-        memory, strict = self.frame.machine.tensor_memory, self.frame.machine.watch is not None
-        return memory.read(self.block, *_places(product, address, columns), strict)
-
-    def scaled(
-        self, product: Product, matrices: tuple[np.ndarray, np.ndarray], addresses: list[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """A and B, each row times its scale factors."""
-        scaling, machine = product.scaling, self.frame.machine
-        if scaling is None:
-            return matrices
-        found = [
-            scale_factors(
-                machine.tensor_memory, self.block, where, len(rows), scaling, side, machine.watch is not None
-            ).repeat(product.depth // scaling.factors, axis=1)
-            for side, (rows, where) in enumerate(zip(matrices, addresses, strict=True))
-        ]
-        return matrices[0] * found[0], matrices[1] * found[1]
-
-    @property
-    def block(self) -> int:
-        """The thread block, by its place in the chunk."""
-        return int(self.frame.machine.block_of_row[self.frame.index[self.place[0]]])
-
-    def make(
-        self, product: Product, address: int, matrices: tuple[np.ndarray, np.ndarray], without: list[int], added: bool,
-        shift: int,
-    ) -> None:  # fmt: skip
-        """D = A B, with D added or not, in the lanes that are not left out."""
-        left, right = matrices
-        third = np.zeros((product.rows, product.columns), left.dtype)
-        if added:
-            third = _accumulators(self.words(product, address, product.columns), product.d) * 2.0**-shift
-            third = third.astype(left.dtype)
+    def total(self, left: np.ndarray, right: np.ndarray, shift: int) -> np.ndarray:
+        """A B, with D added or not: [row, column] of A [row, stored k] and B [column, k]."""
+        product, given = self.product, self.given
+        stored = None if given.metadata is None else stored_columns(self.view, product, given.metadata, left)
+        left, right = self._scaled(left, right, stored)
         a = left * (-1 if product.signs[0] != product.signs[1] else 1)
-        total = multiply(a[None], right.T[None], third[None], product.d, product.options)[0]
-        lanes, columns = _places(product, address, product.columns)
-        some = _enabled(without)[lanes[:, 0]]
-        words = _encoded(total, product.d)[some]
-        self.frame.machine.tensor_memory.write(self.block, lanes[some], columns, words)
+        third = np.zeros((len(left), len(right)), left.dtype)
+        if given.added:
+            before = _accumulators(self.view.read(*places_of_d(product, given.d)), product.d)
+            third = (before * 2.0**-shift).astype(left.dtype)
+        if stored is None:
+            return multiply(a[None], right.T[None], third[None], product.d, product.options)[0]
+        return multiply_sparse(a[None], stored[None], right.T[None], third[None], product.d, product.options)[0]
 
+    def _scaled(
+        self, left: np.ndarray, right: np.ndarray, stored: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """A and B, each row times its scale factors; `stored`: the columns of A that it has."""
+        scaling = self.product.scaling
+        if scaling is None:
+            return left, right
+        size = self.product.depth // scaling.factors
+        a, b = (
+            scale_factors(self.view, where, len(rows), scaling, side).repeat(size, axis=1)
+            for side, (rows, where) in enumerate(zip((left, right), self.given.scales, strict=True))
+        )
+        return left * (a if stored is None else np.take_along_axis(a, stored, axis=1)), right * b
 
-def _places(product: Product, address: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """(lanes [row, 1], columns [1, column]) of a matrix in tensor memory. Raises ValueError."""
-    row, first = np.arange(product.rows)[:, None], address >> 16
-    if first not in ((0, 16) if product.rows == 64 else (0,)):
-        raise ValueError(f"a matrix of {product.rows} rows does not begin in lane {first} of tensor memory")
-    lanes = row // 16 * 32 + row % 16 if product.rows == 64 else row
-    return lanes + first, (address & 0xFFFF) + np.arange(columns)[None]
-
-
-def _enabled(without: list[int]) -> np.ndarray:
-    """Lanes [128] whose bits are not set."""
-    bits = sum(word << 32 * i for i, word in enumerate(without))
-    return np.array([not bits >> lane & 1 for lane in range(LANES)])
+    def write(self, total: np.ndarray, kept: np.ndarray) -> None:
+        """Set D, but for lanes that stay as they are."""
+        lanes, columns = places_of_d(self.product, self.given.d)
+        some = ~kept[lanes]
+        if some.any():
+            self.view.write(lanes[some], columns[some], _encoded(total, self.product.d)[some])
 
 
 def _accumulators(words: np.ndarray, kind: Element) -> np.ndarray:

@@ -11,16 +11,14 @@ import numpy as np
 
 from functional.numpy_executor import fp8
 from functional.numpy_executor.tcgen05_descriptor import Scaling
-from functional.numpy_executor.tensor_memory import LANES, TensorMemory
+from functional.numpy_executor.tensor_memory import LANES, View
 
 _QUARTER = 32  # lanes
 _ID_SHIFT = 30  # of an address: two bits that may repeat the byte that the descriptor says
 _BIAS, _NAN, _SIGN = 127, 0xFF, 0x80
 
 
-def scale_factors(
-    memory: TensorMemory, block: int, address: int, extent: int, scaling: Scaling, side: int, strict: bool
-) -> np.ndarray:
+def scale_factors(view: View, address: int, extent: int, scaling: Scaling, side: int) -> np.ndarray:
     """Factors [extent, factor] of A (`side` 0) or B (1). Raises ValueError for what cannot be had."""
     first = scaling.bytes[side]
     if address >> _ID_SHIFT not in (0, first):
@@ -30,7 +28,7 @@ def scale_factors(
         raise ValueError(f"scale factors do not begin in lane {address >> 16} of tensor memory")
     row = np.arange(extent)
     lanes = row % _QUARTER + np.arange(0, LANES, _QUARTER)[:, None]
-    words = memory.read(block, lanes, address + row // _QUARTER + np.zeros_like(lanes), strict)
+    words = view.read(lanes, address + row // _QUARTER + np.zeros_like(lanes))
     codes = np.stack([words >> np.uint32(8 * (first + k)) & np.uint32(0xFF) for k in range(scaling.factors)], axis=2)
     if (codes != codes[0]).any():
         raise ValueError("scale factors are not the same in all four quarters of the lanes of tensor memory")

@@ -1,8 +1,9 @@
 """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`: one thread copies a box of a tensor, which a tensor map
 describes (functional.tensor_map), between global and shared memory. Done at once, as all asynchronous copies are.
 
-Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps; swizzles exchange its
-16-byte units by address. tf32 is rounded to the nearest, ties to even (PTX does not say how).
+Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of padded
+elements; swizzles exchange its 16-byte units by address; an mbarrier counts bytes of global memory. tf32 is rounded to
+the nearest, ties to even (PTX does not say how).
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ Step = Callable[["Frame"], None]
 Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
 _COMPLETES = "mbarrier::complete_tx::bytes"
 _LOAD_ALIGNMENT_BYTES = 128
+_LINE_BYTES = 128  # after which the next unit is exchanged with the first
+_PAIR = "cta_group::2"
+_GROUPS = ("cta_group::1", _PAIR)
 _BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class TensorCopy(NamedTuple):
     """The operands: the mode, where the map lies, coordinates of the box's first element, offsets of im2col, shared
-    memory, the barrier that counts the bytes of a load, the mask of thread blocks that get them; how a store is joined
-    with what is there."""
+    memory, the barrier that counts the bytes of a load, the mask of thread blocks that get them, whether that barrier
+    may be the other one's of a pair of thread blocks; how a store is joined with what is there."""
 
     mode: str
     map: Address
@@ -50,6 +54,7 @@ class TensorCopy(NamedTuple):
     space: str
     barrier: Address | None
     blocks: Operand | None
+    paired: bool
     reduction: str
 
 
@@ -62,6 +67,7 @@ def tensor_copy_of(inst: Instruction) -> TensorCopy:
     """The operands. Raises Unsupported for modes that are not in MODES."""
     modes = [m for m in inst.modifiers if m in MODES] or ["tile"]
     modifiers, operands = [m for m in inst.modifiers if m not in ("L2::cache_hint", *modes)], list(inst.sources)
+    group = [modifiers.pop(modifiers.index(m)) for m in _GROUPS if m in modifiers]
     if "L2::cache_hint" in inst.modifiers:
         operands.pop()
     reduces = modifiers[0] == "reduce"
@@ -80,11 +86,16 @@ def tensor_copy_of(inst: Instruction) -> TensorCopy:
     taps = rest.pop(1).elements if modes == ["im2col"] and loads and len(rest) > 1 else ()  # type: ignore[union-attr]
     if not isinstance(coordinates, Vector) or not _fits(modes, loads, int(axes[:-1]), coordinates, taps):
         raise Unsupported
-    if len(rest) != loads + (MULTICAST in form) or not all(isinstance(o, Address) for o in (place, to, *rest[:1])):
+    if (
+        len(group) > loads
+        or len(rest) != loads + (MULTICAST in form)
+        or not all(isinstance(o, Address) for o in (place, to, *rest[:1]))
+    ):
         raise Unsupported
     barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
     space = form[0] if loads else "shared"
-    return TensorCopy(modes[0], place, coordinates.elements, taps, to, space, barrier, blocks, name)  # type: ignore[arg-type]
+    paired = group == [_PAIR]
+    return TensorCopy(modes[0], place, coordinates.elements, taps, to, space, barrier, blocks, paired, name)  # type: ignore[arg-type]
 
 
 def _fits(modes: list[str], loads: bool, axes: int, coordinates: Vector, taps: tuple) -> bool:
@@ -112,7 +123,7 @@ def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
     if len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets):
         raise Unsupported
     mode = MODES[copy.mode]
-    targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space)
+    targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space, copy.paired)
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
@@ -167,13 +178,14 @@ class Box:
         self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, mode: Mode,
         coordinates: list[Getter], offsets: list[Getter],
     ) -> None:  # fmt: skip
-        self.frame, self.inst, self.row, self.lane, self.tensor = frame, inst, row, lane, tensor
+        self.frame, self.inst, self.row, self.lane, self.packing = frame, inst, row, lane, tensor.packing
+        self.tensor = tensor.in_words
         first, taps = ([int(frame.full(get(frame))[row, lane]) for get in given] for given in (coordinates, offsets))
         try:
-            at, self.inside = mode(tensor, first, taps)
+            at, self.inside = mode(self.tensor, self._in_words(first), taps)
         except InputError as error:
             raise self._fault(str(error)) from None
-        self.element_bytes = tensor.element_bytes
+        self.element_bytes = self.tensor.element_bytes
         self.bytes = len(at) * self.element_bytes
         self.places = tensor.address + at[self.inside]
         valid = frame.machine.memory.valid(self.places.astype(np.uint64), self.element_bytes)
@@ -186,14 +198,32 @@ class Box:
         """Numbers of the sectors of global memory that it touches."""
         return np.unique(self.places // SECTOR_BYTES)
 
+    def _in_words(self, first: list[int]) -> list[int]:
+        """Coordinates, of words in place of elements that are less than a byte. Raises InputError."""
+        if self.packing is None:
+            return first
+        if first[0] % self.packing.step:
+            raise InputError(f"coordinate {first[0]} of elements that lie {self.packing.step} together")
+        return [self.packing.of(first[0]), *first[1:]]
+
+    def _offsets(self) -> np.ndarray:
+        """Of its elements behind the first one in shared memory, bytes."""
+        count = self.bytes // self.element_bytes
+        if self.packing is None:
+            return np.arange(count) * self.element_bytes
+        unit, word = np.divmod(np.arange(count), self.packing.words)
+        return unit * self.packing.pitch_bytes + word * self.element_bytes
+
     def run(self, part: Lanes, copy: TensorCopy) -> None:
         """Load or store it; `part` has the address in shared memory."""
+        if self.packing is not None and (copy.reduction or (self.packing.padded and copy.barrier is None)):
+            raise self._fault("elements of 4 and 6 bits are not reduced, and padded ones loaded alone")
         address = int(self.frame.full(part.addresses)[self.row, self.lane])
         if address % _LOAD_ALIGNMENT_BYTES:
             raise self._fault(f"shared address {address:#x} is no multiple of {_LOAD_ALIGNMENT_BYTES}")
-        linear = address + np.arange(0, self.bytes, self.element_bytes)
-        rows = max(self.tensor.swizzle_bytes // 16 - 1, 0)
-        swizzled = linear ^ ((linear >> 7 & rows) << 4)
+        linear = address + self._offsets()
+        unit = self.tensor.swizzle_unit_bytes
+        swizzled = linear ^ (linear // (_LINE_BYTES // unit) & max(self.tensor.swizzle_bytes - unit, 0))
         inside = self._checked(part, swizzled)
         machine = self.frame.machine
         shared = part.space.storage(machine).words[self.element_bytes]

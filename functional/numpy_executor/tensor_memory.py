@@ -1,14 +1,16 @@
 """Tensor memory: 128 lanes by 512 columns of 32 bits a thread block, in columns that a warp asks for and gives back.
 
 An address holds a lane in its upper and a column in its lower half. Each thread block has all 512 columns here; that
-those of one SM share them is a matter of occupancy. Source: PTX ISA, "Tensor Memory".
+those of one SM share them is a matter of occupancy. The two thread blocks of a pair allocate and free together, the
+same columns of both: neither waits for the other, but a launch in which they do not do the same is an error. Source:
+PTX ISA, "Tensor Memory", "Issue Granularity".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 Step = Callable[[Frame], None]
 LANES, COLUMNS = 128, 512
 _LEAST_COLUMNS = 32  # of an allocation, which is a power of two
+_GROUPS = {"cta_group::1": 1, "cta_group::2": 2}
 
 
 class TensorMemory:
@@ -35,6 +38,7 @@ class TensorMemory:
         self.written = np.zeros((blocks, LANES, COLUMNS), bool)
         self.taken = np.zeros((blocks, COLUMNS), bool)
         self.closed = np.zeros(blocks, bool)  # has said that it will not allocate again
+        self.calls: dict[int, list[tuple[str, int, int]]] = {}  # of thread blocks of pairs: agree
         self.last: Instruction | None = None  # the latest allocation
 
     def allocate(self, block: int, columns: int) -> int:
@@ -48,7 +52,6 @@ class TensorMemory:
         if first is None:
             raise ValueError(f"{columns} columns are not free: {int(free.sum())} of {COLUMNS} are")
         self.taken[block, first : first + columns] = True
-        self.written[block, :, first : first + columns] = False
         return first
 
     def free(self, block: int, address: int, columns: int) -> None:
@@ -58,6 +61,19 @@ class TensorMemory:
         if address >> 16 or not columns or len(own) != columns or not own.all():
             raise ValueError(f"{columns} columns from address {address:#x} on are not allocated")
         self.taken[block, first : first + columns] = False
+        self.written[block, :, first : first + columns] = False
+
+    def agree(self, block: int, peer: int, call: tuple[str, int, int]) -> None:
+        """A thread block of a pair allocates or frees, (which, address, columns); its peer does the same, before or
+        after it. Raises ValueError if it does not."""
+        own, other = self.calls.setdefault(block, []), self.calls.setdefault(peer, [])
+        own.append(call)
+        if len(other) >= len(own) and other[len(own) - 1] != call:
+            (what, at, columns), (its, where, many) = call, other[len(own) - 1]
+            raise ValueError(
+                f"the thread blocks of a pair do not do the same: {what} {columns} columns from {at:#x} on here, "
+                f"{its} {many} from {where:#x} on there"
+            )
 
     def check(self, block: int, lanes: np.ndarray, columns: np.ndarray) -> None:
         """Raise ValueError unless an access to these lanes and columns is to allocated memory."""
@@ -67,23 +83,50 @@ class TensorMemory:
             missing = int(columns[~self.taken[block, columns]].min())
             raise ValueError(f"column {missing} of tensor memory is not allocated")
 
-    def read(self, block: int, lanes: np.ndarray, columns: np.ndarray, strict: bool) -> np.ndarray:
-        """Words at lanes and columns that broadcast; `strict`: refuse those that nothing has written."""
-        self.check(block, lanes, columns)
-        if strict and not self.written[block, lanes, columns].all():
-            raise ValueError("tensor memory is read, and nothing has written all of it")
-        return self.words[block, lanes, columns]
 
-    def write(self, block: int, lanes: np.ndarray, columns: np.ndarray, words: np.ndarray) -> None:
-        """Set them."""
-        self.check(block, lanes, columns)
-        self.words[block, lanes, columns] = words
-        self.written[block, lanes, columns] = True
+class View(NamedTuple):
+    """Tensor memory of the thread block `block`, as `user` accesses it: that one, or the other one of its pair, whose
+    allocations are the same. `strict`: words that nothing has written are refused."""
+
+    memory: TensorMemory
+    block: int
+    user: int
+    strict: bool
+
+    def read(self, lanes: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Words at lanes and columns that broadcast. Raises ValueError for what is not allocated."""
+        self.memory.check(self.user, lanes, columns)
+        if self.strict and not self.memory.written[self.block, lanes, columns].all():
+            raise ValueError("tensor memory is read, and nothing has written all of it")
+        return self.memory.words[self.block, lanes, columns]
+
+    def write(self, lanes: np.ndarray, columns: np.ndarray, words: np.ndarray) -> None:
+        """Set them. Raises ValueError for what is not allocated."""
+        self.memory.check(self.user, lanes, columns)
+        self.memory.words[self.block, lanes, columns] = words
+        self.memory.written[self.block, lanes, columns] = True
+
+
+def view_of(frame: Frame, row: int, block: int | None = None) -> View:
+    """Of the thread block of a row of the frame, or of one of its pair, as that row accesses it."""
+    machine = frame.machine
+    user = int(machine.block_of_row[frame.index[row]])
+    return View(machine.tensor_memory, user if block is None else block, user, machine.watch is not None)
+
+
+def blocks_together(frame: Frame, row: int, count: int) -> tuple[int, ...]:
+    """The thread blocks, by their place in the chunk, that an instruction of a row of the frame is of: its own, or its
+    pair, the one of even rank first. Raises ValueError where there is no pair."""
+    own = int(frame.machine.block_of_row[frame.index[row]])
+    return (own,) if count == 1 else frame.machine.clusters.pair(own)
 
 
 def check_given_back(machine: Machine) -> None:
     """Raises ExecutionError if a thread block has ended with columns of its own, which PTX forbids."""
-    if "tensor_memory" not in machine.__dict__ or not machine.tensor_memory.taken.any():
+    if "tensor_memory" not in machine.__dict__:
+        return
+    _check_pairs(machine)
+    if not machine.tensor_memory.taken.any():
         return
     columns = machine.tensor_memory.taken.sum(axis=1)
     block, last = int(columns.argmax()), machine.tensor_memory.last
@@ -92,11 +135,24 @@ def check_given_back(machine: Machine) -> None:
     raise machine.fault(last, message, block * machine.warps_per_block)
 
 
-def of_one_block(inst: Instruction, modifiers: tuple[str, ...]) -> tuple[str, ...]:
-    """The modifiers without `.cta_group::1`. Raises Unsupported for pairs of thread blocks, and without the group."""
-    if "cta_group::1" not in modifiers:
+def _check_pairs(machine: Machine) -> None:
+    calls = machine.tensor_memory.calls
+    for block, own in calls.items():
+        peer = next(b for b in machine.clusters.pair(block) if b != block)
+        if len(own) < len(calls[peer]):
+            assert machine.tensor_memory.last is not None
+            what, address, columns = calls[peer][len(own)]
+            message = f"the other thread block of its pair does not {what} {columns} columns from {address:#x} on"
+            raise machine.fault(machine.tensor_memory.last, message, peer * machine.warps_per_block)
+
+
+def group_of(inst: Instruction, modifiers: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """(how many thread blocks an instruction is of, one or a pair; its other modifiers). Raises Unsupported where that
+    is not said."""
+    groups = [m for m in modifiers if m in _GROUPS]
+    if len(groups) != 1:
         raise Unsupported
-    return tuple(m for m in modifiers if m != "cta_group::1")
+    return _GROUPS[groups[0]], tuple(m for m in modifiers if m not in _GROUPS)
 
 
 def whole_warps(frame: Frame, inst: Instruction, guard: Getter | None) -> np.ndarray:
@@ -127,8 +183,8 @@ def blocks_of(frame: Frame, rows: np.ndarray) -> list[tuple[int, int]]:
 
 
 def allocation_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.alloc.cta_group::1.sync.aligned[.shared::cta].b32 [to], columns`."""
-    plain = of_one_block(inst, inst.modifiers[1:])
+    """`tcgen05.alloc.cta_group::N.sync.aligned[.shared::cta].b32 [to], columns`."""
+    count, plain = group_of(inst, inst.modifiers[1:])
     if plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")):
         raise Unsupported
     to, wanted = inst.sources
@@ -145,6 +201,8 @@ def allocation_step(slots: Slots, inst: Instruction) -> Step:
         for row, block in blocks_of(frame, rows):
             with faults(frame, inst, row):
                 found[row] = memory.allocate(block, int(counts[row]))
+                for peer in set(blocks_together(frame, row, count)) - {block}:
+                    memory.agree(block, peer, ("allocate", int(found[row, 0]), int(counts[row])))
         _store(frame, inst, space, where(frame), found, None if guard is None else frame.guard)
 
     return step
@@ -176,8 +234,9 @@ def _store(
 
 
 def freeing_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.dealloc.cta_group::1.sync.aligned.b32 address, columns`."""
-    if of_one_block(inst, inst.modifiers[1:]) != ("sync", "aligned", "b32"):
+    """`tcgen05.dealloc.cta_group::N.sync.aligned.b32 address, columns`."""
+    count, plain = group_of(inst, inst.modifiers[1:])
+    if plain != ("sync", "aligned", "b32"):
         raise Unsupported
     where, columns = (getter(slots, operand, "u32") for operand in inst.sources)
     guard = guard_getter(slots, inst.guard)
@@ -189,13 +248,15 @@ def freeing_step(slots: Slots, inst: Instruction) -> Step:
         for row, block in blocks_of(frame, rows):
             with faults(frame, inst, row):
                 memory.free(block, int(starts[row]), int(counts[row]))
+                for peer in set(blocks_together(frame, row, count)) - {block}:
+                    memory.agree(block, peer, ("free", int(starts[row]), int(counts[row])))
 
     return step
 
 
 def permit_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned`."""
-    if of_one_block(inst, inst.modifiers[1:]) != ("sync", "aligned") or inst.sources:
+    """`tcgen05.relinquish_alloc_permit.cta_group::N.sync.aligned`."""
+    if group_of(inst, inst.modifiers[1:])[1] != ("sync", "aligned") or inst.sources:
         raise Unsupported
     guard = guard_getter(slots, inst.guard)
 

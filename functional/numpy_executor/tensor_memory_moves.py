@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.ir import Address, Immediate, Instruction, Operand, Vector
+from functional.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.matrix_descriptor import addresses_of, of_blackwell
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.operands import getter, guard_getter, setter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.spaces import SPACES
-from functional.numpy_executor.tensor_memory import faults, of_one_block, same_in_warp, whole_warps
+from functional.numpy_executor.tensor_memory import (
+    blocks_together,
+    faults,
+    group_of,
+    same_in_warp,
+    view_of,
+    whole_warps,
+)
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots
@@ -118,7 +125,7 @@ def move_step(slots: Slots, inst: Instruction) -> Step:
 def _move(frame: Frame, inst: Instruction, row: int, start: int, move: Move, words: np.ndarray) -> None:
     """Of one warp, to or from its `words` [thread, register]."""
     machine = frame.machine
-    memory, block = machine.tensor_memory, int(machine.block_of_row[frame.index[row]])
+    view = view_of(frame, row)
     own = int(frame.index[row]) % machine.warps_per_block % 4 * _WARP_LANES
     lanes, columns = (start >> 16) + move.lanes, (start & 0xFFFF) + move.columns
     if int(lanes.min()) < own or int(lanes.max()) >= own + _WARP_LANES or (start >> 16) % 16:
@@ -128,9 +135,9 @@ def _move(frame: Frame, inst: Instruction, row: int, start: int, move: Move, wor
         if inst.modifiers[0] == "st":
             halves = [words[row] & _LOWER, words[row] >> _HALF_BITS] if move.packed else [words[row]]
             for i, given in enumerate(halves):
-                memory.write(block, lanes, columns + i, given)
+                view.write(lanes, columns + i, given)
         else:
-            found = [memory.read(block, lanes, columns + i, machine.watch is not None) for i in range(1 + move.packed)]
+            found = [view.read(lanes, columns + i) for i in range(1 + move.packed)]
             words[row] = found[0] & _LOWER | found[1] << _HALF_BITS if move.packed else found[0]
 
 
@@ -146,6 +153,7 @@ _ALL, _HALF, _QUARTER = np.arange(128), np.arange(64), np.arange(32)
 _COPIES = {  # assemblers take these words in any order
     frozenset({"128x256b"}): Copy(128, 32, _ALL[None]),
     frozenset({"128x128b"}): Copy(128, 16, _ALL[None]),
+    frozenset({"4x256b"}): Copy(4, 32, np.arange(0, 128, 32)[None]),
     frozenset({"64x128b", "warpx2::02_13"}): Copy(64, 16, np.stack([_HALF, _HALF + 64])),
     frozenset({"64x128b", "warpx2::01_23"}): Copy(
         64, 16, np.stack([_HALF // 32 * 64 + _HALF % 32 + n for n in (0, 32)])
@@ -155,9 +163,11 @@ _COPIES = {  # assemblers take these words in any order
 
 
 def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.cp.cta_group::1.SHAPE [address], descriptor`, of each thread that executes it."""
-    copy = _COPIES.get(frozenset(of_one_block(inst, inst.modifiers[1:])))
-    if copy is None:  # 4x256b, and what decompresses
+    """`tcgen05.cp.cta_group::N.SHAPE [address], descriptor`, of each thread that executes it: in each thread block of a
+    pair from its own shared to its own tensor memory."""
+    count, shape = group_of(inst, inst.modifiers[1:])
+    copy = _COPIES.get(frozenset(shape))
+    if copy is None:  # what decompresses
         raise Unsupported
     to, descriptor = inst.sources
     where, matrix = address_getter(slots, to, "shared"), getter(slots, descriptor, "b64")
@@ -166,13 +176,13 @@ def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
     def step(frame: Frame) -> None:
         for row, lane in threads_of(frame, None if guard is None else frame.set_guard(guard)):
             start, word = (int(frame.full(get(frame))[row, lane]) for get in (where, matrix))
-            memory, block = frame.machine.tensor_memory, int(frame.machine.block_of_row[frame.index[row]])
             with faults(frame, inst, row):
                 at = addresses_of(of_blackwell(word), np.arange(copy.rows), np.arange(copy.row_bytes), 1, False)
-                words = shared_bytes(frame, inst, (row, lane), at).view(np.uint32)
-                columns = (start & 0xFFFF) + np.arange(words.shape[1])
-                for lanes in copy.lanes + (start >> 16):
-                    memory.write(block, lanes[:, None], columns[None], words)
+                columns = (start & 0xFFFF) + np.arange(copy.row_bytes // 4)
+                for block in blocks_together(frame, row, count):
+                    words = shared_bytes(frame, inst, (row, lane), at, block).view(np.uint32)
+                    for lanes in copy.lanes + (start >> 16):
+                        view_of(frame, row, block).write(lanes[:, None], columns[None], words)
 
     return step
 
@@ -185,11 +195,15 @@ def threads_of(frame: Frame, lanes: np.ndarray | None) -> list[tuple[int, int]]:
     return [(int(row), int(lane)) for row, lane in zip(*np.nonzero(active), strict=True)]
 
 
-def shared_bytes(frame: Frame, inst: Instruction, place: tuple[int, int], addresses: np.ndarray) -> np.ndarray:
-    """Bytes of the shared memory of a thread (row, lane), of the shape of their addresses."""
+def shared_bytes(
+    frame: Frame, inst: Instruction, place: tuple[int, int], addresses: np.ndarray, block: int
+) -> np.ndarray:
+    """Bytes of the shared memory of a thread block, for a thread (row, lane) of it or its cluster; of the shape of
+    their addresses."""
     machine, row = frame.machine, place[0]
     alone = Frame(machine, frame.index[row : row + 1], 0)
-    offsets = SPACES["shared"].offsets(alone, inst, addresses.reshape(1, -1).astype(np.uint32), 1)[0]
+    there = addresses.reshape(1, -1).astype(np.uint32) + machine.clusters.first_address[block].astype(np.uint32)
+    offsets = SPACES[CLUSTER_SHARED].offsets(alone, inst, there, 1)[0]
     if machine.watch is not None:
         machine.watch.box(frame, inst, place, "shared", offsets, 1, False)
     return machine.shared.data[offsets].reshape(addresses.shape)

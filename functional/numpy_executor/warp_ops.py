@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from functional.ir import CLUSTER_SHARED, Instruction
-from functional.numpy_executor.clusters import CLUSTER_BASE, RANK_BYTES
+from functional.numpy_executor.clusters import RANK_BYTES
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, only_type
-from functional.numpy_executor.spaces import SHARED_WINDOW
+from functional.numpy_executor.spaces import SHARED_WINDOW, WINDOWS
 
 _U32 = np.uint32
 _LANES = np.arange(32, dtype=np.int32)[None, :]
@@ -143,11 +143,9 @@ def _mapa(inst: Instruction) -> Operation:
     dtype, first = DTYPES[type_].type, 0 if flags else SHARED_WINDOW
 
     def function(address: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        start, stop = dtype(first), dtype(first + CLUSTER_BASE + 16 * RANK_BYTES)
-        shared, inside = (address >= start) & (address < stop), address - start
-        inside = np.where(inside >= CLUSTER_BASE, inside % dtype(RANK_BYTES), inside)
-        mapped = inside + start + dtype(CLUSTER_BASE) + rank.astype(dtype) * dtype(RANK_BYTES)
-        return np.where(shared, mapped, address)
+        start, stop = (dtype(a - SHARED_WINDOW + first) for a in WINDOWS[CLUSTER_SHARED])
+        shared, inside = (address >= start) & (address < stop), (address - start) % dtype(RANK_BYTES)
+        return np.where(shared, inside + start + rank.astype(dtype) * dtype(RANK_BYTES), address)
 
     return Operation(function, (type_,), (type_, "u32"))
 
@@ -157,12 +155,7 @@ def _getctarank(inst: Instruction) -> Operation:
     flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
     first = 0 if flags else SHARED_WINDOW
 
-    def function(frame: Frame, address: np.ndarray) -> np.ndarray:
-        inside = address.astype(np.int64) - first
-        own = frame.machine.clusters.rank[frame.machine.block_of_row[frame.index]][:, None]
-        return np.where(inside < CLUSTER_BASE, own, (inside - CLUSTER_BASE) // RANK_BYTES).astype(_U32)
-
-    return Operation(function, ("u32",), (type_,), True)
+    return Operation(lambda a: ((a.astype(np.int64) - first) // RANK_BYTES).astype(_U32), ("u32",), (type_,))
 
 
 TABLE: dict[str, Builder] = {
