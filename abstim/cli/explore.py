@@ -282,8 +282,9 @@ def _print_work(found: Exploration) -> None:
 
     work = found.work
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
-        print(f"{name}: {points.timed:,} of {points.pairs:,} pairs of a launch and a point timed,")
-        print(f"{points.work:.3g} times its instructions; {points.checked} parts compared with whole launches")
+        timed, pairs = len(points.read.timed), points.read.cycles.size
+        print(f"{name}: {timed:,} of {pairs:,} pairs of a launch and a point timed,")
+        print(f"{points.work:.3g} times its instructions")
     print(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
     seconds = max(work.seconds, 1e-9)
     if found.sampled is not None:  # what was not executed has no number of instructions
