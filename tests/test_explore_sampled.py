@@ -7,18 +7,18 @@ import json
 import numpy as np
 import pytest
 
-from abstim.gpu.config import load_gpu
+from abstim.gpu.config import changed, load_gpu
 from abstim.session.session import open_session
-from abstim.study.explore import explore, part_factors, sweep_of
-from abstim.study.explore.launch_parts import SHARES, fewer_blocks, part_of
-from abstim.study.explore.sampled_sweep import disagreeing, in_proportion, scaled
+from abstim.study.explore import explore, launch_formula, sweep_of
+from abstim.study.explore.launch_formula import waves
+from abstim.study.explore.timed_pairs import TimedPairs
 from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.kept_samples import MeasuredStore
 from abstim.study.sample.thinned import iterations_of, thinned
 from functional.errors import InputError
 from precharacterize.named_barriers import code_of
-from sampling.estimate import around
+from sampling.auto.iterations import SHARES
 
 GPU = load_gpu("gtx480")
 TARGET, VARY = "hard_shrinking", ("sm_count=8,30",)
@@ -35,7 +35,9 @@ def test_estimates_of_a_sweep_are_near_what_all_launches_take(sampled):
     (found,) = sampled.sampled.found
     assert np.abs(found.cycles / true - 1).max() < 0.02
     assert np.abs(found.speed_ups[:, 0] / (base / true) - 1).max() < 0.02
-    assert found.work < 0.5 * 2 and found.timed == found.pairs and not sampled.points.reasons.any()  # of two points
+    assert (
+        found.work < 0.5 * 2 and len(found.read.timed) == found.read.cycles.size and not sampled.points.reasons.any()
+    )  # of two points
 
 
 def test_a_ratio_is_known_better_than_both_its_cycles(sampled):
@@ -54,18 +56,34 @@ def test_the_table_has_the_intervals_and_the_same_sweep_is_the_same(sampled):
     assert 0 < row["cycles_half_width"] <= 0.03 and 0 < row["speed_up_half_width"] < row["speed_up"]
 
 
-def test_most_pairs_of_a_larger_sweep_are_read_off_between_those_timed(monkeypatch):
-    monkeypatch.setattr(part_factors, "by_formula", lambda chosen, gpus: np.ones((12, len(chosen.launches))))
+def test_most_pairs_of_a_larger_sweep_are_read_off_between_those_timed():
     vary = ["sm_count=8:30:2"]
     (found,) = explore(["hard_decode"], sweep_of(GPU, vary, aim=Aim(0.05))).sampled.found
     true = explore(["hard_decode"], sweep_of(GPU, vary)).cycles[:, 0]
-    assert found.timed < 0.7 * found.pairs
+    assert len(found.read.timed) < 0.5 * found.read.cycles.size
     assert (np.abs(found.cycles - true) <= found.half_widths * found.cycles).all() and found.half_widths.max() <= 0.05
 
 
-def test_launches_to_check_are_drawn_in_proportion_to_their_cycles():
-    assert in_proportion(np.array([5.0, 90.0, 4.0]), 6) == [1] * 6
-    assert in_proportion(np.ones(3), 6) == [0, 0, 1, 1, 2, 2]
+def test_without_a_formula_launches_are_timed_on_the_first_gpu(monkeypatch):
+    monkeypatch.setattr(launch_formula, "by_formula", launch_formula.as_on_first)  # as for machine code
+    (found,) = explore(["hard_decode"], sweep_of(GPU, ["sm_count=8:30:2"], aim=Aim(0.05))).sampled.found
+    of_first = {launch for point, launch in found.read.timed if point == 0}
+    assert len(of_first) == found.read.cycles.shape[1] and len(found.read.timed) > len(of_first)
+    true = explore(["hard_decode"], sweep_of(GPU, ["sm_count=8:30:2"])).cycles[:, 0]
+    assert (np.abs(found.cycles - true) <= found.half_widths * found.cycles).all()
+
+
+def test_waves_are_those_of_the_sm_with_most_thread_blocks():
+    counts = (1, 15, 10_000)
+    gpus = [changed(GPU, {"sm_count": count}, "another") for count in counts]
+    launches = TimedPairs(open_session("relu"), gpus, None)
+    blocks, held = launches.session.launch(0).thread_blocks, launches.session.blocks_per_sm(0, GPU)
+    of = lambda count: -(-blocks // count) / min(held, -(-blocks // count))  # noqa: E731
+    found = waves(launches, 0)
+    for row, count in zip(found, counts, strict=True):
+        assert row[0] == pytest.approx(0.2 * np.log(of(count))) and row[1] == pytest.approx(
+            np.ceil(of(count)) / of(count)
+        )
 
 
 def test_a_point_that_cannot_be_is_a_row_with_its_reason():
@@ -101,25 +119,6 @@ def test_all_iterations_are_the_launch():
     _, _, trace, found = parts("matmul_tiled", 1.0)
     for name in ("blocks", "records", "conflicts", "record_offsets", "warp_instructions"):
         assert np.array_equal(getattr(found, name), getattr(trace, name)), name
-
-
-def test_fewer_thread_blocks_are_stretches_of_the_grid():
-    trace = open_session("relu").traces.trace(0)
-    found = fewer_blocks(trace, 1, 1 / 16)
-    assert found.thread_blocks[0] == 0 and found.thread_blocks[-1] == len(trace.thread_blocks) - 1
-    assert len(found.thread_blocks) < len(trace.thread_blocks) / 4
-    assert fewer_blocks(trace, len(trace.thread_blocks), 1 / 16) is trace
-    assert part_of(open_session("relu").launch(0).program, trace, 1, 1.0) is trace
-
-
-def test_points_to_look_at_again_are_the_ends_and_where_launches_disagree():
-    factors = np.array([[1.0, 1.0], [0.5, 0.5], [1.0, 3.0], [2.0, 2.0], [1.1, 1.1]])
-    assert disagreeing(factors, np.array([0.9, 0.1])) == [1, 3, 2]
-
-
-def test_a_scaled_estimate_keeps_its_relative_interval():
-    found = scaled(around("segments", 100.0, 2.0, detailed_fraction=0.5), 3.0)
-    assert found.total == 300.0 and found.relative_half_width == pytest.approx(0.0392, abs=1e-4)
 
 
 @pytest.mark.parametrize("control", ["pkp", "occupancy"])

@@ -280,9 +280,9 @@ def _print_work(found: Exploration) -> None:
 
     work = found.work
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
-        timed = f"{points.timed:,} of {points.pairs:,} pairs of a launch and a point timed"
-        checked = f"{points.checked} parts compared with whole launches"
-        say(f"{name}: {timed}, {points.work:.3g} times its instructions; {checked}")
+        timed, pairs = len(points.read.timed), points.read.cycles.size
+        of_pairs = f"{timed:,} of {pairs:,} pairs of a launch and a point timed"
+        say(f"{name}: {of_pairs}, {points.work:.3g} times its instructions")
     say(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
     seconds = max(work.seconds, 1e-9)
     if found.sampled is not None:  # what was not executed has no number of instructions

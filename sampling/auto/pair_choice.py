@@ -1,82 +1,62 @@
-"""Which pair of a point and a part to time next: the one that tells most about the sums of all points.
+"""Which pair of a point and a launch to time next: the one that tells most about the sums of all points, and about
+their ratios to that of the first point.
 
 What a pair costs does not count: small launches are cheap, and would be taken first, but say little of large ones.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.auto.surface import Pair, Setting, Surface
+from sampling.auto.surface import Pair, Pairs, Places, Setting
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
+    from jaxtyping import Bool
 
 
 class Choice:
-    """Of pairs of some `points`; the parts of each surface are `rows` of all parts."""
+    """Of the pairs of some `points`, the first point among them, and some `launches`."""
 
     def __init__(
-        self, surfaces: Sequence[Surface], rows: Sequence[Int64[np.ndarray, " part"]],
-        points: Int64[np.ndarray, " point"], settings: Sequence[tuple[Setting, float]], timed: Iterable[Pair],
+        self, pairs: Pairs, points: Sequence[int], launches: Sequence[int], setting: Setting, timed: Iterable[Pair]
     ) -> None:  # fmt: skip
-        self.rows, self.points = rows, points
-        self.left = [_Left(surface, points, *each) for surface, each in zip(surfaces, settings, strict=True)]
-        owner = {int(part): (k, place) for k, parts in enumerate(rows) for place, part in enumerate(parts)}
-        at = {int(point): place for place, point in enumerate(points)}
-        for point, part in timed:
-            kernel, place = owner[part]
-            if point in at:
-                self.left[kernel].take(at[point], place)
+        self.kernels, self.nugget = pairs.kernels, setting.nugget
+        self.pairs = [(point, launch) for point in points for launch in launches]
+        self.places = Places.of(self.pairs)
+        self.among = pairs.covariance(setting, self.places, self.places)
+        of_sums = [pairs.shares[p] @ pairs.covariance(setting, pairs.on([p]), self.places) for p in points]
+        self.told = np.concatenate([of_sums, np.array(of_sums) - of_sums[list(points).index(0)]])
+        self.open = np.ones(len(self.pairs), bool)
+        number = {pair: k for k, pair in enumerate(self.pairs)}
+        self._condition([number[pair] for pair in timed if pair in number])
+
+    def _condition(self, timed: list[int]) -> None:
+        """On pairs that are known."""
+        of_timed = self.among[timed]
+        weights = np.linalg.solve(of_timed[:, timed] + self.nugget * np.eye(len(timed)), of_timed)
+        self.told -= self.told[:, timed] @ weights
+        self.among -= of_timed.T @ weights
+        self.open[timed] = False
 
     def next(self, kernel: int | None = None) -> Pair | None:
         """The best one, of one kernel or of all; none if all were timed."""
-        kernels = range(len(self.left)) if kernel is None else (kernel,)
-        best = {k: self.left[k].best() for k in kernels}
-        found = max(best, key=lambda k: best[k][0])
-        gain, point, part = best[found]
-        if gain < 0.0:
+        wanted: Bool[np.ndarray, " pair"] = self.open.copy()
+        if kernel is not None:
+            wanted &= self.kernels[self.places.launches] == kernel
+        if not wanted.any():
             return None
-        self.left[found].take(point, part)
-        return int(self.points[point]), int(self.rows[found][part])
+        gain = (self.told**2).sum(0) / (np.maximum(np.diag(self.among), 0.0) + self.nugget)
+        best = int(np.argmax(np.where(wanted, gain, -1.0)))
+        self.take(best)
+        return self.pairs[best]
 
-
-class _Left:
-    """What is not known of one surface: `variance` of its pairs, `covariance` of each with the sums of points."""
-
-    def __init__(
-        self, surface: Surface, at: Int64[np.ndarray, " point"], setting: Setting, scale: float
-    ) -> None:  # fmt: skip
-        points, self.parts = surface.covariances(setting)
-        self.points, self.nugget = points[np.ix_(at, at)], setting.nugget
-        self.worth = scale**2
-        with_parts = surface.shares[at] @ self.parts
-        self.variance = np.diag(self.points)[:, None] * np.diag(self.parts)
-        self.covariance = self.points[:, :, None] * with_parts[:, None, :]
-        self.taken: list[Float64[np.ndarray, "point part"]] = []
-        self.open = np.ones(self.variance.shape, bool)
-
-    def best(self) -> tuple[float, int, int]:
-        """By how much variance a pair takes off all sums; negative if none is left."""
-        gain = (self.covariance**2).sum(0) / (np.maximum(self.variance, 0.0) + self.nugget) * self.worth
-        gain = np.where(self.open, gain, -1.0)
-        point, part = np.unravel_index(int(np.argmax(gain)), gain.shape)
-        return float(gain[point, part]), int(point), int(part)
-
-    def take(self, point: int, part: int) -> None:
-        """A pair is known from now on: a step of Cholesky's decomposition."""
-        told = self.points[point][:, None] * self.parts[part]
-        for each in self.taken:
-            told = told - each * each[point, part]
-        told = told / math.sqrt(max(float(told[point, part]), 0.0) + self.nugget)
-        with_sums = self.covariance[:, point, part] / math.sqrt(
-            max(float(self.variance[point, part]), 0.0) + self.nugget
-        )
-        self.taken.append(told)
-        self.variance -= told**2
-        self.covariance -= with_sums[:, None, None] * told
-        self.open[point, part] = False
+    def take(self, best: int) -> None:
+        """A pair is known from now on."""
+        told, of_sums = self.among[best].copy(), self.told[:, best].copy()
+        variance = max(float(told[best]), 0.0) + self.nugget
+        self.among -= np.outer(told / variance, told)
+        self.told -= np.outer(of_sums / variance, told)
+        self.open[best] = False

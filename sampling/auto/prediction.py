@@ -95,9 +95,13 @@ def distances(a: Float64[np.ndarray, "n work"], b: Float64[np.ndarray, "m work"]
     return found
 
 
-def squared_distances(a: Float64[np.ndarray, "n column"]) -> Float64[np.ndarray, "n n"]:
-    """Between rows, each with each."""
-    return np.asarray(((a[:, None] - a[None]) ** 2).sum(-1))
+def squared_distances(
+    a: Float64[np.ndarray, "n column"], b: Float64[np.ndarray, "m column"] | None = None
+) -> Float64[np.ndarray, "n m"]:
+    """Of rows of `a` to rows of `b`, or to each other."""
+    b = a if b is None else b
+    found = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * a @ b.T
+    return np.asarray(np.maximum(found, 0.0))
 
 
 def shares_of_work(

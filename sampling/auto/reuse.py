@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from sampling.auto.kernel_sample import (
     lucky,
     total_interval,
 )
-from sampling.auto.prediction import EQUAL_ERROR
+from sampling.auto.prediction import distances
 from sampling.estimate import Estimate
 from sampling.statistics import CONFIDENCE, t_quantile
 
@@ -33,8 +33,8 @@ ELSEWHERE = 1.6
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TimedSelection:
-    """The chosen launches on one GPU. `shared_error`: relative standard error that all of them may have in common,
-    because not they but parts of them were timed; `degrees`: how many comparisons tell it."""
+    """The chosen launches on one GPU. `shared_error`: relative standard error that all of them have together, because
+    not all were timed; `degrees` of freedom tell it."""
 
     kernels: list[KernelSample]
     total: float
@@ -45,7 +45,7 @@ class TimedSelection:
 
     @property
     def shared_half_width(self) -> float:
-        """Half of the interval, relative, that parts in place of launches alone would give."""
+        """Half of the interval, relative, that cycles of the chosen launches alone would give."""
         return self.shared_error * t_quantile(self.degrees, self.confidence) if self.shared_error else 0.0
 
 
@@ -68,8 +68,21 @@ def timed_selection(
     return TimedSelection(**vars(found) | {"half_width": width})
 
 
-def ratio(a: TimedSelection, b: TimedSelection) -> tuple[float, float]:
-    """The cycles of `a` over those of `b`, and half of the interval.
+def multiples(found: TimedSelection, launches: Sequence[int]) -> Float64[np.ndarray, " launch"]:
+    """Of the timed launches, in the order given: cycles of each with all those that are most like it, over its own."""
+    of: dict[int, float] = {}
+    for kernel in found.kernels:
+        nearest = distances(kernel.columns, kernel.columns[kernel.sample]).argmin(1)
+        nearest[kernel.sample] = np.arange(len(kernel.sample))
+        cycles = kernel.predicted().cycles
+        together = np.bincount(nearest, cycles, len(kernel.sample)) / cycles[kernel.sample]
+        of |= dict(zip(kernel.rows[kernel.sample].tolist(), together.tolist(), strict=True))
+    return np.array([of[number] for number in launches])
+
+
+def ratio(a: TimedSelection, b: TimedSelection, shared_half_width: float = 0.0) -> tuple[float, float]:
+    """The cycles of `a` over those of `b`, and half of the interval; `shared_half_width`, relative: what the chosen
+    launches' own cycles make of it.
 
     The same launches were timed on both, and where the prediction of one is too long on both, the ratio does not
     notice: what counts is the error of cycles on `a` less ratio times cycles on `b` (the linearised ratio estimator,
@@ -83,7 +96,7 @@ def ratio(a: TimedSelection, b: TimedSelection) -> tuple[float, float]:
         scales, np.array([len(x.sample) for x, _ in pairs])
     )
     half = ELSEWHERE * half_width(own, [], [x.predicted() for x, _ in pairs], a.confidence)
-    return found, math.hypot(half / b.total, found * a.shared_half_width, found * b.shared_half_width)
+    return found, math.hypot(half / b.total, found * shared_half_width)
 
 
 def _difference(x: KernelSample, y: KernelSample, of: float) -> tuple[float, float]:
@@ -98,10 +111,3 @@ def _difference(x: KernelSample, y: KernelSample, of: float) -> tuple[float, flo
     errors = np.maximum(p.assumed, q.assumed) * math.sqrt(mean_square) * size
     common = max(p.reach, q.reach) * float(errors.sum())
     return float(np.sum(errors**2)) + common**2, mean_square
-
-
-def error_of_parts(estimated: Float64[np.ndarray, " n"], whole: Float64[np.ndarray, " n"]) -> tuple[float, float]:
-    """Relative standard error of launches timed by parts, from some that were timed whole as well, and its degrees of
-    freedom. What is assumed of equal launches counts as one comparison more."""
-    off = np.log(estimated / whole)
-    return math.sqrt((float(np.sum(off**2)) + EQUAL_ERROR**2) / max(len(off), 1)), max(float(len(off)), 1.0)

@@ -14,7 +14,7 @@ from sampling.auto import (
     ProgramWork,
     SegmentSampling,
     cut_into_segments,
-    error_of_parts,
+    multiples,
     ratio,
     timed_selection,
 )
@@ -242,15 +242,25 @@ def test_what_was_chosen_on_one_gpu_serves_another():
     assert np.median(widths) < 0.6  # the ratio is known better than either
 
 
-def test_parts_in_place_of_launches_widen_intervals_by_what_comparisons_tell():
+def test_cycles_that_were_read_off_widen_intervals_by_their_errors():
     work, cycles = program(0)
     timed = {row: exact("full", float(cycle)) for row, cycle in enumerate(cycles)}
-    assert timed_selection(work, timed).half_width == 0
-    error, degrees = error_of_parts(np.array([102.0, 97.0, 101.0]), np.full(3, 100.0))
-    assert 0.02 < error < 0.025 and degrees == 3
-    parts = timed_selection(work, timed, shared_error=error, degrees=degrees)
-    assert parts.half_width / parts.total == pytest.approx(error * 3.182, rel=1e-3)  # Student's t of 3 degrees
-    assert ratio(parts, timed_selection(work, timed))[1] == pytest.approx(error * 3.182, rel=1e-3)
+    whole = timed_selection(work, timed)
+    assert whole.half_width == 0
+    read = timed_selection(work, timed, shared_error=0.02, degrees=3.0)
+    assert read.half_width / read.total == pytest.approx(0.02 * 3.182, rel=1e-3)  # Student's t of 3 degrees
+    assert ratio(read, whole, 0.05) == (1.0, pytest.approx(0.05))
+
+
+def test_each_launch_stands_for_those_most_like_it():
+    work, cycles = program(0)
+    _, asked = sampled(work, cycles, error=0.05)
+    found = timed_selection(work, {row: exact("full", float(cycles[row])) for row in asked})
+    times = multiples(found, asked)
+    assert times.min() >= 1.0 and float(times @ cycles[asked]) == pytest.approx(found.total)
+    for row, of_row in zip(asked, times, strict=True):
+        if not (work.kernels == work.kernels[row]).sum() > 1:
+            assert of_row == 1.0
 
 
 def test_shares_of_the_iterations_tell_what_all_take():

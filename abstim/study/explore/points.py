@@ -137,6 +137,13 @@ class Points:
         columns = {key: values[chosen] for key, values in self.columns.items()}
         return Points(self.space, self.positions[chosen], columns, self.reasons[chosen])
 
+    def after_first(self) -> Points:
+        """Behind the GPU that is varied, as one point more (at no position of the grid)."""
+        base = self.space._lookup({}, 1)
+        columns = {key: np.concatenate([base[key], values]) for key, values in self.columns.items()}
+        positions, reasons = np.concatenate([[-1], self.positions]), np.concatenate([[""], self.reasons])
+        return Points(self.space, positions, columns, reasons)
+
     def settings(self, k: int) -> dict[str, Any]:
         """Point `k` as keys of the GPU and plain values."""
         return {key: values[k].item() for key, values in self.columns.items() if key not in DERIVED}

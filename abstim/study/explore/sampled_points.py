@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.auto import TimedSelection, ratio
+from sampling.auto import PairCycles, TimedSelection, ratio
+from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -15,33 +17,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SampledPoints:
-    """One target on all design points, of which one (`base`) is the GPU that is varied."""
+    """One target on the GPU that is varied and on all design points, in this order: `selections`. `read`: chosen
+    launches on them. `work`: of all that was timed, in instructions over the target's own."""
 
-    base: TimedSelection
-    points: list[TimedSelection]
-    timed: int  # pairs of a point and a chosen launch, or a part of one; the others are read off between them
-    pairs: int  # of which these are all
-    work: float  # of all that was timed for them, in instructions over the target's own
-    checked: int  # comparisons of parts with launches
+    selections: list[TimedSelection]
+    read: PairCycles
+    work: float
 
     @property
     def cycles(self) -> Float64[np.ndarray, " point"]:
         """Estimated."""
-        return np.array([point.total for point in self.points])
+        return np.array([point.total for point in self.selections[1:]])
 
     @property
     def half_widths(self) -> Float64[np.ndarray, " point"]:
         """Half of each interval, relative."""
-        return np.array([point.half_width / point.total for point in self.points])
+        return np.array([point.half_width / point.total for point in self.selections[1:]])
 
     @property
     def speed_ups(self) -> Float64[np.ndarray, "point 2"]:
         """In cycles over the GPU that is varied, and half of each interval."""
-        return np.array([self.speed_up(row) for row in range(len(self.points))]).reshape(-1, 2)
+        return np.array([self.speed_up(row) for row in range(len(self.selections) - 1)]).reshape(-1, 2)
 
-    def speed_up(self, row: int, over: int | None = None) -> tuple[float, float]:
-        """Cycles on a point (None: the GPU that is varied) over those on another, and half of the interval."""
-        return ratio(self.base if over is None else self.points[over], self.points[row])
+    def speed_up(self, row: int, over: int = -1) -> tuple[float, float]:
+        """Cycles on a point (-1: the GPU that is varied) over those on another, and half of the interval."""
+        a, b = over + 1, row + 1
+        error = math.hypot(self.read.of_ratios[a], self.read.of_ratios[b]) if a != b else 0.0
+        half = error and error * t_quantile(self.read.degrees, self.selections[0].confidence)
+        return ratio(self.selections[a], self.selections[b], half)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,58 +1,113 @@
-"""Launches of a target chosen for a sweep, once, on the GPU that is varied."""
+"""Launches of a target chosen for a sweep, before any is timed: those that stand for all others as far as a formula
+tells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.study.sample.automatic import Aim, check_turn, choose, work_on
-from abstim.study.sample.kept_parts import PartStore
-from abstim.study.sample.kept_samples import MeasuredStore
+from abstim.study.explore.launch_formula import Formula
+from abstim.study.sample.automatic import check_turn, work_on
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
 from abstim.target.resolve import open_target
 from functional.errors import InputError
-from functional.trace import Trace
-from sampling import Estimate
-from sampling.auto import ProgramWork
+from sampling.auto import LaunchSampling, Pairs, ProgramWork, TimedSelection, multiples, timed_selection
+from sampling.estimate import Estimate, exact
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64
+
     from abstim.target.resolve import Target
 
 MORE = 0.6  # by what the aim shrinks where points miss it
+ROUNDS = 3  # in which it does
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A target and its chosen launches, on the GPU that is varied. `of_points`: its work on each design point."""
+    """`launches` that were chosen, in order; `works`: the target's work on each GPU, the one that is varied first.
+    They were chosen with `error` for those left out."""
 
-    program: SampledProgram
-    chosen: dict[int, Estimate]
-    work: ProgramWork
-    of_points: list[ProgramWork]
-    aim: Aim
-
-    @property
-    def launches(self) -> list[int]:
-        """The chosen ones, in order."""
-        return sorted(self.chosen)
+    launches: list[int]
+    works: list[ProgramWork]
+    formula: Formula
+    error: float
+    confidence: float
 
     @property
     def complete(self) -> bool:
         """Whether nothing is left to choose."""
-        return len(self.chosen) == len(self.program)
+        return len(self.launches) == len(self.works[0].kernels)
 
-    def traces(self) -> list[Trace]:
-        """Of the chosen ones, whole."""
-        return [self.program.launches.trace(number) for number in self.launches]
+    def estimates(
+        self, cycles: Float64[np.ndarray, "gpu launch"], errors: Float64[np.ndarray, " gpu"] | None = None,
+        degrees: float = math.inf,
+    ) -> list[TimedSelection]:  # fmt: skip
+        """The target on all GPUs, from cycles of the chosen launches; `errors`: see `TimedSelection.shared_error`."""
+        found = []
+        for place, work in enumerate(self.works):
+            known = zip(self.launches, cycles[place].tolist(), strict=True)
+            found.append(
+                timed_selection(
+                    work, {number: exact("sweep", each) for number, each in known}, chosen_here=place == 0,
+                    shared_error=0.0 if errors is None else float(errors[place]), degrees=degrees,
+                    confidence=self.confidence,
+                )
+            )  # fmt: skip
+        return found
+
+    def pairs(self, features: Float64[np.ndarray, "gpu feature"]) -> Pairs:
+        """Of GPUs and chosen launches, as the formula has them."""
+        rough = [self.formula(number) for number in self.launches]
+        cycles = np.stack([each.cycles for each in rough], 1)
+        base = self.estimates(cycles)[0]
+        return Pairs(
+            cycles=cycles,
+            limits=np.stack([each.limits for each in rough], 1),
+            features=features,
+            kernels=self.works[0].kernels[self.launches],
+            work=self.works[0].columns[self.launches],
+            multiples=multiples(base, self.launches),
+        )
 
     def more(self) -> Selection:
         """With more launches, as many as less error takes."""
-        aim = replace(self.aim, error=MORE * self.aim.error)
-        return replace(self, aim=aim, chosen=_kept(self.program, lambda: choose(self.program, self.work, aim)[1]))
+        return chosen(self.works, self.formula, MORE * self.error, self.confidence)
+
+
+def chosen(works: list[ProgramWork], formula: Formula, error: float, confidence: float) -> Selection:
+    """By auto, with the formula in place of the engine, on the first GPU."""
+    asked: set[int] = set()
+
+    def measure(rows: Sequence[int]) -> list[Estimate]:
+        asked.update(rows)
+        return [exact("formula", float(formula(row).cycles[0])) for row in rows]
+
+    LaunchSampling(error=error, confidence=confidence).program(works[0], measure)
+    return Selection(sorted(asked), works, formula, error, confidence)
+
+
+def select(
+    program: SampledProgram, gpus: Sequence[Gpu], formula: Formula, error: float, confidence: float
+) -> Selection:
+    """As many launches as keep half of the interval that those left out give below `error` on all GPUs, as far as the
+    formula tells, but for a last round that may not be enough."""
+    program.prepare()
+    selection = chosen(work_on(program, gpus), formula, error, confidence)
+    for _ in range(ROUNDS):
+        rough = np.stack([formula(number).cycles for number in selection.launches], 1)
+        halves = [of_gpu.half_width / of_gpu.total for of_gpu in selection.estimates(rough)]
+        if selection.complete or max(halves) <= error:
+            break
+        selection = selection.more()
+    return selection
 
 
 def open_program(target: Target, gpu: Gpu, progress: Progress = silent) -> SampledProgram:
@@ -60,25 +115,6 @@ def open_program(target: Target, gpu: Gpu, progress: Progress = silent) -> Sampl
     program = opened(open_target(target), gpu, online=False, progress=progress, keep=True)
     check_turn(program)
     return program
-
-
-def select(program: SampledProgram, gpus: Sequence[Gpu], aim: Aim) -> Selection:
-    """As much of a target simulated as the aim takes. What was simulated is kept on disk, as of `abstim sample`."""
-    program.prepare()
-    program.measured = MeasuredStore(program.case, program.gpu).load()
-    program.in_part = PartStore(program.case, program.gpu).load()
-    work, *of_points = work_on(program, [program.gpu, *gpus])
-    chosen = _kept(program, lambda: choose(program, work, aim)[1])
-    return Selection(program, chosen, work, of_points, aim)
-
-
-def _kept(program: SampledProgram, chosen: Callable[[], dict[int, Estimate]]) -> dict[int, Estimate]:
-    """What was simulated is on disk afterwards, after an interrupt too."""
-    try:
-        return chosen()
-    finally:
-        MeasuredStore(program.case, program.gpu).save(program.measured)
-        PartStore(program.case, program.gpu).save(program.in_part)
 
 
 def refused_by(program: SampledProgram, gpu: Gpu) -> str:

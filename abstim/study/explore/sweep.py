@@ -27,7 +27,7 @@ from abstim.study.explore.occupancy_jobs import OccupancyPlanner, run_occupancy
 from abstim.study.explore.points import Points, Space
 from abstim.study.explore.ranges import parse_axes
 from abstim.study.explore.sampled_points import SampledTargets
-from abstim.study.explore.sampled_selection import open_program, refused_by, select
+from abstim.study.explore.sampled_selection import open_program, refused_by
 from abstim.study.explore.sampled_sweep import SampledSweep
 from abstim.study.explore.screen import (
     FAILED,
@@ -176,15 +176,19 @@ def _from_samples(
     gpus = [
         machine for machine, reason in zip(machines, reasons, strict=True) if isinstance(machine, Gpu) and not reason
     ]
-    features = features_of(points.where(rows))[:, :-1] if len(rows) else np.zeros((0, 0))
     work = Work(len(points))
     run: Run = partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
     with Store(engine_digest()) as store:
+        features = features_of(points.where(rows).after_first())[:, :-1]
         found = [
             SampledSweep(
-                select(p, gpus, aim), gpus, features, lambda s: Timer(Planner(s), run, store, progress, work)
+                program,
+                [sweep.space.gpu, *gpus],
+                features,
+                lambda s: Timer(Planner(s), run, store, progress, work),
+                aim,
             ).run()
-            for p in (programs if gpus else ())
+            for program in (programs if gpus else ())
         ]
     cycles = np.full((len(points), len(programs)), FAILED, np.int64)
     for target, each in enumerate(found):
