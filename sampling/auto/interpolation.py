@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FEW_POINTS = 6  # and as many more as there are features: of no more points all pairs are timed
 FIRST_PAIRS = 10  # or one of each kernel, before anything is read off between them
 AT_ONCE = 0.15  # of the pairs timed so far, how many are added between two looks at the error
-MOST_PAIRS = 2000  # among which is chosen, before the others: those of points that are spread out
+MOST_PAIRS = 2000  # among which is chosen, before the others: of large launches, and of points that are spread out
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +97,11 @@ class _Reading:
         self._add([(p, k) for p in range(points) for k in range(launches) if (p, k) not in self.known])
 
     def _choice(self) -> Choice:
-        points, launches = self.pairs.cycles.shape
-        most = max(MOST_PAIRS // launches, FEW_POINTS)
+        points = len(self.pairs.cycles)
+        launches = largest(self.pairs, MOST_PAIRS // min(points, FEW_POINTS))
+        most = max(MOST_PAIRS // len(launches), FEW_POINTS)
         setting = self._fit().setting if self.known else BEFORE
-        return Choice(self.pairs, spread_out(self.pairs.features, min(most, points)), setting, self.known)
+        return Choice(self.pairs, spread_out(self.pairs.features, min(most, points)), launches, setting, self.known)
 
     def _add(self, wanted: Sequence[Pair | None]) -> bool:
         new = [pair for pair in wanted if pair is not None]
@@ -120,6 +121,13 @@ class _Reading:
         fit = self._fit()
         cycles = self.pairs.cycles * np.exp(fit.lacking)
         return PairCycles(cycles, timed, np.sqrt(fit.of_sums), np.sqrt(fit.of_ratios), fit.degrees)
+
+
+def largest(pairs: Pairs, count: int) -> list[int]:
+    """So many launches, those with most cycles on all points, and one of each kernel."""
+    order = np.argsort(-pairs.shares.sum(0), kind="stable")
+    first = order[np.unique(pairs.kernels[order], return_index=True)[1]]
+    return sorted({*order[:count].tolist(), *first.tolist()})
 
 
 def spread_out(features: Float64[np.ndarray, "point feature"], count: int) -> list[int]:

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class Choice:
-    """Of the pairs of some `points`, the first point among them."""
+    """Of the pairs of some `points`, the first point among them, and some `launches`."""
 
-    def __init__(self, pairs: Pairs, points: Sequence[int], setting: Setting, timed: Iterable[Pair]) -> None:
+    def __init__(
+        self, pairs: Pairs, points: Sequence[int], launches: Sequence[int], setting: Setting, timed: Iterable[Pair]
+    ) -> None:  # fmt: skip
         self.kernels, self.nugget = pairs.kernels, setting.nugget
-        launches = range(len(pairs.kernels))
         self.pairs = [(point, launch) for point in points for launch in launches]
         self.places = Places.of(self.pairs)
         self.among = pairs.covariance(setting, self.places, self.places)

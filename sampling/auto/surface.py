@@ -29,7 +29,7 @@ PLAUSIBLE = 3.0
 # Of a pair, relative, before any was seen: counts as much as one that was, for few pairs may agree by chance. With
 # less, intervals on programs of the hard sets held 70 to 90 % of points where some ten pairs had been timed.
 ASSUMED_ERROR = 0.1
-AT_A_TIME = 64  # points of which covariances are held
+HELD = 2_000_000  # covariances of launches with each other, of as many points at a time as that allows
 CONSTANT, TREND, SMOOTH = 0.5, 0.1, 0.3  # parts of the variance that goes by the keys of the points
 # How alike launches of different kernels are; of one kernel it is more, the more alike their work, but for what each
 # has of its own, if its work differs by more than a few per cent
@@ -102,8 +102,8 @@ class Pairs:
     @property
     def stretches(self) -> list[slice]:
         """All points, a few at a time."""
-        count = len(self.cycles)
-        return [slice(first, min(first + AT_A_TIME, count)) for first in range(0, count, AT_A_TIME)]
+        count, some = len(self.cycles), max(1, HELD // len(self.kernels) ** 2)
+        return [slice(first, min(first + some, count)) for first in range(0, count, some)]
 
     def covariance(self, setting: Setting, a: Places, b: Places) -> Float64[np.ndarray, "a b"]:
         """Of pairs `a` with pairs `b`, but for what is each pair's own."""

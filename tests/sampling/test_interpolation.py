@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sampling.auto import Pairs, few_points, read_off
-from sampling.auto.interpolation import FIRST_PAIRS, spread_out
+from sampling.auto.interpolation import FIRST_PAIRS, largest, spread_out
 from sampling.auto.pair_choice import Choice
 from sampling.auto.surface import BEFORE, SETTINGS, Conditioned, Places
 
@@ -141,8 +141,12 @@ def test_the_next_pair_takes_most_variance_off():
         return -np.einsum("pk,kj,pj->", told, fit.inverse, told)
 
     tried = {(p, k): left([*known, (p, k)]) for p in range(7) for k in range(5) if (p, k) not in known}
-    chosen = Choice(few, range(7), BEFORE, known).next()
+    chosen = Choice(few, range(7), range(5), BEFORE, known).next()
     assert tried[chosen] == pytest.approx(min(tried.values()))
+
+
+def test_of_many_launches_the_largest_are_looked_at_and_one_of_each_kernel():
+    assert largest(PAIRS, 2) == [0, 1, 3] and largest(PAIRS, 9) == [0, 1, 2, 3, 4]
 
 
 def test_points_are_spread_out_and_go_on_from_fewer():
