@@ -135,6 +135,13 @@ def largest(pairs: Pairs, count: int) -> list[int]:
     return sorted({*order[:count].tolist(), *first.tolist()})
 
 
+def largest(pairs: Pairs, count: int) -> list[int]:
+    """So many launches, those with most cycles on all points, and one of each kernel."""
+    order = np.argsort(-pairs.shares.sum(0), kind="stable")
+    first = order[np.unique(pairs.kernels[order], return_index=True)[1]]
+    return sorted({*order[:count].tolist(), *first.tolist()})
+
+
 def spread_out(features: Float64[np.ndarray, "point feature"], count: int) -> list[int]:
     """So many points, each the one farthest from those before; the first is the first."""
     apart = squared_distances(features)
