@@ -26,8 +26,8 @@ FIRST_PAIRS = 10  # or one of each kernel, before anything is read off between t
 AT_ONCE = 0.15  # of the pairs timed so far, how many are added between two looks at the error
 MOST_PAIRS = 2000  # among which is chosen, before the others: of large launches, and of points that are spread out
 # By what intervals are wider than the errors of pairs say, since pairs are timed until these look small. Without it the
-# 95 % quantile of errors over half intervals was 1.0, 1.3 and 1.3 on three programs of the hard sets (seed 11) and two
-# of 13 points of ResNet-50 lay outside, by 1.06 and 1.55 times the half interval
+# 95 % quantiles of errors over half intervals were 1.0, 1.3 and 1.3 on three programs of the hard sets (seed 11); two
+# of 13 points of ResNet-50 lay outside, at 1.06 and 1.55 times the half interval
 WIDER = 1.4
 
 

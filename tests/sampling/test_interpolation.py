@@ -11,6 +11,7 @@ from sampling.auto import Pairs, few_points, read_off
 from sampling.auto.interpolation import FIRST_PAIRS, largest, spread_out
 from sampling.auto.pair_choice import Choice
 from sampling.auto.surface import BEFORE, SETTINGS, Conditioned, Places
+from sampling.statistics import t_quantile
 
 GRID = np.array([(x, y) for x in np.linspace(-1, 1, 8) for y in np.linspace(-1, 1, 6)])
 SIZES = np.array([9.0, 10.0, 11.0, 3.0, 3.2])
@@ -98,7 +99,7 @@ def test_intervals_of_points_and_of_ratios_hold(noise):
         true = surface(np.random.default_rng(seed), noise)
         of = found(true, error=0.05)
         off = np.log((of.cycles @ PAIRS.multiples) / (true @ PAIRS.multiples))
-        quantile = of.half_widths(0.95)[1] / of.of_sums[1]
+        quantile = t_quantile(of.degrees)
         inside += int((np.abs(off) <= of.half_widths(0.95)).sum())
         ratios += int((np.abs(off - off[0]) <= quantile * of.of_ratios).sum())
         points += len(GRID)
