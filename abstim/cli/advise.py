@@ -59,7 +59,6 @@ def advise(
 
 
 def _print(found: Advice) -> None:
-
     from abstim.show.tables import on_gpu, print_table, say
 
     rows = [(finding.kind, finding.cycles, f"{finding.gain:.1%}") for finding in found.findings]

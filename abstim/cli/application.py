@@ -143,7 +143,6 @@ def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
 
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
-
     from abstim.cli.sample import print_sample
     from abstim.show.tables import duration, print_table, say
 
