@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.auto.distances import squared_distances
 from sampling.auto.pair_choice import Choice
-from sampling.auto.prediction import squared_distances
 from sampling.auto.surface import BEFORE, Fit, Pair, Pairs
 from sampling.statistics import t_quantile
 

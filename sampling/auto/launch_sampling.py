@@ -12,7 +12,7 @@ from sampling.auto.kernel_sample import KernelSample, ProgramWork, by_kernel, to
 from sampling.estimate import Estimate, Part, around, worst
 from sampling.statistics import CONFIDENCE, t_quantile
 
-FIRST = 3  # launches of a kernel that are simulated before anything is predicted from them
+FIRST = 3  # kinds of launches of a kernel of which one is simulated before anything is predicted from them
 AT_ONCE = 0.1  # of the launches simulated so far, how many are added between two looks at the error
 
 
@@ -20,9 +20,9 @@ AT_ONCE = 0.1  # of the launches simulated so far, how many are added between tw
 class LaunchSampling:
     """Two-phase sampling over launches with a regression estimator.
 
-    FIRST launches of every kernel are simulated; then, AT_ONCE more at a time, launches of the kernel in which a unit
-    of cost takes most off the variance, until half the interval is at most `error` of the total, or everything was
-    simulated. What is left is predicted from the work of each launch (`predict`).
+    A launch of FIRST kinds of every kernel is simulated; then, AT_ONCE more at a time, launches of the kernel in
+    which a unit of cost takes most off the variance, until half the interval is at most `error` of the total, or
+    everything was simulated. What is left is predicted from the work of each launch (`predict`).
     """
 
     error: float = 0.02

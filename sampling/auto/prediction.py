@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.auto.nonnegative import non_negative
+from sampling.auto.distances import distances
+from sampling.auto.fits import BY_WORK, EQUAL_ERROR, Fit, told_shares, tried
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
-
-MOST_FOLDS = 24  # of a cross-validation; beyond, several launches are left out at a time
-# What is assumed of a launch at a distance (`distances`) from all that were simulated, before errors have been seen;
-# it counts as much as one observed error. Equal launches differ by where their buffers lie.
-EQUAL_ERROR, ERROR_A_DISTANCE = 0.007, 0.2
+    from jaxtyping import Bool, Float64, Int64
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """Of all launches of a kernel: `cycles` (of those simulated, their own), `errors` relative and of one launch,
-    0 where it was simulated; `common_cycles`: the error of the sum that all share, because few were simulated.
-    `residuals`: relative errors of those simulated, each predicted without it; `assumed`, `assumed_of_sample`: what
-    was assumed of the errors; `reach`: `common_cycles` over the sum of all errors."""
+    0 where it was simulated, which those of equal `kinds` share; `unseen`: no launch of the kind was simulated;
+    `common_cycles`: the error of the sum that these share, because few kinds were. `residuals`: relative errors of
+    those simulated, each predicted without its kind; `assumed`, `assumed_of_sample`: what was assumed of the errors;
+    `reach`: `common_cycles` over the sum of all errors."""
 
     cycles: Float64[np.ndarray, " launch"]
     errors: Float64[np.ndarray, " launch"]
@@ -35,124 +32,103 @@ class Prediction:
     assumed: Float64[np.ndarray, " launch"]
     assumed_of_sample: Float64[np.ndarray, " sample"]
     reach: float
+    kinds: Int64[np.ndarray, " launch"]
+    unseen: Bool[np.ndarray, " launch"]
 
     @property
     def variance(self) -> float:
         """Of the sum of all cycles."""
-        return float(np.sum((self.cycles * self.errors) ** 2)) + self.common_cycles**2
+        return self.variance_of(self.cycles * self.errors) + self.common_cycles**2
+
+    @property
+    def variance_of_equal(self) -> float:
+        """Of launches of kinds of which others were simulated."""
+        return self.variance_of(self.cycles * self.errors * ~self.unseen)
+
+    def variance_of(self, errors_cycles: Float64[np.ndarray, " launch"]) -> float:
+        """Of the sum of such errors, of which launches of one kind have the same."""
+        return float(np.sum(np.bincount(self.kinds, errors_cycles) ** 2))
 
 
 def predict(
-    work: Float64[np.ndarray, "launch work"], sample: np.ndarray, measured: Float64[np.ndarray, " sample"]
-) -> Prediction:
-    """`work`: non-negative columns that cycles may grow with; `sample`: which launches have `measured` cycles."""
+    work: Float64[np.ndarray, "launch work"], sample: np.ndarray, measured: Float64[np.ndarray, " sample"],
+    kinds: Int64[np.ndarray, " launch"] | None = None, fits: Sequence[Fit] | None = None,
+) -> Prediction:  # fmt: skip
+    """`work`: non-negative columns that cycles may grow with; `sample`: which launches have `measured` cycles; `kinds`,
+    from 0 on: equal where launches do the same but for where their data lie; each does something else unless told. A
+    launch lasts as long as those of its kind, and what is known of other kinds counts once a kind. Of the `fits`
+    (BY_WORK unless told) the one that predicts best what was simulated is taken."""
+    fits = fits or BY_WORK
+    if kinds is None:
+        return _of_kinds(work, sample, measured, np.ones(len(work)), fits)
+    first, counts = np.unique(kinds, return_index=True, return_counts=True)[1:]
+    known, of_sample = _in_order(kinds[sample])
+    simulated = np.bincount(of_sample)
+    means = np.bincount(of_sample, measured) / simulated
+    found = _of_kinds(work[first], known, means, counts.astype(float), fits)
+    return _of_launches(found, kinds, sample, measured, of_sample)
+
+
+def _in_order(kinds: Int64[np.ndarray, " sample"]) -> tuple[Int64[np.ndarray, " kind"], Int64[np.ndarray, " sample"]]:
+    """Different ones, in the order in which they come, and each one's place among them."""
+    found, first, places = np.unique(kinds, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return found[order], np.argsort(order)[places]
+
+
+def _of_launches(
+    found: Prediction, kinds: Int64[np.ndarray, " launch"], sample: np.ndarray,
+    measured: Float64[np.ndarray, " sample"], of_sample: Int64[np.ndarray, " sample"],
+) -> Prediction:  # fmt: skip
+    """What is known of kinds, of each of their launches."""
+    simulated = np.bincount(kinds[sample], minlength=len(found.cycles))[kinds]
+    equal = np.where(simulated > 0, EQUAL_ERROR / np.sqrt(np.maximum(simulated, 1)), 0.0)
+    equal[sample] = 0.0
+    cycles = found.cycles[kinds]
+    cycles[sample] = measured
+    return replace(
+        found,
+        cycles=cycles,
+        errors=found.errors[kinds] + equal,
+        assumed=found.assumed[kinds] + equal,
+        residuals=found.residuals[of_sample],
+        assumed_of_sample=found.assumed_of_sample[of_sample],
+        kinds=kinds,
+        unseen=found.unseen[kinds],
+    )
+
+
+def _of_kinds(
+    work: Float64[np.ndarray, "kind work"], sample: np.ndarray, measured: Float64[np.ndarray, " sample"],
+    launches: Float64[np.ndarray, " kind"], fits: Sequence[Fit],
+) -> Prediction:  # fmt: skip
+    """Each of so many `launches`."""
     apart = distances(work, work[sample])
-    scale = assumed_error(_nearest_other(apart[sample]))
-    seen = [_cross_validated(fit, work[sample], measured, apart[sample]) for fit in FITS]
-    squares = [float(np.sum((residuals / scale) ** 2)) for residuals in seen]
-    best = int(np.argmin(squares))
-    cycles = FITS[best](work, work[sample], measured, apart)
-    mean_square = (squares[best] + 1.0) / len(sample)
-    assumed = assumed_error(apart.min(1))
+    all_of = [tried(fit, work[sample], measured, apart[sample]) for fit in fits]
+    fit, seen, scale, mean_square = min(all_of, key=lambda each: each.expected)[:4]
+    cycles = fit.cycles(work, work[sample], measured, apart)
+    assumed = fit.assumed_error(apart.min(1))
     assumed[sample], cycles[sample] = 0.0, measured
     errors = assumed * np.sqrt(mean_square)
-    left = cycles * (errors > 0)
-    reach = _leverage(work[errors > 0], work[sample], measured, float(left.sum())) / max(float(left.sum()), 1e-300)
-    common = reach * float(left @ errors)
+    left = launches * (errors > 0)
+    of_left = float(left @ cycles)
+    reach = _leverage(left @ fit.of(work), fit.of(work[sample]), measured, of_left) / max(of_left, 1e-300)
+    common = reach * float((left * cycles) @ errors)
     return Prediction(
-        cycles, errors, common, max(len(sample) - 1.0, 1.0), mean_square, seen[best], assumed, scale, reach
+        cycles, errors, common, max(len(sample) + fit.counts - 2.0, 1.0), mean_square, seen, assumed, scale, reach,
+        np.arange(len(work)), errors > 0,
     )  # fmt: skip
 
 
 def _leverage(
-    left: Float64[np.ndarray, "left work"], known: Float64[np.ndarray, "sample work"],
+    left: Float64[np.ndarray, " work"], known: Float64[np.ndarray, "sample work"],
     measured: Float64[np.ndarray, " sample"], cycles: float,
 ) -> float:  # fmt: skip
-    """Cycles that the sum of what is left is off by, if launches are off by all of theirs, independently: by their
+    """Cycles that the sum of all `left` work is off by, if launches are off by all of theirs, independently: by their
     number, or by how many shares of work they were to tell."""
-    shares = _shares(known, measured)
+    shares = told_shares(known, measured)
     used = shares > 0
-    rows, wanted = known[:, used] / measured[:, None], left[:, used].sum(0)
+    rows, wanted = known[:, used] / measured[:, None], left[used]
     scale = np.maximum(rows.max(0, initial=0.0), 1e-300)
     told = np.linalg.pinv(rows / scale)
     return float(max(np.linalg.norm((wanted / scale) @ told), cycles / np.sqrt(len(measured))))
-
-
-def assumed_error(distance: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-    """Relative error of a launch predicted from others so far away, before any has been seen."""
-    return EQUAL_ERROR + ERROR_A_DISTANCE * np.minimum(distance, 10.0)
-
-
-def _nearest_other(apart: Float64[np.ndarray, "sample sample"]) -> Float64[np.ndarray, " sample"]:
-    return (apart + np.diag(np.full(len(apart), np.inf))).min(1)
-
-
-def distances(a: Float64[np.ndarray, "n work"], b: Float64[np.ndarray, "m work"]) -> Float64[np.ndarray, "n m"]:
-    """How different launches are: the largest difference of a column's logarithms."""
-    found = np.zeros((len(a), len(b)))
-    for x, y in zip(np.log1p(a).T, np.log1p(b).T, strict=True):
-        np.maximum(found, np.abs(x[:, None] - y), out=found)
-    return found
-
-
-def squared_distances(
-    a: Float64[np.ndarray, "n column"], b: Float64[np.ndarray, "m column"] | None = None
-) -> Float64[np.ndarray, "n m"]:
-    """Of rows of `a` to rows of `b`, or to each other."""
-    b = a if b is None else b
-    found = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * a @ b.T
-    return np.asarray(np.maximum(found, 0.0))
-
-
-def shares_of_work(
-    work: Float64[np.ndarray, "launch work"], known: Float64[np.ndarray, "sample work"],
-    measured: Float64[np.ndarray, " sample"], apart: Float64[np.ndarray, "launch sample"],
-) -> Float64[np.ndarray, " launch"]:  # fmt: skip
-    """A sum of shares of the columns, with the least relative squares."""
-    return np.maximum(work @ _shares(known, measured), 1.0)
-
-
-def _shares(
-    known: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"]
-) -> Float64[np.ndarray, " work"]:
-    scale = np.maximum(known.max(0), 1e-300)
-    return non_negative((known / scale) / measured[:, None], np.ones(len(measured))) / scale
-
-
-def as_neighbours(
-    work: Float64[np.ndarray, "launch work"], known: Float64[np.ndarray, "sample work"],
-    measured: Float64[np.ndarray, " sample"], apart: Float64[np.ndarray, "launch sample"],
-) -> Float64[np.ndarray, " launch"]:  # fmt: skip
-    """`shares_of_work`, times what the launches around lie above it, the nearest most."""
-    both = shares_of_work(np.concatenate([work, known]), known, measured, apart)
-    off = np.log(measured / both[len(work) :])
-    weights = 1.0 / (apart + 1e-6) ** 2
-    return both[: len(work)] * np.exp(weights @ off / weights.sum(1))
-
-
-Fit = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-FITS: tuple[Fit, ...] = (as_neighbours, shares_of_work)  # the better one is taken
-
-
-def off_shares(
-    work: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"]
-) -> Float64[np.ndarray, " sample"]:
-    """Logarithms of what shares of the work say of each, told by the others, over what was measured."""
-    return _cross_validated(shares_of_work, work, measured, distances(work, work))
-
-
-def _cross_validated(
-    fit: Fit, known: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"],
-    apart: Float64[np.ndarray, "sample sample"],
-) -> Float64[np.ndarray, " sample"]:  # fmt: skip
-    """Relative errors of launches that were simulated, each predicted without it; nothing of a single one."""
-    count = len(measured)
-    found = np.zeros(count)
-    if count == 1:
-        return found
-    folds = np.arange(count) % min(count, MOST_FOLDS)
-    for fold in range(int(folds.max()) + 1):
-        out = folds == fold
-        guess = fit(known[out], known[~out], measured[~out], apart[np.ix_(out, ~out)])
-        found[out] = np.log(guess / measured[out])
-    return found

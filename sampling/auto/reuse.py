@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.auto.distances import distances
 from sampling.auto.kernel_sample import (
     WIDER,
     KernelSample,
@@ -18,7 +19,6 @@ from sampling.auto.kernel_sample import (
     lucky,
     total_interval,
 )
-from sampling.auto.prediction import distances
 from sampling.estimate import Estimate
 from sampling.statistics import CONFIDENCE, t_quantile
 
@@ -109,5 +109,5 @@ def _difference(x: KernelSample, y: KernelSample, of: float) -> tuple[float, flo
     assumed = np.maximum(p.assumed_of_sample, q.assumed_of_sample)
     mean_square = (float(np.sum((off / size[sample] / assumed) ** 2)) + 1.0) / len(sample)
     errors = np.maximum(p.assumed, q.assumed) * math.sqrt(mean_square) * size
-    common = max(p.reach, q.reach) * float(errors.sum())
-    return float(np.sum(errors**2)) + common**2, mean_square
+    common = max(p.reach, q.reach) * float(errors[p.unseen].sum())
+    return p.variance_of(errors) + common**2, mean_square

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.auto.aging import put_off
-from sampling.auto.prediction import Prediction, off_shares, predict
+from sampling.auto.fits import off_shares
+from sampling.auto.prediction import Prediction, predict
 from sampling.auto.segment_simulation import (
     DEAREST,
     Batch,

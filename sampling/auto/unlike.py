@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.auto.prediction import distances
+from sampling.auto.distances import distances
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -40,6 +40,17 @@ def choose_unlike(
         left[place] = False
         nearest = np.minimum(nearest, distances(work, work[[place]])[:, 0])
     return chosen
+
+
+def choose_heavy(
+    size: Float64[np.ndarray, " n"], cost: Float64[np.ndarray, " n"], sample: Sequence[int], count: int
+) -> list[int]:
+    """At most `count` that are not in `sample`: those that for their cost take most off the variance of the whole, if
+    all are off by as much, relatively and independently."""
+    gain = size**2 / cost
+    gain[list(sample)] = 0.0
+    most = np.argsort(-gain, kind="stable")[:count]
+    return [int(place) for place in most if gain[place] > 0.0]
 
 
 def _nearest_to_most(

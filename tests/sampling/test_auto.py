@@ -18,11 +18,13 @@ from sampling.auto import (
     ratio,
     timed_selection,
 )
+from sampling.auto.distances import distances
+from sampling.auto.fits import EQUAL_ERROR
 from sampling.auto.iterations import SHARES, Timed
-from sampling.auto.prediction import distances, predict
+from sampling.auto.prediction import predict
 from sampling.auto.segment_simulation import FIRST_SEGMENTS, Beginning, SegmentSimulation, first_segments
 from sampling.auto.segments import LEAST, READING, WRITING_BACK, _error_of_waves, work_in_flight
-from sampling.auto.unlike import choose_unlike
+from sampling.auto.unlike import choose_heavy, choose_unlike
 from sampling.estimate import exact
 
 
@@ -37,7 +39,13 @@ def program(seed: int, launches: int = 120, kernels: int = 4, hidden: float = 0.
     shares = rng.uniform([500, 0.01, 0.05, 1], [3000, 0.1, 2.0, 20], (kernels, 4))
     cycles = (columns * shares[kernel]).sum(1) ** 1.03 * rng.lognormal(0, hidden, launches)
     cost = columns[:, 1]
-    return ProgramWork(kernels=kernel, columns=columns, cost=cost, instructions=columns[:, 1]), cycles
+    return work_of(kernel, columns, cost), cycles
+
+
+def work_of(kernels, columns, cost, kinds=None):
+    """Every launch its own kind, unless told."""
+    kinds = np.arange(len(kernels)) if kinds is None else kinds
+    return ProgramWork(kernels=kernels, kinds=kinds, columns=columns, cost=cost, instructions=columns[:, 1])
 
 
 def sampled(work, cycles, **options):
@@ -79,12 +87,90 @@ def test_unlike_launches_are_not_predicted_from_calm_ones():
     """Thirty equal launches, then ten that move eight times the sectors: a random few would be calm ones."""
     columns = np.ones((40, 3)) * (1.0, 1e4, 1e3)
     columns[30:, 2] *= 8
-    work = ProgramWork(kernels=np.zeros(40, int), columns=columns, cost=columns[:, 1], instructions=columns[:, 1])
+    work = work_of(np.zeros(40, int), columns, columns[:, 1])
     cycles = columns[:, 2] * 3.0
     for seed in range(10):
         estimate, asked = sampled(work, cycles, seed=seed)
         assert max(asked) >= 30
         assert estimate.covers(cycles.sum())
+
+
+def of_kinds(seed: int, kinds: int = 12, launches: int = 200):
+    """Launches of few kinds, those of one kind within 0.3 % of each other."""
+    work, cycles = program(seed, launches=kinds, kernels=2)
+    rng = np.random.default_rng([19, seed])
+    kind = np.append(np.arange(kinds), rng.integers(kinds, size=launches - kinds))
+    found = work_of(work.kernels[kind], work.columns[kind], work.cost[kind], kind)
+    return found, cycles[kind] * rng.normal(1.0, 0.003, launches)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_of_launches_that_do_the_same_one_is_simulated(seed):
+    work, cycles = of_kinds(seed)
+    estimate, asked = sampled(work, cycles, seed=seed)
+    assert len(set(work.kinds[asked])) == len(asked)
+    assert estimate.covers(cycles.sum()) and estimate.relative_half_width <= 0.02
+    assert np.array_equal(np.array(estimate.unit_cycles)[asked], cycles[asked])
+    for kind in work.kinds[asked]:
+        assert len(set(np.array(estimate.unit_cycles)[work.kinds == kind])) == 1
+
+
+def test_less_error_than_equal_launches_may_have_takes_more_than_one_of_a_kind():
+    work, cycles = of_kinds(0)
+    estimate, asked = sampled(work, cycles, error=0.003)
+    assert len(set(work.kinds[asked])) < len(asked)
+    assert estimate.covers(cycles.sum()) and estimate.relative_half_width <= 0.003
+
+
+def told_by_one_sm(seed: int, hidden: float, launches: int = 40):
+    """Launches of sizes that no count of work tells, and what one SM says of each, `hidden` off."""
+    rng = np.random.default_rng([23, seed])
+    work, _ = program(seed, launches=launches)
+    cycles = rng.lognormal(12.0, 1.0, launches)
+    one_sm = cycles * rng.lognormal(0.02, hidden, launches)
+    return replace(work, kernels=np.zeros(launches, int), cost=cycles, instructions=cycles, one_sm=one_sm), cycles
+
+
+def test_what_one_sm_tells_takes_few_launches():
+    """Half of them by their size, where no work tells anything and nearly all are needed."""
+    for seed in range(20):
+        work, cycles = told_by_one_sm(seed, 0.02)
+        by_one_sm, by_work = (cycles[sampled(each, cycles)[1]].sum() for each in (work, replace(work, one_sm=None)))
+        assert by_one_sm < 0.7 * by_work
+
+
+@pytest.mark.parametrize("hidden", [0.01, 0.03, 0.06, 0.3])
+def test_intervals_hold_however_little_one_sm_tells(hidden):
+    found = [(sampled(work, cycles)[0], cycles) for work, cycles in (told_by_one_sm(k, hidden) for k in range(60))]
+    assert all(estimate.relative_half_width <= 0.02 for estimate, _ in found)
+    assert np.mean([estimate.covers(cycles.sum()) for estimate, cycles in found]) >= 0.9
+
+
+def test_what_weighs_most_for_its_cost_is_simulated_first():
+    size, cost = np.array([4.0, 3.0, 10.0, 0.0]), np.array([1.0, 1.0, 20.0, 1.0])
+    assert choose_heavy(size, cost, [], 9) == [0, 1, 2]
+    assert choose_heavy(size, cost, [0], 1) == [1]
+
+
+def test_a_kind_counts_as_its_launches():
+    """What is predicted of it is what is predicted of them one by one, but for the error that they share."""
+    columns, measured = np.array([[1.0, 10.0], *[[1.0, 20.0]] * 5, [1.0, 40.0]]), np.array([30.0, 90.0])
+    of_kinds = predict(columns, np.array([0, 6]), measured, np.array([0, 1, 1, 1, 1, 1, 2]))
+    apart = predict(columns, np.array([0, 6]), measured)
+    for name in ("cycles", "errors", "residuals", "assumed"):
+        assert getattr(of_kinds, name) == pytest.approx(getattr(apart, name))
+    assert of_kinds.common_cycles == pytest.approx(apart.common_cycles)
+    own = apart.variance - apart.common_cycles**2
+    assert of_kinds.variance == pytest.approx(5 * own + of_kinds.common_cycles**2)
+
+
+def test_launches_of_a_kind_are_as_long_as_the_mean_of_those_simulated():
+    columns, kinds = np.array([[1.0, 10.0], [1.0, 10.0], [1.0, 10.0], [1.0, 40.0]]), np.array([0, 0, 0, 1])
+    found = predict(columns, np.array([1, 3, 0]), np.array([30.0, 90.0, 32.0]), kinds)
+    assert found.cycles.tolist() == [32.0, 30.0, 31.0, 90.0]
+    assert found.errors.tolist() == [0.0, 0.0, pytest.approx(EQUAL_ERROR / np.sqrt(2)), 0.0]
+    assert found.variance == pytest.approx((31.0 * found.errors[2]) ** 2)
+    assert not found.unseen.any()
 
 
 @settings(deadline=None, max_examples=30)

@@ -12,6 +12,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.study.sample.controls import check_control, with_control
 from abstim.study.sample.inside import full, simulate
+from abstim.study.sample.one_sm import with_one_sm
 from abstim.study.sample.profiling import PROFILED_BLOCKS, irregular_kernels, kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.some_blocks import SomeBlocks, execute_some
@@ -60,9 +61,10 @@ class Aim:
 def automatic(program: SampledProgram, aim: Aim) -> Estimate:
     """Launches are chosen; of long ones, segments. Raises InputError for a program whose launches must come in turn."""
     check_turn(program)
-    work, spent = work_of(program), 0.0
+    work, spent = with_one_sm(program, work_of(program))
     if aim.control:
-        work, spent = with_control(program, work, aim.control)
+        work, more = with_control(program, work, aim.control)
+        spent += more
     found = choose(program, work, aim)[0]
     return replace(found, detailed_fraction=min(found.detailed_fraction + spent, 1.0))
 
@@ -161,13 +163,14 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
             program.launches.drop(number)
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
-    return [_program_work(np.array([each[k] for each in rows])[kind], kernels) for k in range(len(gpus))]
+    return [_program_work(np.array([each[k] for each in rows])[kind], kernels, kind) for k in range(len(gpus))]
 
 
-def _program_work(columns: np.ndarray, kernels: np.ndarray) -> ProgramWork:
+def _program_work(columns: np.ndarray, kernels: np.ndarray, kinds: np.ndarray) -> ProgramWork:
     instructions, requests = columns[:, 1], columns[:, 2]
     return ProgramWork(
         kernels=kernels,
+        kinds=kinds,
         columns=columns,
         cost=instructions + REQUEST_COST * requests + LAUNCH_COST,
         instructions=instructions,

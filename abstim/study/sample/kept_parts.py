@@ -15,7 +15,7 @@ from functional.disk.kept import Kept, key
 from sampling import Estimate
 from sampling.auto import Batch, Timed
 
-MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside")
+MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside", "abstim.study.sample.one_sm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,12 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class InPart:
-    """Of one launch: its segments in the order in which they were simulated, shares of its iterations, and what the
-    ways of `inside.INSIDE` found, by name."""
+    """Of one launch: its segments in the order in which they were simulated, shares of its iterations, what it takes on
+    one SM, if that was asked for, and what the ways of `inside.INSIDE` found, by name."""
 
     segments: list[Batch] = field(default_factory=list)
     shares: dict[float, Timed] = field(default_factory=dict)
+    one_sm: list[Timed] = field(default_factory=list)
     found: dict[str, Finished] = field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.study.sample.count_work import COLUMNS, L2_MISSES, LINES, RECENT, WAYS, count_work
 from abstim.study.sample.some_blocks import SomeBlocks
-from functional.line_record import FIRST_GLOBAL_LINE
+from functional.line_record import FIRST_GLOBAL_LINE, SECTORS_A_LINE
 from functional.trace import Trace
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ def l2_lines(gpu: Gpu) -> int:
     """Lines that L2 has room for."""
     spec = gpu.spec
     return spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets * spec.l2_ways
+
+
+def dram_cycles(misses: Float64[np.ndarray, " n"], gpu: Gpu) -> Float64[np.ndarray, " n"]:
+    """What DRAM takes, if it does nothing else, for so many lines that L2 lacks."""
+    per_line = SECTORS_A_LINE * gpu.params.dram_sector_cycles / gpu.spec.dram_channels
+    return np.zeros_like(misses) if gpu.spec.perfect_memory else misses * per_line
 
 
 def summed(pieces: Sequence[BlockWork], executed: SomeBlocks, wave_blocks: int) -> Float64[np.ndarray, " work"]:

@@ -1,0 +1,100 @@
+"""What one SM tells of launches, and what auto makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from abstim.gpu.config import load_gpu
+from abstim.models import run as run_target
+from abstim.study import sample as sampled
+from abstim.study.sample import one_sm
+from abstim.study.sample.automatic import work_of
+from abstim.study.sample.one_sm import one_sm_of, with_one_sm
+from abstim.study.sample.sampler import opened
+from abstim.target.workloads.resnet import resnet_network
+from functional import suite
+from functional.trace import concatenate
+
+GPU = load_gpu("gtx480")
+
+
+@pytest.fixture(scope="module")
+def case():
+    """Convolutions of 36 kinds, of up to a million warp instructions each."""
+    return resnet_network(50, size=32).case()
+
+
+@pytest.fixture(scope="module")
+def known(case):
+    program = opened(case, GPU, online=True)
+    return program, *with_one_sm(program, work_of(program))
+
+
+def test_one_sm_runs_the_thread_blocks_that_it_would_get(known):
+    program, work, share = known
+    assert 0.0 < share < one_sm.MOST_COST
+    number = int(np.flatnonzero(work.one_sm)[0])
+    trace = program.launches.trace(number)
+    order = np.argsort(trace.thread_blocks)[:: GPU.spec.sm_count]
+    own = concatenate([trace.part(place, place + 1) for place in order], trace.warps_per_block)
+    alone = program.session.simulate(number, load_gpu("gtx480", ["sm_count=1"]), own)
+    assert work.one_sm[number] == alone.cycles - GPU.params.launch_latency_cycles
+
+
+def test_convolutions_are_predicted_from_each_other_and_small_launches_are_not(known):
+    program, work, _ = known
+    names = np.array(program.kernels)
+    told = work.one_sm > 0
+    assert np.char.startswith(names[told], "conv2d").all()
+    assert len(set(work.kernels[told])) == 1 and not set(work.kernels[told]) & set(work.kernels[~told])
+    assert told.sum() > 40
+
+
+def test_what_one_sm_told_is_asked_once(known, monkeypatch):
+    program, work, share = known
+    monkeypatch.setattr(program.session, "simulate", None)
+    again, same = with_one_sm(program, work_of(program))
+    assert np.array_equal(again.one_sm, work.one_sm) and same == share
+
+
+def test_what_memory_decides_is_not_told_by_one_sm(case):
+    """Half a thousandth of the bandwidth: DRAM takes longer than any SM."""
+    program = opened(case, load_gpu("gtx480", ["dram_sector_cycles=64"]), online=True)
+    work, share = with_one_sm(program, work_of(program))
+    names = np.array(program.kernels)
+    assert share > 0.0 and (work.one_sm[np.char.startswith(names, "conv2d")] == 0.0).any()
+
+
+@pytest.mark.parametrize(
+    "change", [{"MOST_COST": 1e-6}, {"FEWEST": 1000}, {"LEAST_INSTRUCTIONS": 10**9}], ids=lambda each: next(iter(each))
+)
+def test_where_it_does_not_pay_nothing_is_simulated(case, change, monkeypatch):
+    program = opened(case, GPU, online=True)
+    monkeypatch.setattr(program.session, "simulate", None)
+    for name, value in change.items():
+        monkeypatch.setattr(one_sm, name, value)
+    work = work_of(program)
+    assert with_one_sm(program, work) == (work, 0.0)
+
+
+def test_programs_whose_data_decide_are_left_alone():
+    program = opened(suite.case("pagerank"), GPU, online=True)
+    work = work_of(program)
+    assert with_one_sm(program, work) == (work, 0.0)
+
+
+def test_only_the_number_of_sms_changes():
+    assert one_sm_of(GPU).spec == replace(GPU.spec, sm_count=1) and one_sm_of(GPU).params == GPU.params
+
+
+def test_auto_holds_the_truth_and_counts_what_one_sm_took(case, known):
+    found = sampled.sample(case, GPU)
+    truth = run_target(case, GPU).totals["cycles"]
+    assert found.estimate.covers(truth) and found.estimate.relative_half_width <= 0.02
+    simulated = sum(part.instructions for part in found.estimate.parts if part.how == "detailed")
+    of_all = sum(part.instructions for part in found.estimate.parts)
+    assert found.estimate.detailed_fraction == pytest.approx(simulated / of_all + known[2], rel=1e-3)
+    assert found.estimate.detailed_fraction < 0.5
