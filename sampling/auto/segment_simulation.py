@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ WARM_WAVES = 2  # simulated before each segment: one to be rid of what was in fl
 # so many times. Of nine kernels bound by memory the waves after one filling were up to 2.5 % short, after three 0.3 %
 BUSY, WRITING = 0.7, 0.1
 FILLINGS = 3
+TELLING_WAVES = 8  # from which it is told when the cache will be full, and whether memory decides the time
 LOOK_WAVES = 2  # after the cache is full, the last of which tells whether what it evicts is written back
 FIRST_SEGMENTS = 4  # at least: so many are simulated first ...
 # ... or as many as make a launch so many waves old, where that is at most this share of it: thread blocks fall out of
@@ -41,6 +43,11 @@ class Beginning:
     memory_bound: bool = False
     writes_back: bool = False
     cycles: float = 0.0
+
+    @property
+    def waves_a_segment(self) -> int:
+        """Those before it included."""
+        return self.warm_waves + self.segment_waves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +81,12 @@ def cut_into_segments(shape: LaunchShape, beginning: Beginning | None = None) ->
 
 
 def first_segments(shape: LaunchShape, begun: Beginning) -> int:
-    """How many to simulate before the spread is looked at."""
-    waves = min(AGED_WAVES, AGED_SHARE * shape.thread_blocks / shape.wave_blocks)
-    return max(FIRST_SEGMENTS, int((waves - begun.waves) / (begun.warm_waves + begun.segment_waves)))
+    """How many to simulate before the spread is looked at. Each time that there are to be more, the beginning is
+    simulated again: as many follow on it as take as long."""
+    waves = shape.thread_blocks / shape.wave_blocks
+    aged = min(AGED_WAVES, AGED_SHARE * waves) - begun.waves
+    as_long = min(begun.waves, DEAREST * waves - begun.waves - LAST_WAVES - begun.warm_waves)
+    return max(FIRST_SEGMENTS, int(max(aged, as_long) / begun.waves_a_segment))
 
 
 class SegmentSimulation:
@@ -87,14 +97,15 @@ class SegmentSimulation:
         self.state, self.at, self.stepped = simulator.init(), 0, 0
         self.dispatch_cycles = np.zeros(self.blocks)
 
-    def begin(self) -> Beginning | None:
-        """Until caches are warm; None where that takes so long that segments no longer pay. What they write back needs
-        FILLINGS times as many waves again to settle as they took to fill."""
-        seen = self._fill()
+    def begin(self, idle: bool = False) -> Beginning | None:
+        """Until caches are warm; None where that takes so long that segments no longer pay, and, if memory must be
+        `idle` some of the time, where it is not. What they write back needs FILLINGS times as many waves again to
+        settle as they took to fill."""
+        seen = self._fill(idle)
         if seen is None:
             return None
         found = self._looked_at(self.at // self.wave, seen)
-        if cut_into_segments(self.simulator.shape, found) is None:
+        if cut_into_segments(self.simulator.shape, found) is None or (idle and found.memory_bound):
             return None
         if self.at < found.waves * self.wave:
             self._step(found.waves * self.wave)
@@ -113,13 +124,24 @@ class SegmentSimulation:
             memory_bound=True, writes_back=True,
         )  # fmt: skip
 
-    def _fill(self) -> Observation | None:
+    def _fill(self, idle: bool) -> Observation | None:
         """Until the last-level cache is full, or it is clear that it will not be; None if neither in time."""
+        before = None
         while cut_into_segments(self.simulator.shape, Beginning(waves=self.at // self.wave + 1)) is not None:
             seen = self._step(self.at + self.wave)
             if self.at >= FIRST_WAVES * self.wave and self._warm(seen):
                 return seen
+            if self.at >= TELLING_WAVES * self.wave and before is not None:
+                busy = idle and _memory_use(before, seen)[0] > BUSY
+                if busy or not self._in_time(seen):
+                    return None
+            before = seen
         return None
+
+    def _in_time(self, seen: Observation) -> bool:
+        """Whether the last-level cache, if it goes on as it does, is full while segments still pay."""
+        waves = math.ceil(self.at / self.wave / seen.cache_fill)
+        return cut_into_segments(self.simulator.shape, Beginning(waves=waves)) is not None
 
     def _warm(self, seen: Observation) -> bool:
         """Whether the last-level cache is full, or will not be even at the launch's end; thread blocks in flight count

@@ -34,6 +34,7 @@ MORE = 0.5  # of the segments simulated so far, how many are added between two l
 # once its thread blocks are out of step. The most that segments were off is 2.3 % of 18 kernels that do not wait for
 # memory on two GPUs (1.6 % without one of them), 3.0 % of six that read, and 4.1 % of 14 that write
 LEAST, READING, WRITING_BACK = 0.015, 0.03, 0.05
+TELLING = 6  # segments from whose spread it is told how many are enough; from fewer nobody can
 GIANT = 0.1  # of the mean time of all that one slot gets, in instructions: a warp so long may decide when a launch ends
 
 
@@ -89,7 +90,7 @@ class _Launch:
         if self.done:
             return self.done[0].beginning
         self.begun = SegmentSimulation(self.simulator)
-        return self.begun.begin()
+        return self.begun.begin(idle=self.method.error < READING)
 
     @property
     def least(self) -> float:
@@ -110,7 +111,7 @@ class _Launch:
             found, half = self._interval(used)
             if half <= self.method.error:
                 return self._estimate(used, found, half)
-            if len(used) > 1 and not self._pays(used, found, half):  # from the first few nobody can tell
+            if not self._pays(used, found, half):
                 return None
 
     def _batch(self, place: int, segments: list[int]) -> Batch:
@@ -125,13 +126,13 @@ class _Launch:
 
     def _pays(self, used: list[Batch], found: Prediction, half: float) -> bool:
         """Whether as many more as make the error small enough, if it falls with the root of their number and few are no
-        longer punished for being few, are less than everything."""
+        longer punished for being few, are less than everything; the next of them follow on the beginning again."""
         assert self.beginning is not None
         sample = sum(len(batch.segments) for batch in used)
         few = t_quantile(math.inf, self.method.confidence) / t_quantile(found.degrees, self.method.confidence)
-        wanted = max(sample * ((half * few / self.method.error) ** 2 - 1.0), math.ceil(MORE * sample))
-        each = (self.beginning.warm_waves + self.beginning.segment_waves) * self.wave
-        return sum(batch.stepped for batch in used) + wanted * each <= DEAREST * self.blocks
+        enough = sample * ((half * few / self.method.error) ** 2 - 1.0) if sample >= TELLING else 0.0
+        waves = self.beginning.waves + max(enough, math.ceil(MORE * sample)) * self.beginning.waves_a_segment
+        return sum(batch.stepped for batch in used) + waves * self.wave <= DEAREST * self.blocks
 
     def _interval(self, used: list[Batch]) -> tuple[Prediction, float]:
         """Cycles of all segments, and half of the launch's interval, relative."""

@@ -22,7 +22,14 @@ from sampling.auto.distances import distances
 from sampling.auto.fits import EQUAL_ERROR
 from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import predict
-from sampling.auto.segment_simulation import FIRST_SEGMENTS, Beginning, SegmentSimulation, first_segments
+from sampling.auto.segment_simulation import (
+    DEAREST,
+    FIRST_SEGMENTS,
+    TELLING_WAVES,
+    Beginning,
+    SegmentSimulation,
+    first_segments,
+)
 from sampling.auto.segments import LEAST, READING, WRITING_BACK, _error_of_waves, work_in_flight
 from sampling.auto.unlike import choose_heavy, choose_unlike
 from sampling.estimate import exact
@@ -288,7 +295,27 @@ def test_where_memory_decides_segments_promise_little(writing, least):
 
 
 def test_a_cache_that_fills_too_late_leaves_no_segments():
-    assert SegmentSimulation(FillingLaunch(120.0, 0.3)).begin() is None
+    """Which is told from how it began: nothing is simulated until half of the launch is over."""
+    simulation = SegmentSimulation(FillingLaunch(120.0, 0.3))
+    assert simulation.begin() is None
+    assert simulation.at == TELLING_WAVES * 60
+
+
+def test_memory_that_is_busy_from_the_first_is_not_watched_until_caches_are_full():
+    """Where no interval from segments would be narrow enough: else it is."""
+    busy, idle = FillingLaunch(40.0, 0.0), SyntheticLaunch(0, thread_blocks=12_000)
+    simulation = SegmentSimulation(busy)
+    assert simulation.begin(idle=True) is None and simulation.at <= (TELLING_WAVES + 1) * 60
+    assert SegmentSimulation(idle).begin(idle=True) is not None
+    assert SegmentSimulation(busy).begin() is not None
+
+
+def test_a_long_beginning_is_followed_by_as_many_segments():
+    """It is simulated again before others; as many as leave something to be saved."""
+    shape = SyntheticLaunch(0, thread_blocks=60 * 200).shape
+    assert first_segments(shape, Beginning(waves=36)) == 9
+    assert first_segments(shape, Beginning(waves=60)) == 14
+    assert Beginning(waves=60).waves + 14 * Beginning().waves_a_segment < DEAREST * 200
 
 
 def test_segments_more_alike_than_their_waves_are_not_believed():
