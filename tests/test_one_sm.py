@@ -41,7 +41,7 @@ def test_one_sm_runs_the_thread_blocks_that_it_would_get(known):
     order = np.argsort(trace.thread_blocks)[:: GPU.spec.sm_count]
     own = concatenate([trace.part(place, place + 1) for place in order], trace.warps_per_block)
     alone = program.session.simulate(number, load_gpu("gtx480", ["sm_count=1"]), own)
-    assert work.one_sm[number] == alone.cycles - GPU.params.launch_latency_cycles
+    assert work.one_sm[number] == alone.cycles
 
 
 def test_convolutions_are_predicted_from_each_other_and_small_launches_are_not(known):

@@ -45,9 +45,10 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
     timed = dict(zip(kinds[first].tolist(), _simulated(program, first), strict=True))
     cycles = np.array([timed[kind].cycles if kind in timed else 0.0 for kind in kinds.tolist()])
     # Where DRAM takes as long for all SMs, it decides, and one SM alone tells nothing of it
-    cycles[dram_cycles(work.columns[:, WORK.index("l2_misses")], program.gpu) >= cycles] = 0.0
+    told = cycles > dram_cycles(work.columns[:, WORK.index("l2_misses")], program.gpu)
+    one_sm = np.where(told, cycles + program.gpu.params.launch_latency_cycles, 0.0)
     share = sum(each.instructions for each in timed.values()) / float(work.instructions.sum())
-    return replace(work, one_sm=cycles, kernels=np.where(cycles > 0, work.kernels.max() + 1, work.kernels)), share
+    return replace(work, one_sm=one_sm, kernels=np.where(told, work.kernels.max() + 1, work.kernels)), share
 
 
 def one_sm_of(gpu: Gpu) -> Gpu:
