@@ -11,10 +11,12 @@ from abstim.gpu.config import changed, load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import explore, launch_formula, sweep_of
 from abstim.study.explore.launch_formula import waves
+from abstim.study.explore.sampled_selection import open_program
 from abstim.study.explore.timed_pairs import TimedPairs
 from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.kept_samples import MeasuredStore
+from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.thinned import iterations_of, thinned
 from functional.errors import InputError
 from precharacterize.named_barriers import code_of
@@ -65,10 +67,13 @@ def test_most_pairs_of_a_larger_sweep_are_read_off_between_those_timed():
 
 
 def test_without_a_formula_launches_are_timed_on_the_first_gpu(monkeypatch):
+    """One of those that do the same."""
     monkeypatch.setattr(launch_formula, "by_formula", launch_formula.as_on_first)  # as for machine code
     (found,) = explore(["hard_decode"], sweep_of(GPU, ["sm_count=8:30:2"], aim=Aim(0.05))).sampled.found
     of_first = {launch for point, launch in found.read.timed if point == 0}
-    assert len(of_first) == found.read.cycles.shape[1] and len(found.read.timed) > len(of_first)
+    chosen = sorted(row for kernel in found.selections[0].kernels for row in kernel.rows[kernel.sample].tolist())
+    kinds = kinds_of_launches(open_program("hard_decode", GPU))[chosen]
+    assert set(kinds[list(of_first)]) == set(kinds) and len(found.read.timed) > len(of_first)
     true = explore(["hard_decode"], sweep_of(GPU, ["sm_count=8:30:2"])).cycles[:, 0]
     assert (np.abs(found.cycles - true) <= found.half_widths * found.cycles).all()
 

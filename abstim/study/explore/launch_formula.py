@@ -10,7 +10,7 @@ import numpy as np
 from abstim.study.explore.timed_pairs import TimedPairs, reduced
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
+    from jaxtyping import Float64, Int64
 
 A_WAVE = 0.2  # an e-fold of waves of thread blocks, beside limits that are shares of the time
 
@@ -25,12 +25,18 @@ class Roughly(NamedTuple):
 Formula = Callable[[int], Roughly]  # of a launch, by its number
 
 
-def formula_of(launches: TimedPairs) -> Formula:
-    """The analytic model; of machine code, which it does not know, nothing but the cycles on the first GPU."""
+def formula_of(launches: TimedPairs, kinds: Int64[np.ndarray, " launch"]) -> Formula:
+    """The analytic model; of machine code, which it does not know, nothing but the cycles on the first GPU. Launches of
+    equal `kinds` have the same."""
     machine_code = any(gpu.spec.timed_code != "ptx" for gpu in launches.gpus)
     find = as_on_first if machine_code else by_formula
     found: dict[int, Roughly] = {}
-    return lambda number: found.get(number) or found.setdefault(number, find(launches, number))
+
+    def formula(number: int) -> Roughly:
+        kind = int(kinds[number])
+        return found.get(kind) or found.setdefault(kind, find(launches, number))
+
+    return formula
 
 
 def by_formula(launches: TimedPairs, number: int) -> Roughly:

@@ -51,23 +51,24 @@ class Selection:
         degrees: float = math.inf,
     ) -> list[TimedSelection]:  # fmt: skip
         """The target on all GPUs, from cycles of the chosen launches; `errors`: see `TimedSelection.shared_error`."""
-        found = []
-        for place, work in enumerate(self.works):
-            known = zip(self.launches, cycles[place].tolist(), strict=True)
-            found.append(
-                timed_selection(
-                    work, {number: exact("sweep", each) for number, each in known}, chosen_here=place == 0,
-                    shared_error=0.0 if errors is None else float(errors[place]), degrees=degrees,
-                    confidence=self.confidence,
-                )
-            )  # fmt: skip
-        return found
+        shared = np.zeros(len(self.works)) if errors is None else errors
+        return [self._estimate(k, cycles[k], float(shared[k]), degrees) for k in range(len(self.works))]
+
+    def _estimate(
+        self, place: int, cycles: Float64[np.ndarray, " launch"], shared_error: float = 0.0, degrees: float = math.inf
+    ) -> TimedSelection:
+        """On one GPU."""
+        known = zip(self.launches, cycles.tolist(), strict=True)
+        return timed_selection(
+            self.works[place], {number: exact("sweep", each) for number, each in known}, chosen_here=place == 0,
+            shared_error=shared_error, degrees=degrees, confidence=self.confidence,
+        )  # fmt: skip
 
     def pairs(self, features: Float64[np.ndarray, "gpu feature"]) -> Pairs:
         """Of GPUs and chosen launches, as the formula has them."""
         rough = [self.formula(number) for number in self.launches]
         cycles = np.stack([each.cycles for each in rough], 1)
-        base = self.estimates(cycles)[0]
+        base = self._estimate(0, cycles[0])
         return Pairs(
             cycles=cycles,
             limits=np.stack([each.limits for each in rough], 1),

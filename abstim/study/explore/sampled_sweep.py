@@ -16,6 +16,7 @@ from abstim.study.explore.sampled_points import SampledPoints
 from abstim.study.explore.sampled_selection import ROUNDS, Selection, select
 from abstim.study.explore.timed_pairs import MakeTimer, TimedPairs
 from abstim.study.sample.automatic import Aim
+from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from sampling.auto import Pair, read_off
 
@@ -40,7 +41,7 @@ class SampledSweep:
 
     def run(self) -> SampledPoints:
         """With more launches while the interval of a point is wider than was aimed at."""
-        formula = formula_of(self.launches)
+        formula = formula_of(self.launches, kinds_of_launches(self.program))
         selection = select(self.program, self.gpus, formula, OF_LAUNCHES * self.aim.error, self.aim.confidence)
         for _ in range(ROUNDS):
             found = self._points(selection)
