@@ -9,6 +9,7 @@ import pytest
 
 from abstim.gpu.config import load_gpu
 from abstim.models import run as run_target
+from abstim.session.warm_up import warm_up_named
 from abstim.study import sample as sampled
 from abstim.study.sample import one_sm
 from abstim.study.sample.automatic import work_of
@@ -98,3 +99,11 @@ def test_auto_holds_the_truth_and_counts_what_one_sm_took(case, known):
     of_all = sum(part.instructions for part in found.estimate.parts)
     assert found.estimate.detailed_fraction == pytest.approx(simulated / of_all + known[2], rel=1e-3)
     assert found.estimate.detailed_fraction < 0.5
+
+
+def test_launches_that_find_something_in_the_caches_are_each_their_own_kind(case):
+    """Which is of the launch before, so that neither one SM nor a launch that does the same tells of them."""
+    program = opened(case, GPU, online=True, warm_up=warm_up_named("1"))
+    work = work_of(program)
+    assert len(set(work.kinds)) == len(case.launches) > len(set(work_of(opened(case, GPU, online=True)).kinds))
+    assert with_one_sm(program, work) == (work, 0.0)
