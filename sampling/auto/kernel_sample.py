@@ -1,4 +1,4 @@
-"""The launches of one kernel, of which some have been simulated, and the sum over all kernels with its interval."""
+"""Launches that are predicted from each other, some of them simulated, and the sum over all with its interval."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ProgramWork:
 
 
 class KernelSample:
-    """The launches of one kernel, of which some have been simulated."""
+    """The launches of one kernel, or all that one SM has told of, of which some have been simulated."""
 
     def __init__(self, rows: Int64[np.ndarray, " launch"], work: ProgramWork, rng: np.random.Generator) -> None:
         self.rows, self.columns, self.cost, self.rng = rows, work.columns[rows], work.cost[rows], rng

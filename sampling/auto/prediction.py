@@ -1,4 +1,4 @@
-"""Cycles of launches that were not simulated, from those of the same kernel that were, and how far off that may be."""
+"""Cycles of launches that were not simulated, from those of others that were, and how far off that may be."""
 
 from __future__ import annotations
 
