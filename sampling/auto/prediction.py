@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.auto.distances import distances
-from sampling.auto.fits import BY_WORK, EQUAL_ERROR, Fit, told_shares, tried
+from sampling.auto.fits import BY_WORK, KIND_DEGREES, KIND_ERROR, Fit, told_shares, tried
+from sampling.statistics import pooled_error
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int64
@@ -82,13 +83,17 @@ def _of_launches(
 ) -> Prediction:  # fmt: skip
     """What is known of kinds, of each of their launches."""
     simulated = np.bincount(kinds[sample], minlength=len(found.cycles))[kinds]
-    equal = np.where(simulated > 0, EQUAL_ERROR / np.sqrt(np.maximum(simulated, 1)), 0.0)
+    one, degrees = _kind_error(measured, of_sample)
+    equal = np.where(simulated > 0, one / np.sqrt(np.maximum(simulated, 1)), 0.0)
     equal[sample] = 0.0
     cycles = found.cycles[kinds]
     cycles[sample] = measured
+    unlike = found.variance_of(found.cycles * found.errors * np.bincount(kinds)) + found.common_cycles**2
+    of_equal = found.variance_of(np.bincount(kinds, cycles * equal))
     return replace(
         found,
         cycles=cycles,
+        degrees=pooled_error(np.array([unlike, of_equal]), np.array([found.degrees, degrees]))[1],
         errors=found.errors[kinds] + equal,
         assumed=found.assumed[kinds] + equal,
         residuals=found.residuals[of_sample],
@@ -96,6 +101,16 @@ def _of_launches(
         kinds=kinds,
         unseen=found.unseen[kinds],
     )
+
+
+def _kind_error(
+    measured: Float64[np.ndarray, " sample"], of_sample: Int64[np.ndarray, " sample"]
+) -> tuple[float, float]:
+    """Relative error of a launch told by one that does the same, and its degrees of freedom: what is assumed, and what
+    those of one kind that were simulated differ by."""
+    apart = measured / (np.bincount(of_sample, measured) / np.bincount(of_sample))[of_sample] - 1.0
+    degrees = KIND_DEGREES + len(measured) - int(of_sample.max()) - 1
+    return float(np.sqrt((KIND_DEGREES * KIND_ERROR**2 + float(apart @ apart)) / degrees)), degrees
 
 
 def _of_kinds(

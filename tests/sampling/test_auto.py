@@ -19,7 +19,7 @@ from sampling.auto import (
     timed_selection,
 )
 from sampling.auto.distances import distances
-from sampling.auto.fits import EQUAL_ERROR
+from sampling.auto.fits import KIND_DEGREES, KIND_ERROR
 from sampling.auto.iterations import SHARES, Timed
 from sampling.auto.prediction import predict
 from sampling.auto.segment_simulation import (
@@ -175,7 +175,10 @@ def test_launches_of_a_kind_are_as_long_as_the_mean_of_those_simulated():
     columns, kinds = np.array([[1.0, 10.0], [1.0, 10.0], [1.0, 10.0], [1.0, 40.0]]), np.array([0, 0, 0, 1])
     found = predict(columns, np.array([1, 3, 0]), np.array([30.0, 90.0, 32.0]), kinds)
     assert found.cycles.tolist() == [32.0, 30.0, 31.0, 90.0]
-    assert found.errors.tolist() == [0.0, 0.0, pytest.approx(EQUAL_ERROR / np.sqrt(2)), 0.0]
+    apart = np.array([30.0, 32.0]) / 31.0 - 1.0
+    one = np.sqrt((KIND_DEGREES * KIND_ERROR**2 + apart @ apart) / (KIND_DEGREES + 1.0))
+    assert found.errors.tolist() == [0.0, 0.0, pytest.approx(one / np.sqrt(2)), 0.0]
+    assert found.degrees == pytest.approx(KIND_DEGREES + 1.0)  # nothing else is left to be off
     assert found.variance == pytest.approx((31.0 * found.errors[2]) ** 2)
     assert not found.unseen.any()
 

@@ -10,11 +10,11 @@ from time import perf_counter
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.session.flush import EMPTY
 from abstim.study.sample.controls import check_control, with_control
 from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.one_sm import with_one_sm
 from abstim.study.sample.profiling import PROFILED_BLOCKS, irregular_kernels, kinds_of_launches
+from abstim.study.sample.regular import lasting_alike
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.some_blocks import SomeBlocks, execute_some
 from abstim.study.sample.thinned import Iterations, iterations_of, thinned
@@ -164,9 +164,9 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
             program.launches.drop(number)
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
-    # What the launch before left in the caches makes those that do the same unlike
-    kinds = kind if program.warm_up.name == EMPTY else np.arange(len(program))
-    return [_program_work(np.array([each[k] for each in rows])[kind], kernels, kinds) for k in range(len(gpus))]
+    columns = [np.array([each[k] for each in rows])[kind] for k in range(len(gpus))]
+    kinds = lasting_alike(program, kind, columns[0][:, 1])
+    return [_program_work(of_gpu, kernels, kinds) for of_gpu in columns]
 
 
 def _program_work(columns: np.ndarray, kernels: np.ndarray, kinds: np.ndarray) -> ProgramWork:

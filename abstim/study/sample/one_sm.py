@@ -20,7 +20,8 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.progress import in_parallel
 from abstim.session.flush import EMPTY
-from abstim.study.sample.profiling import irregular_kernels, kinds_of_launches
+from abstim.study.sample.profiling import kinds_of_launches
+from abstim.study.sample.regular import large, regular
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import WORK, dram_cycles
 from sampling.auto import ProgramWork, Timed
@@ -28,7 +29,6 @@ from sampling.auto import ProgramWork, Timed
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-LEAST_INSTRUCTIONS = 20_000  # of warps, on one SM: with fewer, start and end of a simulation are most of what it costs
 MOST_COST = 0.05  # of simulating the whole program: beyond, it is no help but a burden
 FEWEST = 6  # kinds of launches: fewer are simulated as soon
 
@@ -38,7 +38,7 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
     are predicted from each other. With the share of the program's instructions that was simulated for it; as it is, and
     0, where it would not pay."""
     kinds = kinds_of_launches(program)
-    wanted = _large(program, work) & _regular(program)
+    wanted = _wanted(program, work)
     first = [int(np.argmax(kinds == kind)) for kind in np.unique(kinds[wanted])]
     if not _pays(program, work, first):
         return work, 0.0
@@ -56,20 +56,11 @@ def one_sm_of(gpu: Gpu) -> Gpu:
     return replace(gpu, spec=replace(gpu.spec, sm_count=1))
 
 
-def _large(program: SampledProgram, work: ProgramWork) -> Bool[np.ndarray, " launch"]:
-    """Launches of kernels most of whose work is in large ones: a kernel's launches stay together."""
+def _wanted(program: SampledProgram, work: ProgramWork) -> Bool[np.ndarray, " launch"]:
+    """Regular launches of kernels most of whose work is in large ones: a kernel's launches stay together."""
     squares, sums = (np.bincount(work.kernels, work.instructions**power) for power in (2, 1))
     typical = squares / np.maximum(sums, 1.0)
-    return np.asarray(typical[work.kernels] >= program.gpu.spec.sm_count * LEAST_INSTRUCTIONS)
-
-
-def _regular(program: SampledProgram) -> Bool[np.ndarray, " launch"]:
-    """Launches whose thread blocks do alike, whatever the data, and wait for no other thread block."""
-    irregular = irregular_kernels(program)
-    return np.array([
-        launch.program.name not in irregular and launch.cluster.total == 1 and not launch.grid_workspace
-        for launch in program.case.launches
-    ])  # fmt: skip
+    return large(program, typical[work.kernels]) & regular(program)
 
 
 def _pays(program: SampledProgram, work: ProgramWork, first: list[int]) -> bool:
