@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.study.explore.launch_formula import Formula
 from abstim.study.sample.automatic import check_turn, work_on
+from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
 from abstim.target.resolve import open_target
@@ -101,7 +102,9 @@ def select(
     """As many launches as keep half of the interval that those left out give below `error` on all GPUs, as far as the
     formula tells, but for a last round that may not be enough."""
     program.prepare()
-    selection = chosen(work_on(program, gpus), formula, error, confidence)
+    kinds = kinds_of_launches(program)  # which no formula tells apart, small ones neither
+    works = [replace(work, kinds=kinds) for work in work_on(program, gpus)]
+    selection = chosen(works, formula, error, confidence)
     for _ in range(ROUNDS):
         rough = np.stack([formula(number).cycles for number in selection.launches], 1)
         halves = [of_gpu.half_width / of_gpu.total for of_gpu in selection.estimates(rough)]
