@@ -37,8 +37,9 @@ def known(case):
 
 
 def test_one_sm_runs_the_thread_blocks_that_it_would_get(known):
-    program, work, share = known
-    assert 0.0 < share < one_sm.MOST_COST
+    program, work, parts = known
+    share = sum(part.instructions for part in parts) / work.instructions.sum()
+    assert 0.0 < share < one_sm.MOST_COST and {part.how for part in parts} == {"one SM"}
     number = int(np.flatnonzero(work.one_sm)[0])
     trace = program.launches.trace(number)
     order = np.argsort(trace.thread_blocks)[:: GPU.spec.sm_count]
@@ -57,18 +58,18 @@ def test_convolutions_are_predicted_from_each_other_and_small_launches_are_not(k
 
 
 def test_what_one_sm_told_is_asked_once(known, monkeypatch):
-    program, work, share = known
+    program, work, parts = known
     monkeypatch.setattr(program.session, "simulate", None)
     again, same = with_one_sm(program, work_of(program))
-    assert np.array_equal(again.one_sm, work.one_sm) and same == share
+    assert np.array_equal(again.one_sm, work.one_sm) and same == parts
 
 
 def test_what_memory_decides_is_not_told_by_one_sm(case):
     """Half a thousandth of the bandwidth: DRAM takes longer than any SM."""
     program = opened(case, load_gpu("gtx480", ["dram_sector_cycles=64"]), online=True)
-    work, share = with_one_sm(program, work_of(program))
+    work, parts = with_one_sm(program, work_of(program))
     names = np.array(program.kernels)
-    assert share > 0.0 and (work.one_sm[np.char.startswith(names, "conv2d")] == 0.0).any()
+    assert parts and (work.one_sm[np.char.startswith(names, "conv2d")] == 0.0).any()
 
 
 @pytest.mark.parametrize(
@@ -82,13 +83,13 @@ def test_where_it_does_not_pay_nothing_is_simulated(case, change, monkeypatch):
     for name, value in change.items():
         monkeypatch.setattr(one_sm, name, value)
     work = work_of(program)
-    assert with_one_sm(program, work) == (work, 0.0)
+    assert with_one_sm(program, work) == (work, ())
 
 
 def test_programs_whose_data_decide_are_left_alone():
     program = opened(suite.case("pagerank"), GPU, online=True)
     work = work_of(program)
-    assert with_one_sm(program, work) == (work, 0.0)
+    assert with_one_sm(program, work) == (work, ())
 
 
 def test_only_the_number_of_sms_changes():
@@ -99,9 +100,10 @@ def test_auto_holds_the_truth_and_counts_what_one_sm_took(case, known):
     found = sampled.sample(case, GPU)
     truth = run_target(case, GPU).totals["cycles"]
     assert found.estimate.covers(truth) and found.estimate.relative_half_width <= 0.02
-    simulated = sum(part.instructions for part in found.estimate.parts if part.how == "detailed")
-    of_all = sum(part.instructions for part in found.estimate.parts)
-    assert found.estimate.detailed_fraction == pytest.approx(simulated / of_all + known[2], rel=1e-3)
+    of_all = known[1].instructions.sum()
+    simulated = sum(part.instructions for part in found.estimate.parts if part.how in ("detailed", "one SM"))
+    assert found.estimate.detailed_fraction == pytest.approx(simulated / of_all, rel=1e-3)
+    assert sum(part.cycles for part in found.estimate.parts) == pytest.approx(found.estimate.total)
     assert found.estimate.detailed_fraction < 0.5
 
 
@@ -119,4 +121,4 @@ def test_launches_that_find_something_in_the_caches_are_each_their_own_kind(case
     program = opened(case, GPU, online=True, warm_up=warm_up_named("1"))
     work = work_of(program)
     assert len(set(work.kinds)) == len(case.launches)
-    assert with_one_sm(program, work) == (work, 0.0)
+    assert with_one_sm(program, work) == (work, ())

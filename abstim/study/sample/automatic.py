@@ -62,12 +62,14 @@ class Aim:
 def automatic(program: SampledProgram, aim: Aim) -> Estimate:
     """Launches are chosen; of long ones, segments. Raises InputError for a program whose launches must come in turn."""
     check_turn(program)
-    work, spent = with_one_sm(program, work_of(program))
+    work, on_one_sm = with_one_sm(program, work_of(program))
+    spent = sum(part.instructions for part in on_one_sm) / float(work.instructions.sum())
     if aim.control:
         work, more = with_control(program, work, aim.control)
         spent += more
     found = choose(program, work, aim)[0]
-    return replace(found, detailed_fraction=min(found.detailed_fraction + spent, 1.0))
+    fraction = min(found.detailed_fraction + spent, 1.0)
+    return replace(found, parts=(*found.parts, *on_one_sm), detailed_fraction=fraction)
 
 
 def check_turn(program: SampledProgram) -> None:

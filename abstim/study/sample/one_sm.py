@@ -24,6 +24,7 @@ from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.regular import large, regular
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import WORK, dram_cycles
+from sampling import Part
 from sampling.auto import ProgramWork, Timed
 
 if TYPE_CHECKING:
@@ -33,22 +34,25 @@ MOST_COST = 0.05  # of simulating the whole program: beyond, it is no help but a
 FEWEST = 6  # kinds of launches: fewer are simulated as soon
 
 
-def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork, float]:
+def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork, tuple[Part, ...]]:
     """The work, and of launches that are large and regular what they take on one SM: whatever kernel they are of, they
-    are predicted from each other. With the share of the program's instructions that was simulated for it; as it is, and
-    0, where it would not pay."""
+    are predicted from each other. With what was simulated for it, which is none of the program's cycles; as it is, and
+    nothing, where it would not pay."""
     kinds = kinds_of_launches(program)
     wanted = _wanted(program, work)
     first = [int(np.argmax(kinds == kind)) for kind in np.unique(kinds[wanted])]
     if not _pays(program, work, first):
-        return work, 0.0
+        return work, ()
     timed = dict(zip(kinds[first].tolist(), _simulated(program, first), strict=True))
     cycles = np.array([timed[kind].cycles if kind in timed else 0.0 for kind in kinds.tolist()])
     # Where DRAM takes as long for all SMs, it decides, and one SM alone tells nothing of it
     told = cycles > dram_cycles(work.columns[:, WORK.index("l2_misses")], program.gpu)
     one_sm = np.where(told, cycles + program.gpu.params.launch_latency_cycles, 0.0)
-    share = sum(each.instructions for each in timed.values()) / float(work.instructions.sum())
-    return replace(work, one_sm=one_sm, kernels=np.where(told, work.kernels.max() + 1, work.kernels)), share
+    kernels = np.where(told, work.kernels.max() + 1, work.kernels)
+    return replace(work, one_sm=one_sm, kernels=kernels), tuple(
+        Part(name=program.name(number), how="one SM", instructions=timed[kinds[number]].instructions, cycles=0.0)
+        for number in first
+    )
 
 
 def one_sm_of(gpu: Gpu) -> Gpu:
