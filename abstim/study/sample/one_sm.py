@@ -3,8 +3,8 @@
 It costs one `sm_count`-th, and where thread blocks do alike and memory does not decide it says a launch's cycles to a
 few per cent, since each SM does the same at the same time (Liu and others, Scale-Model Architectural Simulation,
 ISPASS 2022; SeyyedAghaei and others, GPU Scale-Model Simulation, HPCA 2024). L2 and DRAM are whole, and that SM's
-alone: cut down with the SMs, data that all SMs share would be read anew for one, and convolutions were 4 to 60 % too
-long. So it is no truth: launches are simulated in full besides, which tell what it is off by.
+alone: with bandwidth cut down like the SMs, data that all of them share are read anew for one, and convolutions were up
+to 1.9 times too long. So it is no truth: launches are simulated in full besides, which tell what it is off by.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
     are predicted from each other. With what was simulated for it, which is none of the program's cycles; as it is, and
     nothing, where it would not pay."""
     kinds = kinds_of_launches(program)
-    wanted = _wanted(program, work)
-    first = [int(np.argmax(kinds == kind)) for kind in np.unique(kinds[wanted])]
+    first = np.unique(kinds, return_index=True)[1]
+    first = first[_wanted(program, work)[first]].tolist()
     if not _pays(program, work, first):
         return work, ()
     timed = dict(zip(kinds[first].tolist(), _simulated(program, first), strict=True))
@@ -64,14 +64,13 @@ def _wanted(program: SampledProgram, work: ProgramWork) -> Bool[np.ndarray, " la
     """Regular launches of kernels most of whose work is in large ones: a kernel's launches stay together."""
     squares, sums = (np.bincount(work.kernels, work.instructions**power) for power in (2, 1))
     typical = squares / np.maximum(sums, 1.0)
-    return large(program, typical[work.kernels]) & regular(program)
+    return regular(program, large(program, typical[work.kernels]))
 
 
 def _pays(program: SampledProgram, work: ProgramWork, first: list[int]) -> bool:
     """Whether it is possible, tells of enough launches, and costs little beside the whole."""
-    possible = program.launches.signatures is not None and program.warm_up.name == EMPTY
     cost = float(work.cost[first].sum()) / program.gpu.spec.sm_count
-    return possible and len(first) >= FEWEST and cost <= MOST_COST * float(work.cost.sum())
+    return program.warm_up.name == EMPTY and len(first) >= FEWEST and cost <= MOST_COST * float(work.cost.sum())
 
 
 def _simulated(program: SampledProgram, launches: list[int]) -> list[Timed]:
@@ -81,13 +80,12 @@ def _simulated(program: SampledProgram, launches: list[int]) -> list[Timed]:
 
 
 def _on_one_sm(program: SampledProgram, number: int) -> Timed:
-    known = program.part(number).one_sm
-    if known:
-        return known[0]
-    gpu, blocks = program.gpu, program.session.launch(number).thread_blocks
-    trace = program.launches.look_at(number, range(0, blocks, gpu.spec.sm_count))
-    started = perf_counter()
-    cycles = program.session.simulate(number, one_sm_of(gpu), trace).cycles - gpu.params.launch_latency_cycles
-    program.spent("time", perf_counter() - started)
-    known.append(Timed(float(trace.warp_instructions.sum()), float(cycles)))
-    return known[0]
+    part = program.part(number)
+    if part.one_sm is None:
+        gpu, blocks = program.gpu, program.session.launch(number).thread_blocks
+        trace = program.launches.look_at(number, range(0, blocks, gpu.spec.sm_count))
+        started = perf_counter()
+        cycles = program.session.simulate(number, one_sm_of(gpu), trace).cycles - gpu.params.launch_latency_cycles
+        program.spent("time", perf_counter() - started)
+        part.one_sm = Timed(float(trace.warp_instructions.sum()), float(cycles))
+    return part.one_sm

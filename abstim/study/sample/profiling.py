@@ -91,8 +91,13 @@ def irregular_kernels(program: SampledProgram) -> frozenset[str]:
     if program.launches.signatures is None:
         return frozenset(launch.program.name for launch in program.case.launches)
     kernels = {launch.program.name: launch.program for launch in program.case.launches}
-    inputs = {name: trace_inputs(kernel) for name, kernel in kernels.items()}
-    return frozenset(name for name, found in inputs.items() if found is None or found.contents)
+    return frozenset(name for name, kernel in kernels.items() if data_decide(kernel))
+
+
+def data_decide(kernel: Program) -> bool:
+    """Whether what a kernel's warps execute, or where they read and write, may depend on what memory holds."""
+    found = trace_inputs(kernel)
+    return found is None or bool(found.contents)
 
 
 def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:

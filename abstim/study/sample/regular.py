@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abstim.session.flush import EMPTY
-from abstim.study.sample.profiling import irregular_kernels
+from abstim.study.sample.profiling import data_decide
 from abstim.study.sample.sampled_program import SampledProgram
 
 if TYPE_CHECKING:
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 LARGE_INSTRUCTIONS = 20_000
 
 
-def regular(program: SampledProgram) -> Bool[np.ndarray, " launch"]:
-    """Launches whose thread blocks do alike, whatever the data, and wait for no other thread block."""
-    irregular = irregular_kernels(program)
-    return np.array([
-        launch.program.name not in irregular and launch.cluster.total == 1 and not launch.grid_workspace
-        for launch in program.case.launches
-    ])  # fmt: skip
+def regular(program: SampledProgram, asked: Bool[np.ndarray, " launch"]) -> Bool[np.ndarray, " launch"]:
+    """Those `asked` for whose thread blocks do alike, whatever the data, and wait for no other thread block."""
+    found, kernels = asked & (program.launches.signatures is not None), dict[str, bool]()
+    for number in np.flatnonzero(found).tolist():  # a stream makes each launch as it is looked at
+        launch = program.case.launches[number]
+        name = launch.program.name
+        if name not in kernels:
+            kernels[name] = not data_decide(launch.program)
+        found[number] = kernels[name] and launch.cluster.total == 1 and not launch.grid_workspace
+    return found
 
 
 def large(program: SampledProgram, instructions: Float64[np.ndarray, " launch"]) -> Bool[np.ndarray, " launch"]:
@@ -38,6 +41,6 @@ def lasting_alike(
 ) -> Int64[np.ndarray, " launch"]:
     """Equal where launches of one of the `kinds`, which do the same, last as long too: not where the launch before
     decides what they find in the caches."""
-    alike = large(program, instructions) & regular(program) & (program.warm_up.name == EMPTY)
+    alike = regular(program, large(program, instructions) & (program.warm_up.name == EMPTY))
     own = kinds.max() + 1 + np.arange(len(kinds))
     return np.unique(np.where(alike, kinds, own), return_inverse=True)[1].reshape(-1)
