@@ -17,7 +17,7 @@ _HOME = {
     "counterfactual": "abstim.study.counterfactual",
     "advise": "abstim.study.advice",
     "open_session": "abstim.session.session",
-    "load": "abstim.target.loading",
+    "load": "abstim.targets.loading",
     "capture": "abstim.application.capture",
     "kernel_time": "abstim.gradient.kernel_time",
     "load_gpu": "abstim.gpu.config",

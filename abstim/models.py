@@ -13,13 +13,13 @@ from abstim.gpu import config
 from abstim.gpu.config import Gpu, Overrides, gpu_of, nearest
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
-from abstim.target.execution import execute_in_turn
+from abstim.targets.execution import execute_in_turn
 from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.session.result import LaunchResult, RunResult
-    from abstim.target.resolve import Target
-    from functional.executor import Executor
+    from abstim.targets.resolve import Target
+    from functional.execution.executor import Executor
 
 # Model -> the module that is it; imported when it is asked for, because the analytic one brings JAX.
 MODELS = {

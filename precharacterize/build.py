@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from functional.disk.kept import Kept, key
-from functional.ir import TYPE_BYTES, Instruction
-from functional.program import Program
+from functional.keep.kept import Kept, key
+from functional.programs.program import Program
+from functional.ptx.ir import TYPE_BYTES, Instruction
 from precharacterize.asynchronous_copies import copies_of
 from precharacterize.classify import Kind, kind_of, latency_class
 from precharacterize.named_barriers import barriers_of
@@ -18,7 +18,7 @@ from precharacterize.product_times import sized
 from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
 from precharacterize.table import WRITE_BACK_CYCLES, LatencyTable, padded
 
-MODULES = ("precharacterize.build", "functional.parser", "functional.link")  # what makes a table of a text
+MODULES = ("precharacterize.build", "functional.ptx.parser", "functional.programs.link")  # what makes a table of a text
 
 
 def table_key(program: Program, pipeline: PipelineParameters) -> str:

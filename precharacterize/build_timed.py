@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from functional.program import Program
+from functional.programs.program import Program
 from precharacterize.build import characterize, kinds_of
 from precharacterize.hoisting import hoisted
 from precharacterize.machine_code.assemble import Assembly

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from functional.ir import Instruction
+from functional.ptx.ir import Instruction
 from precharacterize import tensor_work
 
 
@@ -84,7 +84,7 @@ def hardware_kind(instruction: Instruction, kind: Kind) -> Kind:
 
 
 def _first_type(instruction: Instruction) -> str:
-    from functional.ir import TYPE_BYTES
+    from functional.ptx.ir import TYPE_BYTES
 
     return next((m for m in instruction.modifiers if m in TYPE_BYTES), "b32")
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from functional.ir import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol
 
 _OPERATIONS: dict[str, Callable[..., int]] = {
     "mov": lambda a: a, "cvt": lambda a: a, "add": lambda a, b: a + b, "sub": lambda a, b: a - b,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from functional.ir import Address, Instruction, Register
-from functional.program import BasicBlock, Program
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Address, Instruction, Register
 from precharacterize.asynchronous_copies import COPIES, NONE, copies_of, starts
 from precharacterize.classify import Kind
 

@@ -7,15 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from functional.disk.arrays import decode_arrays, encode_arrays
-from functional.disk.kept import Kept, key
-from functional.program import Program
+from functional.keep.arrays import decode_arrays, encode_arrays
+from functional.keep.kept import Kept, key
+from functional.programs.program import Program
 from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.parameters import PipelineParameters
 from precharacterize.table import LatencyTable
 from precharacterize.timed_code import TimedCode
 
-MODULES = ("precharacterize.kept_timed_code", "precharacterize.build_timed", "functional.parser", "functional.link")
+MODULES = (
+    "precharacterize.kept_timed_code",
+    "precharacterize.build_timed",
+    "functional.ptx.parser",
+    "functional.programs.link",
+)
 
 
 def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: str) -> TimedCode:

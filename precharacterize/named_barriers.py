@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from functional.ir import Immediate, Instruction
+from functional.ptx.ir import Immediate, Instruction
 from precharacterize.classify import Kind
 from precharacterize.table import BARRIERS
 

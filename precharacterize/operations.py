@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from functional.ir import Instruction
+from functional.ptx.ir import Instruction
 from precharacterize.classify import latency_class
 from precharacterize.machine_code.instruction import MachineInstruction
 

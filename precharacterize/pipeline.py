@@ -6,7 +6,7 @@ instruction its issue-to-issue gap and its issue-to-result distance. Stages: doc
 
 from __future__ import annotations
 
-from functional.program import BasicBlock, Program
+from functional.programs.program import BasicBlock, Program
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS, PipelineParameters
 from precharacterize.table import WRITE_BACK_CYCLES, LatencyTable

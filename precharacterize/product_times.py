@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from functional.ir import Instruction
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Instruction
 from precharacterize import tensor_work
 from precharacterize.classify import is_product
 from precharacterize.parameters import Operation

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from functional.disk.machine_code import Native
-from functional.line_record import MORE, line_of
-from functional.phase_record import count_of, in_phases, without_phases
-from functional.trace import Trace
+from functional.jit.machine_code import Native
+from functional.traces.line_record import MORE, line_of
+from functional.traces.phase_record import count_of, in_phases, without_phases
+from functional.traces.trace import Trace
 from precharacterize.operations import Operations
 from precharacterize.projection_arrays import Given, Made, Rules, Scratch
 from precharacterize.timed_code import TimedCode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional import line_record
-from functional.disk.compile import jit
+from functional.jit.compile import jit
+from functional.traces import line_record
 from precharacterize.timed_code import Mode
 
 LOOK_AHEAD = 256  # events in which what a timed block covers is looked for

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from functional.ir import Address, Instruction, Register, registers_of
+from functional.ptx.ir import Address, Instruction, Register, registers_of
 
 
 def number_of(register: Register) -> int:

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from functional.ir import Register
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Register
 from precharacterize.asynchronous_copies import NONE
 from precharacterize.classify import Kind, hardware_class, hardware_kind
 from precharacterize.hoisting import is_dropped

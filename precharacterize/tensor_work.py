@@ -11,8 +11,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from functional.errors import InputError, PtxError
-from functional.ir import Address, Instruction, Register, Vector
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Address, Instruction, Register, Vector
 from precharacterize.asynchronous_copies import COMMITS
 from precharacterize.constant_registers import constant
 from precharacterize.parameters import Operation

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.program import Program
+from functional.programs.program import Program
 from precharacterize.classify import Kind
 from precharacterize.operations import NONE, Operations
 from precharacterize.table import LatencyTable

@@ -6,12 +6,12 @@ import numpy as np
 from ptx_kernels import module
 from test_llvm_executor import LLVM, assert_equal
 
-from functional.launch import Pointer, make_launch
-from functional.line_record import more_follow
-from functional.link import link
-from functional.memory import Memory
-from functional.program import Program
-from functional.trace import Trace
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.programs.link import link
+from functional.programs.program import Program
+from functional.traces.line_record import more_follow
+from functional.traces.trace import Trace
 from precharacterize.classify import Kind, kind_of
 
 

@@ -36,9 +36,9 @@ def main(names: list[str]) -> None:
     from abstim.engine import Caches, Simulation
     from abstim.gpu.config import gpu_names, load_gpu
     from abstim.session.session import open_session
-    from functional.disk import compile as compiler
-    from functional.disk import compiled_parts
     from functional.errors import InputError
+    from functional.jit import compile as compiler
+    from functional.jit import compiled_parts
 
     compiler.as_it_is = trapping
     compiled_parts._start = lambda *_: None  # another process would not trap

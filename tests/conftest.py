@@ -14,8 +14,8 @@ os.environ["ABSTIM_CACHE"] = str(CACHE)
 import pytest  # noqa: E402  after the cache is known
 from hypothesis import settings  # noqa: E402
 
-from functional.disk import folder  # noqa: E402
-from functional.disk.machine_code import Native  # noqa: E402
+from functional.jit.machine_code import Native  # noqa: E402
+from functional.keep import folder  # noqa: E402
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.default_executor import default_executor
-from functional.launch import Launch, check_shape
-from functional.link import link
-from functional.memory import GLOBAL_BASE, Memory
-from functional.parser import parse
+from functional.execution.default_executor import default_executor
+from functional.launches.launch import Launch, check_shape
+from functional.launches.memory import GLOBAL_BASE, Memory
+from functional.programs.link import link
+from functional.ptx.parser import parse
 
 
 class ExecutorDevice:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from functional.launch import Launch, Pointer, make_launch
-from functional.line_record import line_of, more_follow, sectors_of
-from functional.link import link
-from functional.memory import Memory
+from functional.launches.launch import Launch, Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.parser import parse
-from functional.trace import Trace
+from functional.programs.link import link
+from functional.ptx.parser import parse
+from functional.traces.line_record import line_of, more_follow, sectors_of
+from functional.traces.trace import Trace
 
 HEADER = ".version 8.5\n.target sm_90\n.address_size 64\n"
 REGISTERS = (

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 from ptx_kernels import module
 
-from functional.launch import Launch, Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
-from functional.tensor_map import TensorMap
+from functional.launches.launch import Launch, Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.launches.tensor_map import TensorMap
+from functional.programs.link import link
 
 THREADS, AREA = (
     128,

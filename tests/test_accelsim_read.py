@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from sass_traces import EXIT, LOCAL, SHARED, directory, kernel
 
 from abstim.models import run
-from abstim.target.trace_directory import opcodes, trace_case
+from abstim.targets.trace_directory import opcodes, trace_case
 from functional.accelsim.addresses import format_addresses, parse_addresses
 from functional.accelsim.records import PageTable
 from functional.errors import InputError
-from functional.line_record import line_of, more_follow, sectors_of
-from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.traces.line_record import line_of, more_follow, sectors_of
+from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind, kind_of
 
 LOAD = "00a0 ffffffff 1 R4 LDG.E 1 R4 4 1 0x7fb0fc430e00 4 0 "

@@ -14,17 +14,17 @@ from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.session.detailed import time
 from abstim.session.session import Session
-from abstim.target.trace_cache import Execution
-from abstim.target.trace_directory import opcodes, sass_opcode, table_path, trace_case
+from abstim.targets.trace_cache import Execution
+from abstim.targets.trace_directory import opcodes, sass_opcode, table_path, trace_case
 from functional import suite
 from functional.accelsim import write
 from functional.accelsim.opcodes import StaticInstruction
 from functional.accelsim.register_allocation import allocate
 from functional.errors import InputError
-from functional.link import link
-from functional.liveness import live_behind
 from functional.numpy_executor import NumpyExecutor
-from functional.parser import parse
+from functional.programs.link import link
+from functional.programs.liveness import live_behind
+from functional.ptx.parser import parse
 from precharacterize.classify import kind_of, latency_class
 
 # Divergence, barriers, shared memory and atomics, local memory, constants, vector and guarded accesses

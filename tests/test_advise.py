@@ -13,7 +13,7 @@ from abstim.gpu.config import load_gpu
 from abstim.session.memory_accesses import accesses_of, coalesced, without_conflicts
 from abstim.session.session import open_session
 from abstim.study.advice import advise
-from functional.line_record import MORE, sectors_of
+from functional.traces.line_record import MORE, sectors_of
 
 
 def findings(target, gpu="gtx480", overrides=()):

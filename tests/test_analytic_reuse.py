@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from abstim.analytic.curves import L1_STEP, SIZES, WAYS, miss_curves, write_curve
 from abstim.analytic.nodes import LOOK_UP, UPDATE, WRITE
 from abstim.analytic.reuse_distance import NEVER, distances, histogram, largest_in
-from functional.line_record import ALL_SECTORS, line_of, packed
+from functional.traces.line_record import ALL_SECTORS, line_of, packed
 
 
 def order_by_hand(first_record, warps, sm_count, resident):

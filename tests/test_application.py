@@ -25,8 +25,8 @@ from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.sample.application_sample import sample_application
 from functional.errors import InputError
-from functional.launch import Dim3, Launch
-from functional.memory import Memory
+from functional.launches.launch import Dim3, Launch
+from functional.launches.memory import Memory
 
 SOURCES = Path(__file__).parent / "data" / "applications"
 CAN = sys.platform == "linux" and shutil.which("cc") is not None

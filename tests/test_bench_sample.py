@@ -11,7 +11,7 @@ from abstim.study.bench import sampling
 from abstim.study.bench.sampling import SampleBench, bench_samples, summary
 from abstim.study.sample import METHODS, compare
 from abstim.study.sample.sample_result import Row
-from abstim.target.resolve import names_in
+from abstim.targets.resolve import names_in
 from functional import suite
 from functional.errors import InputError
 

@@ -8,14 +8,14 @@ from both_executors import run
 from ptx_kernels import module
 
 from functional.errors import ExecutionError, PtxError
-from functional.launch import Pointer, make_launch
-from functional.line_record import line_of, more_follow
-from functional.link import link
-from functional.memory import Memory
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.mbarrier import Barrier
-from functional.phase_record import phase_record
-from functional.trace import SHARED_WINDOW_LINE
+from functional.programs.link import link
+from functional.traces.line_record import line_of, more_follow
+from functional.traces.phase_record import phase_record
+from functional.traces.trace import SHARED_WINDOW_LINE
 
 SIZE = 416  # bytes of a copy: no whole number of lines
 # Thread 0 asks for two copies and says how many bytes to wait for; all threads wait, turn the words round, and thread 0

@@ -20,8 +20,8 @@ from abstim.study.calibrate.microbenchmarks import GROUPS, _stream, measurements
 from abstim.study.calibrate.modelled import Modelled, facts_of
 from abstim.study.calibrate.on_gpu import OnGpu
 from functional.errors import InputError
-from functional.link import link
-from functional.parser import parse
+from functional.programs.link import link
+from functional.ptx.parser import parse
 from precharacterize.machine_code.tools import find_tools
 
 LATENCY_ERROR = 0.05  # the bar of docs/results.md

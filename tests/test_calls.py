@@ -10,10 +10,10 @@ from both_executors import run
 from ptx_kernels import HEADER, entry, module
 
 from functional.errors import ExecutionError, PtxError
-from functional.launch import Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory, function_address
-from functional.parser import parse_bytes
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory, function_address
+from functional.programs.link import link
+from functional.ptx.parser import parse_bytes
 
 LOAD = "mad.wide.u32 %rd3, %r0, 4, %rd0; ld.global.u32 %r1, [%rd3];\n"
 STORE = "st.global.u32 [%rd3], %r2;\n"

@@ -10,11 +10,11 @@ import pytest
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.sample.sampler import opened
-from abstim.target.check_trace import check_traces
-from abstim.target.execution import execute
-from abstim.target.resolve import open_target
+from abstim.targets.check_trace import check_traces
+from abstim.targets.execution import execute
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
-from functional.phase_record import phase_record
+from functional.traces.phase_record import phase_record
 
 
 def with_value(array, place, value):
@@ -74,7 +74,7 @@ def test_no_way_to_a_kept_execution_goes_past_the_check(monkeypatch, capsys):
     case = open_target("hotspot")
     whole = execute(case)
     forged = replace(whole, traces=tuple(replace(t, records=t.records | np.uint32(1)) for t in whole.traces))
-    monkeypatch.setattr("abstim.target.trace_cache.load", lambda key: forged)
-    monkeypatch.setattr("abstim.target.trace_cache.save", lambda key, execution: None)
+    monkeypatch.setattr("abstim.targets.trace_cache.load", lambda key: forged)
+    monkeypatch.setattr("abstim.targets.trace_cache.save", lambda key, execution: None)
     assert not execute(case).from_cache and "executing again" in capsys.readouterr().err
     assert not opened(case, load_gpu("gtx480_perfect"), online=True).launches.given

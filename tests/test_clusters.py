@@ -11,10 +11,10 @@ from ptx_kernels import HEADER, module
 from ptx_kernels import launch as execute
 
 from functional.errors import ExecutionError, InputError
-from functional.launch import Dim3, cuda_shape, make_launch
-from functional.link import link
-from functional.memory import Memory
+from functional.launches.launch import Dim3, cuda_shape, make_launch
+from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
+from functional.programs.link import link
 
 REGISTERS = ".reg .b64 %rd<9>; .reg .b32 %r<30>; .reg .pred %p<5>; .reg .b16 %h<4>;"
 OWN = """ld.param.u64 %rd0, [o]; mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ctaid.y; mov.u32 %r2, %nctaid.x;
@@ -196,7 +196,7 @@ def test_a_block_that_is_not_there():
 def test_a_cluster_and_a_tensor_map_in_a_launches_json(tmp_path):
     from test_tensor_copies import load_text, loaded, tensor_of
 
-    from functional.launches_json import load_case
+    from functional.launches.launches_json import load_case
 
     tensor, data = tensor_of(np.random.default_rng(1), (64, 4), "f16", (8, 2))
     (tmp_path / "k.ptx").write_text(HEADER + load_text(tensor, (3, 1)))

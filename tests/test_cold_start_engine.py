@@ -16,8 +16,8 @@ from abstim.progress import silent
 from abstim.session.session import open_session
 from abstim.study.cold_start import Study, cold_start, in_order, lines_of
 from functional.errors import InputError
-from functional.memory import GLOBAL_BASE
-from functional.trace import LINE_BYTES
+from functional.launches.memory import GLOBAL_BASE
+from functional.traces.trace import LINE_BYTES
 
 GPU = load_gpu("gtx480")
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from functional.disk import machine_code
-from functional.disk.apart import apart
-from functional.disk.by_reference import reference
-from functional.disk.compile import indexed_from_zero
-from functional.disk.compiled_parts import Part
-from functional.disk.machine_code import Native, compiled
+from functional.jit import machine_code
+from functional.jit.apart import apart
+from functional.jit.by_reference import reference
+from functional.jit.compile import indexed_from_zero
+from functional.jit.compiled_parts import Part
+from functional.jit.machine_code import Native, compiled
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
 
@@ -91,9 +91,9 @@ def test_code_is_kept_and_found_again(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "this takes a moment\n"
     assert len(list((tmp_path / "objects").iterdir())) == 1
 
-    import functional.disk.compile
+    import functional.jit.compile
 
-    monkeypatch.setattr(functional.disk.compile, "object_code", refuse)
+    monkeypatch.setattr(functional.jit.compile, "object_code", refuse)
     again = arguments(divisor=1, more=False)
     Native(__name__, "accumulate", "this takes a moment")(*again)
     assert again[0]["sum"].tolist() == [4 * 23, 0]

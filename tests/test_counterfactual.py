@@ -14,7 +14,7 @@ from abstim.session.limits import limit_of
 from abstim.session.memory_accesses import accesses_of, atomic_transactions, halved_atomics
 from abstim.session.session import open_session
 from abstim.study.counterfactual import RESOURCES, counterfactual, variants
-from functional.line_record import MORE, line_of, sectors_of
+from functional.traces.line_record import MORE, line_of, sectors_of
 
 
 def limits_of(target, gpu, overrides=()):

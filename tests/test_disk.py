@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from abstim.study.sample import kept_samples
-from abstim.target import trace_cache
-from functional import parser
-from functional.disk import digest
-from functional.disk.arrays import decode_arrays, encode_arrays
-from functional.disk.folder import cache_dir, evict, make_folder
-from functional.disk.kept import Kept, key
+from abstim.targets import trace_cache
+from functional.keep import digest
+from functional.keep.arrays import decode_arrays, encode_arrays
+from functional.keep.folder import cache_dir, evict, make_folder
+from functional.keep.kept import Kept, key
 from functional.llvm_executor import object_code as executor_code
+from functional.ptx import parser
 from precharacterize.build import MODULES as TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +36,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """The sources in a folder of their own, where digests look for them."""
-    for package in ("functional", "precharacterize", "abstim/target"):
+    for package in ("functional", "precharacterize", "abstim/targets"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("suite", "__pycache__"))
     shutil.copy(ROOT / "abstim/__init__.py", tmp_path / "abstim")
     find = digest._source.__wrapped__
@@ -163,7 +163,7 @@ def test_a_cache_that_cannot_be_written_is_said_once(tmp_path, monkeypatch, caps
 
 def test_every_kind_has_a_cap(tmp_path, monkeypatch):
     monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
-    monkeypatch.setattr("functional.disk.kept.KEPT_BYTES", 1000)
+    monkeypatch.setattr("functional.keep.kept.KEPT_BYTES", 1000)
     monkeypatch.setattr(Kept.save, "__defaults__", (1000,))
     for number in range(10):
         Kept(f"analyses/{number}").save("a", b"." * 200)
@@ -214,27 +214,27 @@ def test_what_others_may_have_written_is_not_used(tmp_path, monkeypatch, capsys)
 
 # What makes each kind of result: the modules of its key, and a program that makes one
 _PROGRAM = (
-    "from functional.parser import parse; from functional.link import link; "
+    "from functional.ptx.parser import parse; from functional.programs.link import link; "
     "m = parse('.version 7.0\\n.target sm_70\\n.entry k() { .reg .b32 %r<2>; mov.u32 %r1, 1; ret; }'); "
     "p = link(m, 'k'); "
 )
 _TRACE = _PROGRAM + (
-    "import functional.strict_executor, abstim.target.isolation.isolated_executor; "
-    "from functional.case import Case; from functional.memory import Memory; "
-    "from functional.launch import make_launch; "
-    "from functional.default_executor import default_executor; from functional.trace_store.coding import encode; "
+    "import functional.execution.strict_executor, abstim.targets.isolation.isolated_executor; "
+    "from functional.launches.case import Case; from functional.launches.memory import Memory; "
+    "from functional.launches.launch import make_launch; "
+    "from functional.execution.default_executor import default_executor; "
+    "from functional.trace_store.coding import encode; "
     "launch = make_launch(p, 1, 32, [], Memory()); t = default_executor().run(launch, Memory()); encode(t)"
 )
 MADE = {
     "objects": (OBJECTS, _PROGRAM + "from functional.llvm_executor.object_code import load; load(p)"),
     "tables": (TABLES, _PROGRAM + "import precharacterize.build"),
     "traces": (TRACES, _TRACE),
-    "engine": (("abstim.engine.event_loop", "functional.disk.compile"), "import abstim.engine.event_loop"),
+    "engine": (("abstim.engine.event_loop", "functional.jit.compile"), "import abstim.engine.event_loop"),
     "cycles": (("abstim.engine.simulation",), "import abstim.engine.simulation, abstim.engine.event_loop"),
     "samples": (  # the name of the execution is a part of theirs
         kept_samples.MODULES + TRACES,
-        _TRACE
-        + "; import abstim.engine.simulation, abstim.engine.event_loop, functional.disk.compile, precharacterize",
+        _TRACE + "; import abstim.engine.simulation, abstim.engine.event_loop, functional.jit.compile, precharacterize",
     ),
 }
 

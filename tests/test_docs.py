@@ -18,7 +18,7 @@ import pytest
 from call_command import call
 
 from abstim.gpu.config import gpu_names
-from abstim.target.workloads.resnet import resnet_network
+from abstim.targets.workloads.resnet import resnet_network
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/tutorial.md", "docs/python-api.md", "docs/extending.md")
@@ -70,7 +70,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
     monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
     short = resnet_network(18, stages=2, size=32)  # of every depth: what is shown is the command
-    monkeypatch.setattr("abstim.target.workloads.resnet.resnet_network", lambda depth: short)
+    monkeypatch.setattr("abstim.targets.workloads.resnet.resnet_network", lambda depth: short)
     return tmp_path
 
 

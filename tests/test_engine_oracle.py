@@ -19,7 +19,7 @@ from abstim.occupancy_vector.algorithm_1 import algorithm_1_cycles, algorithm_1_
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.session.session import open_session
 from functional.errors import InputError
-from functional.line_record import SHARED_PASS
+from functional.traces.line_record import SHARED_PASS
 from precharacterize.asynchronous_copies import COMMIT, COPY, NONE
 from precharacterize.classify import Kind
 

@@ -12,7 +12,7 @@ from abstim.gpu.config import changed, domains, load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore.jobs import Planner
 from abstim.study.explore.local import time_chunk
-from abstim.target.resolve import open_target
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
 
 BASES = {

@@ -270,7 +270,7 @@ class FakeLibrary:
     def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
         import ctypes
 
-        from functional.launch import Dim3
+        from functional.launches.launch import Dim3
 
         assert (extra[0], extra[2], extra[4]) == (1, 2, None)  # buffer, size, end
         block = ctypes.string_at(extra[1], ctypes.c_size_t.from_address(extra[3]).value)

@@ -11,13 +11,13 @@ from abstim.study.sample.automatic import Aim
 from abstim.study.sample.count_work import COLUMNS, L2_MISSES, NEW_LINES, OWN_LINES, REQUESTS, SECTORS
 from abstim.study.sample.sample_result import Row
 from abstim.study.sample.work import WORK, block_work
-from abstim.target import workloads
-from abstim.target.resolve import names_in, open_target
-from abstim.target.workloads.hard_set import FIRST, MAKERS
-from functional.disk.kept import Kept
+from abstim.targets import workloads
+from abstim.targets.resolve import names_in, open_target
+from abstim.targets.workloads.hard_set import FIRST, MAKERS
 from functional.errors import InputError
-from functional.line_record import is_data, line_of, sectors_of
+from functional.keep.kept import Kept
 from functional.llvm_executor.run import LlvmExecutor
+from functional.traces.line_record import is_data, line_of, sectors_of
 
 REAL = load_gpu("gtx480")
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functional.errors import ExecutionError
-from functional.memory import Memory
+from functional.launches.memory import Memory
 from functional.numpy_executor.heap import Heap
 
 DECLARED = ".extern .func (.param .b64 r) malloc(.param .b64 s); .extern .func free(.param .b64 p);\n"

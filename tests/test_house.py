@@ -18,35 +18,6 @@ MAY_IMPORT = {
     "configs": set(),
     "abstim": {"abstim", "precharacterize", "functional", "sampling", "configs"},
 }
-# One name for two files says that they are the same idea in two places
-EXECUTORS = "the same instructions in the two executors"
-COMMAND = "the command of, and what draws, that study or stage"
-FORMAT = "one direction of one trace format"
-SAME_IDEA = {
-    "atomics.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
-    "calls.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
-    "control.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
-    "halves.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
-    "wmma.py": (EXECUTORS, {"functional/llvm_executor", "functional/numpy_executor"}),
-    "cold_start.py": (COMMAND, {"abstim/study", "abstim/cli", "abstim/show/report"}),
-    "advice.py": (COMMAND, {"abstim/study", "abstim/show/report"}),
-    "import_config.py": (COMMAND, {"abstim/gpu", "abstim/cli"}),
-    "run.py": (
-        "a target or launch through all of a room, and the command of it",
-        {"functional/llvm_executor", "functional/numpy_executor", "abstim/cli"},
-    ),
-    "sweep.py": (COMMAND, {"abstim/study/explore", "abstim/show/report"}),
-    "trace.py": (COMMAND, {"functional", "abstim/cli"}),
-    "validate.py": (COMMAND, {"abstim/study", "abstim/cli"}),
-    "read.py": (FORMAT, {"functional/accelsim", "functional/trace_store"}),
-    "write.py": (FORMAT, {"functional/accelsim", "functional/trace_store"}),
-    "errors.py": (
-        "what a user or caller can do wrong; sampling knows nothing of functional",
-        {"functional", "sampling"},
-    ),
-    "warm_up.py": ("sampling's ways to warm up, and how abstim does it", {"sampling/cold_start", "abstim/session"}),
-    "markov.py": ("TBPoint's chain: differentiable, and as published", {"abstim/analytic", "sampling/tbpoint"}),
-}
 
 
 def sources(package=None):
@@ -150,18 +121,6 @@ def test_functions_stay_small(package):
                 assert body <= 45, f"{path}: {node.name} has {body} lines"
 
 
-def test_one_name_one_idea():
-    places = {}
-    for path in sources():
-        if path.name not in ("__init__.py", "__main__.py"):
-            places.setdefault(path.name, set()).add(str(path.parent.relative_to(ROOT)))
-    twice = {name: found for name, found in places.items() if len(found) > 1}
-    unexplained = {n: sorted(found) for n, found in twice.items() if not found <= SAME_IDEA.get(n, ("", set()))[1]}
-    assert not unexplained
-    outdated = {name for name, (_, known) in SAME_IDEA.items() if not known <= twice.get(name, set())}
-    assert not outdated, "no longer two files of that name there"
-
-
 def public(path):
     """(name, node, names of the bases of its class) of a file's public functions, classes and methods."""
     for node in tree(path).body:
@@ -233,7 +192,7 @@ LAYERS = (
     "extras",
     "progress",
     "gpu",
-    "target",
+    "targets",
     "engine",
     "session",
     "analytic",

@@ -10,7 +10,7 @@ from abstim.application import idle_launches
 from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.timed_launches import LaunchTimer, Selection
 from abstim.gpu.config import load_gpu
-from functional.default_executor import default_executor
+from functional.execution.default_executor import default_executor
 
 # copy: y = c * x, for a constant c; grow: x += 1; say: prints
 PTX = """.version 8.0

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from ptx_kernels import entry, module
 
 from functional.errors import ExecutionError, PtxError
-from functional.launch import Pointer, make_launch
-from functional.line_record import line_of
-from functional.link import link
-from functional.memory import Memory
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.programs.link import link
+from functional.traces.line_record import line_of
 
 BITS = {"f16": (11, -14, 65504), "bf16": (8, -126, None)}  # precision, least exponent, largest number
 SEEDS = np.random.default_rng(7)

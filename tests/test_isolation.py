@@ -15,17 +15,17 @@ import pytest
 from ptx_kernels import HEADER, REGISTERS, prepared
 
 from abstim.cli import main
-from abstim.target import executors
-from abstim.target.executors import ALL, FOREIGN, ISOLATE, NONE, came_along, isolating
-from abstim.target.isolation import restrict, system_calls
-from abstim.target.isolation.isolated_executor import IsolatedExecutor
-from abstim.target.isolation.isolated_process import IsolatedProcess
-from abstim.target.isolation.pipe_messages import Failed
+from abstim.targets import executors
+from abstim.targets.executors import ALL, FOREIGN, ISOLATE, NONE, came_along, isolating
+from abstim.targets.isolation import restrict, system_calls
+from abstim.targets.isolation.isolated_executor import IsolatedExecutor
+from abstim.targets.isolation.isolated_process import IsolatedProcess
+from abstim.targets.isolation.pipe_messages import Failed
 from functional import suite
 from functional.errors import ExecutionError, InputError
 from functional.llvm_executor import LlvmExecutor
 from functional.numpy_executor import NumpyExecutor
-from functional.trace import Trace
+from functional.traces.trace import Trace
 
 pytestmark = pytest.mark.skipif(bool(restrict.missing()), reason=f"this system lacks {restrict.missing()}")
 
@@ -67,7 +67,7 @@ ALLOWED = {
 TRIES = """
 import ctypes, os, resource, socket, subprocess, sys, threading, time
 import numpy as np
-from abstim.target.isolation.restrict import restrict, rules
+from abstim.targets.isolation.restrict import restrict, rules
 libc, allowed = ctypes.CDLL(None), rules()
 listening = socket.create_server(("127.0.0.1", 0)); port = listening.getsockname()[1]
 for name, attempt in {attempts!r}.items():
@@ -215,9 +215,9 @@ ENDLESS = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from ptx_kernels import prepared
-from abstim.target.isolation.isolated_executor import IsolatedExecutor
-from abstim.target.isolation.isolated_process import IsolatedProcess
-from abstim.target.isolation.pipe_messages import Failed
+from abstim.targets.isolation.isolated_executor import IsolatedExecutor
+from abstim.targets.isolation.isolated_process import IsolatedProcess
+from abstim.targets.isolation.pipe_messages import Failed
 from functional.numpy_executor import NumpyExecutor
 class Endless(NumpyExecutor):
     def run(self, *arguments):
@@ -259,7 +259,7 @@ def alive(process: int) -> bool:
 
 def test_a_system_that_cannot_refuses_the_promise(monkeypatch) -> None:
     monkeypatch.delenv(ISOLATE, raising=False)
-    monkeypatch.setattr("abstim.target.isolation.landlock.version", lambda: 0)
+    monkeypatch.setattr("abstim.targets.isolation.landlock.version", lambda: 0)
     with pytest.raises(InputError, match="isolation needs Landlock"), isolating(True):
         pass
     with isolating(None):

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abstim.target.loading import load, parse_argument
+from abstim.targets.loading import load, parse_argument
 from functional.errors import InputError
-from functional.ir import Parameter
-from functional.launch import Dim3, Pointer, Scalar, layout, make_launch, static_bytes
-from functional.launches_json import load_case, read_resources
-from functional.link import link
-from functional.memory import GLOBAL_BASE, Memory, function_address
-from functional.parser import parse
-from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE
+from functional.launches.launch import Dim3, Pointer, Scalar, layout, make_launch, static_bytes
+from functional.launches.launches_json import load_case, read_resources
+from functional.launches.memory import GLOBAL_BASE, Memory, function_address
+from functional.programs.link import link
+from functional.ptx.ir import Parameter
+from functional.ptx.parser import parse
+from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE
 
 HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n"
 PTX = (
@@ -335,7 +335,7 @@ def test_calls_structures_and_pointers_to_local_memory():
 @pytest.mark.parametrize("outside", ["../k.ptx", "{above}/k.ptx"])
 def test_files_of_a_launches_json_lie_in_its_folder(outside, tmp_path, monkeypatch):
     """It may be a stranger's; whoever knows better says so."""
-    from functional.launches_json import OUTSIDE, load_case
+    from functional.launches.launches_json import OUTSIDE, load_case
 
     (tmp_path / "k.ptx").write_text(".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }\n")
     (tmp_path / "in").mkdir()

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from functional import lazy_module, suite
-from functional.disk.kept import Kept
+from functional import suite
 from functional.errors import InputError, PtxError
-from functional.lazy_module import WORTH_KEEPING_BYTES, open_bytes, open_module
-from functional.link import link
-from functional.parser import parse_bytes, parse_with
-from functional.ptx_index import index
+from functional.keep.kept import Kept
+from functional.programs.link import link
+from functional.ptx import lazy_module
+from functional.ptx.lazy_module import WORTH_KEEPING_BYTES, open_bytes, open_module
+from functional.ptx.parser import parse_bytes, parse_with
+from functional.ptx.ptx_index import index
 
 FILES = [*sorted(Path(suite.__file__).parent.glob("*/kernel.ptx")), Path(__file__).parent / "data" / "calls.ptx"]
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -69,7 +70,7 @@ def test_only_what_is_asked_for_is_parsed(monkeypatch):
         seen.append(text)
         return parse_with(text, *rest)
 
-    monkeypatch.setattr("functional.lazy_module.parse_with", spying)
+    monkeypatch.setattr("functional.ptx.lazy_module.parse_with", spying)
     link(open_bytes(data, "t"), "k7")
     assert len(seen) == 2 and seen[1].count(".entry") == 1 and "k7" in seen[1]
 

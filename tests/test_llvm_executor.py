@@ -15,12 +15,12 @@ from random_kernels import IN_WORDS, OUT_WORDS, KernelText
 
 import functional.suite as suite
 from functional.errors import ExecutionError
-from functional.launch import Launch, Pointer, make_launch
-from functional.link import link
+from functional.launches.launch import Launch, Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.trace import Trace
+from functional.programs.link import link
+from functional.traces.trace import Trace
 
 LLVM, NUMPY = LlvmExecutor(), NumpyExecutor()
 

@@ -15,11 +15,11 @@ from abstim.gradient.recorded_kernel import RecordedKernel
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
 from functional.errors import InputError
-from functional.lazy_module import open_module
-from functional.line_record import line_of, sectors_of
-from functional.link import link
-from functional.parser import parse
-from functional.trace import PARAM_WINDOW_LINE
+from functional.programs.link import link
+from functional.ptx.lazy_module import open_module
+from functional.ptx.parser import parse
+from functional.traces.line_record import line_of, sectors_of
+from functional.traces.trace import PARAM_WINDOW_LINE
 from precharacterize.build import kinds_of
 from precharacterize.build_timed import build_timed_code
 from precharacterize.classify import Kind

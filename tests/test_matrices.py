@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from both_executors import each_lane, run
 
-from functional.line_record import line_of, more_follow, sectors_of
+from functional.traces.line_record import line_of, more_follow, sectors_of
 
 # element -> (bits, registers' elements); layout functions below give (row, column) of element i of a lane
 BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1, "e4m3": 8, "e5m2": 8}

@@ -13,7 +13,7 @@ from abstim.engine.design_point import machine_of
 from abstim.engine.initial_state import new_state
 from abstim.engine.simulation import MEMORY_SIDE
 from abstim.gpu.config import Gpu, gpu_names, load_gpu
-from functional.disk.machine_code import Native
+from functional.jit.machine_code import Native
 from precharacterize.classify import Kind
 
 replay = Native("memory_replay", "replay", parts=MEMORY_SIDE)

@@ -11,10 +11,10 @@ from abstim.engine.inputs import LaunchInputs
 from abstim.gpu.config import load_gpu
 from abstim.occupancy_vector.items import warps_of
 from functional.errors import InputError
-from functional.launch import Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
+from functional.programs.link import link
 from precharacterize.build import build_table
 from precharacterize.classify import Kind
 from precharacterize.machine_code.instruction import MachineInstruction

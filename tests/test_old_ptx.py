@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from functional.errors import PtxError
-from functional.launch import Pointer, make_launch
-from functional.lazy_module import open_bytes
-from functional.link import link
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.parser import parse, parse_bytes
+from functional.programs.link import link
+from functional.ptx.lazy_module import open_bytes
+from functional.ptx.parser import parse, parse_bytes
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 BEGIN = (

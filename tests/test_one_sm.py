@@ -15,9 +15,9 @@ from abstim.study.sample.one_sm import with_one_sm
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.regular import LARGE_INSTRUCTIONS
 from abstim.study.sample.sampler import opened
-from abstim.target.workloads.resnet import resnet_network
+from abstim.targets.workloads.resnet import resnet_network
 from functional import suite
-from functional.trace import concatenate
+from functional.traces.trace import concatenate
 
 GPU = load_gpu("gtx480")
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from functional import suite
 from functional.errors import InputError, PtxError
-from functional.ir import Address, Guard, Immediate, Register, Special, Symbol, Vector
-from functional.link import link
-from functional.parser import parse, parse_bytes
+from functional.programs.link import link
+from functional.ptx.ir import Address, Guard, Immediate, Register, Special, Symbol, Vector
+from functional.ptx.parser import parse, parse_bytes
 
 HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n"
 OPEN = ".visible .entry k(.param .u64 k_param_0, .param .f32 k_param_1)\n{\n"

@@ -12,11 +12,11 @@ from ptx_kernels import HEADER
 from random_kernels import KernelText
 
 from functional.errors import InputError
-from functional.link import link
 from functional.llvm_executor.generate import generate
 from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor import NumpyExecutor
-from functional.parser import parse_bytes
+from functional.programs.link import link
+from functional.ptx.parser import parse_bytes
 
 SECONDS = 20  # for one text; a hang would take longer on any machine
 WORDS = (

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from abstim.gpu.config import load_gpu
-from functional.link import link
-from functional.parser import parse
+from functional.programs.link import link
+from functional.ptx.parser import parse
 from precharacterize import characterize
 from precharacterize.classify import Kind, kind_of, latency_class
 from precharacterize.critical_path import block_bounds

@@ -10,9 +10,9 @@ from ptx_kernels import HEADER
 from typer.testing import CliRunner
 
 from abstim.cli.app import app
-from abstim.target import trace_cache
-from functional.disk.kept import Kept
-from functional.printed import MOST_BYTES, Printed
+from abstim.targets import trace_cache
+from functional.execution.printed import MOST_BYTES, Printed
+from functional.keep.kept import Kept
 
 # printf("%d %d %d\n", block, warp, round) by the first lane of each warp, twice, with a barrier in between
 _ROUND = """

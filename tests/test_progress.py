@@ -13,10 +13,10 @@ from abstim.models import run
 from abstim.progress import pipelined
 from abstim.session.retired_blocks import RetiredBlocks
 from abstim.session.session import open_session
-from abstim.target import execution
-from abstim.target.resolve import open_target
-from functional.default_executor import default_executor
-from functional.trace import Trace
+from abstim.targets import execution
+from abstim.targets.resolve import open_target
+from functional.execution.default_executor import default_executor
+from functional.traces.trace import Trace
 
 GPUS = [load_gpu("gtx480"), load_gpu("rtx3070")]
 

@@ -20,9 +20,9 @@ from abstim.study.sample.inside import analysis_share
 from abstim.study.sample.kept_samples import AnalysisStore
 from abstim.study.sample.sample_result import thinned
 from abstim.study.sample.sampler import opened
-from abstim.target.resolve import open_target
-from functional.disk.kept import Kept
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
+from functional.keep.kept import Kept
 from functional.suite import case_of, ptx_path
 from functional.suite._table1_networks import bfs
 from sampling import Estimate, Part, Profile

@@ -17,8 +17,8 @@ from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.simulator import WINDOW_CYCLES
 from abstim.study.sample.thread_blocks import ThreadBlocks
 from abstim.study.sample.warp_profiles import EngineFunctional, instruction_classes
-from abstim.target.resolve import open_target
-from functional.default_executor import default_executor
+from abstim.targets.resolve import open_target
+from functional.execution.default_executor import default_executor
 from sampling import Pkp
 
 REAL = load_gpu("gtx480")

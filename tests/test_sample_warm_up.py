@@ -13,7 +13,7 @@ from abstim.study.sample import compare, sample
 from abstim.study.sample.inside import full
 from abstim.study.sample.inside import simulate as simulate_launches
 from abstim.study.sample.sampler import opened
-from abstim.target.resolve import open_target
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
 
 GPU = load_gpu("gtx480")

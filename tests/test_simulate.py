@@ -78,7 +78,7 @@ def test_characterised_and_executed_once_for_every_macro_architecture(launch, mo
         raise AssertionError("done again")
 
     monkeypatch.setattr("precharacterize.build.build_table", never)
-    monkeypatch.setattr("abstim.target.execution.execute_case", never)
+    monkeypatch.setattr("abstim.targets.execution.execute_case", never)
     for override in MACRO:
         abstim.run(launch, "gtx480", [override])
     with pytest.raises(AssertionError, match="done again"):

@@ -18,14 +18,14 @@ import functional.suite as suite
 from abstim.cli import main
 from abstim.cli.app import app
 from abstim.models import run
-from abstim.target.execution import execute, execute_case, write_store
-from abstim.target.resolve import open_target
-from functional.default_executor import default_executor
+from abstim.targets.execution import execute, execute_case, write_store
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
-from functional.parser import parse
-from functional.trace import COUNTS, OFFSETS, STREAMS, Trace
+from functional.execution.default_executor import default_executor
+from functional.ptx.parser import parse
 from functional.trace_store import StoreWriter, frames, manifest, open_store
 from functional.trace_store.coding import decode, encode
+from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace
 
 
 @st.composite

@@ -13,16 +13,16 @@ import zstandard
 from ptx_kernels import HEADER, entry, launch, module
 
 from abstim.gpu.config import load_gpu
-from abstim.target import trace_cache
+from abstim.targets import trace_cache
 from functional import suite
-from functional.case import Case
 from functional.errors import ExecutionError, InputError
-from functional.findings import findings
-from functional.launch import Pointer, make_launch
-from functional.link import link
+from functional.execution.findings import findings
+from functional.launches.case import Case
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.memory import Memory
-from functional.parser import parse
+from functional.programs.link import link
+from functional.ptx.parser import parse
 from functional.trace_store import coding, frames, manifest, open_store
 
 U32 = np.uint32
@@ -120,7 +120,7 @@ def test_the_key_of_an_execution_has_where_buffers_begin_and_end() -> None:
 
 
 def test_a_launch_that_must_fault_does_so_after_one_that_does_not(tmp_path, monkeypatch) -> None:
-    from abstim.target.execution import execute
+    from abstim.targets.execution import execute
 
     monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
     execute(case_of(a=256, b=256))
@@ -134,8 +134,8 @@ def test_a_launch_that_must_fault_does_so_after_one_that_does_not(tmp_path, monk
 @pytest.fixture
 def store(tmp_path):
     """A store of one launch, as `abstim trace` writes it."""
-    from abstim.target.execution import write_store
-    from functional.default_executor import default_executor
+    from abstim.targets.execution import write_store
+    from functional.execution.default_executor import default_executor
 
     path = tmp_path / "k.ptx"
     path.write_text(HEADER + entry("mul.wide.u32 %rd1, %r0, 4; add.u64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0;"))
@@ -282,7 +282,7 @@ def test_a_budget_with_a_trace_that_is_there_is_refused(store) -> None:
 
 
 def test_a_budget_holds_for_what_was_executed_with_another(tmp_path, monkeypatch) -> None:
-    from abstim.target.execution import execute
+    from abstim.targets.execution import execute
 
     monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
     execute(case_of(a=256))

@@ -14,15 +14,15 @@ from test_llvm_executor import random_launch
 
 import functional.suite as suite
 from functional.errors import ExecutionError, InputError
-from functional.executor import Executor
-from functional.launch import Launch, Pointer, make_launch
-from functional.link import link
+from functional.execution.executor import Executor
+from functional.launches.launch import Launch, Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor, attempts, chunks
 from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.launch_state import Machine
-from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.trace import COUNTS, OFFSETS, STREAMS, Trace, concatenate, rechunk
+from functional.programs.link import link
+from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace, concatenate, rechunk
 
 ONE = LlvmExecutor(threads=1)
 FAST = ("hotspot", "bfs", "reduction", "histogram_atomics", "micro_local_spill", "kmeans_point", "matmul_tiled", "nw")

@@ -8,13 +8,13 @@ import pytest
 from ptx_kernels import HEADER, REGISTERS, entry, module, prepared
 
 from abstim.cli import main
-from abstim.target.execution import execute_case
+from abstim.targets.execution import execute_case
 from functional import suite
 from functional.errors import ExecutionError
-from functional.findings import findings
-from functional.link import link
+from functional.execution.findings import findings
+from functional.execution.strict_executor import StrictExecutor
 from functional.llvm_executor import LlvmExecutor
-from functional.strict_executor import StrictExecutor
+from functional.programs.link import link
 
 BLOCK = "mov.u32 %r5, %ctaid.x;"
 EACH = "mad.lo.u32 %r6, %r5, 32, %r0; mul.wide.u32 %rd1, %r6, 4; add.u64 %rd1, %rd0, %rd1;"  # a word a thread

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from functional import suite
-from functional.case import Expected, compare
 from functional.errors import InputError
-from functional.launches_json import load_case
+from functional.launches.case import Expected, compare
+from functional.launches.launches_json import load_case
 from functional.suite.export import export
 
 SMALL = ("hotspot", "bfs", "gemm_mma", "micro_block_launch", "micro_const_load")

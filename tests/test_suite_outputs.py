@@ -13,11 +13,11 @@ import pytest
 from test_llvm_executor import assert_equal
 
 from functional import suite
-from functional.ir import TYPE_BYTES
-from functional.line_record import line_of, sectors_of
 from functional.numpy_executor import NumpyExecutor
-from functional.program import Program
-from functional.trace import PARAM_WINDOW_LINE, Trace
+from functional.programs.program import Program
+from functional.ptx.ir import TYPE_BYTES
+from functional.traces.line_record import line_of, sectors_of
+from functional.traces.trace import PARAM_WINDOW_LINE, Trace
 
 _SLOW = {"nw", "particlefilter", "micro_pointer_chase", "lavamd", "pagerank"}
 _CONST_LINES = (64 << 10) // 128

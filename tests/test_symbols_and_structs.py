@@ -9,8 +9,8 @@ import pytest
 
 import abstim
 from functional.errors import InputError
-from functional.launch import Struct
-from functional.launches_json import load_case
+from functional.launches.launch import Struct
+from functional.launches.launches_json import load_case
 from functional.llvm_executor import LlvmExecutor
 
 # A float3 with a pointer beside it, as nvcc declares them; a structure that holds a pointer; two constants

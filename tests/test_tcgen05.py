@@ -20,11 +20,11 @@ from tcgen05_kernels import (
 from test_matrices import code
 
 from functional.errors import ExecutionError, PtxError
-from functional.launch import Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
+from functional.execution.strict_executor import StrictExecutor
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.strict_executor import StrictExecutor
+from functional.programs.link import link
 
 RANGE = {"s8": (-128, 128), "u8": (0, 256), "e4m3": (-8, 9), "e5m2": (-4, 5)}
 KIND = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "s8": "i8", "u8": "i8"}

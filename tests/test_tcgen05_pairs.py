@@ -11,12 +11,12 @@ from test_tcgen05_scaled import SCALES_AT, matrices, total, with_factors
 from test_tcgen05_scaled import described as scaled_described
 
 from functional.errors import ExecutionError
-from functional.launch import Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
+from functional.execution.strict_executor import StrictExecutor
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.launches.tensor_map import TensorMap
 from functional.numpy_executor import NumpyExecutor
-from functional.strict_executor import StrictExecutor
-from functional.tensor_map import TensorMap
+from functional.programs.link import link
 
 RNG = np.random.default_rng(23)
 

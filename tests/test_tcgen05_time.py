@@ -13,11 +13,11 @@ from abstim.gpu.config import load_gpu
 from abstim.gpu.occupancy import occupancy
 from abstim.models import run
 from functional.accelsim.write import write
-from functional.case import Case
 from functional.errors import InputError, PtxError
-from functional.launch import Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
+from functional.launches.case import Case
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.programs.link import link
 from precharacterize.build import build_table
 from precharacterize.tensor_work import bound, columns_of, unknown_descriptors
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from ptx_kernels import module
 
 from functional.errors import ExecutionError, InputError, PtxError
-from functional.launch import Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
+from functional.execution.strict_executor import StrictExecutor
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.launches.tensor_map import ELEMENTS, TensorMap, decode, driver_map
 from functional.numpy_executor import NumpyExecutor
-from functional.strict_executor import StrictExecutor
-from functional.tensor_map import ELEMENTS, TensorMap, decode, driver_map
+from functional.programs.link import link
 
 DTYPES = {"u8": "u1", "u16": "u2", "f32": "f4", "u64": "u8", "bf16": "u2", "s32": "i4", "f16": "f2"}
 HEAD = """.shared .align 1024 .b8 s[16384]; .shared .align 8 .b64 m;

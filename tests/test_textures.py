@@ -11,12 +11,12 @@ from ptx_kernels import HEADER, REGISTERS, module
 
 from abstim.models import run
 from functional.errors import ExecutionError, InputError
-from functional.launch import Pointer, make_launch
-from functional.launches_json import load_case
-from functional.link import link
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.launches_json import load_case
+from functional.launches.memory import Memory
+from functional.launches.texture import Texture
 from functional.llvm_executor import LlvmExecutor
-from functional.memory import Memory
-from functional.texture import Texture
+from functional.programs.link import link
 
 
 def kernel(body: str) -> str:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ptx_kernels import entry, launch
 
-from functional.coalesce import atomic_records, bank_passes, line_records, sector_numbers
-from functional.line_record import line_of, more_follow, sectors_of
-from functional.memory import GLOBAL_BASE
-from functional.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+from functional.launches.memory import GLOBAL_BASE
+from functional.traces.coalesce import atomic_records, bank_passes, line_records, sector_numbers
+from functional.traces.line_record import line_of, more_follow, sectors_of
+from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 U32 = np.uint32
 FIRST_LINE = GLOBAL_BASE // 128  # of the first buffer

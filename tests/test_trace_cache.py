@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abstim.session.result import OutputCheck
-from abstim.target import trace_cache
-from abstim.target.trace_cache import Execution
-from functional.disk.folder import evict, trace_cache_bytes, write_atomic
+from abstim.targets import trace_cache
+from abstim.targets.trace_cache import Execution
 from functional.errors import InputError
-from functional.trace import Trace
+from functional.keep.folder import evict, trace_cache_bytes, write_atomic
+from functional.traces.trace import Trace
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ import pytest
 from test_streams import launch_of, several, tiny_chunks  # noqa: F401
 
 from functional.errors import ExecutionError
-from functional.launch import Launch, Pointer, make_launch
-from functional.link import link
+from functional.launches.launch import Launch, Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.runtime_undo import PAGE_BYTES
-from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
+from functional.programs.link import link
 
 PAGE_WORDS = PAGE_BYTES // 4
 # Each changes what it finds, at an address of its own: done twice, it would leave something else

@@ -13,7 +13,7 @@ from abstim.study.sample import Known, compare, ideal, sample, units
 from abstim.study.sample.launch_features import basic_block_vector
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.units import Cutter, simulate_units
-from abstim.target.resolve import open_target
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
 from sampling import Profile
 
@@ -136,7 +136,7 @@ def test_baselines_choose_parts_of_a_single_launch_and_say_that_they_are_ideal()
 
 def test_units_are_kept_and_made_again_when_damaged() -> None:
     from abstim.study.sample.kept_samples import MeasuredStore
-    from functional.disk.kept import Kept
+    from functional.keep.kept import Kept
 
     gpu = load_gpu("gtx480", ["l1d_ways=2"])
     case = open_target("nn_euclid")

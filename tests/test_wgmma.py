@@ -11,10 +11,10 @@ from test_matrices import code
 
 from abstim.gpu.config import load_gpu
 from functional.errors import ExecutionError, PtxError
-from functional.launch import Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
+from functional.programs.link import link
 from precharacterize.build import build_table
 
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}

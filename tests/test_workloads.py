@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 
 from abstim.models import run as run_target
-from abstim.target import workloads
-from abstim.target.execution import execute
-from abstim.target.resolve import open_target
-from abstim.target.workloads.dependence import signatures, trace_inputs
-from abstim.target.workloads.kernel_stream import kernel_stream
-from abstim.target.workloads.lazy_launches import LazyLaunches, execute_launch
-from abstim.target.workloads.network import Network
-from abstim.target.workloads.resnet import DEPTHS, resnet_network
-from abstim.target.workloads.transformer import PUBLISHED as LANGUAGE_MODELS
-from abstim.target.workloads.transformer import SMALL, transformer
-from abstim.target.workloads.vgg import vgg_network
+from abstim.targets import workloads
+from abstim.targets.execution import execute
+from abstim.targets.resolve import open_target
+from abstim.targets.workloads.dependence import signatures, trace_inputs
+from abstim.targets.workloads.kernel_stream import kernel_stream
+from abstim.targets.workloads.lazy_launches import LazyLaunches, execute_launch
+from abstim.targets.workloads.network import Network
+from abstim.targets.workloads.resnet import DEPTHS, resnet_network
+from abstim.targets.workloads.transformer import PUBLISHED as LANGUAGE_MODELS
+from abstim.targets.workloads.transformer import SMALL, transformer
+from abstim.targets.workloads.vgg import vgg_network
 from functional import suite
-from functional.case import Case
-from functional.default_executor import default_executor
 from functional.errors import InputError
-from functional.line_record import more_follow, sectors_of
-from functional.link import link
-from functional.memory import Contents, Memory
-from functional.parser import parse
-from functional.sparse_zeros import sparse_zeros
+from functional.execution.default_executor import default_executor
+from functional.launches.case import Case
+from functional.launches.memory import Contents, Memory
+from functional.launches.sparse_zeros import sparse_zeros
+from functional.programs.link import link
+from functional.ptx.parser import parse
+from functional.traces.line_record import more_follow, sectors_of
 
 # Learnt parameters and multiply-accumulates (10^9) of the published models (torchvision's table of classifiers)
 PUBLISHED = {

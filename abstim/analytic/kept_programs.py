@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import jax
 
-from functional.disk.folder import cache_dir, make_folder
+from functional.keep.folder import cache_dir, make_folder
 
 
 @contextmanager

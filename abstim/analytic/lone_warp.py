@@ -7,8 +7,8 @@ are linear in the latencies. A walk at given latencies finds the path that decid
 from __future__ import annotations
 
 from abstim.analytic.nodes import FETCH_MISS, LOAD, ONE, PARAM_LOAD, SHARED_ATOMIC, expand
-from functional.disk.compile import jit
-from functional.disk.machine_code import compiled
+from functional.jit.compile import jit
+from functional.jit.machine_code import compiled
 from precharacterize.classify import Kind
 
 FENCE, GLOBAL_ATOMIC = int(Kind.FENCE), int(Kind.GLOBAL_ATOMIC)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from functional import line_record
-from functional.disk.compile import jit
-from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
+from functional.jit.compile import jit
+from functional.traces import line_record
+from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
 

@@ -18,12 +18,12 @@ from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.phase_record import without_phases
+from functional.traces.phase_record import without_phases
 from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
-    from functional.launch import Launch
-    from functional.trace import Trace
+    from functional.launches.launch import Launch
+    from functional.traces.trace import Trace
 
 CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from abstim.analytic.nodes import NOTHING, UPDATE, WRITE, more_follow
-from functional.disk.compile import jit
-from functional.disk.machine_code import compiled
+from functional.jit.compile import jit
+from functional.jit.machine_code import compiled
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

@@ -30,9 +30,9 @@ from abstim.analytic.nodes import (
 from abstim.analytic.reuse_distance import distances, histogram, largest_in
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from functional.launch import Launch
-from functional.line_record import line_of, sectors_of
-from functional.trace import Trace
+from functional.launches.launch import Launch
+from functional.traces.line_record import line_of, sectors_of
+from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
 

@@ -16,17 +16,17 @@ from abstim.application.loaded_modules import LoadedModule, LoadedModules
 from abstim.application.program_case import ProgramCase
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
-from functional.callgraph import launches_kernels
-from functional.device_launches import DeviceLaunch, DeviceLaunches
 from functional.errors import ExecutionError, InputError, PtxError
-from functional.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
-from functional.tensor_map import driver_map
+from functional.execution.device_launches import DeviceLaunch, DeviceLaunches
+from functional.launches.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
+from functional.launches.tensor_map import driver_map
+from functional.launches.texture import Texture
+from functional.programs.callgraph import launches_kernels
 from functional.terminal import note
-from functional.texture import Texture
 
 if TYPE_CHECKING:
     from abstim.application.launch_recorder import LaunchRecorder
-    from functional.program import Program
+    from functional.programs.program import Program
 
 # Numbers of CUDA's errors
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_SYMBOL, INVALID_FUNCTION = 1, 2, 9, 13, 98

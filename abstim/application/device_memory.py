@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from functional.errors import InputError
-from functional.ir import Variable
-from functional.memory import CONST_LIMIT_BYTES, GLOBAL_BASE, GLOBAL_LIMIT, Memory, Region
+from functional.launches.memory import CONST_LIMIT_BYTES, GLOBAL_BASE, GLOBAL_LIMIT, Memory, Region
+from functional.ptx.ir import Variable
 
 _MODULES = 1024  # that can be loaded, each with constants of its own in front of global memory
 _CONST_BYTES = _MODULES * CONST_LIMIT_BYTES

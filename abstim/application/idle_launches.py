@@ -15,8 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import UInt8
 
-    from functional.launch import Launch
-    from functional.memory import Memory, Region
+    from functional.launches.launch import Launch
+    from functional.launches.memory import Memory, Region
 
 MOST_BYTES = 1 << 28  # of memory that is copied and compared
 _BYTES_AN_INSTRUCTION = 16  # to compare so many takes about as long as to execute a thread instruction

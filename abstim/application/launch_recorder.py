@@ -16,13 +16,13 @@ from abstim.application.idle_launches import IdleLaunches
 from abstim.application.launch_stores import LaunchStores
 from abstim.application.program_case import ProgramCase
 from abstim.application.timed_launches import LaunchTimer, Selection, Timed, likeness_of
-from abstim.target.execution import default_budget
+from abstim.targets.execution import default_budget
 
 if TYPE_CHECKING:
-    from functional.executor import Executor
-    from functional.launch import Launch
-    from functional.memory import Memory
-    from functional.trace import Trace
+    from functional.execution.executor import Executor
+    from functional.launches.launch import Launch
+    from functional.launches.memory import Memory
+    from functional.traces.trace import Trace
 
 
 @dataclass

@@ -11,9 +11,9 @@ from functional.trace_store import StoreWriter
 
 if TYPE_CHECKING:
     from abstim.application.loaded_modules import LoadedModules
-    from functional.launch import Launch
-    from functional.resources import Registers
-    from functional.trace import Trace
+    from functional.launches.launch import Launch
+    from functional.programs.resources import Registers
+    from functional.traces.trace import Trace
 
 
 class LaunchStores:

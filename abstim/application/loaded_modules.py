@@ -10,13 +10,13 @@ from pathlib import Path
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.fat_binary import Image, best_ptx, images, plain_image, registers_of
 from functional.errors import InputError
-from functional.ir import Module
-from functional.joined_parts import joined_parts
-from functional.lazy_module import open_bytes
-from functional.link import link
-from functional.memory import Memory, function_address
-from functional.parser import text_of
-from functional.program import Program
+from functional.launches.memory import Memory, function_address
+from functional.programs.link import link
+from functional.programs.program import Program
+from functional.ptx.ir import Module
+from functional.ptx.joined_parts import joined_parts
+from functional.ptx.lazy_module import open_bytes
+from functional.ptx.parser import text_of
 
 
 @dataclass

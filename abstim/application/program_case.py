@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from functional.case import Case
-from functional.resources import Registers, registers_per_thread
+from functional.launches.case import Case
+from functional.programs.resources import Registers, registers_per_thread
 
 if TYPE_CHECKING:
     from abstim.application.loaded_modules import LoadedModules
-    from functional.launch import Launch
-    from functional.program import Program
+    from functional.launches.launch import Launch
+    from functional.programs.program import Program
 
 
 @dataclass

@@ -22,9 +22,9 @@ from abstim.application.program_case import ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET
 from abstim.application.stream_clock import StreamClock
 from abstim.application.timed_launches import LaunchTimer, Selection, Timed
-from functional.default_executor import default_executor
-from functional.ir import Module
-from functional.memory import Memory
+from functional.execution.default_executor import default_executor
+from functional.launches.memory import Memory
+from functional.ptx.ir import Module
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu

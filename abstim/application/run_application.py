@@ -23,10 +23,10 @@ from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_envir
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed
 from abstim.models import known_error_of
-from functional.default_executor import default_executor
 from functional.errors import InputError
-from functional.ir import Module
-from functional.memory import Memory
+from functional.execution.default_executor import default_executor
+from functional.launches.memory import Memory
+from functional.ptx.ir import Module
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu

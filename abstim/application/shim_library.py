@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from abstim.application.call_messages import header
-from functional.disk.folder import cache_dir, make_folder, strangers
 from functional.errors import InputError
+from functional.keep.folder import cache_dir, make_folder, strangers
 
 SOURCES = Path(__file__).parent / "shim"
 NVRTC = Path(__file__).parent / "nvrtc" / "machine_code.c"

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from functional.trace import SECTOR_BYTES
+from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu

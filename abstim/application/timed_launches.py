@@ -13,14 +13,14 @@ from abstim.gpu.config import Gpu
 from abstim.models import model_named
 from abstim.progress import silent
 from abstim.session.session import Session
-from abstim.target.trace_cache import Execution
-from functional.case import Case
-from functional.shown_name import shown_name
-from functional.trace import OFFSETS, STREAMS, Trace
+from abstim.targets.trace_cache import Execution
+from functional.launches.case import Case
+from functional.ptx.shown_name import shown_name
+from functional.traces.trace import OFFSETS, STREAMS, Trace
 
 if TYPE_CHECKING:
     from abstim.session.result import LaunchResult
-    from functional.launch import Launch
+    from functional.launches.launch import Launch
 
 MOST_WAITING, MOST_WAITING_BYTES = 4, 1 << 30  # launches whose traces are held until they are timed
 

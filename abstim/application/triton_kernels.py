@@ -25,13 +25,13 @@ from abstim.application.device_attributes import attributes, compute_capability,
 from abstim.application.host_ranges import HostRanges
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded, is_descriptor
 from functional.errors import InputError
-from functional.launch import Dim3
-from functional.tensor_map import placed
+from functional.launches.launch import Dim3
+from functional.launches.tensor_map import placed
 
 if TYPE_CHECKING:
     from abstim.application.capture import Capture
     from abstim.application.loaded_modules import LoadedModule
-    from functional.program import Program
+    from functional.programs.program import Program
 
 # Types of Triton's signatures, as NumPy has them; pointers begin with a star
 _NUMBERS = {

@@ -78,6 +78,6 @@ def abstim(
     `ABSTIM_TRACEBACK=1` ends an error in its traceback; `ABSTIM_OUTSIDE_FILES=1` lets a launches.json name files
     outside of its folder.
     """
-    from abstim.target.executors import isolating
+    from abstim.targets.executors import isolating
 
     context.with_resource(isolating(isolate))

@@ -18,7 +18,7 @@ def bench_sample(
     """Measure and print what was done; then end with 130 after an interrupt, or raise InputError for what failed."""
     from abstim.show.tables import print_json, progress
     from abstim.study.bench import sampling
-    from abstim.target.resolve import names_in
+    from abstim.targets.resolve import names_in
     from functional.errors import InputError
 
     targets = list(names) or [name for group in groups or (sampling.GROUP,) for name in names_in(group)]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import GpuName, Json, Overrides
-from functional.shown_name import shown_name
+from functional.ptx.shown_name import shown_name
 
 MOST_LETTERS = 44  # of an instruction with its operands
 
@@ -34,7 +34,7 @@ def characterize(
     """
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json
-    from abstim.target.resolve import programs_of
+    from abstim.targets.resolve import programs_of
     from precharacterize import characterize as characterize_program
 
     point = load_gpu(gpu, overrides or ())
@@ -72,7 +72,7 @@ def _print_summary(tables) -> None:
 
 def _print_listing(program, table) -> None:
     from abstim.show.tables import print_table
-    from functional.source_lines import ptx_text
+    from functional.ptx.source_lines import ptx_text
     from precharacterize.parameters import UNITS
 
     bounds, lines = [_bounds(table, block) for block in program.blocks], ptx_text(program).splitlines()

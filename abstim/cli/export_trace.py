@@ -34,8 +34,8 @@ def export_trace(
     Example: `abstim export-trace hotspot -o traces/hotspot --xz`
     """
     from abstim.show.tables import counted, print_json, progress, quantity
-    from abstim.target.resolve import open_target
-    from abstim.target.trace_directory import sass_opcode
+    from abstim.targets.resolve import open_target
+    from abstim.targets.trace_directory import sass_opcode
     from functional.accelsim import write
 
     case = open_target(launched(target, kernel, grid, block, arg, dynamic_shared))

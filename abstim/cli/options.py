@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from functional.case import Case
+    from functional.launches.case import Case
 
 GpuNames = Annotated[
     list[str],
@@ -78,7 +78,7 @@ def launched(
     (`workloads.SIZED`), None where the option was not given."""
 
     def opened() -> Case:
-        from abstim.target.resolve import resolve
+        from abstim.targets.resolve import resolve
 
         return resolve(
             target, kernel=kernel, grid=grid, block=block, arguments=arguments or (),

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from functional.case import Case
+    from functional.launches.case import Case
 
 MOST_NOTES = 5  # findings that are said of a target; the others are counted
 
 
 def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callable[[], Case]:
     """`opened`, and what it opens looked at. It raises InputError if there are no expected outputs to `check`, and, if
-    `strict`, for what is a note otherwise (`functional.findings`), and where nothing will be executed."""
+    `strict`, for what is a note otherwise (`functional.execution.findings`), and where nothing will be executed."""
 
     def looked_at() -> Case:
         from functional.errors import InputError
@@ -32,7 +32,7 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
 
 def _tell(case: Case, strict: bool) -> None:
     from functional.errors import InputError
-    from functional.findings import findings
+    from functional.execution.findings import findings
     from functional.terminal import note
 
     if case.module.target == "sass":  # another machine's code: what it leaves out was never read

@@ -129,7 +129,7 @@ def run(
     from abstim.models import open_for
     from abstim.show.tables import print_json, progress
     from abstim.study.baseline import compare, read_baseline
-    from abstim.target.executors import chosen_executor
+    from abstim.targets.executors import chosen_executor
 
     _refuse_what_has_no_effect(gpu, model, limits, hot, timeline)
     refuse_options("with several GPUs", against=against and len(gpu) > 1)
@@ -152,8 +152,8 @@ def run(
 
 
 def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: bool, timeline: Path | None) -> None:
-    from functional.disk.folder import check_output
     from functional.errors import InputError
+    from functional.keep.folder import check_output
 
     of_one_gpu = {"--hot": hot, "--timeline": timeline is not None}
     for option, given in ({"--limits": limits} | of_one_gpu).items():

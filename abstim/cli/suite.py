@@ -30,8 +30,8 @@ def suite(
     Example: `abstim suite --group table1`
     """
     from abstim.show.tables import print_json, print_table, say
-    from abstim.target import workloads
-    from abstim.target.resolve import names_in
+    from abstim.targets import workloads
+    from abstim.targets.resolve import names_in
     from functional import suite as benchmarks
 
     larger = {g: workloads.names(g) for g in workloads.GROUPS if group in (None, g)}

@@ -41,9 +41,9 @@ def trace(
     from time import perf_counter
 
     from abstim.show.tables import print_json, progress
-    from abstim.target.execution import write_store
-    from abstim.target.executors import chosen_executor
-    from abstim.target.resolve import resolve
+    from abstim.targets.execution import write_store
+    from abstim.targets.executors import chosen_executor
+    from abstim.targets.resolve import resolve
 
     case = resolve(
         target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared

@@ -99,7 +99,7 @@ def validate(
 def _check_plot(plot: Path | None) -> None:
     """Can it be drawn, and written? Asked before anything is timed."""
     from abstim.extras import need
-    from functional.disk.folder import check_output
+    from functional.keep.folder import check_output
 
     if plot is not None:
         need("matplotlib")

@@ -17,15 +17,15 @@ GRACE_SECONDS = 1.0  # for Python to end by itself after an interrupt
 INTERRUPTED = "interrupted; what was finished before is kept"
 # Who is at work: the first whose module, and function if one is named, is on a thread's stack
 _AT_WORK = (
-    ("functional.disk.compile", "", "compiling the timing engine"),
+    ("functional.jit.compile", "", "compiling the timing engine"),
     ("functional.llvm_executor.object_code", "_object", "compiling the kernel"),
     ("functional.numpy_executor", "", "executing the kernel (NumPy executor)"),
     ("functional.llvm_executor.generate", "", "compiling the kernel"),
     ("functional.llvm_executor", "", "executing the kernel"),
     ("abstim.engine", "", "timing"),
-    ("abstim.target.isolation", "", "executing the kernel (isolated)"),
+    ("abstim.targets.isolation", "", "executing the kernel (isolated)"),
     ("precharacterize", "", "characterising the kernel"),
-    ("functional.parser", "", "parsing PTX"),
+    ("functional.ptx.parser", "", "parsing PTX"),
 )
 
 
@@ -101,7 +101,7 @@ class Watch:
         os.close(self._write)
 
     def _end(self, message: str, status: int) -> None:
-        from functional.disk.folder import remove_temporary_files
+        from functional.keep.folder import remove_temporary_files
 
         self.say(message)
         remove_temporary_files()

@@ -6,7 +6,7 @@ A word that names another cycle than the one asked for is out of date, and nothi
 from __future__ import annotations
 
 from abstim.engine.state import BOOKED_LOG2
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 HALF = 1 << BOOKED_LOG2  # bits of a word: the cycle above, what is taken below
 LOWER = (1 << HALF) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 from precharacterize import asynchronous_copies
 from precharacterize.asynchronous_copies import GROUPS, LAST_PRODUCT, WAITS
 

@@ -10,7 +10,7 @@ from abstim.engine.queues import append, give_back, take
 from abstim.engine.state import EVICTED, NEVER
 from abstim.engine.switch import WORD_LOG2, first_from, insert, is_empty, remove
 from abstim.engine.warp_slots import ONE, lowest
-from functional.disk.compile import jit, outlined
+from functional.jit.compile import jit, outlined
 
 CORE_CYCLE = 1 << 16
 

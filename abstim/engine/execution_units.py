@@ -8,7 +8,7 @@ from abstim.engine.memory_pipe import issue_access
 from abstim.engine.operand_collectors import collect, cycle_of, pool_of, port_of, read_operands, write_back
 from abstim.engine.rules import START_CYCLES
 from abstim.engine.state import MEM, SP
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 
 @jit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from functional.trace import Trace
+from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.engine.scoreboard import count_up, make_ready, release_register, write_results
 from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit, visit_from
-from functional.disk.compile import jit
-from functional.disk.shared_words import add
+from functional.jit.compile import jit
+from functional.jit.shared_words import add
 from precharacterize.asynchronous_copies import LAST_PRODUCT, NONE
 from precharacterize.classify import Kind
 

@@ -10,7 +10,7 @@ from abstim.engine.response_fifo import respond_in_order
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import HINTS, INDEX_HASH, INDEX_IPOLY, NEVER, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import drop, find, place, touch, victim
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 
 @jit

@@ -12,7 +12,7 @@ from abstim.engine.requests import can_send, send
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import EVICTED, HINTS, NOBODY, READ, TO_ACCESS, TO_LINE, WRITE, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import drop, oldest_idle, touch
-from functional.disk.compile import jit, outlined
+from functional.jit.compile import jit, outlined
 
 
 @jit

@@ -10,7 +10,7 @@ from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
 from abstim.engine.switch import put
 from abstim.engine.tags import find, oldest_idle
-from functional.disk.compile import jit, outlined
+from functional.jit.compile import jit, outlined
 
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from abstim.engine import l1d
 from abstim.engine.read_only_caches import const_line, texture_line
-from functional import line_record, phase_record
-from functional.disk.compile import jit
-from functional.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.jit.compile import jit
+from functional.traces import line_record, phase_record
+from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
 PARAM_LOAD, CONST_LOAD, GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (
@@ -25,7 +25,7 @@ LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 
 @jit
 def line_and_sectors(streams, k):
-    """Line number and set of touched sectors of record `k` (functional.line_record)."""
+    """Line number and set of touched sectors of record `k` (functional.traces.line_record)."""
     record = np.int64(streams.records[k])
     return line_of(record), sectors_of(record)
 

@@ -7,9 +7,9 @@ import numpy as np
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import LATER, NEVER, PHASE_RING
 from abstim.engine.warp_slots import bit, lowest, span
-from functional import line_record, phase_record
-from functional.disk.compile import jit
-from functional.phase_record import PHASES
+from functional.jit.compile import jit
+from functional.traces import line_record, phase_record
+from functional.traces.phase_record import PHASES
 from precharacterize.asynchronous_copies import COMMITS, COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER, PRODUCTS
 
 is_phase, barrier_of, phase_of, count_of = map(

@@ -46,8 +46,8 @@ from abstim.engine.state import (
     TO_LINE,
     WRITE,
 )
-from functional.disk.compile import jit, outlined
-from functional.trace import LINE_BYTES
+from functional.jit.compile import jit, outlined
+from functional.traces.trace import LINE_BYTES
 
 
 @jit

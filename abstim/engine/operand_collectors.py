@@ -6,7 +6,7 @@ from __future__ import annotations
 from abstim.engine.bookings import book, is_taken
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
 from abstim.engine.state import NEVER
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 
 @jit

@@ -10,7 +10,7 @@ from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, write_registers
 from abstim.engine.state import ACCESSES
 from abstim.engine.warp_slots import bit
-from functional.disk.compile import jit, outlined
+from functional.jit.compile import jit, outlined
 from precharacterize.asynchronous_copies import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
 from precharacterize.classify import Kind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 
 @jit

@@ -12,8 +12,8 @@ from abstim.engine.response_fifo import respond_in_order
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, place, touch, victim
 from abstim.engine.warp_slots import ONE, lowest
-from functional.disk.compile import jit
-from functional.trace import LINE_BYTES
+from functional.jit.compile import jit
+from functional.traces.trace import LINE_BYTES
 
 COMING = NEVER + 1  # when a line is there: not known
 # Where instructions and constants lie among the lines of memory: apart from each other and from global memory

@@ -8,8 +8,8 @@ import numpy as np
 from abstim.engine.address_map import address
 from abstim.engine.l2 import sectors_in
 from abstim.engine.state import IN_FLIGHT, READ
-from functional.disk.compile import jit, outlined
-from functional.trace import SECTOR_BYTES
+from functional.jit.compile import jit, outlined
+from functional.traces.trace import SECTOR_BYTES
 
 
 @jit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 
 @jit

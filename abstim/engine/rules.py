@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functional.trace import LINE_BYTES, SECTOR_BYTES
+from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 
 # From issue to result
 ALLOCATE_CYCLES = 1  # from issue to an operand collector, if one is free

@@ -20,7 +20,7 @@ from abstim.engine.state import (
     UNIT_BUSY,
 )
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest, span
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 
 @jit

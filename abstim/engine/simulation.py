@@ -17,11 +17,11 @@ from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, NEVER, OVER, TRAFFIC, Team
 from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
-from functional.disk.compiled_parts import Part
-from functional.disk.machine_code import Native
-from functional.line_record import FIRST_GLOBAL_LINE
-from functional.threads import default_threads
-from functional.trace import Trace
+from functional.execution.threads import default_threads
+from functional.jit.compiled_parts import Part
+from functional.jit.machine_code import Native
+from functional.traces.line_record import FIRST_GLOBAL_LINE
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

@@ -7,9 +7,9 @@ import numpy as np
 from abstim.engine.address_map import l2_set_of, slice_of
 from abstim.engine.l2 import use
 from abstim.engine.tags import find, oldest_idle
-from functional.disk.by_reference import reference
-from functional.line_record import LINE_SHIFT, SECTOR_SHIFT
-from functional.trace import PHASE_WINDOW_LINE
+from functional.jit.by_reference import reference
+from functional.traces.line_record import LINE_SHIFT, SECTOR_SHIFT
+from functional.traces.trace import PHASE_WINDOW_LINE
 
 
 def touch(state, records, written, first_line, recent):

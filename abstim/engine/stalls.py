@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.disk.machine_code import compiled
+from functional.jit.machine_code import compiled
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:

@@ -415,7 +415,7 @@ class Record(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """A trace's arrays (functional.trace.Trace) and the program's basic blocks."""
+    """A trace's arrays (functional.traces.trace.Trace) and the program's basic blocks."""
 
     blocks: np.ndarray
     records: np.ndarray

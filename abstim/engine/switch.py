@@ -6,7 +6,7 @@ from __future__ import annotations
 from abstim.engine.queues import append, take
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.warp_slots import ONE, above, bit, lowest
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 WORD_LOG2 = 6
 

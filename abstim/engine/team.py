@@ -8,8 +8,8 @@ others take one, and keep it. Who does what changes no result.
 
 from __future__ import annotations
 
-from functional.disk.compile import jit
-from functional.disk.shared_words import add, load, pause, raise_to, sleep, store
+from functional.jit.compile import jit
+from functional.jit.shared_words import add, load, pause, raise_to, sleep, store
 
 # Of one who waits: for about a millisecond, longer than a round, before it gives way, and before it sleeps
 SPINS, YIELDS, SLEEP_MICROSECONDS = 1 << 14, 1 << 6, 50

@@ -6,8 +6,8 @@ from __future__ import annotations
 from abstim.engine.state import COLLECTORS, L1D_LINE, L2_LINE, PORT_WIDTH, SCHEDULERS, SLOTS, UNITS, Tags
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
-from functional.computer import memory_bytes
 from functional.errors import InputError
+from functional.execution.computer import memory_bytes
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS as KIND_NAMES
 

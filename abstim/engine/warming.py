@@ -12,8 +12,8 @@ from abstim.engine.inputs import LaunchInputs
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
-from functional.disk.machine_code import Native
-from functional.line_record import ALL_SECTORS, SECTOR_SHIFT, is_data, line_of
+from functional.jit.machine_code import Native
+from functional.traces.line_record import ALL_SECTORS, SECTOR_SHIFT, is_data, line_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

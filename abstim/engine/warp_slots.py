@@ -6,7 +6,7 @@ import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
 from abstim.engine.state import NEVER, WHEEL
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 ONE = np.uint64(1)
 EMPTY_SET = np.uint64(0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from functional.errors import InputError
-from functional.trace import LINE_BYTES, SECTOR_BYTES
+from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 
 
 class Domain(NamedTuple):

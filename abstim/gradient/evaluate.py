@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abstim.engine.rules import DECODE_CYCLES
-from functional.disk.machine_code import compiled
+from functional.jit.machine_code import compiled
 
 
 @compiled

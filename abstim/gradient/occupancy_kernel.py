@@ -37,8 +37,8 @@ from abstim.occupancy_vector.items import (
 )
 from abstim.occupancy_vector.lane_records import DUAL_WIDTH, NUMBERS, TERMS, TICKS, WORK_A_CYCLE, Lanes
 from abstim.occupancy_vector.lanes import cycles_of
-from functional.phase_record import without_phases
-from functional.trace import Trace
+from functional.traces.phase_record import without_phases
+from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import latency_class
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
     from abstim.session.session import Session
-    from abstim.target.resolve import Target
+    from abstim.targets.resolve import Target
 
 # The parameter that each latency of the load/store unit is
 MEMORY_PARAMETERS = {

@@ -14,7 +14,7 @@ from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.launch import Launch
+from functional.launches.launch import Launch
 from precharacterize.asynchronous_copies import NONE, copies_of
 from precharacterize.build import kinds_of
 from precharacterize.classify import latency_class
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64
 
     from abstim.gradient.recording import Recording
-    from abstim.target.resolve import Target
+    from abstim.targets.resolve import Target
 
 RECORDINGS_BYTES = 1 << 30  # kept of one target
 

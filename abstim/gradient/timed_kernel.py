@@ -15,7 +15,7 @@ from functional.errors import InputError
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-    from abstim.target.resolve import Target
+    from abstim.targets.resolve import Target
 
 
 class TimedKernel:

@@ -16,8 +16,8 @@ from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.item_records import DRAM, FIRST, GONE, L2
 from abstim.occupancy_vector.items import Items, Warps, packed
 from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, PARTS
-from functional.disk.machine_code import Native
-from functional.trace import Trace
+from functional.jit.machine_code import Native
+from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from abstim.occupancy_vector.lane_records import (
     Outcome,
     outcome_of,
 )
-from functional.disk.machine_code import Native
+from functional.jit.machine_code import Native
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64

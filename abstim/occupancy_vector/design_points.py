@@ -24,7 +24,7 @@ from abstim.occupancy_vector.items import (
 )
 from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import block_slots, deal
-from functional.trace import SECTOR_BYTES, Trace
+from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS
 

@@ -30,8 +30,8 @@ from abstim.occupancy_vector.item_records import (
     TO_UNIT_CYCLES,
 )
 from abstim.occupancy_vector.lane_records import LOADS, RESULTS
-from functional.disk.compile import jit
-from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.jit.compile import jit
+from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
 LONGEST_RUN = 15  # instructions of an item

@@ -27,9 +27,9 @@ from abstim.occupancy_vector.item_records import (
     Wait,
 )
 from abstim.occupancy_vector.lane_records import LANE_ITEM, LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
-from functional.disk.machine_code import Native
 from functional.errors import InputError
-from functional.trace import Trace
+from functional.jit.machine_code import Native
+from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.named_barriers import splits_blocks
 from precharacterize.parameters import UNITS

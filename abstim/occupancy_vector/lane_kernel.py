@@ -51,7 +51,7 @@ from abstim.occupancy_vector.lane_records import (
     WAITING,
 )
 from abstim.occupancy_vector.times import at, get, later, portion, put, zero
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 TO_UNIT, TO_ISSUE = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS
 LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in ACCESS_WORD[:-1])

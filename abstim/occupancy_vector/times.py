@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 from abstim.occupancy_vector.lane_records import DUAL_WIDTH, PARTS
-from functional.disk.compile import jit
+from functional.jit.compile import jit
 
 _VECTOR = ir.VectorType(ir.DoubleType(), DUAL_WIDTH)
 

@@ -23,9 +23,9 @@ from abstim.occupancy_vector.item_records import (
     STORE,
     WAITING,
 )
-from functional.disk.compile import jit
-from functional.line_record import ALL_SECTORS
-from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.jit.compile import jit
+from functional.traces.line_record import ALL_SECTORS
+from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM

@@ -17,12 +17,12 @@ from abstim.session.limits import atomic_use, known_waits, limit_of, memory_use,
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.retired_blocks import RetiredBlocks
 from abstim.session.session import Session
-from functional.threads import default_threads
+from functional.execution.threads import default_threads
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult
-    from functional.launch import Launch
-    from functional.trace import Trace
+    from functional.launches.launch import Launch
+    from functional.traces.trace import Trace
 
 MOST_LAUNCHES_BY_SM = 4096  # whose issue slots are kept by SM: those of 100,000 would need gigabytes
 

@@ -18,14 +18,14 @@ from abstim.session.issue_logs import MOST_ISSUES, issue_count
 from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.line_record import sectors_of
-from functional.source_lines import SourceLine, ptx_text, source_lines
+from functional.ptx.source_lines import SourceLine, ptx_text, source_lines
+from functional.traces.line_record import sectors_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
     from abstim.engine import LaunchInputs
-    from functional.program import Program
+    from functional.programs.program import Program
 
 COUNTS = ("issues", "l1d_misses", "l2_sectors", "dram_sectors", "requests", "sectors", "shared_requests", "bank_passes")
 

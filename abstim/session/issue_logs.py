@@ -14,13 +14,13 @@ from abstim.progress import Progress, silent
 from abstim.session.flush import Flushed
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.shown_name import shown_name
+from functional.ptx.shown_name import shown_name
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
-    from functional.program import Program
-    from functional.trace import Trace
+    from functional.programs.program import Program
+    from functional.traces.trace import Trace
     from precharacterize.table import LatencyTable
     from precharacterize.timed_code import TimedCode
 

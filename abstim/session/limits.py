@@ -11,7 +11,7 @@ from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Params, Spec
 from abstim.session.memory_accesses import atomic_transactions
-from functional.trace import LINE_BYTES, SECTOR_BYTES
+from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 from precharacterize.classify import Kind
 from precharacterize.parameters import UNITS
 

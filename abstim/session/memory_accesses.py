@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
-from functional.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.traces.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
+from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.asynchronous_copies import FILLS, NONE
 from precharacterize.classify import Kind
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int64, UInt32
 
     from abstim.engine import LaunchInputs
-    from functional.trace import Trace
+    from functional.traces.trace import Trace
     from precharacterize import LatencyTable
 
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from abstim.target.trace_cache import OutputCheck
+from abstim.targets.trace_cache import OutputCheck
 
 if TYPE_CHECKING:
     import pandas
 
     from abstim.gpu.config import Gpu
     from abstim.session.session import Session
-    from functional.launch import Launch
-    from functional.trace import Trace
+    from functional.launches.launch import Launch
+    from functional.traces.trace import Trace
 
 # Why a scheduler did, or did not, issue in a cycle; the order of `EngineResult.issue_slots`.
 NOTHING_ALONE = "no resource alone"  # what limits a launch that no resource twice as fast makes faster

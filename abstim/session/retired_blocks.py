@@ -11,7 +11,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress
 from abstim.session.session import Session
-from abstim.target.workloads.lazy_launches import StreamedCase
+from abstim.targets.workloads.lazy_launches import StreamedCase
 
 if TYPE_CHECKING:
     from abstim.engine.simulation import Simulation

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
-from abstim.target.execution import execute
-from abstim.target.resolve import open_target
-from abstim.target.trace_cache import Execution, OutputCheck
-from abstim.target.workloads.lazy_launches import StreamedCase
-from functional.case import Case
+from abstim.targets.execution import execute
+from abstim.targets.resolve import open_target
+from abstim.targets.trace_cache import Execution, OutputCheck
+from abstim.targets.workloads.lazy_launches import StreamedCase
 from functional.errors import InputError
+from functional.launches.case import Case
 
 if TYPE_CHECKING:
     from abstim.engine import Caches, EngineResult, LaunchInputs
     from abstim.engine.simulation import Simulation
-    from abstim.target.resolve import Target
-    from functional.executor import Executor
-    from functional.ir import Register
-    from functional.launch import Launch
-    from functional.program import Constants, Program
-    from functional.resources import Registers
-    from functional.trace import Trace
+    from abstim.targets.resolve import Target
+    from functional.execution.executor import Executor
+    from functional.launches.launch import Launch
+    from functional.programs.program import Constants, Program
+    from functional.programs.resources import Registers
+    from functional.ptx.ir import Register
+    from functional.traces.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters
     from precharacterize.projection import Projected
     from precharacterize.timed_code import TimedCode

@@ -134,7 +134,7 @@ def timeline(launches: Sequence[LaunchLog], core_clock_hz: float, most_slices: i
 
 def write_timeline(path: Path, launches: Sequence[LaunchLog], core_clock_hz: float) -> str:
     """Write a timeline; returns what a user should know of it. Raises InputError if the file cannot be written."""
-    from functional.disk.folder import write_output
+    from functional.keep.folder import write_output
 
     data, said = timeline(launches, core_clock_hz)
     write_output(path, data)

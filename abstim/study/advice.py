@@ -18,7 +18,7 @@ from abstim.study.counterfactual import RESOURCES, Resource, timed_with
 
 if TYPE_CHECKING:
     from abstim.engine import LaunchInputs
-    from functional.launch import Launch
+    from functional.launches.launch import Launch
 
 _BY_NAME = {resource.name: resource for resource in RESOURCES}
 UNCOALESCED, CONFLICTS, ATOMICS, TAIL = "uncoalesced access", "bank conflicts", "atomics", "tail wave"

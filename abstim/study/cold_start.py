@@ -22,8 +22,8 @@ from abstim.session.detailed import engine_results
 from abstim.session.session import Session
 from abstim.session.warm_up import MemoryOfAll, Plan, warmed
 from functional.errors import InputError
-from functional.line_record import is_data, line_of, sectors_of
-from functional.trace import LINE_BYTES
+from functional.traces.line_record import is_data, line_of, sectors_of
+from functional.traces.trace import LINE_BYTES
 from sampling.cold_start import (
     Blrl,
     Correction,

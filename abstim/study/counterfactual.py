@@ -23,8 +23,8 @@ from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult, LaunchInputs
-    from functional.launch import Launch
-    from functional.trace import Trace
+    from functional.launches.launch import Launch
+    from functional.traces.trace import Trace
 
 Values = Mapping[str, Any]
 UNITS = ("units", "port_width", "collectors")

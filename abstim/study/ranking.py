@@ -19,7 +19,7 @@ from abstim.session.detailed import engine_results
 from abstim.session.session import Session, open_session
 
 if TYPE_CHECKING:
-    from abstim.target.resolve import Target
+    from abstim.targets.resolve import Target
 
 
 @dataclass(frozen=True, slots=True)

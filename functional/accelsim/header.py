@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from functional.errors import InputError
-from functional.launch import Dim3
-from functional.resources import MOST_REGISTERS
+from functional.launches.launch import Dim3
+from functional.programs.resources import MOST_REGISTERS
 
 LIST_NAME = "kernelslist.g"
 TRACER_VERSIONS = range(1, 8)  # below 3, each line begins with the block's coordinates and the warp

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from functional.errors import InputError
-from functional.ir import MEMORY_OPCODES, Address, Instruction, Operand, Register
+from functional.ptx.ir import MEMORY_OPCODES, Address, Instruction, Operand, Register
 
 RZ = 255  # reads as zero, writes vanish
 ENDS_BLOCK = frozenset({"bra", "exit", "bar"})

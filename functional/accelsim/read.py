@@ -15,8 +15,8 @@ from functional.accelsim.opcodes import Opcodes
 from functional.accelsim.records import PageTable, Records
 from functional.accelsim.static_code import Code
 from functional.errors import InputError
-from functional.launch import Launch, check_shape
-from functional.trace import Trace
+from functional.launches.launch import Launch, check_shape
+from functional.traces.trace import Trace
 
 Progress = Callable[[str, int, int], object]
 _CHUNK_LINES = 1 << 12  # of a warp, held together

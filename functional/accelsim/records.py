@@ -10,10 +10,10 @@ import numpy as np
 from functional.accelsim.addresses import Offsets, parse_addresses
 from functional.accelsim.header import Header
 from functional.accelsim.opcodes import WARP_LANES, StaticInstruction
-from functional.coalesce import atomic_records, bank_passes, line_records, pack_records, sector_numbers
 from functional.errors import InputError
-from functional.line_record import SHARED_PASS, line_of, more_follow, packed, sectors_of
-from functional.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+from functional.traces.coalesce import atomic_records, bank_passes, line_records, pack_records, sector_numbers
+from functional.traces.line_record import SHARED_PASS, line_of, more_follow, packed, sectors_of
+from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 _BATCH = 4096  # accesses turned into records together
 _PAGE_BYTES = 2 << 20  # what the driver maps at a time: neighbours within it stay neighbours

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from functional.accelsim.opcodes import RZ
-from functional.ir import TYPE_BYTES, Instruction, Register, Vector
-from functional.liveness import live_behind
-from functional.program import Program
+from functional.programs.liveness import live_behind
+from functional.programs.program import Program
+from functional.ptx.ir import TYPE_BYTES, Instruction, Register, Vector
 
 _BANKS = 16
 

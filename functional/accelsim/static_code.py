@@ -15,8 +15,8 @@ import numpy as np
 from functional.accelsim.header import Header
 from functional.accelsim.opcodes import RZ, Opcodes, StaticInstruction
 from functional.errors import InputError
-from functional.ir import Instruction, Register
-from functional.program import BasicBlock, Program
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Instruction, Register
 
 _STATIC = re.compile(r"(\d+)((?:\s+U?R\d+)*)\s+([A-Z]\S*)\s+(\d+)((?:\s+U?R\d+)*)\s+(\d+)(?=\s|$)")
 _MAX_BLOCKS = 1 << 16  # the trace numbers blocks in 16 bits

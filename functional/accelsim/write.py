@@ -14,18 +14,18 @@ import numpy as np
 from functional.accelsim.addresses import format_addresses
 from functional.accelsim.header import LIST_NAME
 from functional.accelsim.register_allocation import allocate
-from functional.case import Case
-from functional.default_executor import default_executor
 from functional.errors import InputError
-from functional.executor import DEFAULT_INSTRUCTION_BUDGET
-from functional.ir import Instruction, Register, registers_of
-from functional.launch import Launch
-from functional.memory import Memory
+from functional.execution.default_executor import default_executor
+from functional.execution.executor import DEFAULT_INSTRUCTION_BUDGET
+from functional.launches.case import Case
+from functional.launches.launch import Launch
+from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.log import Log
 from functional.numpy_executor.spaces import LOCAL_WINDOW, SHARED_WINDOW
-from functional.program import Program
-from functional.trace import Trace
+from functional.programs.program import Program
+from functional.ptx.ir import Instruction, Register, registers_of
+from functional.traces.trace import Trace
 
 SassOpcode = Callable[[Instruction, bool], str]  # (PTX instruction, in the entry?) -> SASS opcode without a width
 Progress = Callable[[str, int, int], object]

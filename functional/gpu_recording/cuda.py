@@ -8,7 +8,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
 import numpy as np
 
 from functional.errors import InputError
-from functional.launch import Dim3
+from functional.launches.launch import Dim3
 
 _LIBRARY = "libcuda.so.1"
 _PARAMETERS, _PARAMETERS_SIZE, _END = c_void_p(1), c_void_p(2), c_void_p(0)  # CU_LAUNCH_PARAM_*

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from functional.launch import Dim3
+from functional.launches.launch import Dim3
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from functional.errors import InputError, PtxError
 from functional.gpu_recording.words import What, Word, base_of, words_of
-from functional.ir import TYPE_BYTES, Instruction, Module, Register
-from functional.program import BasicBlock, Program
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import TYPE_BYTES, Instruction, Module, Register
 
 TABLE = "abstim_table"
 WINDOWS = "abstim_windows"  # kernel that says where shared, local and constant memory lie

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.case import Case
 from functional.errors import InputError
 from functional.gpu_recording.device import Device
 from functional.gpu_recording.instrument import ENTRY_BYTES, TABLE, WINDOWS, WORD_BYTES, constants_of, instrument
 from functional.gpu_recording.replay import replay
-from functional.launch import Dim3, Launch, Pointer
-from functional.memory import CONST_WINDOW
+from functional.launches.case import Case
+from functional.launches.launch import Dim3, Launch, Pointer
+from functional.launches.memory import CONST_WINDOW
 from functional.numpy_executor.spaces import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
-from functional.trace import Trace
+from functional.traces.trace import Trace
 
 
 def record(case: Case, device: Device, progress: Callable[[str, int, int], object] = lambda *_: None) -> list[Trace]:

@@ -12,9 +12,8 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.gpu_recording.words import What, Word, address_of, words_of
-from functional.ir import Instruction, Register, Symbol
-from functional.launch import Launch
-from functional.memory import Memory
+from functional.launches.launch import Launch
+from functional.launches.memory import Memory
 from functional.numpy_executor.atomics import record_atomic
 from functional.numpy_executor.chunk_state import Machine
 from functional.numpy_executor.control import ENDS, fall_through, terminator
@@ -24,8 +23,9 @@ from functional.numpy_executor.gather import gather
 from functional.numpy_executor.memory_ops import record, space_of, split
 from functional.numpy_executor.run import run_chunk
 from functional.numpy_executor.slots import Slots
-from functional.program import BasicBlock, Program
-from functional.trace import Trace
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Instruction, Register, Symbol
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt64

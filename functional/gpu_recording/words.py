@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from functional.errors import PtxError
-from functional.ir import Address, Instruction, Register
-from functional.program import BasicBlock, Program
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Address, Instruction, Register
 
 _TRACED = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix"})
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functional.ir import Address, Instruction, Operand, Register, Symbol
-from functional.line_record import of_byte
+from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor import calls
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
-from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.memory_ops import _access as access_of
 from functional.numpy_executor.memory_ops import _elements as elements_of
 from functional.numpy_executor.memory_ops import space_of
-from functional.trace import LINE_BYTES, PARAM_WINDOW_LINE
+from functional.ptx.ir import Address, Instruction, Operand, Register, Symbol
+from functional.traces.line_record import of_byte
+from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 
 def address(unit: Unit, operand: Operand, space: str) -> Value:

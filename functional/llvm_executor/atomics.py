@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functional.ir import Instruction, Register
 from functional.llvm_executor.accesses import _call, _place
 from functional.llvm_executor.emit import vector
 from functional.llvm_executor.unit import NotGenerated, Unit, kind_of
 from functional.numpy_executor.atomics import _operation
 from functional.numpy_executor.operation import PACKED
+from functional.ptx.ir import Instruction, Register
 
 _UPDATES = {
     "add": "  %new = add {t} %old, %v\n", "and": "  %new = and {t} %old, %v\n", "or": "  %new = or {t} %old, %v\n",

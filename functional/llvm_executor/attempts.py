@@ -12,14 +12,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from functional.launch import Launch
+from functional.launches.launch import Launch
+from functional.launches.memory import Memory
 from functional.llvm_executor.chunks import Sizes
 from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
-from functional.memory import Memory
-from functional.trace import Trace
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     import numpy as np

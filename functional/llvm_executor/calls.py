@@ -5,14 +5,14 @@ Recursive programs and calls through registers are left to the oracle. So is a f
 
 from __future__ import annotations
 
-from functional.callgraph import BUILTINS
-from functional.ir import Instruction, Symbol
-from functional.line_record import of_byte
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
-from functional.program import BasicBlock, Program
-from functional.trace import LINE_BYTES, PARAM_WINDOW_LINE
+from functional.programs.callgraph import BUILTINS
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Instruction, Symbol
+from functional.traces.line_record import of_byte
+from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
 _LANE_NUMBERS = "<" + ", ".join(f"i64 {i}" for i in range(32)) + ">"

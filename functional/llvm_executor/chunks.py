@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functional.launch import Launch
-from functional.trace import Trace
+from functional.launches.launch import Launch
+from functional.traces.trace import Trace
 
 _FIRST_WARPS = 8
 _MOST_GROWTH = 8

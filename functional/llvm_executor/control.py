@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functional.ir import Instruction, Register
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.calls import call, jump_table, return_values
 from functional.llvm_executor.emit import Value
 from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit
-from functional.program import BasicBlock
+from functional.programs.program import BasicBlock
+from functional.ptx.ir import Instruction, Register
 
 
 def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], may_fault: bool) -> None:

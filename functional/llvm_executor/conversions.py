@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functional.ir import Instruction
+from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor.emit import BITS, FLOATING, Emitter, Value
 from functional.llvm_executor.floats import fabs, finite, flush, narrow, round_to_odd, saturate, two_sum
 from functional.llvm_executor.halves import join, rectify, to_bf16, up
 from functional.llvm_executor.integers import Emit
 from functional.llvm_executor.unit import NotGenerated, kind_of
-from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.floating import ROUNDINGS
 from functional.numpy_executor.operation import types_of
 from functional.numpy_executor.spaces import SPACES, WINDOWS
+from functional.ptx.ir import Instruction
 
 _TO_INTEGER = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from functional.ir import Instruction
 from functional.llvm_executor.emit import Emitter, Value
 from functional.llvm_executor.integers import Emit
 from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor.floating import ROUNDINGS
+from functional.ptx.ir import Instruction
 
 _SPLIT, _TINY = 134217729.0, 2.0**-126
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.ir import CLUSTER_SHARED, Instruction, Symbol
 from functional.llvm_executor import (
     accesses,
     atomics,
@@ -31,7 +30,8 @@ from functional.numpy_executor.control import ENDS
 from functional.numpy_executor.decode import has_no_effect, lookup
 from functional.numpy_executor.moves import is_vector_move, is_wide_move
 from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS
-from functional.program import BasicBlock, Program
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
 
 _LOGGED = {"ld", "ldu", "st", "atom", "red", "ldmatrix", "cp", "wmma"}
 

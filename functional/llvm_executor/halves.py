@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from functional.ir import Instruction
 from functional.llvm_executor import integers
 from functional.llvm_executor.emit import Emitter, Value
 from functional.llvm_executor.floats import (
@@ -25,6 +24,7 @@ from functional.llvm_executor.floats import (
 )
 from functional.llvm_executor.integers import Emit
 from functional.llvm_executor.unit import NotGenerated
+from functional.ptx.ir import Instruction
 
 _TINY = {"half": 2.0**-14, "float": 2.0**-126}
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from functional.ir import Immediate, Instruction
 from functional.llvm_executor.emit import BITS, Emitter, Value
 from functional.llvm_executor.unit import NotGenerated
+from functional.ptx.ir import Immediate, Instruction
 
 Emit = Callable[..., "Value | tuple[Value, ...]"]
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from functional.trace import COUNTS, OFFSETS, STREAMS, Trace
+from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace
 
 _DTYPES = {
     "thread_blocks": np.int64, **dict(zip(STREAMS, (np.uint16, np.uint32, np.uint32, np.uint8), strict=True)),
@@ -19,7 +19,7 @@ _WORTH_THREADS = 1 << 22  # bytes below which starting threads takes as long as 
 
 
 def joined(traces: Sequence[Trace], warps_per_block: int, threads: int) -> Trace:
-    """What `functional.trace.concatenate` gives."""
+    """What `functional.traces.trace.concatenate` gives."""
     lengths = {name: [len(getattr(trace, name)) for trace in traces] for name in _DTYPES}
     starts = {name: list(accumulate(own, initial=0)) for name, own in lengths.items()}
     whole = {name: np.empty(starts[name][-1], dtype) for name, dtype in _DTYPES.items()}

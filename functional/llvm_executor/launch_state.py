@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.launch import Launch
+from functional.launches.launch import Launch
+from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.object_code import Compiled, call
 from functional.llvm_executor.storage import LaunchStorages, Storage
 from functional.llvm_executor.streams import MOST_KEPT_BYTES, Buffers, Streams
 from functional.llvm_executor.undo import Undo
-from functional.memory import GLOBAL_BASE, Memory
 from functional.numpy_executor.slots import Slots
-from functional.trace import Trace
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

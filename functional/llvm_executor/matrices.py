@@ -6,7 +6,6 @@ columns, of B) of consecutive elements. So fragments are stored block by block, 
 
 from __future__ import annotations
 
-from functional.ir import Instruction, Operand, Vector
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
 from functional.llvm_executor.emit import Value, vector
@@ -16,6 +15,7 @@ from functional.llvm_executor.unit import NotGenerated, Unit
 from functional.numpy_executor.async_copy import copy_of
 from functional.numpy_executor.ldmatrix import matrices_of
 from functional.numpy_executor.mma import mma_form
+from functional.ptx.ir import Instruction, Operand, Vector
 
 _A, _B = at.SCRATCH, at.SCRATCH + 8 * 16 * 32
 _C = _B + 8 * 32 * 8

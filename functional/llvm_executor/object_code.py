@@ -8,17 +8,17 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
-from functional.disk.kept import Kept, key
-from functional.disk.llvm import binding, engine_of, features, machine, target
-from functional.ir import Symbol
+from functional.jit.llvm import binding, engine_of, features, machine, target
+from functional.keep.kept import Kept, key
 from functional.llvm_executor import runtime
 from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.generate import Generated, generate
 from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor.slots import Slots
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Symbol
 
-MODULES = ("functional.llvm_executor", "functional.parser", "functional.link")  # what makes code of a text
+MODULES = ("functional.llvm_executor", "functional.ptx.parser", "functional.programs.link")  # what makes code of a text
 
 
 class Compiled:

@@ -6,16 +6,16 @@ from threading import Lock
 
 import numpy as np
 
-from functional.ir import Instruction
+from functional.launches.memory import GLOBAL_BASE, Memory
+from functional.launches.sparse_zeros import sparse_zeros
 from functional.llvm_executor.context_layout import LOADED, STORED
 from functional.llvm_executor.launch_state import Machine
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES, STORES_JOB
 from functional.llvm_executor.streams import MOST_KEPT_BYTES
-from functional.memory import GLOBAL_BASE, Memory
-from functional.program import Program
-from functional.sparse_zeros import sparse_zeros
-from functional.trace import LINE_BYTES, SECTOR_BYTES, Trace
+from functional.programs.program import Program
+from functional.ptx.ir import Instruction
+from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 
 _CELL_WORDS = 2 * LINE_BYTES // SECTOR_BYTES
 _LAST_ID = 1 << 31

@@ -9,8 +9,10 @@ from dataclasses import replace
 from threading import Lock
 
 from functional.errors import BudgetSpent
-from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
-from functional.launch import Launch
+from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
+from functional.execution.threads import default_threads
+from functional.launches.launch import Launch
+from functional.launches.memory import Memory
 from functional.llvm_executor.analysis import reads_what_others_write
 from functional.llvm_executor.attempts import Conflict, Job, Pool, parallel, serial
 from functional.llvm_executor.join import joined
@@ -19,13 +21,11 @@ from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.llvm_executor.unit import NotGenerated
-from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.run import checked_blocks
-from functional.program import Program
+from functional.programs.program import Program
 from functional.terminal import note
-from functional.threads import default_threads
-from functional.trace import Trace, rechunk
+from functional.traces.trace import Trace, rechunk
 
 # The budget's part that the oracle has for blocks that wait for each other: it is a hundred times slower
 _ORACLE_SHARE_SHIFT = 4
@@ -84,7 +84,7 @@ class LlvmExecutor:
         thread_blocks: ThreadBlocks | None = None,
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
     ) -> Trace:
-        """See `functional.executor.Executor`."""
+        """See `functional.execution.executor.Executor`."""
         compiled, blocks = self._own(launch), checked_blocks(launch, thread_blocks)
         if compiled is None:
             return self.oracle.run(launch, memory, blocks, instruction_budget)
@@ -101,7 +101,7 @@ class LlvmExecutor:
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[Trace]:
-        """See `functional.executor.Executor`."""
+        """See `functional.execution.executor.Executor`."""
         compiled, blocks = self._own(launch), checked_blocks(launch, thread_blocks)
         if compiled is None:
             yield from self.oracle.stream(launch, memory, blocks, instruction_budget, chunk_bytes)

@@ -1,6 +1,6 @@
 """The run time: all helpers as one LLVM module, compiled once and kept.
 
-It is text of LLVM IR, which no linter sees. Python compiled by Numba through `functional.disk.compile` could take its
+It is text of LLVM IR, which no linter sees. Python compiled by Numba through `functional.jit.compile` could take its
 place as far as speed goes: with the insertion of sectors in `runtime_records` written so, linked in and inlined, five
 kernels full of accesses (spmv_csr, matmul_naive, transpose, micro_global_stride, relu; one thread, least processor time
 of six runs of 80) took 1.4 % longer in the mean, between 3 % less and 5 % more. Two things speak against it. 59 of the

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functional.line_record import LINE_SHIFT, SECTOR_SHIFT
 from functional.llvm_executor.runtime_memory import get, splat
+from functional.traces.line_record import LINE_SHIFT, SECTOR_SHIFT
 
 _LOCATE_SOME = "".join(f"""
 define <32 x i64> @locate_some_{space}(ptr %ctx, <32 x i64> %address, i32 %mask, i64 %size) #0 {{

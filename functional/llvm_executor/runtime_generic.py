@@ -3,9 +3,9 @@ shared memory."""
 
 from __future__ import annotations
 
-from functional.line_record import MORE, SHARED_PASS
 from functional.llvm_executor.runtime_memory import get, put, splat
 from functional.numpy_executor.spaces import WINDOWS
+from functional.traces.line_record import MORE, SHARED_PASS
 
 _SHARED, _LOCAL = WINDOWS["shared"], WINDOWS["local"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functional.llvm_executor.runtime_memory import IOTA, SPACES, get, put, record, splat
-from functional.trace import PARAM_WINDOW_LINE
+from functional.traces.trace import PARAM_WINDOW_LINE
 
 
 def _fault(result: str) -> str:

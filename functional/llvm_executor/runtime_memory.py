@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functional.llvm_executor.context_layout import LOADED, SLOT, STORED
-from functional.trace import PARAM_WINDOW_LINE
+from functional.traces.trace import PARAM_WINDOW_LINE
 
 IOTA = ", ".join(f"i64 {i}" for i in range(32))
 SIZES = (8, 16, 32, 64)

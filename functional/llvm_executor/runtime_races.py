@@ -11,7 +11,7 @@ A chunk that reads no buffer that is written need not be gone through: the store
 
 from __future__ import annotations
 
-from functional.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
+from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 
 # The job: addresses and sizes of what races.Shadow passes, in this order, 8 bytes each
 JOB = (

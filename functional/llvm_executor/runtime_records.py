@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functional.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 from functional.llvm_executor.runtime_memory import IOTA, get, put
-from functional.trace import LOCAL_LINES, LOCAL_WINDOW_LINE
+from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
+from functional.traces.trace import LOCAL_LINES, LOCAL_WINDOW_LINE
 
 
 def repeated(vector: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functional.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
+from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor.runtime_memory import SPACES, get, put
-from functional.memory import GLOBAL_BASE
 from functional.numpy_executor.spaces import WINDOWS
+from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 
 _MULTIPLY = """
 ; C = A B of row-major float64 matrices, the sum over k in ascending order; n is a multiple of 8.

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from functional.computer import memory_bytes
+from functional.execution.computer import memory_bytes
 from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
-from functional.trace import OFFSETS, STREAMS, Trace
+from functional.traces.trace import OFFSETS, STREAMS, Trace
 
 _AT = {name: position for position, name in enumerate(CONTEXT)}
 _FIRST = 1 << 16  # entries of a new buffer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.llvm_executor.runtime_undo import PAGE_BYTES
 from functional.llvm_executor.streams import MOST_KEPT_BYTES
-from functional.memory import GLOBAL_BASE, Memory
 
 
 class Undo:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from functional.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import BITS, Emitter, Value
 from functional.numpy_executor.operands import immediate
 from functional.numpy_executor.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.special import CLOCKS, special_type
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
 
 KINDS = {
     **{f"{k}{n}": f"i{n}" for k in "bus" for n in (8, 16, 32, 64)},

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functional.ir import TYPE_BYTES, Instruction, Vector
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import LANES, Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
 from functional.numpy_executor.operation import flags_of
+from functional.ptx.ir import TYPE_BYTES, Instruction, Vector
 
 _LANE_NUMBERS = Value("<" + ", ".join(f"i32 {i}" for i in range(LANES)) + ">", "i32", True, True)
 

@@ -6,7 +6,6 @@ accesses that overlap or are not aligned to words are left to it.
 
 from __future__ import annotations
 
-from functional.ir import Address, Instruction, Operand, Vector
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
 from functional.llvm_executor.emit import Value, vector
@@ -15,6 +14,7 @@ from functional.llvm_executor.halves import join, up
 from functional.llvm_executor.matrices import whole_warp
 from functional.llvm_executor.unit import NotGenerated, Unit
 from functional.numpy_executor.wmma import Fragment, fragments_of
+from functional.ptx.ir import Address, Instruction, Operand, Vector
 
 _A, _B, _C = at.SCRATCH, at.SCRATCH + 8 * 512, at.SCRATCH + 8 * 1024
 _KINDS = frozenset({"f16", "bf16", "tf32", "s8", "u8", "f32", "s32"})

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.ir import Address, Immediate, Instruction, Operand, Register
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.memory_ops import address_getter, record_mixed, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
+from functional.ptx.ir import Address, Immediate, Instruction, Operand, Register
 
 Step = Callable[[Frame], None]
 GROUPS = frozenset({"commit_group", "wait_group", "wait_all"})

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.coalesce import atomic_records
-from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand, Register, Vector
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter, setter
 from functional.numpy_executor.operation import DTYPES, Unsupported
 from functional.numpy_executor.spaces import SHARED
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, Register, Vector
+from functional.traces.coalesce import atomic_records
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Immediate, Instruction
 from functional.numpy_executor.operation import (
     DTYPES,
     Builder,
@@ -17,6 +16,7 @@ from functional.numpy_executor.operation import (
     only_type,
     same_type,
 )
+from functional.ptx.ir import Immediate, Instruction
 
 _U32, _U64 = np.uint32, np.uint64
 BITS = ("b16", "b32", "b64")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import TYPE_BYTES
-from functional.launch import Launch
-from functional.memory import Memory
-from functional.program import Program
+from functional.launches.launch import Launch
+from functional.launches.memory import Memory
+from functional.programs.program import Program
+from functional.ptx.ir import TYPE_BYTES
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64, UInt8

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.ir import CLUSTER_SHARED, Instruction
-from functional.memory import GLOBAL_BASE
+from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.spaces import SPACES, WINDOWS
+from functional.ptx.ir import CLUSTER_SHARED, Instruction
 
 LONGEST = 1 << 16  # bytes of a string
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.callgraph import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
-from functional.ir import Instruction, Symbol
 from functional.numpy_executor.builtin_thread import LONGEST, Thread
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.heap import Heap
 from functional.numpy_executor.launch_functions import launch_function
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
+from functional.programs.callgraph import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
+from functional.ptx.ir import Instruction, Symbol
 
 _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])")
 _PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, SET_CONDITIONAL: 2, **LAUNCH_FUNCTIONS}

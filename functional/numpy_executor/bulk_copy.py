@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.coalesce import BANK_BYTES, BANKS
-from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand
 from functional.numpy_executor.clusters import RANK_BYTES
 from functional.numpy_executor.mbarrier import COMPLETE_TX, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, split
@@ -19,7 +17,9 @@ from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import Reduction, reduction_of
 from functional.numpy_executor.touched import log_touched
-from functional.trace import SECTOR_BYTES
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand
+from functional.traces.coalesce import BANK_BYTES, BANKS
+from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame

@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.callgraph import BUILTINS
-from functional.ir import Instruction, Operand, Symbol
-from functional.memory import function_address
+from functional.launches.memory import function_address
 from functional.numpy_executor.builtins import builtin_step
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
-from functional.program import BasicBlock
+from functional.programs.callgraph import BUILTINS
+from functional.programs.program import BasicBlock
+from functional.ptx.ir import Instruction, Operand, Symbol
 
 Terminator = Callable[[Frame], None]
 Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables

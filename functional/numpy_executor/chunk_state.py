@@ -8,9 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from functional.errors import ExecutionError
-from functional.ir import Instruction, Symbol
-from functional.launch import Launch, open_regions
-from functional.memory import Memory
+from functional.launches.launch import Launch, open_regions
+from functional.launches.memory import Memory
 from functional.numpy_executor.arrivals import Phases
 from functional.numpy_executor.barriers import Barriers
 from functional.numpy_executor.clusters import Clusters
@@ -29,6 +28,7 @@ from functional.numpy_executor.special import (
 from functional.numpy_executor.stack import Stack
 from functional.numpy_executor.tensor_memory import TensorMemory, check_given_back
 from functional.numpy_executor.try_wait import Waits
+from functional.ptx.ir import Instruction, Symbol
 
 
 class Bytes:

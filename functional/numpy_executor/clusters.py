@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional.errors import InputError
-from functional.launch import Launch
+from functional.launches.launch import Launch
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Instruction
 from functional.numpy_executor.floating import flush, flush_any, from_bf16
 from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, types_of
+from functional.ptx.ir import Instruction
 
 Compare = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Instruction
 from functional.numpy_executor import exact, fp8, video
 from functional.numpy_executor.floating import ROUNDINGS, flush, from_bf16, rectify, saturate, to_bf16
 from functional.numpy_executor.integer import clamp
@@ -20,6 +19,7 @@ from functional.numpy_executor.operation import (
     flags_of,
     types_of,
 )
+from functional.ptx.ir import Instruction
 
 F64 = np.float64
 TO_INTEGER: dict[str, Callable] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}

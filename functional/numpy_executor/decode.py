@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from functional.errors import PtxError
-from functional.ir import Instruction, Register, Special, Symbol, Vector
-from functional.liveness import live_in
 from functional.numpy_executor import (
     bits,
     compare,
@@ -45,7 +43,9 @@ from functional.numpy_executor.textures import surface_step, texture_step
 from functional.numpy_executor.try_wait import is_wait, wait_end
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
 from functional.numpy_executor.wmma import wmma_step
-from functional.program import BasicBlock, Program
+from functional.programs.liveness import live_in
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Instruction, Register, Special, Symbol, Vector
 
 Step = Callable[[Frame], None]
 _COMMON: dict[str, Builder] = {

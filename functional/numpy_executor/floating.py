@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Instruction
 from functional.numpy_executor import exact
 from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, only_type
+from functional.ptx.ir import Instruction
 
 F32, F64 = np.float32, np.float64
 ROUNDINGS = frozenset({"rn", "rz", "rm", "rp"})

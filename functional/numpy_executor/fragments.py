@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from functional.ir import Operand, Vector
 from functional.numpy_executor import exact, fp8
 from functional.numpy_executor.floating import from_bf16
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import Getter, Setter, getter, setter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
+from functional.ptx.ir import Operand, Vector
 
 FLOATING = frozenset({"f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2"})
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from functional.trace import Trace
+from functional.traces.trace import Trace
 
 
 @dataclass(frozen=True)

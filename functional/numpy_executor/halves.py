@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from functional.ir import Instruction
 from functional.numpy_executor import floating, integer
 from functional.numpy_executor.operation import DTYPES, FLOATS, Builder, Operation, Unsupported
+from functional.ptx.ir import Instruction
 
 _OPCODES = ("add", "sub", "mul", "fma", "min", "max", "neg", "abs", "ex2", "tanh")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from functional.memory import Memory, Region
+    from functional.launches.memory import Memory, Region
 
 _UNIT_BYTES = 16  # of sizes and headers; what malloc aligns to
 _USED, _FREE = 0, 1  # words of the head

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Instruction
 from functional.numpy_executor.operation import (
     DTYPES,
     Builder,
@@ -18,6 +17,7 @@ from functional.numpy_executor.operation import (
     same_type,
     types_of,
 )
+from functional.ptx.ir import Instruction
 
 INTEGERS = ("u16", "u32", "u64", "s16", "s32", "s64")
 SIGNED = ("s16", "s32", "s64")

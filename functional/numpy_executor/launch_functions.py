@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from functional.device_launches import DeviceLaunches
-from functional.memory import function_address
+from functional.execution.device_launches import DeviceLaunches
+from functional.launches.memory import function_address
 from functional.numpy_executor.builtin_thread import Thread
 
 _PREFIX = re.compile("^(__cuda_syscall_cnpv2|__cudaCDP2|cuda)")

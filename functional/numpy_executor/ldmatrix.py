@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Address, Instruction, Vector
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Getter, getter, setter
 from functional.numpy_executor.operation import Operation, Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import SHARED_WINDOW
+from functional.ptx.ir import Address, Instruction, Vector
 
 Step = Callable[[Frame], None]
 _LANE = np.arange(32)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.ir import CLUSTER_SHARED, Address, Instruction
 from functional.numpy_executor.arrivals import PHASE_BIT
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, space_of, split
@@ -21,6 +20,7 @@ from functional.numpy_executor.operation import Operation, Unsupported, flags_of
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
 from functional.numpy_executor.touched import log_touched
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine

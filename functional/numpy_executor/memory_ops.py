@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional.coalesce import Records, bank_passes, line_records, pack_records
-from functional.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
-from functional.ir import SPACES as SPACE_NAMES
-from functional.line_record import ALL_SECTORS, SHARED_PASS, line_of, sectors_of
-from functional.memory import GLOBAL_BASE
+from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.operation import RAW_BY_BYTES, Unsupported
 from functional.numpy_executor.spaces import OWN_SHARED, SHARED, SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
-from functional.trace import SHARED_WINDOW_LINE
+from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
+from functional.ptx.ir import SPACES as SPACE_NAMES
+from functional.traces.coalesce import Records, bank_passes, line_records, pack_records
+from functional.traces.line_record import ALL_SECTORS, SHARED_PASS, line_of, sectors_of
+from functional.traces.trace import SHARED_WINDOW_LINE
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.ir import Instruction, Vector
 from functional.numpy_executor.fragments import Element, element, multiply, read, registers_of, setters_of, write
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.layouts import a_layout, b_layout, c_layout, family_of, results_of
@@ -16,6 +15,7 @@ from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.sparse_mma import is_sparse, sparse_step
 from functional.numpy_executor.volta_mma import is_volta, volta_step
+from functional.ptx.ir import Instruction, Vector
 
 Step = Callable[[Frame], None]
 _HALF, _BYTE, _NIBBLE = (

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import CLUSTER_SHARED, TYPE_BYTES, Immediate, Instruction, Register, Vector
-from functional.memory import GLOBAL_BASE
+from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import getter, guard_getter, setter
 from functional.numpy_executor.operation import (
@@ -21,6 +20,7 @@ from functional.numpy_executor.operation import (
     types_of,
 )
 from functional.numpy_executor.spaces import SPACES, WINDOWS
+from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Immediate, Instruction, Register, Vector
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots

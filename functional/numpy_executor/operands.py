@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import Immediate, Operand, Register, Special, Symbol
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operation import DTYPES, RAW_BY_BYTES, Unsupported
 from functional.numpy_executor.special import CLOCKS, clock, special_type
+from functional.ptx.ir import Immediate, Operand, Register, Special, Symbol
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots
@@ -134,7 +134,7 @@ def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] 
 
 def guard_getter(slots: Slots, guard: object) -> Getter | None:
     """The predicate under which an instruction executes, negation included; None if it has no guard."""
-    from functional.ir import Guard
+    from functional.ptx.ir import Guard
 
     if not isinstance(guard, Guard):
         return None

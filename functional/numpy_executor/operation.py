@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from functional.ir import TYPE_BYTES, Instruction
+from functional.ptx.ir import TYPE_BYTES, Instruction
 
 DTYPES: dict[str, np.dtype] = {
     **{f"u{n}": np.dtype(f"u{n // 8}") for n in (8, 16, 32, 64)},

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import Immediate, Instruction
 from functional.numpy_executor.operation import Unsupported
+from functional.ptx.ir import Immediate, Instruction
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine

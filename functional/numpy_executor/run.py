@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from functional.errors import BudgetSpent, ExecutionError, InputError
-from functional.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
-from functional.launch import Launch
-from functional.memory import Memory
+from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
+from functional.launches.launch import Launch
+from functional.launches.memory import Memory
 from functional.numpy_executor.barriers import CLUSTER
 from functional.numpy_executor.chunk_state import Machine
 from functional.numpy_executor.clusters import check_whole, chunk_stops
@@ -19,8 +19,8 @@ from functional.numpy_executor.gather import gather
 from functional.numpy_executor.log import Log
 from functional.numpy_executor.sanitizer import Sanitizer
 from functional.numpy_executor.stack import DONE, WAITING
-from functional.program import Program
-from functional.trace import Trace, concatenate, rechunk
+from functional.programs.program import Program
+from functional.traces.trace import Trace, concatenate, rechunk
 
 _CHUNK_WARPS = 1024  # keeps a register of the chunk (128 KiB) in cache; measured
 _FAIR_TURN = 256  # every so many blocks, the warps that waited longest run: a spinning warp must not starve others
@@ -48,7 +48,7 @@ class NumpyExecutor:
         thread_blocks: ThreadBlocks | None = None,
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
     ) -> Trace:
-        """See `functional.executor.Executor`."""
+        """See `functional.execution.executor.Executor`."""
         return concatenate(list(self.chunks(launch, memory, thread_blocks, instruction_budget)), launch.warps_per_block)
 
     def stream(
@@ -59,7 +59,7 @@ class NumpyExecutor:
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[Trace]:
-        """See `functional.executor.Executor`."""
+        """See `functional.execution.executor.Executor`."""
         return rechunk(self.chunks(launch, memory, thread_blocks, instruction_budget), chunk_bytes)
 
     def chunks(

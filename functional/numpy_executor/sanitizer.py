@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.ir import Instruction
-from functional.launch import Launch
-from functional.memory import GLOBAL_BASE, Memory
+from functional.launches.launch import Launch
+from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.numpy_executor.block_races import BlockRaces
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.spaces import Lanes
+from functional.ptx.ir import Instruction
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

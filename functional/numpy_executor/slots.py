@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from functional.ir import Register, Symbol
-from functional.launch import layout
-from functional.liveness import live_in
-from functional.memory import Memory, function_address
+from functional.launches.launch import layout
+from functional.launches.memory import Memory, function_address
 from functional.numpy_executor.operands import register_dtype
-from functional.program import BasicBlock, Program
+from functional.programs.liveness import live_in
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Register, Symbol
 
 CONDITION_CODE = Register("%cc", "pred")
 STACK_BYTES, MOST_CALLS = 64 << 10, 1024  # of a thread, in a recursive program

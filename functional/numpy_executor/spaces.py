@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.coalesce import sector_numbers
-from functional.ir import CLUSTER_SHARED, Instruction
-from functional.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
+from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
 from functional.numpy_executor.clusters import RANK_BYTES
 from functional.numpy_executor.frame import Frame
-from functional.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+from functional.ptx.ir import CLUSTER_SHARED, Instruction
+from functional.traces.coalesce import sector_numbers
+from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Bytes, Machine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from functional.launch import Launch
+    from functional.launches.launch import Launch
     from functional.numpy_executor.chunk_state import Machine
 
 _LANES = np.arange(32, dtype=np.uint32)[None, :]

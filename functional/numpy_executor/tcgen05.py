@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import CLUSTER_SHARED, Address, Instruction
 from functional.numpy_executor.bulk_copy import MULTICAST, in_block
 from functional.numpy_executor.mbarrier import ARRIVE, log_barriers, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, space_of, split
@@ -20,6 +19,7 @@ from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.tcgen05_product import product_step
 from functional.numpy_executor.tensor_memory import allocation_step, freeing_step, group_of, permit_step
 from functional.numpy_executor.tensor_memory_moves import move_step, tensor_copy_in_step
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from functional.ir import Address, Immediate, Instruction, Operand, Vector
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.tensor_memory import group_of
+from functional.ptx.ir import Address, Immediate, Instruction, Operand, Vector
 
 _PLAIN = frozenset({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"})
 _SCALABLE = frozenset({"kind::f16", "kind::tf32"})

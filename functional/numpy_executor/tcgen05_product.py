@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.ir import Address, Instruction
 from functional.numpy_executor.fragments import Element, decode, decode_stored, multiply
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.matrix_descriptor import Descriptor, addresses_of, of_blackwell
@@ -28,6 +27,7 @@ from functional.numpy_executor.tcgen05_scales import scale_factors
 from functional.numpy_executor.tcgen05_sparsity import stored_columns
 from functional.numpy_executor.tensor_memory import LANES, View, blocks_together, faults, view_of
 from functional.numpy_executor.tensor_memory_moves import shared_bytes, threads_of
+from functional.ptx.ir import Address, Instruction
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots

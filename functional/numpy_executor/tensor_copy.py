@@ -1,5 +1,6 @@
 """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`: one thread copies a box of a tensor, which a tensor map
-describes (functional.tensor_map), between global and shared memory. Done at once, as all asynchronous copies are.
+describes (functional.launches.tensor_map), between global and shared memory.
+Done at once, as all asynchronous copies are.
 
 Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of padded
 elements; swizzles exchange its 16-byte units by address; an mbarrier counts bytes of global memory. tf32 is rounded to
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from functional.errors import InputError
-from functional.ir import CLUSTER_SHARED, Address, Instruction, Operand, Vector
-from functional.memory import GLOBAL_BASE
+from functional.launches.memory import GLOBAL_BASE
+from functional.launches.tensor_map import BYTES, TensorMap, decode
 from functional.numpy_executor.bulk_copy import MULTICAST, passes_of, targets_of
 from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
@@ -23,8 +24,8 @@ from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import OPERATIONS, reduction
 from functional.numpy_executor.tensor_boxes import MODES, ROWS, Elements
 from functional.numpy_executor.touched import log_touched
-from functional.tensor_map import BYTES, TensorMap, decode
-from functional.trace import SECTOR_BYTES
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, Vector
+from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.ir import Address, Instruction
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
+from functional.ptx.ir import Address, Instruction
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine

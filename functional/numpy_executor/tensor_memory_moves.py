@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.matrix_descriptor import addresses_of, of_blackwell
 from functional.numpy_executor.memory_ops import address_getter
@@ -28,6 +27,7 @@ from functional.numpy_executor.tensor_memory import (
     view_of,
     whole_warps,
 )
+from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.coalesce import line_records
-from functional.line_record import MORE, SHARED_PASS
 from functional.numpy_executor.memory_ops import log_records
+from functional.traces.coalesce import line_records
+from functional.traces.line_record import MORE, SHARED_PASS
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame

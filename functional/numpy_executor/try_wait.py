@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import Instruction, Register
 from functional.numpy_executor.calls import executing
 from functional.numpy_executor.frame import Frame, pack, unpack
 from functional.numpy_executor.mbarrier import Change, follow, operand, operation_of
@@ -21,7 +20,8 @@ from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.stack import WAITING
 from functional.numpy_executor.touched import wait_records
-from functional.program import BasicBlock
+from functional.programs.program import BasicBlock
+from functional.ptx.ir import Instruction, Register
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.ir import Immediate, Instruction
 from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, only_type, types_of
+from functional.ptx.ir import Immediate, Instruction
 
 _LANE_OPERATIONS: dict[str, Callable] = {
     "vadd": lambda a, b: a + b,

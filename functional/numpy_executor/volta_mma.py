@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.ir import Instruction
 from functional.numpy_executor.fragments import element, multiply, read, registers_of, setters_of, write
 from functional.numpy_executor.operation import Unsupported
+from functional.ptx.ir import Instruction
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.ir import CLUSTER_SHARED, Instruction
 from functional.numpy_executor.clusters import RANK_BYTES
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operation import DTYPES, Builder, Operation, Unsupported, flags_of, only_type
 from functional.numpy_executor.spaces import SHARED_WINDOW, WINDOWS
+from functional.ptx.ir import CLUSTER_SHARED, Instruction
 
 _U32 = np.uint32
 _LANES = np.arange(32, dtype=np.int32)[None, :]

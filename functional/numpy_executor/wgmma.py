@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.ir import Immediate, Instruction, Operand, Vector
 from functional.numpy_executor.barriers import WARPGROUP
 from functional.numpy_executor.fragments import (
     Element,
@@ -32,7 +31,8 @@ from functional.numpy_executor.operands import Getter, getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.sparse_mma import SPARSE, is_sparse, metadata_getter, multiply_sparse
-from functional.program import BasicBlock
+from functional.programs.program import BasicBlock
+from functional.ptx.ir import Immediate, Instruction, Operand, Vector
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from functional.coalesce import line_records
-from functional.ir import Address, Instruction
 from functional.numpy_executor.fragments import (
     Element,
     decode,
@@ -31,6 +29,8 @@ from functional.numpy_executor.operands import Getter, getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
+from functional.ptx.ir import Address, Instruction
+from functional.traces.coalesce import line_records
 
 Step = Callable[[Frame], None]
 _BIG = ("m16n16k16", "m8n32k16", "m32n8k16")

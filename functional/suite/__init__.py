@@ -15,7 +15,7 @@ import numpy as np
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from functional.case import Case
+    from functional.launches.case import Case
     from functional.suite._recipe import Recipe
 
 GROUPS = ("table1", "apps", "micro")
@@ -65,11 +65,11 @@ def case(name: str) -> Case:
 
 def case_of(name: str, base: str, described: Recipe) -> Case:
     """A recipe for the kernels of the benchmark `base` as a case of some name."""
-    from functional.case import Case, Expected
-    from functional.launch import make_launch
-    from functional.lazy_module import open_module
-    from functional.link import link
-    from functional.memory import Memory
+    from functional.launches.case import Case, Expected
+    from functional.launches.launch import make_launch
+    from functional.launches.memory import Memory
+    from functional.programs.link import link
+    from functional.ptx.lazy_module import open_module
 
     module = open_module(ptx_path(base))
     memory = Memory(module.variables)

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from functional.errors import InputError
-from functional.launch import Pointer, Scalar
+from functional.launches.launch import Pointer, Scalar
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 u8, i32, u32 = np.uint8, np.int32, np.uint32

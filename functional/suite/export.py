@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from functional import suite
-from functional.launch import Pointer
+from functional.launches.launch import Pointer
 from functional.suite._recipe import Buffer, RecipeLaunch
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from functional.trace import COUNTS, OFFSETS, STREAMS, Trace
 from functional.trace_store.frames import DamagedError
+from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace
 
 _DTYPES = {
     "thread_blocks": "<i8", **dict.fromkeys((*OFFSETS, *COUNTS), "<i8"),

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from functional.case import Case
 from functional.errors import InputError
-from functional.launch import Dim3, Launch, check_shape
-from functional.link import link
-from functional.memory import Memory
-from functional.parser import parse_bytes
-from functional.resources import MOST_REGISTERS, Registers
-from functional.trace import Trace, concatenate
+from functional.launches.case import Case
+from functional.launches.launch import Dim3, Launch, check_shape
+from functional.launches.memory import Memory
+from functional.programs.link import link
+from functional.programs.resources import MOST_REGISTERS, Registers
+from functional.ptx.parser import parse_bytes
 from functional.trace_store import manifest
 from functional.trace_store.coding import decode
 from functional.trace_store.frames import DamagedError, read_frames
+from functional.traces.trace import Trace, concatenate
 
 
 @dataclass

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import IO
 
 from functional.errors import InputError
-from functional.ir import Module
-from functional.launch import Launch
-from functional.resources import Registers
-from functional.trace import Trace
+from functional.launches.launch import Launch
+from functional.programs.resources import Registers
+from functional.ptx.ir import Module
 from functional.trace_store import manifest
 from functional.trace_store.coding import encode
 from functional.trace_store.frames import FrameWriter
+from functional.traces.trace import Trace
 
 _OWN_FILES = re.compile(r"manifest\.json|program\.ptx|launch-\d+\.trace|.*\.partial")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from functional.ir import Instruction
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Instruction
 from precharacterize.asynchronous_copies import LAST_PRODUCT, copies_of
 from precharacterize.classify import Kind
 from precharacterize.machine_code.dominators import Dominators

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from functional.disk.kept import Kept, key
+from functional.keep.kept import Kept, key
 from precharacterize.machine_code.instruction import MachineInstruction
 from precharacterize.machine_code.tools import Tools, find_tools, run
 

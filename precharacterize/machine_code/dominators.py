@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from functional.program import Program
+from functional.programs.program import Program
 
 
 class Dominators:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from functional.ir import Address, Instruction
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Address, Instruction
 from precharacterize.asynchronous_copies import BULK, COMMITS, FILLS, MEETS, MEETS_LATER, copies_of, starts
 from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock

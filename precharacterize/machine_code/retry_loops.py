@@ -3,8 +3,8 @@ has worked for every lane (docs/machine-code.md, rule 8)."""
 
 from __future__ import annotations
 
-from functional.ir import Address, Immediate, Instruction, Operand, Register, Special, Symbol
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Address, Immediate, Instruction, Operand, Register, Special, Symbol
 from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock
 from precharacterize.machine_code.timing_classes import kind_of

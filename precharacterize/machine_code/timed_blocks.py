@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from functional.ir import Address, Instruction
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Address, Instruction
 from precharacterize.asynchronous_copies import (
     BULK,
     COPIES,

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from functional.disk.kept import Kept, key
+from functional.keep.kept import Kept, key
 
 MODULES = ("precharacterize.machine_code.tools",)
 _SECONDS = 60  # for one run of a tool

@@ -9,10 +9,10 @@ from random import Random
 
 import numpy as np
 
-from abstim.target.check_trace import block_counts, problem
-from abstim.target.isolation.pipe_messages import Done, Failed, receive, send, send_trace
+from abstim.targets.check_trace import block_counts, problem
+from abstim.targets.isolation.pipe_messages import Done, Failed, receive, send, send_trace
 from functional.errors import InputError
-from functional.trace import Trace
+from functional.traces.trace import Trace
 from fuzz_kinds.small_launch import small_launch, timed
 from fuzz_kinds.store import altered_array
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from functional.numpy_executor import NumpyExecutor
-from functional.trace import Trace
+from functional.traces.trace import Trace
 
 
 def judge_hopper(data: bytes, _: Path) -> str:

@@ -21,13 +21,13 @@ from abstim.study.explore.kept_cycles import Store
 from abstim.study.sample.kept_parts import InPart, PartStore
 from abstim.study.sample.kept_samples import MeasuredStore
 from abstim.study.sample.sampled_program import Measured
-from abstim.target.execution import execute
-from functional import parser
-from functional.case import Case
-from functional.launch import Pointer, make_launch
-from functional.link import link
+from abstim.targets.execution import execute
+from functional.launches.case import Case
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor, object_code
-from functional.memory import Memory
+from functional.programs.link import link
+from functional.ptx import parser
 from precharacterize import characterize
 from sampling.auto import Batch, Beginning, Timed
 

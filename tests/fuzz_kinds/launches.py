@@ -9,7 +9,7 @@ from random import Random
 
 from ptx_kernels import HEADER, REGISTERS
 
-from functional.launches_json import load_case
+from functional.launches.launches_json import load_case
 from fuzz_kinds.small_launch import BUDGET, LLVM
 
 WEIRD = (

@@ -12,17 +12,17 @@ import numpy as np
 from ptx_kernels import HEADER, REGISTERS
 from random_kernels import KernelText
 
-from abstim.target.check_trace import check_traces
+from abstim.targets.check_trace import check_traces
 from functional import suite
-from functional.case import Case
 from functional.errors import ExecutionError, InputError
-from functional.findings import findings
-from functional.launch import Argument, Launch, Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
-from functional.parser import parse_bytes
-from functional.program import Program
-from functional.trace import Trace
+from functional.execution.findings import findings
+from functional.launches.case import Case
+from functional.launches.launch import Argument, Launch, Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.programs.link import link
+from functional.programs.program import Program
+from functional.ptx.parser import parse_bytes
+from functional.traces.trace import Trace
 from fuzz_kinds.small_launch import BUDGET, LLVM, NUMBERS, NUMPY, timed
 
 TYPES = [

@@ -10,14 +10,14 @@ from ptx_kernels import HEADER, REGISTERS
 from abstim.engine import simulate_point
 from abstim.engine.inputs import LaunchInputs
 from abstim.gpu.config import load_gpu
-from functional.case import Case
-from functional.launch import Launch, Pointer, make_launch
-from functional.link import link
+from functional.launches.case import Case
+from functional.launches.launch import Launch, Pointer, make_launch
+from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.parser import parse_bytes
-from functional.trace import Trace
+from functional.programs.link import link
+from functional.ptx.parser import parse_bytes
+from functional.traces.trace import Trace
 from precharacterize.build import build_table
 
 BUDGET = 200_000  # thread instructions of a launch

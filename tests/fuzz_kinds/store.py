@@ -8,11 +8,11 @@ from random import Random
 
 import numpy as np
 
-from abstim.target.check_trace import block_counts, problem
+from abstim.targets.check_trace import block_counts, problem
 from functional.errors import InputError
-from functional.trace import Trace
 from functional.trace_store import coding
 from functional.trace_store.frames import DamagedError
+from functional.traces.trace import Trace
 from fuzz_kinds.small_launch import small_launch, timed
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from abstim.gpu.config import Gpu
-from functional.trace import LOCAL_WINDOW_LINE
+from functional.traces.trace import LOCAL_WINDOW_LINE
 from oracle.memory import CONST_KINDS, SHARED_KINDS, Access
 from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
 from oracle.real_memory import ALL, CONST_LINE, L1d, Lines, Link, Results, Whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from functional.trace import Trace
+from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
 

@@ -12,8 +12,8 @@ from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
 from abstim.show.report.result_files import Source, read_source
 from abstim.show.tables import quantity
-from functional.disk.folder import check_output, write_output
 from functional.errors import InputError
+from functional.keep.folder import check_output, write_output
 
 _HERE = Path(__file__).parent
 

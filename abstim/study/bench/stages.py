@@ -46,8 +46,8 @@ def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Ra
 
 
 def _parse(session: Session, gpus: Sequence[Gpu]) -> Rate:
-    from functional.link import link
-    from functional.parser import parse
+    from functional.programs.link import link
+    from functional.ptx.parser import parse
 
     case = session.case
     kernels = {launch.program.name for launch in case.launches}
@@ -68,8 +68,8 @@ def _characterize(session: Session, gpus: Sequence[Gpu]) -> Rate:
 
 
 def _execute(session: Session, gpus: Sequence[Gpu]) -> Rate:
-    from abstim.target.execution import execute_case
-    from functional.default_executor import default_executor
+    from abstim.targets.execution import execute_case
+    from functional.execution.default_executor import default_executor
 
     return _rate(session, lambda: execute_case(session.case, default_executor()))[0]
 

@@ -13,13 +13,13 @@ from abstim.gpu.config import Gpu
 from abstim.session.session import open_session
 from abstim.study.calibrate.experiment import Experiment, Facts, KernelCall
 from abstim.study.calibrate.ptx_text import module
-from functional.case import Case
 from functional.errors import InputError
-from functional.ir import Module
-from functional.launch import Argument, Launch, Pointer, make_launch
-from functional.link import link
-from functional.memory import Memory
-from functional.parser import parse
+from functional.launches.case import Case
+from functional.launches.launch import Argument, Launch, Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.programs.link import link
+from functional.ptx.ir import Module
+from functional.ptx.parser import parse
 
 LINE_BYTES = 128
 

@@ -17,8 +17,8 @@ from abstim.study.explore.pareto import front
 from abstim.study.explore.points import Points
 from abstim.study.explore.sensitivity import Sensitivity
 from abstim.study.explore.timing import Work
-from functional.disk.folder import check_output
 from functional.errors import InputError
+from functional.keep.folder import check_output
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int64

@@ -16,7 +16,7 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.session.session import Session
-from functional.disk.kept import key
+from functional.keep.kept import key
 
 if TYPE_CHECKING:
     from abstim.engine.inputs import LaunchInputs

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from functional.disk.folder import cache_dir, make_folder
+from functional.keep.folder import cache_dir, make_folder
 from functional.terminal import note
 
 MOST_BYTES = 1 << 30  # of the file

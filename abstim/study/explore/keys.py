@@ -16,7 +16,7 @@ from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import domains, full_key, nearest
 from abstim.gpu.spec import Domain
 from functional.errors import InputError
-from functional.trace import LINE_BYTES, SECTOR_BYTES
+from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 
 TOLERANCE = 0.05
 POSITIVE = Domain(float, "a number above 0", lambda v: 0 < v < 1e15)

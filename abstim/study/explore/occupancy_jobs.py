@@ -16,7 +16,7 @@ from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.explore.jobs import Job
 from abstim.study.explore.local import Results, as_completed
-from functional.disk import kept
+from functional.keep import kept
 from precharacterize.kept_timed_code import encode
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from abstim.study.sample.automatic import check_turn, work_on
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
-from abstim.target.resolve import open_target
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
 from sampling.auto import LaunchSampling, Pairs, ProgramWork, TimedSelection, multiples, timed_selection
 from sampling.estimate import Estimate, exact
@@ -25,7 +25,7 @@ from sampling.estimate import Estimate, exact
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-    from abstim.target.resolve import Target
+    from abstim.targets.resolve import Target
 
 MORE = 0.6  # by what the aim shrinks where points miss it
 ROUNDS = 3  # in which it does

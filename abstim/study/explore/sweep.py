@@ -46,7 +46,7 @@ from abstim.study.sample.automatic import Aim
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from abstim.target.resolve import Target
+    from abstim.targets.resolve import Target
 
 MULTI_FIDELITY = "multi-fidelity"
 DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail

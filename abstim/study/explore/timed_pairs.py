@@ -11,9 +11,9 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.explore.timing import Timer
-from abstim.target.trace_cache import OutputCheck
+from abstim.targets.trace_cache import OutputCheck
 from functional.errors import InputError
-from functional.trace import Trace
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float64

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from functional.disk.folder import write_atomic
 from functional.errors import InputError
+from functional.keep.folder import write_atomic
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from abstim.study.sample.some_blocks import SomeBlocks, execute_some
 from abstim.study.sample.thinned import Iterations, iterations_of, thinned
 from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
 from functional.errors import InputError
-from functional.program import Program
+from functional.programs.program import Program
 from sampling import Estimate, LaunchShape
 from sampling.auto import (
     IterationSampling,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.disk.machine_code import compiled
-from functional.trace import PHASE_WINDOW_LINE
+from functional.jit.machine_code import compiled
+from functional.traces.trace import PHASE_WINDOW_LINE
 
 LINES = 1 << 27  # that there are numbers of
 REQUESTS, SECTORS, OWN_LINES, NEW_LINES, L2_MISSES, COLUMNS = 0, 1, 2, 3, 4, 5

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.line_record import is_data, line_of
-from functional.trace import Trace
+from functional.traces.line_record import is_data, line_of
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64

@@ -95,9 +95,9 @@ def write_selection(
 
 def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, progress: Progress) -> list[Path]:
     """What takes the target's own launches."""
-    from abstim.target.resolve import open_target
-    from abstim.target.trace_directory import sass_opcode
-    from abstim.target.workloads.dependence import signatures
+    from abstim.targets.resolve import open_target
+    from abstim.targets.trace_directory import sass_opcode
+    from abstim.targets.workloads.dependence import signatures
     from functional.accelsim import write
 
     case = open_target(target)
@@ -115,7 +115,7 @@ def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Prog
     from abstim.gpu.config import load_gpu
     from abstim.study.sample.profiling import profile_of
     from abstim.study.sample.sampler import opened
-    from abstim.target.resolve import open_target
+    from abstim.targets.resolve import open_target
 
     return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))
 

@@ -18,7 +18,7 @@ import sampling
 from abstim.study.sample.kept_samples import MeasuredStore
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.units import Units, simulate_units
-from functional.disk.kept import Kept
+from functional.keep.kept import Kept
 from sampling import Estimate, Profile, Selection
 from sampling.selection import profiled_spread
 from sampling.statistics import t_quantile

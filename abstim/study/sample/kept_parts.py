@@ -9,9 +9,9 @@ import msgspec
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED
 from abstim.session.flush import EMPTY, KEPT
-from abstim.target.trace_cache import execution_key
-from functional.case import Case
-from functional.disk.kept import Kept, key
+from abstim.targets.trace_cache import execution_key
+from functional.keep.kept import Kept, key
+from functional.launches.case import Case
 from sampling import Estimate
 from sampling.auto import Batch, Timed
 

@@ -17,12 +17,12 @@ from abstim.gpu.config import Gpu
 from abstim.models import DETAILED
 from abstim.session.flush import EMPTY, KEPT
 from abstim.study.sample.measured import Measured
-from abstim.target.trace_cache import execution_key
-from functional.case import Case
-from functional.disk.kept import Kept, key
+from abstim.targets.trace_cache import execution_key
+from functional.keep.kept import Kept, key
+from functional.launches.case import Case
 from sampling.photon import Analysis
 
-MODULES = ("abstim.engine.simulation", "precharacterize", "functional.parser")
+MODULES = ("abstim.engine.simulation", "precharacterize", "functional.ptx.parser")
 ANALYSED_BY = ("sampling.photon.bbv", "abstim.study.sample.warp_profiles")
 _COLUMNS = ("cycles", "instructions", "execute_seconds", "time_seconds")
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abstim.study.sample.counts import in_memory, memory_requests, ranges
-from functional.line_record import line_of, more_follow, sectors_of
-from functional.program import Program
-from functional.trace import LOCAL_WINDOW_LINE, Trace
+from functional.programs.program import Program
+from functional.traces.line_record import line_of, more_follow, sectors_of
+from functional.traces.trace import LOCAL_WINDOW_LINE, Trace
 from precharacterize.classify import Kind, kind_of
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abstim.study.sample.thread_blocks import ThreadBlocks
-from abstim.target.execution import default_budget
-from abstim.target.executors import chosen_executor
-from abstim.target.trace_cache import OutputCheck
-from abstim.target.workloads.dependence import ignores_block_order, signatures
-from abstim.target.workloads.lazy_launches import execute_launch
-from functional.case import Case
-from functional.launch import Launch, Pointer
-from functional.trace import Trace
+from abstim.targets.execution import default_budget
+from abstim.targets.executors import chosen_executor
+from abstim.targets.trace_cache import OutputCheck
+from abstim.targets.workloads.dependence import ignores_block_order, signatures
+from abstim.targets.workloads.lazy_launches import execute_launch
+from functional.launches.case import Case
+from functional.launches.launch import Launch, Pointer
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64

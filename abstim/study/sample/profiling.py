@@ -12,10 +12,10 @@ from abstim.gpu.config import Gpu
 from abstim.study.sample.launch_features import basic_block_vector, by_thread_block, kinds_of, launch_counts
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.some_blocks import SomeBlocks, execute_some
-from abstim.target.workloads.dependence import trace_inputs
-from functional.launch import Launch
-from functional.program import Program
-from functional.trace import Trace
+from abstim.targets.workloads.dependence import trace_inputs
+from functional.launches.launch import Launch
+from functional.programs.program import Program
+from functional.traces.trace import Trace
 from sampling import Profile
 from sampling.pka import LightProfile
 from sampling.pka.features import features

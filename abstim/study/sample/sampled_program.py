@@ -18,8 +18,8 @@ from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
 from abstim.study.sample.warp_profiles import EngineFunctional
 from abstim.study.sample.whole_launches import ByEngine, WholeLaunches
-from functional.case import Case
-from functional.trace import Trace
+from functional.launches.case import Case
+from functional.traces.trace import Trace
 from sampling.photon import Analysis
 
 

@@ -23,20 +23,20 @@ from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
-from abstim.target import trace_cache
-from abstim.target.execution import execute, kept_execution
-from abstim.target.resolve import open_target
-from abstim.target.workloads.dependence import signatures
-from abstim.target.workloads.lazy_launches import StreamedCase
-from functional.case import Case
+from abstim.targets import trace_cache
+from abstim.targets.execution import execute, kept_execution
+from abstim.targets.resolve import open_target
+from abstim.targets.workloads.dependence import signatures
+from abstim.targets.workloads.lazy_launches import StreamedCase
 from functional.errors import InputError
-from functional.trace import Trace
+from functional.launches.case import Case
 from functional.trace_store import StoredCase
+from functional.traces.trace import Trace
 from sampling import Estimate, SamplingError
 from sampling.bounds import bounded
 
 if TYPE_CHECKING:
-    from abstim.target.resolve import Target
+    from abstim.targets.resolve import Target
 
 MODELLED = "stem"  # the method where another model than the detailed one times whole launches, and none is named
 

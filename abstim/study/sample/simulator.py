@@ -18,7 +18,7 @@ from abstim.study.sample.counts import warps_of
 from abstim.study.sample.launch_features import kinds_of, kinds_of_records
 from abstim.study.sample.thread_blocks import ThreadBlocks
 from abstim.study.sample.warp_profiles import initial_latencies, instruction_classes
-from functional.trace import Trace, concatenate
+from functional.traces.trace import Trace, concatenate
 from precharacterize.classify import Kind
 from sampling import LaunchShape, Observation
 

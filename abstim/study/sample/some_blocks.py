@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from abstim.study.sample.counts import in_memory, ranges, warps_of
-from functional.line_record import line_of
-from functional.trace import Trace
+from functional.traces.line_record import line_of
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

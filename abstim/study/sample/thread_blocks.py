@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.launch import Launch
-from functional.trace import Trace, concatenate
+from functional.launches.launch import Launch
+from functional.traces.trace import Trace, concatenate
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

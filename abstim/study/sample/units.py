@@ -15,7 +15,7 @@ import numpy as np
 from abstim.engine.simulation import Simulation
 from abstim.study.sample.sampled_program import SampledProgram
 from functional.errors import InputError
-from functional.program import Program
+from functional.programs.program import Program
 from sampling import Profile
 
 if TYPE_CHECKING:

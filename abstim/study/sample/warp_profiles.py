@@ -9,8 +9,8 @@ import numpy as np
 from abstim.gpu.spec import Params
 from abstim.study.sample.counts import block_counts, distinct_lines, memory_requests, warp_types, warps_of
 from abstim.study.sample.thread_blocks import ThreadBlocks
-from functional.ir import Instruction
-from functional.program import Program
+from functional.programs.program import Program
+from functional.ptx.ir import Instruction
 from precharacterize.table import LatencyTable
 from sampling import WarpProfile
 from sampling.protocol import BlockCode

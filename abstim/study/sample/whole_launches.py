@@ -12,7 +12,7 @@ from abstim.engine.warming import warm
 from abstim.models import DETAILED, model_named
 from abstim.session.flush import EMPTY
 from abstim.study.sample.measured import Measured
-from functional.trace import Trace
+from functional.traces.trace import Trace
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:

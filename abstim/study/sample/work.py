@@ -11,8 +11,8 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.study.sample.count_work import COLUMNS, L2_MISSES, LINES, RECENT, WAYS, count_work
 from abstim.study.sample.some_blocks import SomeBlocks
-from functional.line_record import FIRST_GLOBAL_LINE, SECTORS_A_LINE
-from functional.trace import Trace
+from functional.traces.line_record import FIRST_GLOBAL_LINE, SECTORS_A_LINE
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float64

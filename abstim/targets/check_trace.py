@@ -1,0 +1,129 @@
+"""The door in front of native code: a trace that comes from a file does what the program and the launch allow.
+
+The engine follows block numbers, offsets and cursors without looking: a file with whole checksums and wrong content
+would have it read beyond arrays, or time nonsense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from functional.errors import InputError
+from functional.launches.case import Case
+from functional.launches.launch import Launch
+from functional.programs.program import Program
+from functional.traces.line_record import line_of, more_follow
+from functional.traces.phase_record import BARRIERS, PHASES, barrier_of, count_of, in_phases, phase_of
+from functional.traces.trace import Trace
+from precharacterize.classify import Kind, kind_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int32, Int64
+
+SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
+STREAMS = {"blocks": "block_offsets", "records": "record_offsets", "conflicts": "conflict_offsets"}
+LANES = 32
+
+
+class BlockCounts(NamedTuple):
+    """What each basic block of a program has: instructions, accesses that leave line records, those to shared memory
+    by name."""
+
+    instructions: Int32[np.ndarray, " basic_block"]
+    accesses: Int32[np.ndarray, " basic_block"]
+    shared: Int32[np.ndarray, " basic_block"]
+
+
+def check_traces(case: Case, traces: Sequence[Trace]) -> None:
+    """Raises InputError, saying what is wrong, unless there is one trace a launch, of all of its thread blocks: every
+    warp with its basic blocks, and of each access as many records and conflicts as the engine will ask for."""
+    if len(traces) != len(case.launches):
+        raise InputError(f"{case.name}: {len(traces)} traces of {len(case.launches)} launches")
+    counts: dict[int, BlockCounts] = {}  # by program
+    for number, (launch, trace) in enumerate(zip(case.launches, traces, strict=True)):
+        program = launch.program
+        if id(program) not in counts:
+            counts[id(program)] = block_counts(program)
+        if wrong := problem(trace, launch, counts[id(program)], np.arange(launch.thread_blocks)):
+            raise InputError(f"{case.name}, launch {number}: the trace is not one of '{program.name}': {wrong}")
+
+
+def problem(trace: Trace, launch: Launch, counts: BlockCounts, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
+    """What shows that a trace is not one of these thread blocks of a launch, "" if nothing does."""
+    return _shape(trace, launch, thread_blocks) or _offsets(trace) or _contents(trace, counts)
+
+
+def block_counts(program: Program) -> BlockCounts:
+    """Of every basic block of a program."""
+    kinds = np.array([kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions])
+    shared = np.isin(kinds, SHARED)
+    chosen = (np.ones(len(kinds), bool), (kinds >= Kind.PARAM_LOAD) & ~shared, shared)
+    return BlockCounts(*(_in_blocks(each, program) for each in chosen))
+
+
+def _shape(trace: Trace, launch: Launch, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
+    if trace.warps_per_block != launch.warps_per_block:
+        return f"{trace.warps_per_block} warps a thread block, not {launch.warps_per_block}"
+    if not np.array_equal(trace.thread_blocks, thread_blocks):
+        return f"its thread blocks are not the {len(thread_blocks)} that ran"
+    warps = len(thread_blocks) * launch.warps_per_block
+    lengths = [len(getattr(trace, name)) - 1 for name in STREAMS.values()]
+    lengths += [len(trace.warp_instructions), len(trace.thread_instructions)]
+    if set(lengths) != {warps} or len(trace.masks) != len(trace.blocks):
+        return f"not every array is as long as {warps} warps need"
+    return ""
+
+
+def _offsets(trace: Trace) -> str:
+    for stream, name in STREAMS.items():
+        offsets = getattr(trace, name)
+        if offsets[0] != 0 or offsets[-1] != len(getattr(trace, stream)) or (offsets[1:] < offsets[:-1]).any():
+            return f"{name} do not rise from 0 to the number of {stream}"
+    return ""
+
+
+def _contents(trace: Trace, counts: BlockCounts) -> str:
+    if (trace.block_offsets[1:] == trace.block_offsets[:-1]).any():
+        return "a warp has no basic blocks"
+    if len(trace.blocks) and int(trace.blocks.max()) >= len(counts.instructions):
+        return f"basic block {int(trace.blocks.max())}, and the program has {len(counts.instructions)}"
+    instructions, accesses, shared = (_by_warp(each.take(trace.blocks), trace.block_offsets) for each in counts)
+    if not np.array_equal(instructions, trace.warp_instructions):
+        return "its instructions are not those of its basic blocks"
+    if ((trace.thread_instructions < 0) | (trace.thread_instructions > LANES * trace.warp_instructions)).any():
+        return "more active lanes than there are"
+    lengths, more = np.diff(trace.record_offsets), more_follow(trace.records)
+    lasts = more[trace.record_offsets[1:][lengths > 0] - 1]
+    if not np.array_equal(accesses, lengths - _by_warp(more, trace.record_offsets)) or lasts.any():
+        return "its line records are not those of its memory accesses"
+    if not np.array_equal(shared, np.diff(trace.conflict_offsets)):
+        return "its bank conflicts are not those of its accesses to shared memory"
+    return _phases(trace)
+
+
+def _phases(trace: Trace) -> str:
+    """Nobody waits at an `mbarrier` for more arrivals than its thread block makes in that phase."""
+    chosen = np.flatnonzero(in_phases(trace.records))
+    lines = line_of(trace.records[chosen].astype(np.int64))
+    warp = np.searchsorted(trace.record_offsets, chosen, side="right") - 1
+    phase = (warp // trace.warps_per_block * BARRIERS + barrier_of(lines)) * PHASES + phase_of(lines)
+    _, number = np.unique(phase, return_inverse=True)
+    arrivals = np.bincount(number[count_of(lines) == 0], minlength=len(chosen) + 1)
+    return "a warp waits for arrivals that nobody makes" if (count_of(lines) > arrivals[number]).any() else ""
+
+
+def _in_blocks(chosen: Bool[np.ndarray, " instruction"], program: Program) -> Int32[np.ndarray, " basic_block"]:
+    """How many of some instructions each basic block has."""
+    before = np.concatenate([[0], np.cumsum(chosen)])
+    return np.array([before[block.stop] - before[block.start] for block in program.blocks], np.int32)
+
+
+def _by_warp(values: np.ndarray, offsets: Int64[np.ndarray, " warp_plus_1"]) -> Int64[np.ndarray, " warp"]:
+    """Sums of the values of each warp."""
+    sums, some = np.zeros(len(offsets) - 1, np.int64), offsets[1:] > offsets[:-1]
+    if some.any():
+        sums[some] = np.add.reduceat(values, offsets[:-1][some], dtype=np.int64)
+    return sums

@@ -1,0 +1,191 @@
+"""A process that executes launches and can do nothing else: how it is made, asked, and ended."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from abstim.targets.isolation.pipe_messages import Done, Failed, exactly, failure, receive, send, send_trace
+from abstim.targets.isolation.restrict import restrict, rules
+from functional.errors import ExecutionError, InputError
+from functional.execution.executor import Executor
+from functional.launches.launch import Launch
+from functional.launches.memory import Memory, Store
+from functional.programs.program import Program
+from functional.traces.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int64
+
+
+class Inner(Executor, Protocol):
+    """An executor that can be made ready for a program before a process is forked."""
+
+    def prepare(self, program: Program) -> object:
+        """Make, and keep, what can be made of a program."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """A launch to be executed. `chunk_bytes`: as of `Executor.stream`; None: `Executor.run`."""
+
+    launch: Launch
+    memory: Memory
+    thread_blocks: Int64[np.ndarray, " tb"]
+    instruction_budget: int
+    chunk_bytes: int | None = None
+
+    def traces(self, executor: Executor) -> Iterable[Trace]:
+        """Done."""
+        what = self.launch, self.memory, self.thread_blocks, self.instruction_budget
+        return [executor.run(*what)] if self.chunk_bytes is None else executor.stream(*what, self.chunk_bytes)
+
+
+class IsolatedProcess:
+    """A child that knows `programs` and the bytes of `memory`; the rest of a request is sent to it."""
+
+    def __init__(self, inner: Executor, programs: Sequence[Program], memory: Memory) -> None:
+        self._known: dict[int, object] = {id(one): one for one in (*programs, memory.store)}
+        (asked, ask), (answers, answer) = os.pipe(), os.pipe()
+        allowed = rules()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # threads of libraries: the child uses none of those
+            self._process = os.fork()
+        if not self._process:
+            try:
+                _live(inner, self._known, _only_files(asked, answer, allowed))
+            finally:
+                os._exit(0)
+        os.close(asked)
+        os.close(answer)
+        self._ask, self._answers = os.fdopen(ask, "wb"), os.fdopen(answers, "rb")
+
+    def knows(self, request: Request) -> bool:
+        """Can it be asked?"""
+        return id(request.launch.program) in self._known and id(request.memory.store) in self._known
+
+    def ask(self, request: Request) -> None:
+        """Send a request."""
+        buffer = io.BytesIO()
+        _Pickler(buffer, self._known).dump(request)
+        try:
+            self._ask.write(len(buffer.getvalue()).to_bytes(8, "little") + buffer.getvalue())
+            self._ask.flush()
+        except BrokenPipeError:
+            raise self._ended(request) from None
+
+    def answer(self, request: Request) -> Trace | Done | Failed:
+        """The next. Raises ExecutionError if the process has ended without one, or says what is none."""
+        try:
+            return receive(self._answers)
+        except EOFError:
+            raise self._ended(request) from None
+        except ValueError as error:
+            name = request.launch.program.name
+            raise ExecutionError(f"kernel '{name}': its isolated process tells nonsense ({error})") from None
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone."""
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+        self._process = 0
+        self._answers.close()
+        with suppress(BrokenPipeError):
+            self._ask.close()
+
+    def _ended(self, request: Request) -> ExecutionError:
+        status = os.waitpid(self._process, 0)[1]
+        self._process = 0
+        by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "its own will"
+        return ExecutionError(f"kernel '{request.launch.program.name}': its isolated process ended by {by}")
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out what both sides have."""
+
+    def __init__(self, file: IO[bytes], known: dict[int, object]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._known = known
+
+    def persistent_id(self, thing: Any) -> int | None:
+        return id(thing) if isinstance(thing, Program | Store) and id(thing) in self._known else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: IO[bytes], known: dict[int, object]) -> None:
+        super().__init__(file)
+        self._known = known
+
+    def persistent_load(self, number: int) -> object:
+        return self._known[number]
+
+
+def _live(inner: Executor, known: dict[int, object], files: list[int]) -> None:
+    """What the child does: give up what it can, then answer requests until nobody is there to ask."""
+    asked, answer, allowed = files
+    gc.disable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, and ends this process
+    notes = sys.stderr = io.StringIO()
+    sys.stdout = io.StringIO()
+    with open(asked, "rb") as requests, open(answer, "wb") as answers:
+        try:
+            restrict(allowed)
+        except OSError as error:
+            send(answers, failure(InputError(f"isolation is not possible here: {error.strerror}"), []))
+            return
+        threading.Thread(target=_end_with, args=(asked,), daemon=True).start()
+        while True:
+            length = int.from_bytes(exactly(requests, 8), "little")
+            request = _Unpickler(io.BytesIO(exactly(requests, length)), known).load()
+            _answer(request, inner, answers, notes)
+            answers.flush()
+            notes.seek(0)
+            notes.truncate()
+
+
+def _answer(request: Request, inner: Executor, answers: IO[bytes], notes: io.StringIO) -> None:
+    try:
+        for trace in request.traces(inner):
+            send_trace(answers, trace)
+            answers.flush()
+        printed = request.memory.printed
+        dropped = printed.dropped_calls, printed.dropped_bytes
+        send(answers, Done(printed.calls, dropped, notes.getvalue().splitlines()))
+    except Exception as error:
+        send(answers, failure(error, notes.getvalue().splitlines()))
+
+
+def _end_with(asked: int) -> None:
+    """A thread: ends the process, whatever it is doing, once the other end of a pipe is closed."""
+    waiting = select.poll()
+    waiting.register(asked, 0)
+    waiting.poll()
+    os._exit(0)
+
+
+def _only_files(*kept: int) -> list[int]:
+    """Close every file but these, which move; nothing is left to read from or write to the terminal."""
+    moved = [os.dup(number) for number in kept]
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    last = 3
+    for number in sorted(moved):
+        os.closerange(last, number)
+        last = number + 1
+    os.closerange(last, os.sysconf("SC_OPEN_MAX"))
+    return moved

@@ -1,0 +1,155 @@
+"""What a target names: a suite benchmark, a launches.json, a trace store, or one launch of a .ptx file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from abstim.gpu.config import nearest
+from functional.errors import InputError
+from functional.terminal import note
+
+if TYPE_CHECKING:
+    from abstim.targets.loading import LoadedModule
+    from functional.launches.case import Case
+    from functional.programs.program import Program
+
+    Target = str | Case | Callable[[], Case]
+
+SOURCES = (".ptx", ".cu")  # of kernels, which say nothing of how they are launched
+
+
+def open_target(target: Target) -> Case:
+    """A Case as it is (or made by a function), a benchmark or workload by name, a launches.json, store or trace."""
+    if not isinstance(target, str):
+        return _case_of(target() if callable(target) else target)
+    if not target:
+        raise InputError("the target is empty; name a benchmark (`abstim suite`), a file or a folder")
+    if target.endswith(".json"):
+        from functional.launches.launches_json import load_case
+
+        return load_case(target)
+    if _is_source(target):
+        raise InputError(f"{target}: a kernel's source needs a grid, a block and arguments; see `abstim run --help`")
+    from abstim.targets import workloads
+    from functional import suite
+    from functional.trace_store import open_store
+
+    if Path(target).exists() and _is_trace(target):
+        from abstim.targets.trace_directory import trace_case
+
+        return trace_case(target)
+    if Path(target).is_dir() and not suite.is_name(target):
+        return open_store(target)
+    if workloads.is_name(target):
+        return workloads.case(target)
+    if not suite.is_name(target):
+        near = nearest(target, suite.names() + workloads.names()) or "; `abstim suite` lists the benchmarks"
+        raise InputError(f"{target!r} is no suite benchmark, launches.json, .ptx file or trace directory{near}")
+    return suite.case(target)
+
+
+def _case_of(target: Any) -> Case:
+    from functional.launches.case import Case
+
+    if not isinstance(target, Case):
+        given = f"{type(target).__name__}: {target!r:.60}"
+        raise InputError(f"a target is a name, a path, or what `kernel.launch(...)` gives, not {given}")
+    return target
+
+
+def names_in(group: str) -> tuple[str, ...]:
+    """Targets of a group of the suite (`all`: the whole suite) or of the workloads. Raises InputError if unknown."""
+    from abstim.targets import workloads
+    from functional import suite
+
+    if group in workloads.GROUPS:
+        return workloads.names(group)
+    if group not in (*suite.GROUPS, "all"):
+        raise InputError(f"no group {group!r}; there are {', '.join((*suite.GROUPS, 'all', *workloads.GROUPS))}")
+    return suite.names(None if group == "all" else group)
+
+
+def _is_source(target: str) -> bool:
+    return target.lower().endswith(SOURCES)
+
+
+def _is_trace(target: str) -> bool:
+    from functional.accelsim import is_trace  # only for what is there: importing it takes a while
+
+    return is_trace(target)
+
+
+def resolve(
+    target: str, *, kernel: str, grid: str, block: str, arguments: Sequence[str], dynamic_shared_bytes: int = 0,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> Case:  # fmt: skip
+    """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else, the
+    sizes to the workloads that have them."""
+    if sizes:
+        from abstim.targets import workloads
+
+        return workloads.sized(target, sizes)
+    shape = {"--grid": grid, "--block": block}
+    if _is_source(target):
+        if missing := [option for option, value in shape.items() if not value]:
+            raise InputError(f"{target}: a {Path(target).suffix} target also needs {' and '.join(missing)}")
+        extents = {option: _extents(option, text) for option, text in shape.items()}
+        return ptx_case(target, kernel, extents["--grid"], extents["--block"], arguments, dynamic_shared_bytes)
+    options = {"--kernel": kernel, **shape, "--arg": arguments, "--dynamic-shared": dynamic_shared_bytes}
+    if used := [option for option, value in options.items() if value]:
+        raise InputError(f"{', '.join(used)}: only for a .ptx or .cu target, which {target!r} is not")
+    return open_target(target)
+
+
+def ptx_case(
+    path: str,
+    kernel: str,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[str],
+    dynamic_shared_bytes: int = 0,
+) -> Case:
+    """One launch of an entry of a PTX file or a CUDA source (`kernel` may be "" if it has only one).
+
+    `arguments` are texts, see `loading.parse_argument`. A resources.json beside the file gives the registers a thread.
+    """
+    from functional.launches.launches_json import read_resources
+
+    loaded = _loaded(path).kernel(kernel or None)
+    case = loaded.launch(grid, block, loaded.parse_arguments(arguments), dynamic_shared_bytes)
+    beside = Path(path).with_name("resources.json")
+    case.resources = read_resources(beside)
+    if case.resources and case.launches[0].program.name not in case.resources:
+        note(f"abstim: {beside} says nothing of kernel '{case.launches[0].program.name}'; another source is taken")
+    return case
+
+
+def programs_of(target: str) -> list[Program]:
+    """Every kernel a target launches, or every entry of a .ptx or .cu file."""
+    if _is_source(target):
+        module = _loaded(target)
+        return [module.kernel(name).program for name in module.kernels]
+    launches = open_target(target).launches
+    return list({launch.program.name: launch.program for launch in launches}.values())
+
+
+def _loaded(path: str) -> LoadedModule:
+    from abstim.targets.loading import load
+
+    if path.lower().endswith(".ptx"):
+        return load(path)
+    from abstim.targets.compile_cuda import ptx_of
+
+    return replace(load(str(ptx_of(path))), source=path)
+
+
+def _extents(option: str, text: str) -> list[int]:
+    parts = text.lower().split("x")
+    if not 1 <= len(parts) <= 3 or not all(re.fullmatch(r"-?\d+", part) for part in parts):
+        raise InputError(f"{option} {text}: write one to three whole numbers, as in 64, 64x64 or 8x8x8")
+    return [int(part) for part in parts]

@@ -1,0 +1,109 @@
+"""Programs of many launches, and of long ones, built from the suite's kernels (docs/workloads.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from functional.launches.case import Case
+
+RESNETS = (18, 34, 50, 101, 152)
+VGGS = (16, 19)
+STREAMING = ("relu", "fir", "matmul_tiled", "black_scholes", "nn_euclid", "histogram_atomics")
+ENLARGED = {  # by how much; the suite's names
+    16: ("bfs", "spmv_csr", "lavamd", "mandelbrot", *STREAMING, "aes256_encrypt", "matmul_naive"),
+    256: STREAMING,
+}
+SIZED = ("gpt", "llama")  # `sized` sets prompt, steps and batch
+PROMPT, STEPS, BATCH = 16, 64, 1
+HARD = ("hard", "hard2", "hard3")  # programs that mislead sampling
+GROUPS = (
+    "programs",
+    *(f"{times}x" for times in ENLARGED),
+    *HARD,
+)  # programs: many launches; hard: they mislead sampling
+
+
+def names(group: str | None = None) -> tuple[str, ...]:
+    """Names of all workloads, or of one of GROUPS."""
+    from abstim.targets.workloads.hard_set import MAKERS, hard_names
+
+    if group is None:
+        return (*_makers(), *MAKERS)
+    if group in HARD:
+        return hard_names(group)
+    if group == "programs":
+        return tuple(name for name in _makers() if not name.endswith(GROUPS[1:]))
+    return tuple(name for name in _makers() if name.endswith(f"_{group}"))
+
+
+def is_name(target: str) -> bool:
+    """Does `target` name a workload?"""
+    from abstim.targets.workloads.hard_set import is_hard
+
+    return target in _makers() or is_hard(target)
+
+
+def case(name: str) -> Case:
+    """A workload ready to run. Raises KeyError for an unknown name (`is_name`)."""
+    from abstim.targets.workloads.hard_set import hard_case, is_hard
+
+    return hard_case(name) if is_hard(name) else _makers()[name]()
+
+
+def sized(name: str, sizes: Mapping[str, int]) -> Case:
+    """One of SIZED with some of `prompt`, `steps`, `batch`. Raises InputError for others, or sizes that cannot be."""
+    from functional.errors import InputError
+
+    if name not in SIZED:
+        raise InputError(f"{', '.join(f'--{size}' for size in sizes)}: of {' and '.join(SIZED)} alone, not of {name}")
+    return _transformer(name, **sizes)
+
+
+def _makers() -> dict[str, Callable[[], Case]]:
+    return {
+        "pagerank_converged": _pagerank,
+        **{f"vgg{depth}": partial(_vgg, depth) for depth in VGGS},
+        **{f"resnet{depth}": partial(_resnet, depth) for depth in RESNETS},
+        "kernel_stream": _stream,
+        **{name: partial(_transformer, name) for name in SIZED},
+        **{f"{name}_{times}x": partial(_enlarged, name, times) for times, own in ENLARGED.items() for name in own},
+    }
+
+
+def _pagerank() -> Case:
+    from abstim.targets.workloads.enlarged import pagerank_converged
+
+    return pagerank_converged()
+
+
+def _vgg(depth: int) -> Case:
+    from abstim.targets.workloads.vgg import vgg
+
+    return vgg(depth)
+
+
+def _resnet(depth: int) -> Case:
+    from abstim.targets.workloads.resnet import resnet
+
+    return resnet(depth)
+
+
+def _transformer(name: str, prompt: int = PROMPT, steps: int = STEPS, batch: int = BATCH) -> Case:
+    from abstim.targets.workloads.transformer import SMALL, transformer
+
+    return transformer(name, SMALL[name], prompt, steps, batch).case()
+
+
+def _stream() -> Case:
+    from abstim.targets.workloads.kernel_stream import kernel_stream
+
+    return kernel_stream()
+
+
+def _enlarged(name: str, times: int) -> Case:
+    from abstim.targets.workloads.enlarged import enlarged
+
+    return enlarged(name, times)

@@ -1,0 +1,95 @@
+"""100,000 launches of ten kernels whose shapes drift, as those of a program whose data grows and shrinks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abstim.targets.workloads.kernels import LAYERS, Kernels
+from abstim.targets.workloads.lazy_launches import LazyLaunches, StreamedCase
+from functional.launches.launch import Launch, Pointer, Scalar
+from functional.launches.memory import Memory
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
+LAUNCHES = 100_000
+BENCHMARKS = ("relu", "batchnorm_relu", "maxpool", "transpose", "matmul_tiled", "black_scholes", "reduction")
+KINDS = ("relu", "batchnorm_relu", "maxpool3x3s2", "transpose_naive", "transpose_padded", "matmul_tiled",
+         "black_scholes", "reduce_sum", "fully_connected_single", "conv2d")  # fmt: skip
+MOST = 1 << 18  # elements of a buffer
+BUFFERS = ("x", "y", "z", "out", "out2")  # the first three are never written
+
+
+def kernel_stream(launches: int = LAUNCHES, seed: int = 7) -> StreamedCase:
+    """The stream: kinds repeat in bursts, sizes wander by a factor of eight around each kind's own."""
+    kernels = Kernels(BENCHMARKS, LAYERS)
+    memory, rng = kernels.memory(), np.random.default_rng(seed)
+    for name in BUFFERS:
+        memory.allocate(name, 4 * MOST, rng.uniform(0.5, 1.5, MOST).astype(np.float32))
+    kind, scale = drift(launches, rng)
+    make = partial(_launch, kernels, memory, kind, scale)
+    dtypes = dict.fromkeys(BUFFERS, np.dtype(np.float32))
+    return StreamedCase(
+        "kernel_stream", kernels.modules[0], memory, LazyLaunches(launches, make),  # type: ignore[arg-type]
+        dtypes=dtypes, group="workloads", resources=kernels.registers,
+    )  # fmt: skip
+
+
+def drift(
+    launches: int, rng: np.random.Generator
+) -> tuple[Int64[np.ndarray, " launch"], Float64[np.ndarray, " launch"]]:
+    """Kind and size (1 to 8) of every launch. The logarithm of a kind's size is a slow sine plus a random walk that is
+    pulled back to the middle."""
+    kind = rng.permuted(np.arange(launches) // 4 % len(KINDS)) if launches else np.zeros(0, np.int64)
+    steps, walk = rng.normal(0.0, 0.02, launches), np.zeros(launches)
+    for number in range(1, launches):
+        walk[number] = 0.999 * walk[number - 1] + steps[number]
+    phase = 2 * np.pi * (np.arange(launches) / 20_000 + kind / len(KINDS))
+    return kind, np.exp(np.clip(1.04 + 0.5 * np.sin(phase) + walk, 0.0, 2.08))
+
+
+def _launch(
+    kernels: Kernels,
+    memory: Memory,
+    kind: Int64[np.ndarray, " launch"],
+    scale: Float64[np.ndarray, " launch"],
+    number: int,
+) -> Launch:
+    name, size = KINDS[int(kind[number])], float(scale[number])
+    grid, block, arguments = _shape(name, size)
+    return kernels.launch(name, grid, block, arguments, memory)
+
+
+def _shape(name: str, size: float) -> tuple[int | tuple[int, ...], int | tuple[int, ...], list]:
+    """Grid, block and arguments of a kernel at a size of 1 to 8."""
+    x, y, z, out, out2 = (Pointer(buffer) for buffer in BUFFERS)
+    n = int(12_000 * size)
+    side = 32 * int(3 + 1.6 * size)
+    tile = 16 * int(2 + 0.7 * size)
+    edge = int(12 + 3 * size)
+    match name:
+        case "relu":
+            return -(-n // 256), 256, [x, out, n]
+        case "batchnorm_relu":
+            area = n // 16
+            shape = [16 * area, 16, area, Scalar("f32", 1e-5)]
+            return -(-16 * area // 256), 256, [x, y, z, y, z, out, *shape]
+        case "maxpool3x3s2":
+            half = (edge + 1) // 2
+            return -(-24 * half * half // 256), 256, [x, out, 24, edge, edge, half, half]
+        case "transpose_naive" | "transpose_padded":
+            return (side // 32, side // 32), (32, 8), [x, out, side, side]
+        case "matmul_tiled":
+            return (tile // 16, tile // 16), (16, 16), [x, y, out, tile, tile]
+        case "black_scholes":
+            rates = [Scalar("f32", 0.02), Scalar("f32", 0.3)]
+            return -(-n // 2048), 256, [x, y, z, out, out2, n // 8, *rates]
+        case "reduce_sum":
+            return -(-n // 256), 128, [x, out, n]
+        case "fully_connected_single":
+            return -(-(tile * 32) // 256), 256, [x, y, z, out, tile * 4, tile, 0]
+    shape = [8, edge, edge, 16, edge, edge, 3, 1, 1]
+    return (-(-edge * edge // 16), 1), (16, 16), [x, y, out, *shape]

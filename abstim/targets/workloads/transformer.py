@@ -1,0 +1,277 @@
+"""Language models as launches: a prompt (prefill), then a token a step (decode), keys and values kept in a cache."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abstim.targets.workloads.drawn import drawn
+from abstim.targets.workloads.kernels import TRANSFORMER, Kernels
+from abstim.targets.workloads.lazy_launches import StreamedCase
+from functional.errors import InputError
+from functional.launches.launch import Argument, Launch, Pointer, Scalar
+from functional.launches.memory import Contents
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
+TILE, THREADS, WARP = 16, 128, 32
+MOST_BATCH = 8  # sequences: rows of gemv_batch
+EPSILON = 1e-5
+TURN_BASE = 10_000.0  # of the rotary embedding
+SEED = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Dimensions. GPT: learnt positions, layer normalisation, biases, GELU, output weights tied to the embedding.
+    Llama (`rotary`): rotary positions, RMS normalisation, no biases, SwiGLU, output weights of their own."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    inner: int
+    vocabulary: int
+    positions: int  # most a sequence has
+    rotary: bool
+
+    @property
+    def head_size(self) -> int:
+        """Features of a head."""
+        return self.width // self.heads
+
+    @property
+    def parameters(self) -> int:
+        """Learnt numbers."""
+        qkv = (self.heads + 2 * self.kv_heads) * self.head_size
+        if self.rotary:
+            layer = self.width * (qkv + self.width + 3 * self.inner) + 2 * self.width
+            return 2 * self.vocabulary * self.width + self.layers * layer + self.width
+        layer = self.width * (qkv + self.width + 2 * self.inner) + qkv + self.inner + 2 * self.width + 4 * self.width
+        return (self.vocabulary + self.positions) * self.width + self.layers * layer + 2 * self.width
+
+
+PUBLISHED = {
+    "gpt2": Model(layers=12, width=768, heads=12, kv_heads=12, inner=3072, vocabulary=50257, positions=1024,
+                  rotary=False),
+    "gpt2-medium": Model(layers=24, width=1024, heads=16, kv_heads=16, inner=4096, vocabulary=50257, positions=1024,
+                         rotary=False),
+    "gpt2-xl": Model(layers=48, width=1600, heads=25, kv_heads=25, inner=6400, vocabulary=50257, positions=1024,
+                     rotary=False),
+    "tinyllama-1.1b": Model(layers=22, width=2048, heads=32, kv_heads=4, inner=5632, vocabulary=32000, positions=2048,
+                            rotary=True),
+    "llama-2-7b": Model(layers=32, width=4096, heads=32, kv_heads=32, inner=11008, vocabulary=32000, positions=4096,
+                        rotary=True),
+    "llama-3-8b": Model(layers=32, width=4096, heads=32, kv_heads=8, inner=14336, vocabulary=128256, positions=8192,
+                        rotary=True),
+}  # fmt: skip
+# Their shapes, so small that a full simulation of many steps takes minutes
+SMALL = {
+    "gpt": Model(layers=4, width=384, heads=6, kv_heads=6, inner=1536, vocabulary=4096, positions=1024, rotary=False),
+    "llama": Model(layers=4, width=512, heads=8, kv_heads=2, inner=1376, vocabulary=4096, positions=1024, rotary=True),
+}
+
+
+class Transformer:
+    """Adds launches call by call; `case()` is the whole.
+
+    Tokens are drawn beforehand, as where a text is scored: what `argmax` chooses is not read again. So no launch
+    decides what another does, and each can be executed alone.
+    """
+
+    def __init__(self, name: str, model: Model, batch: int, length: int) -> None:
+        self.name, self.model, self.batch, self.length = name, model, batch, length
+        self.kernels = Kernels((), TRANSFORMER)
+        self.memory = self.kernels.memory()
+        self.launches: list[Launch] = []
+        self.parameters = 0
+        self._tokens = Contents(f"{batch} x {length} tokens below {model.vocabulary}, seed {SEED}", self._draw_tokens)
+        self._allocate_inputs()
+
+    def run(self, first: int, count: int) -> None:
+        """`count` tokens of each sequence from position `first` on go through the model; the last one's successor is
+        chosen."""
+        rows, width, model = self.batch * count, self.model.width, self.model
+        label = f"prompt of {count}" if count > 1 else f"position {first}"
+        self._launch("embed", rows, THREADS, ["tokens", "embedding", "positions", "x"],
+                     [width, count, first, self.length, int(not model.rotary)], label)  # fmt: skip
+        for layer in range(model.layers):
+            self._attend(layer, first, count, f"{label}, layer {layer}")
+            self._feed_forward(layer, rows, f"{label}, layer {layer}")
+        self._norm("norm", rows, label)
+        self._choose(count, label)
+
+    def case(self) -> StreamedCase:
+        """The model and its launches."""
+        dtypes: dict[str, np.dtype] = dict.fromkeys(self.memory.buffers, np.dtype(np.float32))
+        dtypes |= dict.fromkeys(("tokens", "chosen"), np.dtype(np.int32))
+        return StreamedCase(
+            self.name, self.kernels.modules[0], self.memory, tuple(self.launches), dtypes=dtypes, group="workloads",
+            resources=self.kernels.registers,
+        )  # fmt: skip
+
+    def _attend(self, layer: int, first: int, count: int, label: str) -> None:
+        model, rows, name = self.model, self.batch * count, f"layer{layer}"
+        heads = [model.heads, model.kv_heads]
+        self._norm(f"{name}.norm1", rows, label)
+        self._linear("normed", f"{name}.qkv", "qkv", rows, label)
+        caches = [f"{name}.keys", f"{name}.values"]
+        self._launch("append_cache", (model.heads + 2 * model.kv_heads, rows), model.head_size // 2,
+                     ["qkv", "turns", *caches], [count, first, *heads, self.length, int(model.rotary)],
+                     label)  # fmt: skip
+        scale = Scalar("f32", 1.0 / math.sqrt(model.head_size))
+        self._launch("attention", (model.heads, rows), THREADS, ["qkv", *caches, "mixed"],
+                     [count, first, *heads, model.head_size, self.length, scale], label,
+                     dynamic_shared_bytes=4 * (first + count))  # fmt: skip
+        self._linear("mixed", f"{name}.out", "branch", rows, label)
+        self._add(rows, label)
+
+    def _feed_forward(self, layer: int, rows: int, label: str) -> None:
+        name, size = f"layer{layer}", rows * self.model.inner
+        self._norm(f"{name}.norm2", rows, label)
+        self._linear("normed", f"{name}.up", "inner", rows, label)
+        if self.model.rotary:
+            self._elementwise("swiglu", size, ["inner", "gated"], [size, self.model.inner], label)
+        else:
+            self._elementwise("gelu", size, ["inner"], [size], label)
+        self._linear("gated" if self.model.rotary else "inner", f"{name}.down", "branch", rows, label)
+        self._add(rows, label)
+
+    def _choose(self, count: int, label: str) -> None:
+        """Logits of the last token of each sequence, and the greatest of them."""
+        model = self.model
+        weight = "output" if model.rotary else "embedding"
+        last = Pointer("normed", 4 * (count - 1) * model.width)
+        shape = [model.width, model.vocabulary, 0]
+        self._gemv([last, weight, weight, "logits"], shape, self.batch, count * model.width, label)
+        self._launch("argmax", self.batch, WARP, ["logits", "chosen"], [model.vocabulary], label)
+
+    def _norm(self, name: str, rows: int, label: str) -> None:
+        gain = [f"{name}.gain"] if self.model.rotary else [f"{name}.gain", f"{name}.bias"]
+        kernel = "rmsnorm" if self.model.rotary else "layernorm"
+        numbers: list[Argument] = [self.model.width, Scalar("f32", EPSILON)]
+        self._launch(kernel, rows, THREADS, ["x", *gain, "normed"], numbers, label)
+
+    def _linear(self, x: str, name: str, y: str, rows: int, label: str) -> None:
+        outputs, inputs = self._shapes[name]
+        biased = not self.model.rotary
+        buffers: list[str | Pointer] = [x, name, f"{name}.bias" if biased else name, y]
+        if rows <= self.batch:
+            self._gemv(buffers, [inputs, outputs, int(biased)], rows, inputs, label)
+            return
+        grid = -(-outputs // TILE), -(-rows // TILE)
+        self._launch("gemm", grid, (TILE, TILE), buffers, [rows, inputs, outputs, int(biased)], label)
+
+    def _gemv(self, buffers: list[str | Pointer], shape: list[int], rows: int, stride: int, label: str) -> None:
+        grid = -(-shape[1] * WARP // THREADS)
+        if rows == 1:
+            self._launch("gemv", grid, THREADS, buffers, [*shape], label)
+        else:
+            self._launch("gemv_batch", grid, THREADS, buffers, [*shape, rows, stride], label)
+
+    def _add(self, rows: int, label: str) -> None:
+        size = rows * self.model.width
+        self._elementwise("add", size, ["x", "branch"], [size], label)
+
+    def _elementwise(self, kernel: str, size: int, buffers: list[str | Pointer], numbers: list[Argument], label: str,
+                     ) -> None:  # fmt: skip
+        self._launch(kernel, -(-size // THREADS), THREADS, buffers, numbers, label)
+
+    def _launch(
+        self, kernel: str, grid: int | tuple[int, int], block: int | tuple[int, int], buffers: list[str | Pointer],
+        numbers: list[Argument], label: str, dynamic_shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        pointers = [Pointer(buffer) if isinstance(buffer, str) else buffer for buffer in buffers]
+        arguments: list[Argument] = [*pointers, *numbers]
+        self.launches.append(
+            self.kernels.launch(kernel, grid, block, arguments, self.memory, label, dynamic_shared_bytes)
+        )
+
+    def _allocate_inputs(self) -> None:
+        model, rows = self.model, self.batch * self.length
+        qkv = (model.heads + 2 * model.kv_heads) * model.head_size
+        up = 2 * model.inner if model.rotary else model.inner
+        self._shapes = {
+            f"layer{layer}.{name}": shape
+            for layer in range(model.layers)
+            for name, shape in {"qkv": (qkv, model.width), "out": (model.width, model.width), "up": (up, model.width),
+                                "down": (model.width, model.inner)}.items()
+        }  # fmt: skip
+        self.memory.allocate("tokens", 4 * rows, self._tokens)
+        self._weight("embedding", model.vocabulary * model.width, model.width)
+        if model.rotary:
+            self._weight("output", model.vocabulary * model.width, model.width)
+        self._positions()
+        self._weights()
+        kept = 4 * self.batch * model.kv_heads * self.length * model.head_size
+        for layer in range(model.layers):
+            self.memory.allocate(f"layer{layer}.keys", kept)
+            self.memory.allocate(f"layer{layer}.values", kept)
+        widths = {"x": model.width, "normed": model.width, "qkv": qkv, "mixed": model.width, "branch": model.width,
+                  "inner": up, "gated": model.inner}  # fmt: skip
+        for name, width in widths.items():
+            self.memory.allocate(name, 4 * rows * width)
+        self.memory.allocate("logits", 4 * self.batch * model.vocabulary)
+        self.memory.allocate("chosen", 4 * self.batch)
+
+    def _positions(self) -> None:
+        """Learnt embeddings of positions, or the turns of the rotary one; a model has one of both."""
+        model = self.model
+        if model.rotary:
+            turns = Contents(f"turns of {self.length} positions, heads of {model.head_size}", self._fill_turns)
+            self.memory.allocate("turns", 4 * self.length * model.head_size, turns)
+            self.memory.allocate("positions", 4)
+        else:
+            self._weight("positions", model.positions * model.width, model.width)
+            self.memory.allocate("turns", 4)
+
+    def _weights(self) -> None:
+        model = self.model
+        for name, (outputs, inputs) in self._shapes.items():
+            self._weight(name, outputs * inputs, inputs)
+            if not model.rotary:
+                self._weight(f"{name}.bias", outputs, inputs)
+        norms = [f"layer{layer}.norm{k}" for layer in range(model.layers) for k in (1, 2)]
+        for name in (*norms, "norm"):
+            self.memory.allocate(f"{name}.gain", 4 * model.width, drawn(SEED, f"{name}.gain", 0.5, 1.5))
+            self.parameters += model.width
+            if not model.rotary:
+                self._weight(f"{name}.bias", model.width, model.width)
+
+    def _weight(self, name: str, size: int, fan_in: int) -> None:
+        """Uniform with a variance of one over the inputs, so that sums keep their size from layer to layer."""
+        bound = math.sqrt(3.0 / fan_in)
+        self.memory.allocate(name, 4 * size, drawn(SEED, name, -bound, bound))
+        self.parameters += size
+
+    def _draw_tokens(self, into: UInt8[np.ndarray, " byte"]) -> None:
+        tokens = into.view(np.int32)
+        tokens[:] = np.random.default_rng(SEED).integers(0, self.model.vocabulary, len(tokens))
+
+    def _fill_turns(self, into: UInt8[np.ndarray, " byte"]) -> None:
+        half = self.model.head_size // 2
+        angle = np.arange(self.length)[:, None] * TURN_BASE ** (-np.arange(half) / half)
+        into.view(np.float32)[:] = np.hstack([np.cos(angle), np.sin(angle)]).astype(np.float32).ravel()
+
+
+def _check(model: Model, prompt: int, steps: int, batch: int) -> None:
+    if not 1 <= batch <= MOST_BATCH:
+        raise InputError(f"a batch of {batch}: 1 to {MOST_BATCH} sequences")
+    if min(prompt, steps) < 0 or not 1 <= prompt + steps <= model.positions:
+        raise InputError(f"a prompt of {prompt} and {steps} steps: together 1 to {model.positions} tokens")
+
+
+def transformer(name: str, model: Model, prompt: int, steps: int, batch: int) -> Transformer:
+    """A prompt of `prompt` tokens, then `steps` tokens one by one, of `batch` sequences at once. Raises InputError
+    for what the kernels or the model have no room for."""
+    _check(model, prompt, steps, batch)
+    found = Transformer(name, model, batch, prompt + steps)
+    if prompt:
+        found.run(0, prompt)
+    for step in range(steps):
+        found.run(prompt + step, 1)
+    return found

@@ -1,0 +1,1 @@
+"""Compiling to machine code, and loading what was compiled before."""

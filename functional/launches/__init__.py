@@ -1,0 +1,1 @@
+"""What is launched: kernels with their arguments, on the contents of device memory."""

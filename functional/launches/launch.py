@@ -1,0 +1,393 @@
+"""What is launched: a program on a grid of thread blocks, with its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from functional.errors import InputError
+from functional.launches.memory import Memory
+from functional.launches.tensor_map import TensorMap, placed
+from functional.launches.texture import Texture
+from functional.programs.callgraph import launches_kernels, uses_heap
+from functional.programs.program import Program
+from functional.ptx.ir import TYPE_BYTES, Parameter
+
+WARP_THREADS = 32
+_MAX_THREADS = 1024  # a block, every compute capability since 2.0
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_WARPS = 1 << 27  # a launch: what is kept of each takes some 50 bytes
+_MAX_LOCAL_BYTES = 512 << 10  # a thread, every compute capability
+_COUNTS_CLUSTERS = "blocksareclusters"
+_MAX_CLUSTER = 16  # thread blocks, where a kernel asks for more than the 8 that all GPUs with clusters have
+_MAX_SHARED_BYTES = 1 << 24  # addressable; what a GPU really has is checked by the occupancy limits
+_NUMPY_TYPES = {
+    **{f"{kind}{8 * n}": f"<{'i' if kind == 's' else 'u'}{n}" for kind in "bus" for n in (1, 2, 4, 8)},
+    **{"f16": "<f2", "f32": "<f4", "f64": "<f8"},
+}
+
+
+class Dim3(NamedTuple):
+    """Extents in x, y and z."""
+
+    x: int
+    y: int = 1
+    z: int = 1
+
+    @classmethod
+    def of(cls, value: int | Sequence[int], what: str = "size") -> Dim3:
+        """1, 2 or 3 integers, or a single one. Raises InputError for anything else."""
+        values = [value] if isinstance(value, (int, np.integer)) else list(value)
+        if not 1 <= len(values) <= 3 or not all(isinstance(v, (int, np.integer)) for v in values):
+            raise InputError(f"{what} {value!r} is not one to three integers")
+        return cls(*(int(v) for v in values))
+
+    @property
+    def total(self) -> int:
+        """Product of the extents."""
+        return prod(self)
+
+    def __str__(self) -> str:
+        return f"{self.x}x{self.y}x{self.z}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An argument that points `offset` bytes into a buffer."""
+
+    buffer: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An argument of a stated type (`i32`, `u32`, `f32`, `i64`, `u64`, `f64`, ... or a PTX type)."""
+
+    type: str
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A structure passed by value: its members one after the other, each aligned as C aligns it."""
+
+    members: tuple[Argument, ...]
+
+
+# bytes: a structure, laid out already
+Argument = Pointer | Scalar | Texture | TensorMap | Struct | int | float | bytes | np.generic
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. Checked when made: see `check_shape` and `pack_parameters`."""
+
+    program: Program
+    grid: Dim3
+    block: Dim3
+    parameters: bytes  # the parameter block, in PTX layout
+    dynamic_shared_bytes: int = 0
+    label: str = ""
+    arguments: tuple[Argument, ...] = field(default=(), repr=False)
+    # Of a cooperative launch, whose thread blocks may wait for each other: the address where they count who has come
+    grid_workspace: int = 0
+    requested_cluster: Dim3 | None = None
+
+    @property
+    def cluster(self) -> Dim3:
+        """Thread blocks of a cluster along each axis: what was asked for, else what the kernel says."""
+        return self.requested_cluster or _own_cluster(self.program)
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads of a thread block."""
+        return self.block.total
+
+    @property
+    def warps_per_block(self) -> int:
+        """Warps of a thread block, the last of which may not be full."""
+        return -(-self.block.total // WARP_THREADS)
+
+    @property
+    def thread_blocks(self) -> int:
+        """Thread blocks of the grid."""
+        return self.grid.total
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a thread block, static and dynamic."""
+        return static_bytes(self.program, "shared") + self.dynamic_shared_bytes
+
+
+def make_launch(
+    program: Program,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    arguments: Sequence[Argument],
+    memory: Memory,
+    dynamic_shared_bytes: int = 0,
+    label: str = "",
+    cluster: int | Sequence[int] | None = None,
+) -> Launch:
+    """A launch whose pointers lead into `memory`. `cluster`: thread blocks of a cluster; None: what the kernel says.
+    `grid` counts thread blocks; of a kernel that is `.blocksareclusters`, clusters.
+
+    Raises InputError for what a GPU would refuse."""
+    grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
+    wanted = None if cluster is None else Dim3.of(cluster, "cluster")
+    grid = _in_blocks(program, grid)
+    check_shape(program, grid, block, dynamic_shared_bytes, wanted)
+    if launches_kernels(program):
+        raise InputError(f"kernel '{program.name}' launches kernels: `abstim app` runs the program that it is of")
+    open_regions(program, memory)
+    packed = pack_parameters(program, arguments, memory)
+    return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments), requested_cluster=wanted)
+
+
+def open_regions(program: Program, memory: Memory) -> None:
+    """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError if there is
+    none."""
+    if uses_heap(program):
+        memory.open_heap()
+    if launches_kernels(program):
+        memory.open_launches()
+
+
+def _in_blocks(program: Program, grid: Dim3) -> Dim3:
+    """A grid in thread blocks; that of a kernel that is `.blocksareclusters` counts clusters."""
+    if _COUNTS_CLUSTERS not in program.directives:
+        return grid
+    return Dim3(*(count * own for count, own in zip(grid, _own_cluster(program), strict=True)))
+
+
+def cuda_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int) -> tuple[Dim3, Dim3]:
+    """The grid in thread blocks, and the thread block, that CUDA's launch calls mean. Where a kernel's grid counts
+    clusters (`__block_size__`), its blocks are what it says itself, and the call has 1 and 0 in place of block and
+    dynamic shared memory.
+
+    Raises InputError for other values there. Source: CUDA C++ Programming Guide, "Thread Block Clusters"."""
+    if not {_COUNTS_CLUSTERS, "reqntid"} <= program.directives.keys():
+        return grid, block
+    if block.total != 1 or dynamic_shared_bytes:
+        given = f"blocks of {block} and {dynamic_shared_bytes} bytes"
+        raise InputError(
+            f"kernel '{program.name}': {given} for a grid of clusters (.blocksareclusters), for which CUDA defines "
+            "1 and 0 alone: <<<clusters, 1, 0, stream>>>"
+        )
+    return _in_blocks(program, grid), Dim3(*program.directives["reqntid"][:3])
+
+
+def check_shape(
+    program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cluster: Dim3 | None = None
+) -> None:
+    """Raise InputError if no GPU could launch this grid of thread blocks: CUDA's limits and the kernel's own
+    directives."""
+    for what, extents, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
+        for axis, extent, limit in zip("xyz", extents, limits, strict=True):
+            if extent <= 0:
+                raise InputError(f"kernel '{program.name}': {what} {extents} must be positive in {axis}")
+            if extent > limit:
+                raise InputError(f"kernel '{program.name}': {what} {extents} is over the limit of {limit} in {axis}")
+    if block.total > _MAX_THREADS:
+        threads = f"{block.total} threads, the limit is {_MAX_THREADS}"
+        raise InputError(f"kernel '{program.name}': block {block} has {threads}")
+    _check_directives(program, block)
+    _check_cluster(program, grid, cluster)
+    warps = grid.total * -(-block.total // WARP_THREADS)
+    if warps > _MAX_WARPS:
+        raise InputError(f"kernel '{program.name}': grid {grid} has {warps:,} warps; {_MAX_WARPS:,} can be held")
+    local = static_bytes(program, "local")
+    if local > _MAX_LOCAL_BYTES:
+        raise InputError(f"kernel '{program.name}': {local:,} bytes of local memory; a thread has {_MAX_LOCAL_BYTES:,}")
+    if not 0 <= dynamic_shared_bytes <= _MAX_SHARED_BYTES:
+        dynamic = f"{dynamic_shared_bytes} bytes of dynamic shared memory"
+        raise InputError(f"kernel '{program.name}': {dynamic} is outside 0 to {_MAX_SHARED_BYTES}")
+
+
+def _check_directives(program: Program, block: Dim3) -> None:
+    required = program.directives.get("reqntid")
+    if required is not None and block != Dim3(*required[:3]):
+        raise InputError(f"kernel '{program.name}' requires blocks of {Dim3(*required[:3])} (.reqntid), not {block}")
+    most = program.directives.get("maxntid")
+    if most is not None and block.total > prod(most):
+        raise InputError(f"kernel '{program.name}' allows {prod(most)} threads a block (.maxntid), not {block.total}")
+
+
+def _own_cluster(program: Program) -> Dim3:
+    return Dim3(*(program.directives.get("reqnctapercluster") or (1,))[:3])
+
+
+def _check_cluster(program: Program, grid: Dim3, asked: Dim3 | None) -> None:
+    own, where = _own_cluster(program), f"kernel '{program.name}'"
+    if _COUNTS_CLUSTERS in program.directives and not {"reqntid", "reqnctapercluster"} <= program.directives.keys():
+        raise InputError(f"{where}: .blocksareclusters goes with .reqntid and .reqnctapercluster")
+    if asked is None and "explicitcluster" in program.directives and "reqnctapercluster" not in program.directives:
+        raise InputError(f"{where} must be launched in clusters (.explicitcluster); say of how many thread blocks")
+    if asked is not None and "reqnctapercluster" in program.directives and asked != own:
+        raise InputError(f"{where} requires clusters of {own} (.reqnctapercluster), not {asked}")
+    cluster = asked or own
+    if min(cluster) < 1 or cluster.total > _MAX_CLUSTER:
+        raise InputError(f"{where}: clusters of {cluster} thread blocks; a cluster has 1 to {_MAX_CLUSTER}")
+    (most,) = program.directives.get("maxclusterrank", (_MAX_CLUSTER,))
+    if cluster.total > most:
+        raise InputError(f"{where} allows {most} thread blocks a cluster (.maxclusterrank), not {cluster.total}")
+    if any(extent % own for extent, own in zip(grid, cluster, strict=True)):
+        raise InputError(f"{where}: grid {grid} is not made of whole clusters of {cluster}")
+
+
+def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Memory) -> bytes:
+    """The parameter block of a launch. Raises InputError for a missing, superfluous or ill-fitting argument."""
+    parameters = program.parameters
+    if len(arguments) != len(parameters):
+        expected = ", ".join(f"{p.name} ({_type_name(p)})" for p in parameters) or "no arguments"
+        raise InputError(
+            f"kernel '{program.name}' takes {len(parameters)} arguments, {len(arguments)} were given: {expected}"
+        )
+    size = max((p.offset + p.bytes for p in parameters), default=0)
+    block = bytearray(size)
+    for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
+        where = f"kernel '{program.name}', argument {position} ({parameter.name}, {_type_name(parameter)})"
+        block[parameter.offset : parameter.offset + parameter.bytes] = _encode(
+            program, parameter, argument, memory, where
+        )
+    return bytes(block)
+
+
+def _type_name(parameter: Parameter) -> str:
+    if parameter.bytes != TYPE_BYTES.get(parameter.type):
+        return f"{parameter.bytes} bytes"
+    return f".{parameter.type}"
+
+
+def _encode(program: Program, parameter: Parameter, argument: Argument, memory: Memory, where: str) -> bytes:
+    match argument:
+        case Pointer():
+            return _encode_pointer(program, parameter, argument, memory, where)
+        case Texture():
+            data = encode_texture(argument, memory, where)
+        case TensorMap(buffer=name):
+            base = int.from_bytes(device_address(Pointer(name), memory, where), "little") if name else 0
+            data = placed(argument, base).encode()
+        case bytes():
+            data = argument
+        case Struct(members=members):
+            data, _ = _encode_struct(members, memory, where)
+        case Scalar(type=type_, value=value):
+            data = encode_scalar(type_, value, where)
+        case np.generic():
+            data = argument.tobytes()
+        case bool() | int() | float():
+            data = encode_scalar(parameter.type, argument, where)
+        case _:
+            raise InputError(f"{where}: a {type(argument).__name__} cannot be passed to a kernel")
+    if len(data) != parameter.bytes:
+        raise InputError(f"{where}: expected {parameter.bytes} bytes, the argument has {len(data)}")
+    if message := _wrong_kind(parameter, argument):
+        raise InputError(f"{where}: {message}")
+    return data
+
+
+def _wrong_kind(parameter: Parameter, argument: Argument) -> str:
+    """Is a typed argument an integer where a float is declared, or the reverse? Untyped .bN parameters take both."""
+    if not isinstance(argument, (Scalar, np.generic)):
+        return ""
+    floating = argument.type.startswith("f") if isinstance(argument, Scalar) else isinstance(argument, np.floating)
+    if floating and parameter.type[:1] in ("s", "u"):
+        return "a floating-point argument does not fit an integer parameter"
+    if not floating and parameter.type[:1] == "f":
+        return "an integer argument does not fit a floating-point parameter"
+    return ""
+
+
+def _encode_struct(members: Sequence[Argument], memory: Memory, where: str) -> tuple[bytes, int]:
+    """Bytes of a structure, padded to its alignment, and that."""
+    data, alignment = bytearray(), 1
+    for position, member in enumerate(members):
+        piece, own = _encode_member(member, memory, f"{where}, member {position}")
+        data += bytes(-len(data) % own) + piece
+        alignment = max(alignment, own)
+    return bytes(data) + bytes(-len(data) % alignment), alignment
+
+
+def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes, int]:
+    match member:
+        case Struct(members=members):
+            return _encode_struct(members, memory, where)
+        case Pointer():
+            data = device_address(member, memory, where)
+        case Scalar(type=type_, value=value):
+            data = encode_scalar(type_, value, where)
+        case np.generic():
+            data = member.tobytes()
+        case _:
+            raise InputError(f"{where}: give a type, as {{'f32': 1.0}} or np.float32(1.0); a structure declares none")
+    return data, len(data)
+
+
+def _encode_pointer(program: Program, parameter: Parameter, pointer: Pointer, memory: Memory, where: str) -> bytes:
+    (bits,) = program.directives.get("address_size", (64,))
+    if pointer.buffer in memory.buffers and (8 * parameter.bytes not in (bits, 64) or parameter.type.startswith("f")):
+        raise InputError(f"{where}: buffer '{pointer.buffer}' needs a {bits}-bit parameter")
+    address = device_address(pointer, memory, where)
+    if any(address[parameter.bytes :]):
+        raise InputError(f"{where}: buffer '{pointer.buffer}' lies beyond the reach of 32 bits")
+    return address[: parameter.bytes]
+
+
+def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
+    """Where a pointer leads, as it lies in memory. Raises InputError for no such buffer, or beyond its end."""
+    name, offset = pointer.buffer, pointer.offset
+    if name not in memory.buffers:
+        raise InputError(f"{where}: there is no buffer '{name}'")
+    region = memory.buffers[name]
+    if not 0 <= offset <= region.bytes:
+        raise InputError(f"{where}: offset {offset} is outside buffer '{name}' of {region.bytes} bytes")
+    return (region.address + offset).to_bytes(8, "little")
+
+
+def encode_texture(texture: Texture, memory: Memory, where: str) -> bytes:
+    """The handle of a texture, as it lies in memory. Raises InputError for no such buffer, or one too small for it."""
+    if texture.buffer not in memory.buffers:
+        raise InputError(f"{where}: there is no buffer '{texture.buffer}'")
+    texture.check(where, memory.buffers[texture.buffer].bytes)
+    return memory.texture_handle(texture).to_bytes(8, "little")
+
+
+def encode_scalar(type_: str, value: int | float, where: str) -> bytes:
+    """Little-endian bytes of a value. `type_` is a PTX type or i8 ... i64; raises InputError if it does not fit."""
+    code = _NUMPY_TYPES.get("s" + type_[1:] if type_.startswith("i") else type_)
+    if code is None:
+        raise InputError(f"{where}: a value of type '{type_}' cannot be passed")
+    dtype = np.dtype(code)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.array(value, dtype).tobytes()
+    if isinstance(value, float):
+        raise InputError(f"{where}: {value} is not an integer")
+    bits = 8 * dtype.itemsize
+    low = -(1 << (bits - 1))  # -1 is accepted for an unsigned parameter: hosts pass what C converts
+    if not low <= value < 1 << bits:
+        raise InputError(f"{where}: {value} does not fit in {bits} bits")
+    return (value & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
+
+
+def layout(program: Program, space: str) -> dict[str, int]:
+    """Byte offset of every variable of `space` ("shared" or "local"); the dynamic shared array comes last."""
+    offsets, used = {}, 0
+    own = [v for v in program.variables if v.space == space]
+    for variable in sorted(own, key=lambda v: v.external):
+        start = -(-used // variable.align) * variable.align
+        offsets[variable.name] = start
+        used = start + variable.bytes if not variable.external else used
+    return offsets
+
+
+def static_bytes(program: Program, space: str) -> int:
+    """Bytes the variables of `space` take, alignment gaps included; a dynamic array counts as empty."""
+    offsets = layout(program, space)
+    return max((offsets[v.name] + v.bytes for v in program.variables if v.space == space), default=0)

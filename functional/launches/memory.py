@@ -1,0 +1,416 @@
+"""Device memory that outlives a launch: global buffers and variables, and constant memory.
+
+Global memory is one byte array (`arena`) seen through GPU addresses that start at GLOBAL_BASE. Buffers are laid out in
+the order they are made, as a CUDA allocator does, one after the other on 256 B boundaries, but each RED_ZONE_BYTES
+further on: an access out of bounds never lands in a neighbour, and the address bits that pick a cache set are those of
+a tight layout. Addresses are the same in every run. Pages of the arena that nobody touches take no memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+
+from functional.errors import InputError
+from functional.execution.printed import Printed
+from functional.launches.sparse_zeros import sparse_zeros
+from functional.launches.texture import HANDLE, Texture
+from functional.ptx.ir import Symbol, Variable
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64, Integer, UInt8
+
+GLOBAL_BASE = 0xC000_0000  # GPGPU-Sim's: which lines share a cache set, a bank and a channel depends on it
+GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE
+ALIGNMENT_BYTES = 256  # what cudaMalloc guarantees
+RED_ZONE_BYTES = 1 << 20  # above every bit that picks a cache set
+# Readable in front of the first buffer, as red zones are behind: vector loads take idle lanes along
+MARGIN_BYTES = 4096
+CONST_WINDOW = 0x5000_0000  # generic address of constant address 0
+CONST_LIMIT_BYTES = 64 << 10
+HEAP, HEAP_BYTES = "the heap of malloc", 8 << 20  # as large as CUDA makes it
+LAUNCHES, LAUNCHES_BYTES = "launches by kernels", 4 << 20  # that wait, at 64 bytes and their parameters each
+FUNCTION_WINDOW = 0x4000_0000  # of the addresses that stand for functions
+
+
+def function_address(name: str) -> int:
+    """The address of a function: nothing can be read there. It depends on the name alone; link.py refuses clashes."""
+    return FUNCTION_WINDOW + 16 * (crc32(name.encode()) & 0xFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named stretch of memory: bytes `address` to `address + bytes - 1`."""
+
+    name: str
+    address: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a buffer holds before anybody has looked at it: zeros, or what `make` writes into its bytes.
+
+    `recipe` says all that decides these: buffers of equal recipes and sizes hold the same.
+    """
+
+    recipe: str
+    make: Callable[[np.ndarray], None] | None = None
+
+
+ZEROS = Contents("zeros")
+
+
+@dataclass
+class Store:
+    """The bytes of an arena, which parts of a memory have in common, and all regions in it.
+
+    `shared`: with processes forked from this one. `unmade`: by address, regions that nobody has looked at yet, whose
+    bytes are still zero.
+    """
+
+    bytes: np.ndarray
+    regions: list[Region]
+    shared: bool = False
+    unmade: dict[int, Contents] = field(default_factory=dict)
+    gaps: bool = False  # something was released
+    making: Lock = field(default_factory=Lock, compare=False)
+
+    def moved(self, size_bytes: int, zeros: Callable[[int], np.ndarray]) -> UInt8[np.ndarray, " byte"]:
+        """The regions' bytes in a new arena; of those not made yet there are none."""
+        arena = zeros(size_bytes + MARGIN_BYTES)[MARGIN_BYTES:]
+        for region in self.regions:
+            if region.address in self.unmade:
+                continue
+            start = region.address - GLOBAL_BASE
+            arena[start : start + region.bytes] = self.bytes[start : start + region.bytes]
+        return arena
+
+    def make(self, regions: Iterable[Region]) -> None:
+        """From now on somebody may read or write these."""
+        if not self.unmade:
+            return
+        with self.making:
+            for region in regions:
+                contents = self.unmade.pop(region.address, ZEROS)
+                if contents.make is not None:
+                    start = region.address - GLOBAL_BASE
+                    contents.make(self.bytes[start : start + region.bytes])
+
+
+def _too_much(size_bytes: int) -> InputError:
+    return InputError(f"{size_bytes} bytes of device memory do not fit in this computer's memory")
+
+
+def _mapped(size_bytes: int) -> np.ndarray:
+    """Zeros that forked processes share."""
+    return np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
+
+
+class Memory:
+    """The memory of one device.
+
+    `arena` is a uint8 array; global address `a` is its element `a - GLOBAL_BASE`. It may be replaced by a longer one
+    when something is allocated, so take views only afterwards. `const_arena` is addressed from 0.
+    """
+
+    def __init__(self, variables: Iterable[Variable] = ()) -> None:
+        self.buffers: dict[str, Region] = {}
+        self.global_variables: dict[str, Region] = {}
+        self.const_variables: dict[str, Region] = {}
+        self._regions: list[Region] = []  # global, by ascending address
+        self._store = Store(np.zeros(0, np.uint8), self._regions)
+        self._used_bytes = 0
+        self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
+        self._table: tuple[np.ndarray, np.ndarray] | None = None
+        self._textures: list[Texture] = []
+        self.printed = Printed()  # what kernels wrote with printf
+        self._fixed = False
+        self.place(variables)
+
+    @classmethod
+    def over(cls, bytes: UInt8[np.ndarray, " byte"]) -> Memory:
+        """Memory whose arena lies in `bytes` and never moves, nor grows beyond them."""
+        memory = cls()
+        memory._store, memory._fixed = Store(bytes, memory._regions, shared=True), True
+        return memory
+
+    @property
+    def arena(self) -> UInt8[np.ndarray, " byte"]:
+        """All of global memory, red zones included."""
+        self._store.make(self._regions)
+        return self._store.bytes[: self._used_bytes]
+
+    @property
+    def store(self) -> Store:
+        """Where the bytes are."""
+        return self._store
+
+    def share(self) -> None:
+        """From now on processes forked from this one write to the same bytes of global memory. Arrays that were views
+        of them are not any more. Raises InputError if the computer's memory cannot hold them."""
+        store = self._store
+        store.make(store.regions)  # the other processes would not know what this one makes
+        if not store.shared:
+            try:
+                store.bytes, store.shared = store.moved(len(store.bytes), _mapped), True
+            except OSError:
+                raise _too_much(len(store.bytes)) from None
+
+    def allocate(self, name: str, size_bytes: int, contents: np.ndarray | Contents | None = None) -> Region:
+        """A buffer of `size_bytes`, zero, a copy of the bytes of `contents`, or what these make when they are needed.
+
+        Raises InputError for a name in use, a negative size, contents of another size, or no space left.
+        """
+        if name in self.buffers:
+            raise InputError(f"buffer '{name}' is defined twice")
+        if isinstance(contents, np.ndarray) and contents.nbytes != size_bytes:
+            raise InputError(f"buffer '{name}' has {size_bytes} bytes, but its contents have {contents.nbytes}")
+        used_bytes = self._used_bytes
+        region = self._reserve(name, size_bytes, ALIGNMENT_BYTES)
+        self.buffers[name] = region
+        self._fill(region, ZEROS if contents is None else contents, fresh=region.address - GLOBAL_BASE >= used_bytes)
+        return region
+
+    def _fill(self, region: Region, contents: np.ndarray | Contents, fresh: bool) -> None:
+        """`fresh`: nothing was ever there, so that its bytes are zero, and may be made later."""
+        if isinstance(contents, np.ndarray):
+            if region.bytes:
+                self.bytes_of(region)[:] = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
+        elif fresh and not self._store.shared:
+            self._store.unmade[region.address] = contents
+        elif contents.make is not None:
+            contents.make(self.bytes_of(region))
+
+    def release(self, name: str) -> Region:
+        """Forget a buffer; what is allocated next may lie where it was. Raises InputError if there is none."""
+        if name not in self.buffers:
+            raise InputError(f"there is no buffer '{name}'")
+        region = self.buffers.pop(name)
+        self._regions.remove(region)
+        self._store.gaps = True
+        self._store.unmade.pop(region.address, None)
+        self._table = None
+        return region
+
+    def texture_handle(self, texture: Texture) -> int:
+        """The handle of a texture or surface object; the same one for an equal object."""
+        if texture not in self._textures:
+            self._textures.append(texture)
+        return HANDLE + self._textures.index(texture)
+
+    def texture(self, handle: int) -> Texture | None:
+        """The object of a handle."""
+        index = handle - HANDLE
+        return self._textures[index] if 0 <= index < len(self._textures) else None
+
+    def place(self, variables: Iterable[Variable]) -> None:
+        """Allocate the .global and .const variables of a module and write their initial values.
+
+        Raises InputError if constant memory overflows or an initialiser points to shared or local memory.
+        """
+        everything = list(variables)
+        variables = [v for v in everything if v.space in ("global", "const")]
+        without_address = {v.name for v in everything} - {v.name for v in variables}
+        for variable in variables:
+            if variable.space == "global":
+                region = self._reserve(variable.name, variable.bytes, max(variable.align, ALIGNMENT_BYTES))
+                self.global_variables[variable.name] = region
+            else:
+                self.const_variables[variable.name] = self._reserve_const(variable)
+        for variable in variables:
+            self._initialise(variable, without_address)
+
+    def open_heap(self) -> Region:
+        """Where kernels' `malloc` takes memory from; made when it is first asked for, zero. Raises InputError if there
+        is no room."""
+        return self._opened(HEAP, HEAP_BYTES)
+
+    def open_launches(self) -> Region:
+        """Where the launches that kernels ask for wait, as `open_heap`."""
+        return self._opened(LAUNCHES, LAUNCHES_BYTES)
+
+    def _opened(self, name: str, size_bytes: int) -> Region:
+        found = next((region for region in self._regions if region.name == name), None)
+        if found is None:
+            found = self._reserve(name, size_bytes, ALIGNMENT_BYTES)
+            self.bytes_of(found)[:] = 0
+        return found
+
+    def bytes_of(self, region: Region) -> UInt8[np.ndarray, " byte"]:
+        """Writable bytes of a global region."""
+        self._store.make((region,))
+        start = region.address - GLOBAL_BASE
+        return self._store.bytes[start : start + region.bytes]
+
+    def read(self, name: str, dtype: np.dtype | type) -> np.ndarray:
+        """A copy of a buffer's contents as a one-dimensional array of `dtype`."""
+        return self.bytes_of(self.buffers[name]).copy().view(dtype)
+
+    def contents(self) -> Iterator[np.ndarray]:
+        """The bytes of every region, global ones in order of address, then constant memory, then texture objects; of a
+        region that nobody has looked at, its recipe."""
+        for region in self._regions:
+            unmade = self._store.unmade.get(region.address)
+            yield self.bytes_of(region) if unmade is None else np.frombuffer(unmade.recipe.encode(), np.uint8)
+        yield self.const_arena
+        if self._textures:
+            yield np.frombuffer(repr(self._textures).encode(), np.uint8)
+
+    @property
+    def regions(self) -> list[Region]:
+        """Global buffers and variables, by ascending address."""
+        return self._regions
+
+    def ranges(self) -> tuple[Int64[np.ndarray, " region"], Int64[np.ndarray, " region"]]:
+        """Addresses where global regions start and end (first byte behind), ascending."""
+        if self._table is None:
+            starts = np.array([r.address for r in self._regions], np.int64)
+            self._table = starts, starts + np.array([r.bytes for r in self._regions], np.int64)
+        return self._table
+
+    def valid(self, addresses: Integer[np.ndarray, "*n"], size_bytes: int) -> Bool[np.ndarray, "*n"]:
+        """Is each access of `size_bytes` at a global address wholly inside one buffer or variable?"""
+        starts, ends = self.ranges()
+        addresses = np.asarray(addresses).astype(np.int64)
+        if not len(starts):
+            return np.zeros(addresses.shape, bool)
+        at = np.searchsorted(starts, addresses, side="right") - 1
+        return (at >= 0) & (addresses + size_bytes <= ends[np.maximum(at, 0)])
+
+    def describe(self, address: int) -> str:
+        """Where an address lies, for messages: `4 bytes past the end of 'out' (1024 bytes)`."""
+        at = bisect_right(self._regions, address, key=lambda r: r.address) - 1
+        if at < 0 and not self._regions:
+            return "no buffer is allocated"
+        region = self._regions[max(at, 0)]
+        end = region.address + region.bytes
+        if address < region.address:
+            return f"{region.address - address} bytes before '{region.name}'"
+        if address < end:
+            return f"byte {address - region.address} of '{region.name}' ({region.bytes} bytes)"
+        if at + 1 < len(self._regions) and self._regions[at + 1].address - address < address - end:
+            following = self._regions[at + 1]
+            return f"{following.address - address} bytes before '{following.name}'"
+        past = "at the end" if address == end else f"{address - end} bytes past the end"
+        return f"{past} of '{region.name}' ({region.bytes} bytes)"
+
+    def part(self, buffers: Iterable[str]) -> Memory:
+        """The same bytes at the same addresses, of which only these buffers and the variables can be reached."""
+        part = Memory()
+        part.buffers = {name: self.buffers[name] for name in buffers}
+        part.global_variables, part.const_variables = self.global_variables, self.const_variables
+        heap = [region for region in self._regions if region.name in (HEAP, LAUNCHES)]
+        regions = (*part.buffers.values(), *part.global_variables.values(), *heap)
+        part._regions = sorted(regions, key=lambda region: region.address)
+        part._store, part._used_bytes, part.const_arena = self._store, self._used_bytes, self.const_arena
+        return part
+
+    def of_another_module(self, variables: Iterable[Variable]) -> Memory:
+        """The same memory as another module sees it: with variables and constants of its own, which are placed here."""
+        other = Memory()
+        own = {"global_variables": {}, "const_variables": {}, "const_arena": other.const_arena, "printed": Printed()}
+        other.__dict__.update(self.__dict__, **own)
+        other.place(variables)
+        self._used_bytes, self._table = other._used_bytes, None
+        return other
+
+    def follow(self, other: Memory) -> None:
+        """See what was allocated and released in `other`, of which this is another module's view."""
+        self._used_bytes, self._table, self.printed = other._used_bytes, other.ranges(), Printed()
+
+    def unprinted(self) -> Memory:
+        """The same memory, in which no kernel has printed yet."""
+        other = Memory()
+        other.__dict__.update(self.__dict__, printed=Printed())
+        return other
+
+    def copy(self) -> Memory:
+        """An independent copy with the same addresses."""
+        other = Memory()
+        other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
+        other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
+        moved = replace(self._store, regions=self._regions).moved(len(self._store.bytes), sparse_zeros)
+        other._store = Store(moved, other._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
+        other._used_bytes = self._used_bytes
+        other.const_arena, other.printed = self.const_arena.copy(), self.printed.copy()
+        other._textures = list(self._textures)
+        return other
+
+    def _reserve(self, name: str, size_bytes: int, align: int) -> Region:
+        if size_bytes < 0:
+            raise InputError(f"buffer '{name}' has a negative size, {size_bytes} bytes")
+        place, start = self._gap(size_bytes, align)
+        end = start + size_bytes + RED_ZONE_BYTES
+        if end > GLOBAL_LIMIT:
+            raise InputError(f"'{name}' ({size_bytes} bytes) does not fit: device memory ends at {GLOBAL_LIMIT:#x}")
+        self._grow(end - GLOBAL_BASE)
+        region = Region(name, start, size_bytes)
+        self._regions.insert(place, region)
+        self._table = None
+        return region
+
+    def _gap(self, size_bytes: int, align: int) -> tuple[int, int]:
+        """Where so many bytes and a red zone fit first: between which regions, and at which address. Only what was
+        released leaves gaps."""
+        after = GLOBAL_BASE
+        if not self._store.gaps and self._regions:
+            after = self._regions[-1].address + self._regions[-1].bytes + RED_ZONE_BYTES
+            return len(self._regions), -(-after // align) * align
+        for place, region in enumerate(self._regions):
+            start = -(-after // align) * align
+            if start + size_bytes + RED_ZONE_BYTES <= region.address:
+                return place, start
+            after = region.address + region.bytes + RED_ZONE_BYTES
+        return len(self._regions), -(-after // align) * align
+
+    def _grow(self, used_bytes: int) -> None:
+        """Lengthen the arena at least twofold, so that many small buffers stay cheap."""
+        if used_bytes > len(self._store.bytes):
+            if self._fixed:
+                raise InputError(f"device memory has {len(self._store.bytes)} bytes, {used_bytes} are needed")
+            try:
+                moved = self._store.moved(max(used_bytes, 2 * self._used_bytes), sparse_zeros)
+            except MemoryError:
+                raise _too_much(used_bytes) from None
+            self._store = Store(moved, self._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
+        self._used_bytes = max(used_bytes, self._used_bytes)
+
+    def _reserve_const(self, variable: Variable) -> Region:
+        start = -(-len(self.const_arena) // variable.align) * variable.align
+        end = start + variable.bytes
+        if end > CONST_LIMIT_BYTES:
+            raise InputError(f"constant memory is {CONST_LIMIT_BYTES} bytes; '{variable.name}' would end at byte {end}")
+        self.const_arena = np.concatenate([self.const_arena, np.zeros(end - len(self.const_arena), np.uint8)])
+        return Region(variable.name, start, variable.bytes)
+
+    def _initialise(self, variable: Variable, without_address: set[str]) -> None:
+        if variable.space == "global":
+            target = self.bytes_of(self.global_variables[variable.name])
+        else:
+            region = self.const_variables[variable.name]
+            target = self.const_arena[region.address : region.address + region.bytes]
+        if variable.initialiser is not None:
+            target[:] = np.frombuffer(variable.initialiser, np.uint8)
+        for offset, symbol in variable.relocations:
+            if symbol.name in without_address:
+                raise InputError(f"'{variable.name}' points to '{symbol.name}', which is not in global memory")
+            address = self._address(symbol)
+            target[offset : offset + 8] = np.array([address], "<i8").view(np.uint8)
+
+    def _address(self, symbol: Symbol) -> int:
+        """What an initialiser holds of a symbol (PTX ISA, "Initializers"): its address within its space, or a generic
+        one; of global memory both are the same."""
+        if symbol.name in self.global_variables:
+            return self.global_variables[symbol.name].address + symbol.offset
+        if symbol.name in self.const_variables:
+            window = CONST_WINDOW if symbol.generic else 0
+            return window + self.const_variables[symbol.name].address + symbol.offset
+        return function_address(symbol.name)

@@ -1,0 +1,173 @@
+"""From a module to a Program: one entry and every function it can reach, flattened and cut into basic blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from functional.errors import InputError, PtxError
+from functional.programs.callgraph import launchable, reachable
+from functional.programs.cfg import basic_blocks
+from functional.programs.program import Program
+from functional.ptx.ir import (
+    Address,
+    Guard,
+    Instruction,
+    Kernel,
+    Module,
+    Operand,
+    Parameter,
+    Register,
+    Symbol,
+    Variable,
+    Vector,
+)
+from functional.ptx.shown_name import shown_name
+
+_MAX_BLOCKS = 1 << 16  # the trace numbers blocks in 16 bits
+
+
+def link(module: Module, kernel_name: str) -> Program:
+    """The program of an entry of `module`.
+
+    The names a called function declares (registers, variables, parameters) get the prefix `function:`, so that
+    they are unique in the program; those of the entry stay as printed. Raises InputError for an unknown entry, PtxError
+    for a call to a function without a body or with parameters of other sizes.
+    """
+    entry = _entry(module, kernel_name)
+    callees, recursive = reachable(module, entry)
+    functions = [entry, *callees]
+    _check_calls(module, functions)
+    starts: dict[str, int] = {}
+    instructions: list[Instruction] = []
+    variables = _used_variables(module, functions)
+    registers: dict[Register, None] = {}
+    signatures = {}
+    for function in functions:
+        names = _Renamer(function)
+        starts[function.name] = len(instructions)
+        instructions += [names.instruction(i, starts[function.name]) for i in function.instructions]
+        variables += [names.variable(v) for v in function.variables]
+        registers.update(dict.fromkeys(names.register(r) for r in function.registers))
+        if not function.is_entry:
+            signatures[function.name] = (names.parameters(function.parameters), names.parameters(function.returns))
+    blocks = basic_blocks(instructions, list(starts.values()))
+    if len(blocks) > _MAX_BLOCKS:
+        message = f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
+        raise PtxError(module.path, entry.line, message)
+    return Program(
+        name=entry.name,
+        path=module.path,
+        digest=module.digest,
+        parameters=entry.parameters,
+        instructions=tuple(instructions),
+        pcs=tuple(f.pc_base + i for f in functions for i in range(len(f.instructions))),
+        blocks=blocks,
+        registers=tuple(registers),
+        variables=tuple(variables),
+        directives=entry.directives | {"address_size": (module.address_size,)},
+        callee_entry={i.index: starts[i.callee] for i in instructions if i.callee in starts},
+        function_parameters=signatures,
+        function_of=tuple(f.name for f in functions for _ in f.instructions),
+        functions={f.name: starts[f.name] for f in callees},
+        launchable=launchable(module, functions),
+        recursive=recursive,
+    )
+
+
+def _entry(module: Module, name: str) -> Kernel:
+    """By its name in PTX, or by that of its C++ function, if no other has it."""
+    entries = module.entries
+    if name in entries:
+        return module.kernels[name]
+    called = [entry for entry in entries if shown_name(entry) == name]
+    if len(called) == 1:
+        return module.kernels[called[0]]
+    if called:
+        raise InputError(f"{module.path}: {len(called)} kernels are called '{name}'; choose {' or '.join(called)}")
+    near = get_close_matches(name, [*entries, *map(shown_name, entries)], 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(entries) or 'none'}"
+    raise InputError(f"{module.path}: no kernel '{name}'; {hint}")
+
+
+def _check_calls(module: Module, callers: list[Kernel]) -> None:
+    """What a call by name hands over must be as large as the function declares: executors copy what it declares."""
+    for caller in callers:
+        sizes = {v.name: v.bytes for v in caller.variables if v.space == "param"}
+        sizes |= {p.name: p.bytes for p in (*caller.parameters, *caller.returns)}
+        for call in caller.instructions:
+            callee = module.kernels.get(call.callee or "") if call.opcode == "call" else None
+            if callee is None:
+                continue
+            wrong = _mismatch("argument", call.sources, callee.parameters, sizes)
+            wrong = wrong or _mismatch("return value", call.destinations, callee.returns, sizes)
+            if wrong:
+                raise PtxError(module.path, call.line, f"call of '{callee.name}': {wrong}")
+
+
+def _mismatch(
+    what: str, given: tuple[Operand | None, ...], declared: tuple[Parameter, ...], sizes: dict[str, int]
+) -> str:
+    """How what a call gives differs from what the function declares, "" if it does not. `sizes`: bytes of the caller's
+    `.param` variables; operands that are none are left to the executors."""
+    if len(given) != len(declared):
+        return f"{len(given)} {what}s, the function has {len(declared)}"
+    for operand, parameter in zip(given, declared, strict=True):
+        size = sizes.get(operand.name, parameter.bytes) if isinstance(operand, Symbol) else parameter.bytes
+        if size != parameter.bytes:
+            return f"{what} '{parameter.name}' has {parameter.bytes} B, the call gives {size}"
+    return ""
+
+
+def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:
+    """Module-scope variables; of shared ones those that the code names, since others take no space in a launch."""
+    operands = [o for f in functions for i in f.instructions for o in (*i.sources, *i.destinations)]
+    bases: list[Operand | None] = [o.base if isinstance(o, Address) else o for o in operands]
+    named = {base.name for base in bases if isinstance(base, Symbol)}
+    return [v for v in module.variables if v.space != "shared" or v.name in named]
+
+
+class _Renamer:
+    """Makes the names of one function unique in the program."""
+
+    def __init__(self, function: Kernel) -> None:
+        self.prefix = "" if function.is_entry else f"{function.name}:"
+        self.own = {v.name for v in function.variables} | {p.name for p in (*function.parameters, *function.returns)}
+
+    def instruction(self, i: Instruction, base: int) -> Instruction:
+        if not base and not self.prefix:
+            return i
+        return replace(
+            i,
+            index=base + i.index,
+            destinations=tuple(self.operand(d) for d in i.destinations),
+            sources=tuple(self.operand(s) for s in i.sources),  # type: ignore[misc]
+            guard=Guard(self.register(i.guard.register), i.guard.negated) if i.guard else None,
+            target=None if i.target is None else base + i.target,
+            targets=tuple(base + t for t in i.targets),
+        )
+
+    def operand(self, operand: Operand | None) -> Operand | None:
+        match operand:
+            case Register():
+                return self.register(operand)
+            case Symbol(name=name, offset=offset):
+                return Symbol(self.name(name), offset)
+            case Address(base=base, offset=offset):
+                return Address(self.operand(base), offset)  # type: ignore[arg-type]
+            case Vector(elements=elements):
+                return Vector(tuple(self.operand(e) for e in elements))
+        return operand
+
+    def register(self, register: Register) -> Register:
+        return Register(self.prefix + register.name, register.type) if self.prefix else register
+
+    def name(self, name: str) -> str:
+        return self.prefix + name if name in self.own else name
+
+    def variable(self, variable: Variable) -> Variable:
+        moved = tuple((at, replace(s, name=self.name(s.name))) for at, s in variable.relocations)
+        return replace(variable, name=self.name(variable.name), relocations=moved)
+
+    def parameters(self, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+        return tuple(replace(p, name=self.name(p.name)) for p in parameters)

@@ -1,0 +1,1 @@
+"""PTX text to a module: grammar, parser, and what a module holds."""

@@ -1,0 +1,69 @@
+"""Which line of the CUDA source each line of a PTX text was made of: its `.loc` directives (`nvcc -lineinfo`)."""
+
+from __future__ import annotations
+
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from functional.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from functional.programs.program import Program
+
+_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*inlined_at\s+(\d+)\s+(\d+))?")
+
+
+class SourceLine(NamedTuple):
+    """A line of a source file, counted from 1."""
+
+    file: str
+    line: int
+
+
+def source_lines(ptx: str) -> dict[int, SourceLine]:
+    """PTX line -> source line, of the lines that have one. Code that was inlined counts where it was called from."""
+    text = ptx.splitlines()
+    files = {found[1]: found[2] for line in text if (found := _FILE.match(line))}
+    lines: dict[int, SourceLine] = {}
+    now: SourceLine | None = None
+    for number, line in enumerate(text, 1):
+        if found := _LOC.match(line):
+            file, at = (found[3], found[4]) if found[3] else (found[1], found[2])
+            now = SourceLine(files.get(file, "?"), int(at)) if int(at) else None
+        elif line.startswith("}"):  # the next function says its own
+            now = None
+        elif now is not None:
+            lines[number] = now
+    return lines
+
+
+def ptx_text(program: Program) -> str:
+    """The PTX, if it is still where it was read, and as it was; else nothing."""
+    try:
+        data = Path(program.path).read_bytes().removeprefix(BOM_UTF8)
+    except OSError:
+        return ""
+    return data.decode("utf-8", "replace") if sha256(data).hexdigest() == program.digest else ""
+
+
+@contextmanager
+def naming_source(program: Program) -> Iterator[None]:
+    """A fault of a kernel, which names the line of the PTX, names that of the CUDA source too, where the PTX says it.
+
+    The executor cannot: it may run in a process that reads no files.
+    """
+    try:
+        yield
+    except ExecutionError as error:
+        found = re.search(re.escape(program.path) + r":(\d+)(?=: )", str(error))
+        source = source_lines(ptx_text(program)).get(int(found[1])) if found else None
+        if found and source:
+            at = found.end()
+            error.args = (f"{str(error)[:at]} ({source.file}:{source.line}){str(error)[at:]}",)
+        raise

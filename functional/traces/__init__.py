@@ -1,0 +1,1 @@
+"""The dynamic trace of a launch, and how its records are packed."""

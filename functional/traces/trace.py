@@ -1,0 +1,128 @@
+"""The dynamic trace: what the timing engine needs to know of an execution, and nothing else.
+
+Columnar and append-only, one entry a warp (not a thread); A warp's streams are slices of
+three flat arrays, cut by offset arrays of `warps + 1` entries. Warps are in thread-block order, then warp order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64, UInt8, UInt16, UInt32
+
+# Memory is named by line; functional.traces.line_record packs what an access touches.
+LINE_BYTES = 128
+SECTOR_BYTES = 32
+# Window, in line numbers, of generic accesses that resolve to shared memory: one such record a conflict cycle.
+SHARED_WINDOW_LINE = (1 << 27) - 1
+# Kernel parameters: byte b of the parameter block lies in line PARAM_WINDOW_LINE + b / 128 (CUDA allows 32 KiB).
+# Constant memory is numbered from line 0; global memory lies between it and the local window.
+PARAM_WINDOW_LINE = SHARED_WINDOW_LINE - 256
+# Arrivals and waits at an mbarrier (phase_record.py); what is not memory at all has line numbers from here on.
+PHASE_WINDOW_LINE = PARAM_WINDOW_LINE - (1 << 24)
+# Local memory is interleaved by word as hardware does: (local word, warp) owns one line, from this number on.
+LOCAL_WINDOW_LINE = 1 << 26
+LOCAL_LINES = PHASE_WINDOW_LINE - LOCAL_WINDOW_LINE
+
+STREAMS = {  # -> the offsets that cut it
+    "blocks": "block_offsets", "masks": "block_offsets", "records": "record_offsets", "conflicts": "conflict_offsets",
+}  # fmt: skip
+OFFSETS = tuple(dict.fromkeys(STREAMS.values()))
+COUNTS = ("warp_instructions", "thread_instructions")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Dynamic streams of a set of thread blocks of one launch.
+
+    `blocks`: the basic block ids a warp executes, in order (divergent paths one after the other, taken path first);
+    `masks`: the active mask on entry of each; `records`: line records of every executed ld/st/atom on global, local,
+    const, param and generic space, in order (`functional.traces.line_record`); `conflicts`: for every shared-memory
+    instruction the number of bank passes (most distinct words on one bank; 0 if no lane was active).
+    """
+
+    thread_blocks: Int64[np.ndarray, " tb"]  # linear ids, x fastest
+    warps_per_block: int
+    blocks: UInt16[np.ndarray, " event"]
+    masks: UInt32[np.ndarray, " event"]
+    records: UInt32[np.ndarray, " record"]
+    conflicts: UInt8[np.ndarray, " access"]
+    block_offsets: Int64[np.ndarray, " warp_plus_1"]
+    record_offsets: Int64[np.ndarray, " warp_plus_1"]
+    conflict_offsets: Int64[np.ndarray, " warp_plus_1"]
+    warp_instructions: Int64[np.ndarray, " warp"]  # issued, a warp
+    thread_instructions: Int64[np.ndarray, " warp"]  # active: mask AND guard, summed over lanes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the streams (not the offsets)."""
+        return sum(getattr(self, name).nbytes for name in STREAMS)
+
+    def nbytes_before(self) -> Int64[np.ndarray, " tb_plus_1"]:
+        """Bytes of the streams of the thread blocks before each, and of all."""
+        return sum(getattr(self, name).itemsize * self._offsets(name)[:: self.warps_per_block] for name in STREAMS)
+
+    def part(self, first: int, stop: int) -> Trace:
+        """The thread blocks at positions `first` to `stop` - 1, as views where possible."""
+        warps = slice(first * self.warps_per_block, stop * self.warps_per_block)
+        streams, offsets = {}, {}
+        for name in STREAMS:
+            start, end = self._offsets(name)[[warps.start, warps.stop]]
+            streams[name] = getattr(self, name)[start:end]
+        for name in OFFSETS:
+            own = getattr(self, name)[warps.start : warps.stop + 1]
+            offsets[name] = own - own[0]
+        counts = {name: getattr(self, name)[warps] for name in COUNTS}
+        return Trace(self.thread_blocks[first:stop], self.warps_per_block, **streams, **offsets, **counts)
+
+    def _offsets(self, stream: str) -> Int64[np.ndarray, " warp_plus_1"]:
+        return getattr(self, STREAMS[stream])
+
+
+def concatenate(traces: Sequence[Trace], warps_per_block: int) -> Trace:
+    """The trace of the thread blocks of all `traces`, one after the other; of no thread block if there are none."""
+
+    def joined(name: str, dtype: type) -> np.ndarray:
+        return np.concatenate([np.zeros(0, dtype), *(getattr(t, name) for t in traces)])
+
+    def offsets(name: str) -> np.ndarray:
+        lengths = [np.diff(getattr(t, name)) for t in traces]
+        return np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
+
+    types = zip(STREAMS, (np.uint16, np.uint32, np.uint32, np.uint8), strict=True)
+    return Trace(
+        thread_blocks=joined("thread_blocks", np.int64),
+        warps_per_block=warps_per_block,
+        **{name: joined(name, dtype) for name, dtype in types},
+        **{name: offsets(name) for name in OFFSETS},
+        **{name: joined(name, np.int64) for name in COUNTS},
+    )
+
+
+def rechunk(traces: Iterable[Trace], chunk_bytes: int) -> Iterator[Trace]:
+    """The same thread blocks cut anew: a chunk ends with the thread block that makes its streams `chunk_bytes` long."""
+    held: list[Trace] = []
+    for trace in traces:
+        held.append(trace)
+        if sum(t.nbytes for t in held) >= chunk_bytes:
+            *chunks, rest = _cut(concatenate(held, trace.warps_per_block), max(1, chunk_bytes))
+            held = [rest]
+            yield from chunks
+    if any(len(t.thread_blocks) for t in held):
+        yield concatenate(held, held[0].warps_per_block)
+
+
+def _cut(trace: Trace, chunk_bytes: int) -> list[Trace]:
+    """Chunks as `rechunk` gives them, then what is left, which may be no thread block at all."""
+    before, start, parts = trace.nbytes_before(), 0, []
+    count = len(trace.thread_blocks)
+    while before[count] - before[start] >= chunk_bytes:
+        stop = int(np.searchsorted(before, before[start] + chunk_bytes))
+        parts.append(trace.part(start, stop))
+        start = stop
+    return [*parts, trace.part(start, count)]
