@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILE := $(BIN)/python -m compileall -q -j 0 abstim configs functional precharacterize sampling \
     && $(BIN)/abstim --help > /dev/null
 
-.PHONY: run all test types tests fast fuzz docs clean
+.PHONY: run all test types tests fast nightly fuzz docs clean
 
 run: $(RUN)
 	$(BIN)/abstim run hotspot --gpu gtx480 --gpu rtx3070
@@ -34,6 +34,10 @@ tests: $(STAMP)
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m "not slow"
+
+nightly: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --hypothesis-profile random
+	$(MAKE) fuzz SEED=$$(date +%s)
 
 TRIES ?= 1000
 SEED ?= 0

@@ -17,8 +17,10 @@ from hypothesis import settings  # noqa: E402
 from functional.jit.machine_code import Native  # noqa: E402
 from functional.keep import folder  # noqa: E402
 
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+# `make test` tries the same random examples every time; `make nightly` tries others
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("same")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     _object_codes = Native._object_codes

@@ -22,6 +22,7 @@ from pathlib import Path
 from random import Random
 
 from fuzz_kinds import KINDS, judged, warm_up
+from processes import processor_seconds
 
 from functional.llvm_executor.storage import GUARD
 from functional.terminal import plain
@@ -103,12 +104,6 @@ def watched(board: Board, process: int) -> str:
             os.waitpid(process, 0)
             return f"no end within {SECONDS} s"
         time.sleep(0.05)
-
-
-def processor_seconds(process: int) -> float:
-    """What a process has used so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def main(count: int, first: int = 0, only: str = "") -> int:

@@ -100,7 +100,7 @@ def test_address_modes(tmp_path, mask, written, sectors):
 
 
 @given(st.integers(1, (1 << 32) - 1), st.data())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_addresses_survive_writing_and_reading(mask, data):
     lanes = [lane for lane in range(32) if mask >> lane & 1]
     if data.draw(st.booleans()):
@@ -217,7 +217,7 @@ def warps(draw):
 
 
 @given(warps())
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 def test_any_walk_through_a_program_comes_back(lines):
     """Blocks put together from the jumps give every warp its own instructions again, and the engine can time them."""
     with tempfile.TemporaryDirectory() as folder:

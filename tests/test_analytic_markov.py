@@ -13,7 +13,7 @@ PROBABILITIES = st.floats(0.01, 0.99)
 STALLS = st.lists(st.floats(1.5, 800), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(PROBABILITIES, STALLS)
 def test_factored_ipc_is_that_of_the_full_matrix(p, stalls):
     matrix = transition_matrix(p, np.array(stalls))

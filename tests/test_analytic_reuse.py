@@ -67,7 +67,7 @@ def launches(draw, kinds):
 SHAPES = (st.integers(1, 3), st.integers(1, 3), st.integers(1, 8))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(launches([LOOK_UP, LOOK_UP, UPDATE]), *SHAPES)
 def test_l1_distances_are_those_of_fully_associative_caches(launch, sm_count, resident, size):
     records, actions, first_record, warps = launch
@@ -80,7 +80,7 @@ def test_l1_distances_are_those_of_fully_associative_caches(launch, sm_count, re
         assert [found[0, r] >= size for r in own if actions[r] == LOOK_UP] == misses
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(launches([LOOK_UP, LOOK_UP, WRITE, UPDATE]), *SHAPES)
 def test_l2_distances_are_those_of_one_cache_behind_all_sms(launch, sm_count, resident, size):
     records, actions, first_record, warps = launch
@@ -139,7 +139,7 @@ def test_largest_in_a_range():
     assert largest_in(np.array([3, -1, 8, 2]), np.array([[0, 2], [1, 4], [1, 2], [2, 2]])).tolist() == [3, 8, -1, -1]
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(launches([LOOK_UP, LOOK_UP, WRITE, UPDATE]), st.integers(1, 9), st.integers(1, 9))
 def test_sms_without_a_block_and_room_without_one_change_no_distance(launch, sm_count, resident):
     """A summary takes each different case once."""

@@ -57,7 +57,7 @@ def post_dominators(graph, node):
     return {d for d in range(len(graph)) if d != node and not reaches_exit(graph, node, without=d)}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(graphs())
 def test_immediate_post_dominators_by_definition(graph):
     found = immediate_post_dominators(graph)

@@ -23,7 +23,7 @@ from functional.traces.line_record import SHARED_PASS
 from precharacterize.asynchronous_copies import COMMIT, COPY, NONE
 from precharacterize.classify import Kind
 
-EXAMPLES = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 def one(launch: Launch, gpu=None) -> EngineResult:

@@ -23,7 +23,7 @@ from abstim.study.explore.sweep import sweep_of
 from functional.errors import InputError
 
 GPU = load_gpu("gtx480_perfect")
-PROPERTY = settings(max_examples=100, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=100)
 
 
 def space(*vary: str, **define: str) -> Space:

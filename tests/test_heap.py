@@ -47,7 +47,7 @@ def test_a_function_of_that_name():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3 << 20)), max_size=40))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_blocks_do_not_overlap(steps):
     memory = Memory()
     taken: dict[int, int] = {}

@@ -215,7 +215,7 @@ def test_ex2_of_f16_from_the_least_result_down_to_none() -> None:
 # -- integers --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 1 << 30))
 def test_carry_chains(seed: int) -> None:
     """128-bit sums, differences and products of 64 by 64 bits."""

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
+from processes import at_work, interrupted
 from ptx_kernels import HEADER, entry, prepared
 
 from functional.errors import BudgetSpent
@@ -44,10 +44,8 @@ def test_a_spin_on_what_nobody_writes_ends_soon() -> None:
     launch, memory = prepared(
         "LOOP: ld.volatile.global.u32 %r1, [%rd0]; setp.eq.u32 %p0, %r1, 0; @%p0 bra LOOP;", 2, 128
     )
-    begun = time.process_time()
     with pytest.raises(BudgetSpent, match=f"budget of {BUDGET} thread"):
         LlvmExecutor(1).run(launch, memory, instruction_budget=BUDGET)
-    assert time.process_time() - begun < 10
 
 
 def test_blocks_that_wait_for_later_ones_run() -> None:
@@ -98,12 +96,9 @@ def command(tmp_path, text: str, *more: str, **environment: str) -> subprocess.P
 
 def test_an_interrupt_ends_the_machine_code_within_two_seconds(tmp_path) -> None:
     process = command(tmp_path, SPIN, "--instruction-budget", str(1 << 50))
-    time.sleep(6)  # into the kernel
-    assert process.poll() is None
-    begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert time.monotonic() - begun < 10  # 2 s on a machine that does nothing else; the kernel would run for days
+    at_work(process, 4)  # in the kernel, which would run for days
+    out, err, used = interrupted(process)
+    assert used < 3
     assert (process.returncode, out, err) == (130, "", "abstim: interrupted; what was finished before is kept\n")
 
 

@@ -48,7 +48,7 @@ def random_launch(seed: int, size: int, grid: int, block: tuple[int, int]) -> tu
     return make_launch(link(module, "k"), grid, block, arguments, memory), memory
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 1 << 32), size=st.integers(1, 60), grid=st.integers(1, 3),
     block=st.sampled_from([(32, 1), (8, 1), (70, 1), (64, 1), (16, 3), (5, 9), (128, 1)]),

@@ -17,7 +17,7 @@ from functional.jit.machine_code import Native
 from precharacterize.classify import Kind
 
 replay = Native("memory_replay", "replay", parts=MEMORY_SIDE)
-EXAMPLES = settings(max_examples=3, deadline=None)
+EXAMPLES = settings(max_examples=3)
 # Small enough for queues, ways and miss registers to run out, and for lines to leave with what was written of them
 SCARCE = (
     "l2_sets=4",

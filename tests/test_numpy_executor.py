@@ -152,7 +152,7 @@ IRREGULAR = SHARED + (
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1), st.integers(1, 9))
 def test_chunk_size_changes_nothing(chunk_warps: int, seed: int, grid: int) -> None:
     data = np.random.default_rng(seed).integers(0, 2**32, 96 * grid, dtype=U32)

@@ -257,7 +257,7 @@ def parses_or_explains(data: bytes) -> None:
         assert "\n" not in str(error) and error.line >= 1
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200), st.booleans())
 def test_random_bytes_never_crash(data, headed):
     parses_or_explains((HEAD + OPEN + REGISTERS).encode() + data if headed else data)
@@ -272,13 +272,13 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=25), st.booleans())
 def test_random_fragments_never_crash(fragments, headed):
     parses_or_explains((HEAD + (OPEN + REGISTERS if headed else "") + " ".join(fragments) + "\nret;\n}").encode())
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(["bfs", "micro_block_launch", "gemm_mma", "dct8x8"]),
     st.integers(0, 1 << 30),

@@ -237,7 +237,7 @@ def test_of_many_launches_those_with_the_most_instructions_are_drawn(results, mo
     assert section.notes == ["Charts by launch show the 1 of 3 launches with the most instructions."]
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(50, 950), st.floats(12, 228)), min_size=1, max_size=12))
 def test_names_stay_on_the_plot_and_leave_a_lone_point_alone(points):
     names = ["a name"] * len(points)

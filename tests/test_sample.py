@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 from call_command import call
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import abstim
@@ -257,7 +257,6 @@ def test_an_analysis_made_for_one_gpu_serves_another(monkeypatch, tmp_path) -> N
 WAYS = st.tuples(st.sampled_from([f"{n} of 919 launches" for n in range(40)]), st.floats(0, 1e6), st.floats(0, 1e6))
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(WAYS, max_size=80))
 def test_ways_hold_all_parts_and_the_largest_are_told_apart(parts) -> None:
     ways = by_way(parts)

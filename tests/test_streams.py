@@ -79,7 +79,7 @@ def test_some_kernels_do_run_on_several_threads(several: LlvmExecutor, monkeypat
     assert len(found) > 2 and all(found) and not several._one_thread
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 1 << 32), size=st.integers(1, 15), grid=st.integers(1, 40),
     block=st.sampled_from([(32, 1), (70, 1), (16, 3)]), chosen=st.lists(st.integers(0, 39), max_size=30),

@@ -120,7 +120,7 @@ def tensors(draw):
 
 
 @given(tensors())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_box_is_loaded(case):
     element, shape, box, steps, swizzle, first = case
     tensor, data = tensor_of(np.random.default_rng(1), shape, element, box, steps, swizzle)
@@ -135,7 +135,7 @@ def fields_of(tensor):
 
 
 @given(tensors(), st.sampled_from(["", "add"]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_box_is_stored(case, operation):
     element, shape, box, steps, swizzle, first = case
     element = "s32" if operation else element
@@ -338,7 +338,7 @@ def images(draw):
 
 
 @given(images())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_pixels_under_a_filter_are_loaded_and_stored(case):
     shape, lower, upper, steps, taps, first, pixels = case
     tiles, data = tensor_of(np.random.default_rng(1), shape, "f32", (8, *[1] * (len(shape) - 1)), steps)

@@ -54,7 +54,7 @@ def log_of(rows, random=None):
 
 
 @given(schedules(), st.integers(1, 4))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_slices_are_the_visits_of_every_warp(schedule, merge):
     log, paths = schedule
     found = slices(log, BLOCK_START, merge)
@@ -71,7 +71,7 @@ def test_slices_are_the_visits_of_every_warp(schedule, merge):
 
 
 @given(schedules(), st.integers(1, 40))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_windows_hold_every_issue_and_every_resident_cycle(schedule, most):
     log, paths = schedule
     cycles = int(log.cycle.max()) + 3

@@ -39,7 +39,7 @@ def _brute(words: list[int]) -> list[tuple[int, int, int]]:
     return [(line, bits, int(i + 1 < len(ordered))) for i, (line, bits) in enumerate(ordered)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(_PATTERNS, min_size=1, max_size=6))
 def test_line_records_equal_a_set_of_lines(warps: list[list[int]]) -> None:
     addresses = np.array(warps, np.uint64) * np.uint64(4)
@@ -49,7 +49,7 @@ def test_line_records_equal_a_set_of_lines(warps: list[list[int]]) -> None:
         assert _unpack(rows, packed, row) == _brute(words)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(_PATTERNS, min_size=1, max_size=6))
 def test_bank_passes_equal_the_fullest_bank(warps: list[list[int]]) -> None:
     passes = bank_passes(np.array(warps, U32))
@@ -57,7 +57,7 @@ def test_bank_passes_equal_the_fullest_bank(warps: list[list[int]]) -> None:
         assert got == max(Counter(word % 32 for word in set(words)).values())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(_PATTERNS, st.integers(0, 2**32 - 1))
 def test_atomics_repeat_a_line_by_contention(words: list[int], mask: int) -> None:
     active = np.array([[mask >> lane & 1 for lane in range(32)]], bool)

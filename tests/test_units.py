@@ -20,7 +20,7 @@ from sampling import Profile
 REAL, PERFECT = load_gpu("gtx480"), load_gpu("gtx480_perfect")
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=60),
     st.integers(1, 20),

@@ -113,7 +113,7 @@ def test_shared_addresses_are_32_bits_and_wrap() -> None:
 ATOMICS = ["add.u32", "min.s32", "max.u32", "and.b32", "or.b32", "xor.b32", "exch.b32", "inc.u32", "dec.u32"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.sampled_from(ATOMICS),
        st.lists(st.integers(0, 5), min_size=64, max_size=64), st.integers(0, 2**32 - 1), st.booleans())  # fmt: skip
 def test_atomics_are_sequential(form: str, where: list[int], seed: int, shared: bool) -> None:

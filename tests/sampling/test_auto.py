@@ -183,7 +183,7 @@ def test_launches_of_a_kind_are_as_long_as_the_mean_of_those_simulated():
     assert not found.unseen.any()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 30))
 def test_simulated_launches_keep_their_cycles(seed, count):
     work, cycles = program(seed, launches=30, kernels=1)

@@ -30,7 +30,7 @@ def test_reuse_by_hand() -> None:
     np.testing.assert_allclose(backward_reuse(prints), [np.nan, 2 / 3, 0.0])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 30), max_size=30), min_size=2, max_size=6))
 def test_reuse_is_a_share_and_overlaps_agree(lists) -> None:
     prints = [footprint(np.array(lines, int)) for lines in lists]
@@ -63,7 +63,7 @@ def test_warm_up_lengths_by_hand() -> None:
     assert Mrrl().warm_up(positions, np.arange(1100), 1000) == 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 9999), st.sampled_from([0.5, 0.9, 0.999, 1.0]))
 def test_warm_up_covers_its_percentile(seed, percentile) -> None:
     rng = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ from sampling.selection import Selection, first_of_each, relabel
 from sampling.selection_files import write_csv, write_kernelslist, write_simpoints
 from sampling.statistics import batch_means, coefficient_of_variation, least_squares, t_quantile, two_means
 
-QUICK = settings(deadline=None, max_examples=60)
+QUICK = settings(max_examples=60)
 POSITIVE = st.floats(0.5, 1e6, allow_nan=False)
 
 

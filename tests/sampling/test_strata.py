@@ -36,7 +36,7 @@ def test_kinds_that_meet_the_bound_alone_take_what_each_would_by_itself() -> Non
     assert len(each.units) > len(Stem().select(Profile(instructions=times, kernels=kinds, cycles=times)).units)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.floats(1, 1e9), min_size=1, max_size=80))
 def test_every_stratum_of_sieve_is_below_theta(counts) -> None:
     values = np.array(counts)
@@ -102,7 +102,7 @@ def test_root_separates_two_speeds_of_one_kernel() -> None:
         Stem().select(Profile(instructions=np.ones(2), kernels=np.zeros(2, int)))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 500), st.sampled_from([0.01, 0.05, 0.2]))
 def test_stem_samples_every_cluster(seed, error) -> None:
     profile, _ = program(seed, launches=150)

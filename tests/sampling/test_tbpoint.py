@@ -21,7 +21,7 @@ def test_paper_parameters_are_the_defaults() -> None:
     assert (intra.sigma, intra.variation_factor, intra.warming, intra.times) == (0.2, 0.3, 0.1, 1)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(0.01, 0.9), st.lists(st.floats(1.0, 900.0), min_size=1, max_size=5))
 def test_product_form_equals_the_matrix(p, stalls) -> None:
     assert markov_ipc(p, np.array(stalls)) == pytest.approx(markov_ipc_by_matrix(p, np.array(stalls)), abs=1e-6)
@@ -46,7 +46,7 @@ def test_equation_2() -> None:
         InterLaunch().select(Profile(instructions=np.ones(2), thread_instructions=np.ones(2)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 80), st.floats(0.05, 0.5))
 def test_no_two_points_of_a_cluster_are_further_apart_than_sigma(seed, count, sigma) -> None:
     points = np.random.default_rng(seed).random((count, 2)).round(2)
@@ -77,7 +77,7 @@ def test_figure_6() -> None:
     assert sum(region.thread_blocks for region in table) == 24
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 999), st.integers(1, 300), st.integers(1, 50))
 def test_regions_are_disjoint_and_in_order(seed, blocks, occupancy) -> None:
     rng = np.random.default_rng(seed)
