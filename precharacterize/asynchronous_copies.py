@@ -18,7 +18,7 @@ COPIES, BULK, PRODUCTS = 0, 1, 2
 FAMILIES, GROUPS, WAITS = 3, 16, 32
 COPY, COMMIT = -2, -3  # of family 0; those of the next are two less each
 LAST_PRODUCT = COPY - 2 * FAMILIES  # a product that closes its group (machine code)
-# At an `mbarrier`, as the trace says (phase_record.py): at once; when all `cp.async` before it are complete; a
+# At an `mbarrier`, as the trace says (line_record.py): at once; when all `cp.async` before it are complete; a
 # copy, when it is itself
 MEETS, MEETS_LATER, FILLS = LAST_PRODUCT - 1, LAST_PRODUCT - 2, LAST_PRODUCT - 3
 COMMITS = LAST_PRODUCT - 4  # when all products before it are

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from functional.keep.arrays import decode_arrays, encode_arrays
-from functional.keep.kept import Kept, key
+from functional.keep.kept import Kept, decode_arrays, encode_arrays, key
 from functional.programs.program import Program
 from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.parameters import PipelineParameters

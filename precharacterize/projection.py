@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from functional.jit.machine_code import Native
-from functional.traces.line_record import MORE, line_of
-from functional.traces.phase_record import count_of, in_phases, without_phases
+from functional.traces.line_record import MORE, count_of, in_phases, line_of, without_phases
 from functional.traces.trace import Trace
 from precharacterize.operations import Operations
 from precharacterize.projection_arrays import Given, Made, Rules, Scratch

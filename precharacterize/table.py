@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional.keep.arrays import decode_arrays, encode_arrays
+from functional.keep.kept import decode_arrays, encode_arrays
 
 if TYPE_CHECKING:
     from jaxtyping import Int8, Int32

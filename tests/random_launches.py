@@ -14,7 +14,7 @@ from random_gpus import POLICIES, gpus
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
-from functional.traces.phase_record import phase_record
+from functional.traces.line_record import phase_record
 from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
 from precharacterize.asynchronous_copies import (

@@ -15,10 +15,9 @@ import pytest
 
 from abstim.study.sample import kept_samples
 from abstim.targets import trace_cache
-from functional.keep import digest
-from functional.keep.arrays import decode_arrays, encode_arrays
+from functional.keep import kept as digest
 from functional.keep.folder import cache_dir, evict, make_folder
-from functional.keep.kept import Kept, key
+from functional.keep.kept import Kept, decode_arrays, encode_arrays, key
 from functional.llvm_executor import object_code as executor_code
 from functional.ptx import parser
 from precharacterize.build import MODULES as TABLES

@@ -21,7 +21,7 @@ from functional.execution.device_launches import DeviceLaunch, DeviceLaunches
 from functional.launches.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
 from functional.launches.tensor_map import driver_map
 from functional.launches.texture import Texture
-from functional.programs.callgraph import launches_kernels
+from functional.programs.link import launches_kernels
 from functional.terminal import note
 
 if TYPE_CHECKING:

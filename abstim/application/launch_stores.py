@@ -12,7 +12,7 @@ from functional.trace_store import StoreWriter
 if TYPE_CHECKING:
     from abstim.application.loaded_modules import LoadedModules
     from functional.launches.launch import Launch
-    from functional.programs.resources import Registers
+    from functional.programs.registers import Registers
     from functional.traces.trace import Trace
 
 

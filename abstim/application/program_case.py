@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from functional.launches.case import Case
-from functional.programs.resources import Registers, registers_per_thread
+from functional.programs.registers import Registers, registers_per_thread
 
 if TYPE_CHECKING:
     from abstim.application.loaded_modules import LoadedModules

@@ -15,7 +15,7 @@ from abstim.progress import silent
 from abstim.session.session import Session
 from abstim.targets.trace_cache import Execution
 from functional.launches.case import Case
-from functional.ptx.shown_name import shown_name
+from functional.ptx.source import shown_name
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 
 if TYPE_CHECKING:

@@ -172,7 +172,7 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
 
 def _row(kernel, launches):
     from abstim.show.tables import duration
-    from functional.ptx.shown_name import shown_name
+    from functional.ptx.source import shown_name
 
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
     ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import GpuName, Json, Overrides
-from functional.ptx.shown_name import shown_name
+from functional.ptx.source import shown_name
 
 MOST_LETTERS = 44  # of an instruction with its operands
 
@@ -72,7 +72,7 @@ def _print_summary(tables) -> None:
 
 def _print_listing(program, table) -> None:
     from abstim.show.tables import print_table
-    from functional.ptx.source_lines import ptx_text
+    from functional.ptx.source import ptx_text
     from precharacterize.parameters import UNITS
 
     bounds, lines = [_bounds(table, block) for block in program.blocks], ptx_text(program).splitlines()

@@ -32,7 +32,7 @@ from abstim.engine.state import (
     Streams,
 )  # fmt: skip
 from abstim.gpu.config import Gpu
-from functional.traces.phase_record import BARRIERS
+from functional.traces.line_record import BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.asynchronous_copies import BULK, FILLS, LAST_PRODUCT, starts

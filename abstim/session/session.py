@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from functional.execution.executor import Executor
     from functional.launches.launch import Launch
     from functional.programs.program import Constants, Program
-    from functional.programs.resources import Registers
+    from functional.programs.registers import Registers
     from functional.ptx.ir import Register
     from functional.traces.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters

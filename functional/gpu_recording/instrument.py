@@ -1,4 +1,9 @@
-"""PTX that writes down what it does: the same kernels, with stores of the words of `words.py` in between.
+"""PTX that writes down what it does: the same kernels, with stores of words in between.
+
+A thread writes a fixed number of 64-bit words a basic block: the number of the block's first instruction in the module,
+then, instruction by instruction, what the program does not say: whether the guard is true (1 or 0), the address
+register of a memory access, the index of a `brx`. They follow each other without gaps, so those of a block say which
+block comes next, and nothing else is needed to go through the program again.
 
 `TABLE` is a global variable that points to two 64-bit addresses a thread: where its words go, and where they must end.
 A thread keeps the first in a register, moves it on at every block, stores only while it is not past the end, and puts
@@ -10,12 +15,69 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from functional.errors import InputError, PtxError
-from functional.gpu_recording.words import What, Word, base_of, words_of
 from functional.programs.program import BasicBlock, Program
-from functional.ptx.ir import TYPE_BYTES, Instruction, Module, Register
+from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Module, Register
+
+_TRACED = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix"})
+
+
+class What(Enum):
+    """The value a word holds."""
+
+    GUARD = 1
+    ADDRESS = 2  # the base register; the constant offset is in the program
+    INDEX = 3
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a block: `place` counts from the block's number, which is word 0."""
+
+    instruction: Instruction
+    what: What
+    place: int
+
+
+def words_of(program: Program, block: BasicBlock) -> tuple[Word, ...]:
+    """The words of a block behind its number. Raises PtxError for an instruction whose effect they cannot tell."""
+    found: list[Word] = []
+    for instruction in program.instructions[block.start : block.stop]:
+        _check(program, instruction)
+        if instruction.guard is not None:
+            found.append(Word(instruction, What.GUARD, len(found) + 1))
+        if instruction.is_memory and isinstance(base_of(instruction), Register):
+            found.append(Word(instruction, What.ADDRESS, len(found) + 1))
+        if instruction.opcode == "brx":
+            found.append(Word(instruction, What.INDEX, len(found) + 1))
+    return tuple(found)
+
+
+def address_of(instruction: Instruction) -> Address:
+    """The address operand of a memory instruction."""
+    return next(s for s in instruction.sources if isinstance(s, Address))
+
+
+def base_of(instruction: Instruction) -> object:
+    """What the address of a memory instruction starts from: a register, a symbol or nothing."""
+    return address_of(instruction).base
+
+
+def _check(program: Program, instruction: Instruction) -> None:
+    refused = ""
+    if instruction.is_memory and instruction.opcode not in _TRACED:
+        refused = "its addresses are not recorded"
+    elif instruction.is_memory and instruction.space == "param" and isinstance(base_of(instruction), Register):
+        refused = "the address of a parameter is not the same on a GPU"
+    elif instruction.opcode in ("bar", "barrier") and (instruction.reads() or "red" in instruction.modifiers):
+        refused = "its operands are not recorded"
+    if refused:
+        raise PtxError(program.path, instruction.line, f"'{instruction.name}' cannot be traced on a GPU: {refused}")
+
 
 TABLE = "abstim_table"
 WINDOWS = "abstim_windows"  # kernel that says where shared, local and constant memory lie

@@ -13,7 +13,7 @@ from functional.errors import InputError
 from functional.launches.memory import Memory
 from functional.launches.tensor_map import TensorMap, placed
 from functional.launches.texture import Texture
-from functional.programs.callgraph import launches_kernels, uses_heap
+from functional.programs.link import launches_kernels, uses_heap
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Parameter
 

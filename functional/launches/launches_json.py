@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from functional.errors import InputError
-from functional.launches.case import Case, Expected
+from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import (
     Argument,
     Launch,
@@ -31,8 +31,7 @@ from functional.launches.memory import Memory
 from functional.launches.tensor_map import TensorMap
 from functional.launches.texture import Texture
 from functional.programs.link import link
-from functional.programs.resources import MOST_REGISTERS
-from functional.programs.symbols import say_unset_constants, set_pointer, set_symbol
+from functional.programs.registers import MOST_REGISTERS
 from functional.ptx.ir import Module
 from functional.ptx.lazy_module import open_module
 

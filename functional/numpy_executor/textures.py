@@ -19,7 +19,7 @@ from functional.numpy_executor.operation import DTYPES, Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
 from functional.ptx.ir import Address, Instruction, Operand, Symbol, Vector
-from functional.traces.coalesce import line_records, sector_numbers
+from functional.traces.line_record import line_records, sector_numbers
 
 Step = Callable[[Frame], None]
 _GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2, "acube": 2}  # axes of a plane

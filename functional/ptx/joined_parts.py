@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from functional.errors import InputError
-from functional.ptx.ptx_index import next_item
+from functional.ptx.lazy_module import next_item
 
 _HEAD = re.compile(r"\.version\s+(\S+)|\.target\s+([^\n]+)|\.address_size\s+(\d+)")
 _SKIPPED = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|\.file[ \t][^\n]*")
