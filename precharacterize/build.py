@@ -1,22 +1,118 @@
-"""Program + pipeline -> latency table: made once, kept on disk, and reused for every design point."""
+"""Program + pipeline -> latency table: made once, kept on disk, and reused for every design point.
+
+The pipeline is that of one warp alone on a single SP, every access a hit, no branch taken (GATSim, Section II-A): it
+walks each basic block once through fetch pairs, scoreboard, operand collector and units, which gives every instruction
+its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rules.md, rules 3 to 7.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from functional.keep.kept import Kept, key
-from functional.programs.program import Program
-from functional.ptx.ir import TYPE_BYTES, Instruction
-from precharacterize.asynchronous_copies import copies_of
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Register, registers_of
 from precharacterize.classify import Kind, kind_of, latency_class
-from precharacterize.named_barriers import barriers_of
-from precharacterize.parameters import UNITS, Operation, PipelineParameters
-from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
-from precharacterize.product_times import sized
-from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
-from precharacterize.table import WRITE_BACK_CYCLES, LatencyTable, padded
+from precharacterize.synchronisation import barriers_of, copies_of
+from precharacterize.table import UNITS, WRITE_BACK_CYCLES, LatencyTable, Operation, PipelineParameters, padded
+from precharacterize.tensor_work import sized
+
+
+def number_of(register: Register) -> int:
+    """The number in a register's name (`%rd5` -> 5), which picks its bank (docs/timing-rules.md, rule 3)."""
+    digits = re.search(r"(\d+)\D*$", register.name)
+    return int(digits.group(1)) if digits else 0
+
+
+def unique(values: Iterable[int]) -> list[int]:
+    """Values without repeats, first occurrence first."""
+    return list(dict.fromkeys(values))
+
+
+def waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
+    """Scoreboard registers to be free before issue: RAW on sources and guard, WAW on destinations."""
+    guard = (instruction.guard.register,) if instruction.guard else ()
+    if instruction.opcode == "wgmma":  # products of one accumulator follow each other in the unit
+        return unique(ids[r.name] for operand in instruction.sources[:-1] for r in registers_of(operand))
+    return unique(ids[r.name] for r in (*instruction.reads(), *instruction.writes(), *guard))
+
+
+def long_waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
+    """Plain source registers, without address bases and guard (GPGPU-Sim 4.2, two-level demotion)."""
+    operands = [s for s in instruction.sources if not isinstance(s, Address)]
+    return unique(ids[r.name] for s in operands for r in registers_of(s))
+
+
+def read_banks_of(instruction: Instruction) -> list[int]:
+    """Register numbers read from the register file: a repeated register once, predicates never."""
+    if instruction.opcode == "wgmma":  # accumulators are read as the product needs them
+        instruction = replace(instruction, sources=instruction.sources[:-1])
+    return unique(number_of(r) for r in dict.fromkeys(instruction.reads()) if r.type != "pred")
+
+
+def write_banks_of(instruction: Instruction) -> list[int]:
+    """Register numbers written back, -1 for a predicate; parallel to `Instruction.writes()`."""
+    return [-1 if r.type == "pred" else number_of(r) for r in instruction.writes()]
+
+
+ALLOCATE_CYCLES = 1  # issue -> operand collector
+READ_CYCLES = 1  # collector -> operands at hand, one more for each access to a bank already used this cycle
+DISPATCH_CYCLES = 1  # operands at hand -> unit starts
+FETCH_TO_ISSUE_CYCLES = 2
+
+
+def start_delay_cycles(read_numbers: list[int], banks: int) -> int:
+    """Cycles from issue to the start on the unit: one bank serves one operand a cycle."""
+    per_bank = [sum(n % banks == bank for n in read_numbers) for bank in {n % banks for n in read_numbers}]
+    return ALLOCATE_CYCLES + READ_CYCLES + max(per_bank, default=0) + DISPATCH_CYCLES
+
+
+def result_delay_cycles(
+    kind: Kind, latency_cycles: int, pipeline: PipelineParameters, offset_cycles: int = WRITE_BACK_CYCLES
+) -> int:
+    """Cycles from the start on the unit to the result, every access a single hit. `offset_cycles`: what lies between
+    the end of the unit's latency and the result."""
+    if kind in (Kind.PARAM_LOAD, Kind.CONST_LOAD):
+        return pipeline.const_hit_cycles
+    if kind in (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC):
+        return pipeline.shared_cycles
+    if kind >= Kind.GLOBAL_LOAD:
+        return pipeline.global_hit_cycles
+    return offset_cycles + latency_cycles
+
+
+def block_gaps_cycles(
+    block: BasicBlock, table: LatencyTable, program: Program, pipeline: PipelineParameters
+) -> list[int]:
+    """Issue-to-issue gap after each instruction of a block; the last one's is to the fall-through instruction."""
+    free: dict[int, int] = {}  # scoreboard register -> cycle
+    unit_free = [0] * len(UNITS)
+    issues = []
+    time = 0
+    slots = fetched(program.pcs[block.start], pipeline)
+    for i in range(block.start, block.stop):
+        time = max([time, *(free.get(r, 0) for r in table.waits[i].tolist() if r >= 0)])
+        delay = int(table.result_cycles[i])
+        start = max(time, unit_free[table.unit[i]])
+        unit_free[table.unit[i]] = start + int(table.initiation_cycles[i])
+        free |= {r: start + delay for r in table.writes[i].tolist() if r >= 0}
+        issues.append(time)
+        slots -= 1
+        time += 1 if slots else FETCH_TO_ISSUE_CYCLES
+        slots = slots or fetched(program.pcs[i] + 1, pipeline)
+    return [b - a for a, b in zip(issues, [*issues[1:], time], strict=True)]
+
+
+def fetched(pc: int, pipeline: PipelineParameters) -> int:
+    """Instructions one fetch at `pc` brings: it never crosses an instruction-cache line."""
+    return min(
+        pipeline.instructions_per_fetch, pipeline.fetch_line_instructions - pc % pipeline.fetch_line_instructions
+    )
+
 
 MODULES = ("precharacterize.build", "functional.ptx.parser", "functional.programs.link")  # what makes a table of a text
 

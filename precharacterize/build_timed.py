@@ -7,14 +7,11 @@ from functools import reduce
 
 from functional.programs.program import Program
 from precharacterize.build import characterize, kinds_of
-from precharacterize.hoisting import hoisted
-from precharacterize.machine_code.assemble import Assembly
-from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.classify import NO_OPERATIONS, Operations, ptx_operations_of
+from precharacterize.machine_code.assemble import Assembly, MachineInstruction
 from precharacterize.machine_code.timed_blocks import machine_timed_blocks
-from precharacterize.operations import NONE, Operations, ptx_operations_of
-from precharacterize.parameters import PipelineParameters
-from precharacterize.rows import Row, ptx_rows, table_of_rows
-from precharacterize.table import LatencyTable
+from precharacterize.rows import Row, hoisted, ptx_rows, table_of_rows
+from precharacterize.table import LatencyTable, PipelineParameters
 from precharacterize.timed_code import (
     Access,
     Cover,
@@ -84,7 +81,7 @@ def _fallbacks(
         start = len(rows)
         rows += ptx_rows(order, table, program, pipeline, start)
         covers = [Cover(block.index, 0)]
-        operations = reduce(Operations.plus, (ptx_operations_of(program.instructions[i]) for i in order), NONE)
+        operations = reduce(Operations.plus, (ptx_operations_of(program.instructions[i]) for i in order), NO_OPERATIONS)
         made = TimedBlock(start, len(rows), block.index, covers=covers, accesses=accesses, operations={0: operations})
         blocks.append(made)
     return rows, blocks

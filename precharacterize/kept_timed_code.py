@@ -10,8 +10,7 @@ import numpy as np
 from functional.keep.kept import Kept, decode_arrays, encode_arrays, key
 from functional.programs.program import Program
 from precharacterize.machine_code.assemble import Assembly, assemble
-from precharacterize.parameters import PipelineParameters
-from precharacterize.table import LatencyTable
+from precharacterize.table import LatencyTable, PipelineParameters
 from precharacterize.timed_code import TimedCode
 
 MODULES = (

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from functional.programs.program import Program
-from precharacterize.classify import Kind
-from precharacterize.operations import NONE, Operations
+from precharacterize.classify import NO_OPERATIONS, Kind, Operations
 from precharacterize.table import LatencyTable
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def timed_code(
         covers_at=_cuts([b.covers for b in blocks]),
         covers=np.array([c for b in blocks for c in b.covers], np.int32).reshape(-1, 2),
         operations=np.array(
-            [b.operations.get(k, NONE) for b in blocks for k in range(len(b.covers))], np.int32
+            [b.operations.get(k, NO_OPERATIONS) for b in blocks for k in range(len(b.covers))], np.int32
         ).reshape(-1, 3),
         bits=np.array([bits[n, c.block] for n, b in enumerate(blocks) for c in b.covers], np.uint64),
         rivals=np.array([sum({bits.get((r, b.leader), 0) for r in b.rivals}) for b in blocks], np.uint64),

@@ -28,9 +28,9 @@ from functional.traces.line_record import (
     without_phases,
 )
 from functional.traces.trace import Trace
-from precharacterize.asynchronous_copies import FILLS, MEETS, MEETS_LATER
-from precharacterize.machine_code.tools import find_tools
+from precharacterize.machine_code.assemble import find_tools
 from precharacterize.projection import project
+from precharacterize.synchronisation import FILLS, MEETS, MEETS_LATER
 
 # One instruction a line, as compilers print it: a disassembler says which line a machine instruction is of
 LINES = PIPELINE.strip().replace("{", "{\n").replace(";", ";\n").replace(":\n", ":\n")

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from abstim.application.call_messages import BY_NAME, Request, receive, reply, takes_payload
-from abstim.application.device_attributes import compute_capability, described, most_shared_bytes
-from abstim.application.device_memory import DeviceMemory
-from abstim.application.loaded_modules import LoadedModule, LoadedModules
-from abstim.application.program_case import ProgramCase
+from abstim.application.device_memory import DeviceMemory, compute_capability, described, most_shared_bytes
+from abstim.application.loaded_modules import LoadedModule, LoadedModules, ProgramCase
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
 from functional.errors import ExecutionError, InputError, PtxError

@@ -7,22 +7,141 @@ What is not timed is executed as a stream, of which no more than some chunks are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from abstim.application.idle_launches import IdleLaunches
-from abstim.application.launch_stores import LaunchStores
-from abstim.application.program_case import ProgramCase
+import numpy as np
+
+from abstim.application.loaded_modules import ProgramCase
 from abstim.application.timed_launches import LaunchTimer, Selection, Timed, likeness_of
 from abstim.targets.execution import default_budget
+from functional.errors import InputError
+from functional.trace_store import StoreWriter
 
 if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
+    from abstim.application.loaded_modules import LoadedModules
     from functional.execution.executor import Executor
     from functional.launches.launch import Launch
-    from functional.launches.memory import Memory
+    from functional.launches.memory import Memory, Region
+    from functional.programs.registers import Registers
     from functional.traces.trace import Trace
+
+
+MOST_BYTES = 1 << 28  # of memory that is copied and compared
+_BYTES_AN_INSTRUCTION = 16  # to compare so many takes about as long as to execute a thread instruction
+_MOST_CHANGES = 2  # a launch that changed something so often is no longer watched
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Global memory at a moment."""
+
+    regions: tuple[Region, ...]
+    contents: tuple[UInt8[np.ndarray, " byte"], ...]
+
+    @classmethod
+    def of(cls, memory: Memory) -> Snapshot:
+        """A copy."""
+        regions = tuple(memory.regions)
+        return cls(regions, tuple(memory.bytes_of(region).copy() for region in regions))
+
+    def equals(self, memory: Memory) -> bool:
+        """Is memory as it was then?"""
+        if self.regions != tuple(memory.regions):
+            return False
+        pairs = zip(self.regions, self.contents, strict=True)
+        return all(np.array_equal(memory.bytes_of(region), then) for region, then in pairs)
+
+
+@dataclass
+class _Kind:
+    """Launches of one kernel with the same parameters, constants and shape."""
+
+    instructions: int = 0  # thread instructions that one takes
+    changes: int = 0
+
+
+@dataclass
+class IdleLaunches:
+    """What is known of the launches so far."""
+
+    _kinds: dict[Hashable, _Kind] = field(default_factory=dict)
+    _state: Snapshot | None = None
+    _idle: dict[Hashable, str] = field(default_factory=dict)  # on memory as in `_state` -> likeness to be timed by
+
+    def likeness(self, launch: Launch, memory: Memory) -> str | None:
+        """If a launch would change nothing, what `ended` was told of the one like it; else None."""
+        key = _key(launch, memory)
+        if key not in self._idle or self._state is None or not self._state.equals(memory):
+            return None
+        return self._idle[key]
+
+    def before(self, launch: Launch, memory: Memory) -> Snapshot | None:
+        """Memory before a launch that is executed, if that is worth while; `ended` is told of it."""
+        kind = self._kinds.get(_key(launch, memory))
+        size_bytes = sum(region.bytes for region in memory.regions)
+        if kind is None or kind.changes >= _MOST_CHANGES or size_bytes > MOST_BYTES:
+            return None
+        if size_bytes > _BYTES_AN_INSTRUCTION * kind.instructions:
+            return None
+        return self._state if self._state is not None and self._state.equals(memory) else Snapshot.of(memory)
+
+    def ended(
+        self, launch: Launch, memory: Memory, before: Snapshot | None, instructions: int, likeness: str = ""
+    ) -> None:
+        """A launch was executed. `likeness`: what it is timed by, "" if it is not."""
+        key = _key(launch, memory)
+        kind = self._kinds.setdefault(key, _Kind())
+        kind.instructions = instructions
+        if before is None or memory.printed.calls:
+            return
+        if not before.equals(memory):
+            kind.changes += 1
+            return
+        if before is not self._state:
+            self._state, self._idle = before, {}
+        self._idle[key] = likeness
+
+
+def _key(launch: Launch, memory: Memory) -> Hashable:
+    program = launch.program
+    shape = (launch.grid, launch.block, launch.cluster, launch.dynamic_shared_bytes, launch.grid_workspace)
+    how = (shape, launch.parameters)
+    return program.digest, program.name, how, memory.const_arena.tobytes()
+
+
+class LaunchStores:
+    """A store for each module whose kernels are launched, `module-1` and so on, in a folder that is new or empty."""
+
+    def __init__(self, folder: Path, modules: LoadedModules) -> None:
+        """Raises InputError for a folder that holds something."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder}: is there already; choose another folder to record in")
+        self.folder, self._modules = folder, modules
+        self._writers: dict[str, StoreWriter] = {}
+
+    def add(self, launch: Launch, registers: Registers, chunks: Iterable[Trace]) -> None:
+        """The next launch."""
+        digest = launch.program.digest
+        if digest not in self._writers:
+            module = self._modules.of_digest(digest)
+            self._writers[digest] = StoreWriter(self.folder / f"module-{len(self._writers) + 1}", module.module)
+        self._writers[digest].launch(launch, registers, chunks)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """One a module, in the order of their first launches."""
+        return tuple(writer.folder for writer in self._writers.values())
+
+    def finish(self, name: str) -> None:
+        """Make them whole; until then, nobody takes them for stores."""
+        for writer in self._writers.values():
+            writer.finish(name, [])
 
 
 @dataclass

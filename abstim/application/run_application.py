@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
-from abstim.application.launch_recorder import LaunchRecorder
-from abstim.application.launch_stores import LaunchStores
-from abstim.application.loaded_modules import LoadedModules
-from abstim.application.program_case import ProgramCase
+from abstim.application.launch_recorder import LaunchRecorder, LaunchStores
+from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed

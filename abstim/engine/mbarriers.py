@@ -10,7 +10,7 @@ from abstim.engine.warp_slots import bit, lowest, span
 from functional.jit.compile import jit
 from functional.traces import line_record
 from functional.traces.line_record import PHASES
-from precharacterize.asynchronous_copies import COMMITS, COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER, PRODUCTS
+from precharacterize.synchronisation import COMMITS, COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER, PRODUCTS
 
 is_phase, barrier_of, phase_of, count_of = map(
     jit, (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of)

@@ -22,7 +22,7 @@ from typing import Any
 from abstim.gpu.known_error import known_error
 from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, WallTime, check, check_together
 from functional.errors import InputError
-from precharacterize.parameters import Operation, PipelineParameters
+from precharacterize.table import Operation, PipelineParameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from functional.errors import InputError, PtxError
 from functional.programs.program import BasicBlock, Program
-from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Module, Register
+from functional.ptx.ir import TYPE_BYTES, Instruction, Module, Register
 
 _TRACED = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix"})
 
@@ -50,28 +50,23 @@ def words_of(program: Program, block: BasicBlock) -> tuple[Word, ...]:
         _check(program, instruction)
         if instruction.guard is not None:
             found.append(Word(instruction, What.GUARD, len(found) + 1))
-        if instruction.is_memory and isinstance(base_of(instruction), Register):
+        if instruction.is_memory and isinstance(_base_of(instruction), Register):
             found.append(Word(instruction, What.ADDRESS, len(found) + 1))
         if instruction.opcode == "brx":
             found.append(Word(instruction, What.INDEX, len(found) + 1))
     return tuple(found)
 
 
-def address_of(instruction: Instruction) -> Address:
-    """The address operand of a memory instruction."""
-    return next(s for s in instruction.sources if isinstance(s, Address))
-
-
-def base_of(instruction: Instruction) -> object:
+def _base_of(instruction: Instruction) -> object:
     """What the address of a memory instruction starts from: a register, a symbol or nothing."""
-    return address_of(instruction).base
+    return instruction.address and instruction.address.base
 
 
 def _check(program: Program, instruction: Instruction) -> None:
     refused = ""
     if instruction.is_memory and instruction.opcode not in _TRACED:
         refused = "its addresses are not recorded"
-    elif instruction.is_memory and instruction.space == "param" and isinstance(base_of(instruction), Register):
+    elif instruction.is_memory and instruction.space == "param" and isinstance(_base_of(instruction), Register):
         refused = "the address of a parameter is not the same on a GPU"
     elif instruction.opcode in ("bar", "barrier") and (instruction.reads() or "red" in instruction.modifiers):
         refused = "its operands are not recorded"
@@ -194,7 +189,7 @@ def _value(word: Word) -> str:
         assert instruction.guard is not None
         true, false = (0, 1) if instruction.guard.negated else (1, 0)
         return f"selp.u64 {_VALUE}, {true}, {false}, {_printed(instruction.guard.register)};"
-    register = base_of(instruction) if word.what is What.ADDRESS else _index(instruction)
+    register = _base_of(instruction) if word.what is What.ADDRESS else _index(instruction)
     assert isinstance(register, Register)
     if TYPE_BYTES[register.type] == 4:
         return f"cvt.u64.u32 {_VALUE}, {_printed(register)};"

@@ -19,7 +19,6 @@ from functional.gpu_recording.instrument import (
     WORD_BYTES,
     What,
     Word,
-    address_of,
     constants_of,
     instrument,
     words_of,
@@ -174,7 +173,8 @@ class _Code:
         return step
 
     def _access(self, instruction: Instruction, words: dict[What, Word]) -> Callable[[Frame], None]:
-        space = space_of(self.slots, instruction, address_of(instruction))
+        assert instruction.address is not None  # `words_of` refuses all else
+        space = space_of(self.slots, instruction, instruction.address)
         guard, size = words.get(What.GUARD), instruction.access_bytes
         matrices = len(instruction.writes()) if instruction.opcode == "ldmatrix" else 0
         if matrices:
@@ -196,7 +196,7 @@ class _Code:
     def _addresses(
         self, instruction: Instruction, words: dict[What, Word], space: str
     ) -> Callable[[Frame], np.ndarray]:
-        address, dtype = address_of(instruction), np.dtype(np.uint32 if space == "shared" else np.uint64)
+        address, dtype = instruction.address, np.dtype(np.uint32 if space == "shared" else np.uint64)
         base, word = address.base, words.get(What.ADDRESS)
         if word is None:
             symbol = Symbol(base.name, base.offset + address.offset) if isinstance(base, Symbol) else None

@@ -5,9 +5,9 @@ A call is no edge between blocks: control continues behind it, so every function
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 
 from functional.ptx.ir import Instruction, Parameter, Register, Variable
 
@@ -112,52 +112,64 @@ def immediate_post_dominators(successors: Sequence[Sequence[int]]) -> list[int |
     """Immediate post-dominator of every node, None where only the exit of the graph remains.
 
     `successors[n]` are the nodes after n; a node with none leads to a virtual exit. A node that cannot reach the exit
-    (an endless loop) has none either. Iterates Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001)
-    on the reversed graph.
+    (an endless loop) has none either.
     """
-    count = len(successors)
-    exit_node = count
-    forward = [tuple(s) if s else (exit_node,) for s in successors]
-    order = _post_order(forward, exit_node)  # of the reversed graph: the exit has the highest number
-    parent: dict[int, int] = {exit_node: exit_node}
-    changed = True
-    while changed:
-        changed = False
-        for node in sorted(order, key=order.__getitem__, reverse=True)[1:]:
-            known = [s for s in forward[node] if s in parent]
-            best = known[0]
-            for other in known[1:]:
-                best = _intersect(parent, order, best, other)
-            changed |= parent.get(node) != best
-            parent[node] = best
-    return [None if parent.get(node, exit_node) == exit_node else parent[node] for node in range(count)]
-
-
-def _post_order(forward: Sequence[Sequence[int]], exit_node: int) -> dict[int, int]:
-    """Post-order number of each node in the depth-first walk of the reversed graph from the exit."""
-    backward: list[list[int]] = [[] for _ in range(exit_node + 1)]
-    for node, following in enumerate(forward):
-        for successor in following:
+    end = len(successors)
+    backward: list[list[int]] = [[] for _ in range(end + 1)]
+    for node, following in enumerate(successors):
+        for successor in following or (end,):
             backward[successor].append(node)
-    order: dict[int, int] = {}
-    seen = {exit_node}
-    stack: list[tuple[int, Iterator[int]]] = [(exit_node, iter(backward[exit_node]))]
-    while stack:
-        node, remaining = stack[-1]
-        predecessor = next((p for p in remaining if p not in seen), None)
-        if predecessor is None:
-            order[node] = len(order)
-            stack.pop()
+    parent = Dominators(backward, end).parent
+    return [None if parent.get(node, end) == end else parent[node] for node in range(end)]
+
+
+class Dominators:
+    """Immediate dominators in a graph, by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
+
+    `parent[n]` is that of node n; `root` is its own, and a node that cannot be reached from there has none.
+    """
+
+    def __init__(self, successors: Sequence[Sequence[int]], root: int) -> None:
+        order = _post_order(successors, root)
+        self._rank = {node: rank for rank, node in enumerate(order)}
+        before: dict[int, list[int]] = {node: [] for node in order}
+        for node in order:
+            for following in successors[node]:
+                before[following].append(node)
+        self.parent, changed = {root: root}, True
+        while changed:
+            changed = False
+            for node in reversed(order[:-1]):
+                best = reduce(self._common, (p for p in before[node] if p in self.parent))
+                changed |= self.parent.get(node) != best
+                self.parent[node] = best
+
+    def nearest_common(self, nodes: Iterable[int]) -> int:
+        """The nearest node that dominates all of some nodes, of which one that cannot be reached counts for nothing; -1
+        if none can."""
+        reached = [node for node in nodes if node in self.parent]
+        return reduce(self._common, reached) if reached else -1
+
+    def _common(self, a: int, b: int) -> int:
+        while a != b:
+            while self._rank[a] < self._rank[b]:
+                a = self.parent[a]
+            while self._rank[b] < self._rank[a]:
+                b = self.parent[b]
+        return a
+
+
+def _post_order(successors: Sequence[Sequence[int]], root: int) -> list[int]:
+    """Nodes that can be reached from the root, each behind those reached from it, in a depth-first walk."""
+    order: list[int] = []
+    seen, left = {root}, [(root, iter(successors[root]))]
+    while left:
+        node, remaining = left[-1]
+        found = next((s for s in remaining if s not in seen), None)
+        if found is None:
+            order.append(node)
+            left.pop()
         else:
-            seen.add(predecessor)
-            stack.append((predecessor, iter(backward[predecessor])))
+            seen.add(found)
+            left.append((found, iter(successors[found])))
     return order
-
-
-def _intersect(parent: dict[int, int], order: dict[int, int], a: int, b: int) -> int:
-    while a != b:
-        while order[a] < order[b]:
-            a = parent[a]
-        while order[b] < order[a]:
-            b = parent[b]
-    return a

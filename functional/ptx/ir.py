@@ -122,6 +122,11 @@ class Instruction:
         elements = max((len(o.elements) for o in operands if isinstance(o, Vector)), default=1)
         return elements * TYPE_BYTES.get(self.type, 4)
 
+    @property
+    def address(self) -> Address | None:
+        """The operand in brackets, if there is one."""
+        return next((o for o in (*self.destinations, *self.sources) if isinstance(o, Address)), None)
+
     def reads(self) -> tuple[Register, ...]:
         """Registers read, address bases and vector elements included, the guard not."""
         operands = [*self.sources, *(d for d in self.destinations if isinstance(d, Address))]

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from functional.programs.program import Program
+from functional.programs.program import Dominators, Program
 from functional.ptx.ir import Instruction
-from precharacterize.asynchronous_copies import LAST_PRODUCT, copies_of
 from precharacterize.classify import Kind
-from precharacterize.machine_code.dominators import Dominators
-from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.machine_code.assemble import MachineInstruction
 from precharacterize.machine_code.timing_classes import ends_block, falls_through, kind_of
+from precharacterize.synchronisation import LAST_PRODUCT, copies_of
 
 # PTX instructions that the assembler neither leaves out nor makes one with others, mostly; some become several
 _SIMPLE = frozenset(
@@ -140,7 +139,7 @@ def _is_slow(block: list[MachineInstruction], at_line: dict[int, int]) -> bool:
 
 def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) -> None:
     """Set leader, times and rivals of every block; a block that holds no PTX instruction keeps leader -1."""
-    dominators = Dominators(program)
+    dominators = Dominators([_edges(program, block.index) for block in program.blocks], 0)
     for block in blocks:
         block.leader = _leader(block, program, kinds, dominators)
         block.times = _rounds(block, program, kinds)
@@ -149,6 +148,13 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
         block.rivals += [
             m for m, other in enumerate(blocks) if other.times > block.times and other.leader == block.leader
         ]  # what stands around the other copies of an unrolled loop is not executed with it
+
+
+def _edges(program: Program, index: int) -> list[int]:
+    """Successors of a PTX block, and the entry of a function it calls."""
+    last = program.blocks[index].stop - 1
+    called = [program.block_of(program.callee_entry[last])] if last in program.callee_entry else []
+    return [*program.blocks[index].successors, *called]
 
 
 def _leader(block: MachineBlock, program: Program, kinds: Sequence[int], dominators: Dominators) -> int:

@@ -1,4 +1,6 @@
-"""Which accesses of the trace each memory instruction of a machine block makes (docs/machine-code.md)."""
+"""Which accesses of the trace each memory instruction of a machine block makes, and which blocks are loops of
+compare-and-swap that an atomic of shared memory became (docs/machine-code.md, rule 8).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,55 @@ from collections import Counter
 from collections.abc import Sequence
 
 from functional.programs.program import Program
-from functional.ptx.ir import Address, Instruction
-from precharacterize.asynchronous_copies import BULK, COMMITS, FILLS, MEETS, MEETS_LATER, copies_of, starts
+from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
 from precharacterize.classify import Kind
 from precharacterize.machine_code.alignment import MachineBlock
-from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.machine_code.assemble import MachineInstruction
 from precharacterize.machine_code.timing_classes import access_bytes, kind_of
+from precharacterize.synchronisation import BULK, COMMITS, FILLS, MEETS, MEETS_LATER, copies_of, starts
 from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes
+
+_COPYING = frozenset({"mov", "cvta", "add", "sub", "shl", "shr", "mul", "mad", "and", "or", "cvt"})
+LONGEST = 8  # chain of instructions that an address is followed through
+_SAME_IN_A_WARP = ("%ctaid", "%nctaid", "%ntid", "%gridid", "%warpid", "%smid")
+
+
+def compare_and_swap(block: MachineBlock, program: Program) -> int | None:
+    """The place of the compare-and-swap in a block that is such a loop on a word all lanes name; None of any other."""
+    last, atomics = block.code[-1], set(block.held)
+    loop = last.name == "BRA" and last.guard and block.code[0].label and last.target == block.code[0].label
+    found = [k for k, c in enumerate(block.code) if kind_of(c) == Kind.SHARED_ATOMIC and _swaps(c.modifiers)]
+    if not loop or len(atomics) != 1 or len(found) != 1:  # copies loop, too, and name no word
+        return None
+    return found[0] if _one_word(min(atomics), program) else None
+
+
+def _swaps(modifiers: tuple[str, ...]) -> bool:
+    return "CAS" in modifiers or "CAST" in modifiers
+
+
+def _one_word(i: int, program: Program) -> bool:
+    """Do all lanes of a warp name the same word, as far as the program says?"""
+    address = program.instructions[i].address
+    return address is None or address.base is None or _is_uniform(address.base, program, LONGEST)
+
+
+def _is_uniform(operand: Operand | None, program: Program, depth: int) -> bool:
+    """Has it one value in a warp, by instructions of which at most so many follow each other?"""
+    if isinstance(operand, Immediate | Symbol):
+        return True
+    if isinstance(operand, Special):
+        return operand.name.startswith(_SAME_IN_A_WARP)
+    if not isinstance(operand, Register) or depth == 0:
+        return False
+    makers = [k for k in program.instructions if operand in k.writes()]
+    if len(makers) != 1 or makers[0].guard:
+        return False
+    made = makers[0]
+    if made.opcode == "ld":
+        return made.space == "param"
+    return made.opcode in _COPYING and all(_is_uniform(source, program, depth - 1) for source in made.sources)
+
 
 _ATOMICS = (Kind.GLOBAL_ATOMIC, Kind.SHARED_ATOMIC)
 BULK_COPIES = ("UTMALDG", "UBLKCP", "UTMASTG", "UTMAREDG", "UBLKRED")
@@ -101,15 +145,10 @@ class Matching:
 
 def _distance(a: Instruction, b: Instruction, wide: int) -> int:
     """How far b's access lies behind a's, from one register; before it is farther; 2 wide: not within `wide` bytes."""
-    first, second = _address(a), _address(b)
+    first, second = a.address, b.address
     if first is None or second is None or first.base != second.base:
         return 2 * wide - 1
     behind = second.offset - first.offset
     if abs(behind) >= wide:
         return 2 * wide
     return behind if behind > 0 else wide - behind
-
-
-def _address(instruction: Instruction) -> Address | None:
-    operands = (*instruction.destinations, *instruction.sources)
-    return next((o for o in operands if isinstance(o, Address)), None)

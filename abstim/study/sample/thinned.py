@@ -12,7 +12,7 @@ from functional.programs.program import Program
 from functional.traces.line_record import in_phases, more_follow
 from functional.traces.trace import Trace
 from precharacterize.classify import Kind
-from precharacterize.named_barriers import NONE, barriers_of
+from precharacterize.synchronisation import NONE, barriers_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
