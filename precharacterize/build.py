@@ -7,7 +7,6 @@ its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rul
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -15,17 +14,11 @@ import numpy as np
 
 from functional.keep.kept import Kept, key
 from functional.programs.program import BasicBlock, Program
-from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Register, registers_of
+from functional.ptx.ir import TYPE_BYTES, Address, Instruction, registers_of
 from precharacterize.classify import Kind, kind_of, latency_class
 from precharacterize.synchronisation import barriers_of, copies_of
 from precharacterize.table import UNITS, WRITE_BACK_CYCLES, LatencyTable, Operation, PipelineParameters, padded
 from precharacterize.tensor_work import sized
-
-
-def number_of(register: Register) -> int:
-    """The number in a register's name (`%rd5` -> 5), which picks its bank (docs/timing-rules.md, rule 3)."""
-    digits = re.search(r"(\d+)\D*$", register.name)
-    return int(digits.group(1)) if digits else 0
 
 
 def unique(values: Iterable[int]) -> list[int]:
@@ -51,12 +44,12 @@ def read_banks_of(instruction: Instruction) -> list[int]:
     """Register numbers read from the register file: a repeated register once, predicates never."""
     if instruction.opcode == "wgmma":  # accumulators are read as the product needs them
         instruction = replace(instruction, sources=instruction.sources[:-1])
-    return unique(number_of(r) for r in dict.fromkeys(instruction.reads()) if r.type != "pred")
+    return unique(r.number for r in dict.fromkeys(instruction.reads()) if r.type != "pred")
 
 
 def write_banks_of(instruction: Instruction) -> list[int]:
     """Register numbers written back, -1 for a predicate; parallel to `Instruction.writes()`."""
-    return [-1 if r.type == "pred" else number_of(r) for r in instruction.writes()]
+    return [-1 if r.type == "pred" else r.number for r in instruction.writes()]
 
 
 ALLOCATE_CYCLES = 1  # issue -> operand collector

@@ -67,7 +67,6 @@ _SFU = frozenset({"sqrt", "sin", "cos", "ex2", "lg2", "rsqrt", "rcp", "tanh"})
 _TENSOR = frozenset({"mma", "wmma", "wgmma"})
 _TCGEN05 = {"mma": "tensor", "cp": "tensor", "ld": "int_shfl", "st": "int_shfl"}
 _PAST_L1D = frozenset({"cg", "cv", "volatile", "relaxed", "acquire", "mmio"})
-_EXIT = frozenset({"ret", "exit"})
 
 
 def latency_class(instruction: Instruction) -> str:

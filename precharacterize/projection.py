@@ -4,46 +4,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import namedtuple
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from functional.jit.machine_code import Native
 from functional.traces.line_record import MORE, count_of, in_phases, line_of, without_phases
-from functional.traces.trace import Trace
+from functional.traces.trace import OFFSETS, STREAMS, Trace
 from precharacterize.classify import Operations
 from precharacterize.timed_code import TimedCode
 
-
-class Given(NamedTuple):
-    """A trace's arrays."""
-
-    blocks: np.ndarray
-    masks: np.ndarray
-    records: np.ndarray
-    conflicts: np.ndarray
-    block_offsets: np.ndarray
-    record_offsets: np.ndarray
-    conflict_offsets: np.ndarray
-
-
-class Rules(NamedTuple):
-    """The arrays of a TimedCode."""
-
-    choices_at: np.ndarray
-    choices: np.ndarray
-    fallback: np.ndarray
-    streams: np.ndarray
-    covers_at: np.ndarray
-    covers: np.ndarray
-    operations: np.ndarray
-    bits: np.ndarray
-    rivals: np.ndarray
-    numbers: np.ndarray
-    accesses_at: np.ndarray
-    accesses: np.ndarray
-    sources: np.ndarray
+# A trace's arrays, and those of a TimedCode
+Given = namedtuple("Given", (*STREAMS, *OFFSETS))  # type: ignore[misc]
+Rules = namedtuple(  # type: ignore[misc]
+    "Rules", [f.name for f in fields(TimedCode) if f.name not in ("table", "description", "origins")]
+)
 
 
 class Scratch(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,11 +135,6 @@ class LoadedModules:
         whole, other = self[number], self[part]
         whole.texts += other.texts
         whole.machine_code += other.machine_code
-
-
-def parameter_layout(program: Program) -> Mapping[str, tuple[int, int]]:
-    """Offset and bytes of each parameter, by name, in order."""
-    return {p.name: (p.offset, p.bytes) for p in program.parameters}
 
 
 @dataclass

@@ -9,10 +9,8 @@ ordinary registers: a trace has no others, and without them a branch would not w
 from __future__ import annotations
 
 import lzma
-import os
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +21,7 @@ from functional.accelsim.trace_files import LIST_NAME, format_addresses
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.execution.executor import DEFAULT_INSTRUCTION_BUDGET
+from functional.keep.folder import replacing
 from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
@@ -70,14 +69,14 @@ class _Colours:
             return
         for member in new:
             if not self._take([member]):
-                self.numbers[member] = number_in_name(self.registers[member]) % RZ  # more live values than registers
+                self.numbers[member] = self.registers[member].number % RZ  # more live values than registers
 
     def _take(self, members: list[int]) -> bool:
         offsets = [sum(self.words[m] for m in members[:k]) for k in range(len(members))]
         blocked = [self._blocked(m) for m in members]
         shapes = [(1 << self.words[m]) - 1 for m in members]
         last = RZ - offsets[-1] - self.words[members[-1]]
-        bank = number_in_name(self.registers[members[0]]) % _BANKS
+        bank = self.registers[members[0]].number % _BANKS
         for number in [*range(bank, last + 1, _BANKS), *range(last + 1)]:
             places = zip(blocked, shapes, offsets, strict=True)
             if not any(taken & shape << number + offset for taken, shape, offset in places):
@@ -93,12 +92,6 @@ class _Colours:
             if self.numbers[other] >= 0:
                 taken |= (1 << self.words[other]) - 1 << self.numbers[other]
         return taken
-
-
-def number_in_name(register: Register) -> int:
-    """5 of `%rd5`."""
-    digits = re.search(r"(\d+)\D*$", register.name)
-    return int(digits.group(1)) if digits else 0
 
 
 def _interference(program: Program, ids: dict[Register, int]) -> list[int]:
@@ -187,12 +180,12 @@ def write(
                     default_executor().run(launch, memory, None, instruction_budget)
                 continue
             files.append(directory / f"kernel-{number + 1}.traceg{'.xz' if compress else ''}")
-            with _replacing(files[-1]) as file:
+            with _written(files[-1]) as file:
                 file.write(_header(launch, number + 1, case.registers(launch).count))
                 _Writer(launch, memory, sass_opcode, instruction_budget).write(file)
         regions = case.memory.buffers.values()
         copies = [f"MemcpyHtoD,0x{region.address:016x},{region.bytes}" for region in regions]
-        with _replacing(directory / LIST_NAME) as file:
+        with _written(directory / LIST_NAME) as file:
             file.write("\n".join([*copies, *(f.name for f in files)]) + "\n")
     except OSError as error:
         raise InputError(f"{directory}: {error.strerror or error}") from None
@@ -208,16 +201,10 @@ def _refuse_what_has_no_form(case: Case) -> None:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[IO[str]]:
-    """A file that is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with lzma.open(temporary, "wt", preset=1) if path.suffix == ".xz" else temporary.open("w") as file:
-            yield file  # type: ignore[misc]
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+def _written(path: Path) -> Iterator[IO[str]]:
+    """A file of text, compressed if its name says so, that is there whole or not at all."""
+    with replacing(path) as part, lzma.open(part, "wt", preset=1) if path.suffix == ".xz" else part.open("w") as file:
+        yield file  # type: ignore[misc]
 
 
 def _header(launch: Launch, number: int, registers: int) -> str:

@@ -12,16 +12,15 @@ it back before it calls, returns or exits: with an empty table entry the run mer
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from functional.errors import InputError, PtxError
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import TYPE_BYTES, Instruction, Module, Register
+from functional.ptx.source import unchanged
 
 _TRACED = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix"})
 
@@ -88,7 +87,10 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
     Raises InputError if the file is not there any more as it was parsed, PtxError for an instruction that cannot be
     traced and for code that is not laid out one instruction a line.
     """
-    lines = _text(module).split("\n")
+    text = unchanged(module.path, module.digest)
+    if text is None:
+        raise InputError(f"{module.path}: has changed since it was read, or is gone")
+    lines = text.decode().split("\n")
     before: dict[int, list[str]] = {}
     done: set[str] = set()  # several kernels may call one function
     for program in programs:
@@ -114,16 +116,6 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
 def constants_of(module: Module) -> list[str]:
     """Names of the constant variables, in the order in which WINDOWS writes their addresses."""
     return [v.name for v in module.variables if v.space == "const"]
-
-
-def _text(module: Module) -> str:
-    try:
-        data = Path(module.path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{module.path}: {error.strerror}") from None
-    if hashlib.sha256(data).hexdigest() != module.digest:
-        raise InputError(f"{module.path}: has changed since it was read")
-    return data.decode()
 
 
 def _instrument(program: Program, functions: set[str], lines: list[str], before: dict[int, list[str]]) -> None:

@@ -6,10 +6,10 @@ The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/absti
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from time import time
 from typing import IO
 
@@ -72,7 +72,8 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """
     try:
         make_folder(path.parent)
-        _replace(path, write)
+        with replacing(path) as temporary, open(temporary, "wb", opener=_alone) as file:
+            write(file)
     except OSError as error:
         if error.strerror not in _told:
             note(f"cache: cannot write {path}: {error.strerror}; what cannot be written is made again each time")
@@ -96,30 +97,30 @@ def check_output(path: Path, *endings: str) -> None:
 def write_output(path: Path, data: bytes) -> None:
     """Write a file that a user asked for, whole or not at all. Raises InputError if it cannot be written."""
     try:
-        _replace(path, lambda file: file.write(data))
-        path.chmod(0o666 & ~_umask())  # a temporary file is the owner's alone
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _umask() -> int:
-    mask = os.umask(0o022)  # there is no way to ask without setting
-    os.umask(mask)
-    return mask
+def _alone(path: str, flags: int) -> int:
+    """Open a file that is its owner's alone, whatever others are allowed otherwise."""
+    return os.open(path, flags, 0o600)
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    _temporary.add(temporary)
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place once it is written: nobody sees that half written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.tmp")
+    _temporary.add(str(temporary))
     try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.replace(temporary, path)
+        yield temporary
+        temporary.replace(path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     finally:
-        _temporary.discard(temporary)
+        _temporary.discard(str(temporary))
 
 
 def remove_temporary_files() -> None:

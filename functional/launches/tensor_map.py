@@ -76,39 +76,9 @@ PACKINGS = {  # by their names in PTX, in the order of CUtensorMapDataType
 
 BYTES = 128
 MAGIC, _LAYOUT = b"TMAP", "<4s6B6xQ5I5H5B5x4Q6hH18x"
-ELEMENTS = (
-    "u8",
-    "u16",
-    "u32",
-    "s32",
-    "u64",
-    "s64",
-    "f16",
-    "f32",
-    "f32.ftz",
-    "f64",
-    "bf16",
-    "tf32",
-    "tf32.ftz",
-    *PACKINGS,
-)
-# The same in the order of CUtensorMapDataType
-DRIVER_ELEMENTS = (
-    "u8",
-    "u16",
-    "u32",
-    "s32",
-    "u64",
-    "s64",
-    "f16",
-    "f32",
-    "f64",
-    "bf16",
-    "f32.ftz",
-    "tf32",
-    "tf32.ftz",
-    *PACKINGS,
-)
+_WHOLE = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32")
+ELEMENTS = (*_WHOLE, "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz", *PACKINGS)
+DRIVER_ELEMENTS = (*_WHOLE, "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz", *PACKINGS)  # as CUtensorMapDataType
 SWIZZLES_BYTES = (0, 32, 64, 128)  # by number
 _UNITS_BYTES = (16, 32)  # that a swizzle exchanges, by number
 _DRIVER_WIDE = 4  # CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B
@@ -186,20 +156,9 @@ class TensorMap:
         axes = [_padded(values, 1) for values in (self.size, self.box, self.taken)]
         strides = _padded(self.strides_bytes, 0)[: _MOST_AXES - 1]
         corners = (*_padded(self.lower, 0)[:3], *_padded(self.upper, 0)[:3])
-        return struct.pack(
-            _LAYOUT,
-            MAGIC,
-            *kinds,
-            self.fill_nan,
-            _UNITS_BYTES.index(self.swizzle_unit_bytes),
-            self.address,
-            *axes[0],
-            *axes[1],
-            *axes[2],
-            *strides,
-            *corners,
-            self.pixels,
-        )
+        fill, unit = self.fill_nan, _UNITS_BYTES.index(self.swizzle_unit_bytes)
+        numbers = (*axes[0], *axes[1], *axes[2], *strides, *corners, self.pixels)
+        return struct.pack(_LAYOUT, MAGIC, *kinds, fill, unit, self.address, *numbers)
 
     def check(self) -> None:
         """Raise InputError for a map that the driver, or abstim, refuses."""
@@ -266,18 +225,10 @@ def decode(data: bytes) -> TensorMap:
     if unit >= len(_UNITS_BYTES):
         raise InputError(f"tensor map: swizzle atomicity {unit} is not supported")
     size, box, steps, strides = (tuple(rest[i : i + n]) for i, n in ((0, rank), (5, rank), (10, rank), (15, rank - 1)))
+    where = (SWIZZLES_BYTES[swizzle], bool(fill), address, "")
+    unit_bytes = _UNITS_BYTES[unit]
     found = TensorMap(
-        ELEMENTS[element],
-        size,
-        strides,
-        box,
-        steps,
-        SWIZZLES_BYTES[swizzle],
-        bool(fill),
-        address,
-        "",
-        *_im2col(rank, rest[19:25], rest[25]),
-        _UNITS_BYTES[unit],
+        ELEMENTS[element], size, strides, box, steps, *where, *_im2col(rank, rest[19:25], rest[25]), unit_bytes
     )
     found.check()
     return found

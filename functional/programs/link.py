@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 
 from functional.errors import InputError, PtxError
 from functional.programs.program import Program, basic_blocks
@@ -95,13 +96,10 @@ def _base(operand: Operand | None) -> Operand | None:
 
 
 def _has_cycle(edges: dict[str, list[str]]) -> bool:
-    """Take away functions that call nothing, until all are gone or none can go."""
-    left = {name: set(callees) for name, callees in edges.items()}
-    while left:
-        leaves = {name for name, callees in left.items() if not callees & left.keys()}
-        if not leaves:
-            return True
-        left = {name: callees for name, callees in left.items() if name not in leaves}
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError:
+        return True
     return False
 
 

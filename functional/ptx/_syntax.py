@@ -5,9 +5,10 @@ a rule of grammar.lark.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lark import Token, Transformer, v_args
+from lark import Token, Transformer
 from lark.visitors import Discard
 
 from functional.ptx.ir import Immediate
@@ -160,187 +161,133 @@ def floating(token: str) -> float:
     return float(token)
 
 
+Children = list[Any]
+
+
+def _made(node: type) -> Callable[[Any, Children], Any]:
+    """A rule whose children are the fields of a node."""
+    return lambda _, c: node(*c)
+
+
+def _list_of(node: type) -> Callable[[Any, Children], Any]:
+    """A rule of any number of items, perhaps of none."""
+    return lambda _, c: node(() if c == [None] else tuple(c))
+
+
+def _named(name: str, value: Callable[[Children], Any]) -> Callable[[Any, Children], tuple[str, Any]]:
+    """A rule that is one of several parts of a declaration: its name, and what it says."""
+    return lambda _, c: (name, value(c))
+
+
+def _number(value: Callable[[Token], int | float], sign: int = 1) -> Callable[[Any, Children], Immediate]:
+    return lambda _, c: Immediate(sign * value(c[0]))
+
+
+def _offset(node: type, positive: str) -> Callable[[Any, Children], Any]:
+    """A name with an offset, which is added after the sign `positive` and taken away after the other one."""
+    return lambda _, c: node(c[0], integer(c[2]) if c[1] == positive else -integer(c[2]))
+
+
+def _first(_: Any, c: Children) -> Any:
+    return c[0]
+
+
+def _nothing(_: Any, c: Children) -> Any:
+    return Discard
+
+
 class TreeBuilder(Transformer):
     """Turns grammar rules into the tuples above as the parser reduces them."""
 
-    def start(self, c: list[Any]) -> RawModule:
+    version = target = address_size = local_variable = dimension = initialiser = atom = number = _first
+    pragma = call_targets = _nothing
+
+    def start(self, c: Children) -> RawModule:
         size = c[2] if len(c) > 2 and isinstance(c[2], Token) else None
         return RawModule(c[0], c[1], size, c[2:] if size is None else c[3:])
 
-    def version(self, c: list[Any]) -> Token:
-        return c[0]
-
-    target = address_size = version
-
     # -- declarations
-    def module_variable(self, c: list[Any]) -> RawVariable:
+    align, vector, type = (_named(name, lambda c: c[0]) for name in ("align", "vector", "type"))
+    pointer, attribute = (_named(name, lambda c: None) for name in ("pointer", "attribute"))
+    unary, generic, masked = _made(RawUnary), _made(RawGeneric), _made(RawGeneric)
+
+    def module_variable(self, c: Children) -> RawVariable:
         return c[-1] if len(c) == 1 else c[-1]._replace(linkage=str(c[0]))
 
-    def item(self, c: list[Any]) -> Any:
+    def item(self, c: Children) -> Any:
         return c[-1]  # the linkage of a function changes nothing
 
-    def local_variable(self, c: list[Any]) -> RawVariable:
-        return c[0]
-
-    def variable(self, c: list[Any]) -> RawVariable:
+    def variable(self, c: Children) -> RawVariable:
         qualifiers = [q for q in c[1:] if type(q) is tuple]
         space = Token(c[0].type, ".global") if c[0] == ".tex" else c[0]  # PTX 1.x: a texture reference
         return RawVariable(space, qualifiers, [d for d in c[1:] if isinstance(d, RawDeclarator)])
 
     parameter = variable
 
-    def align(self, c: list[Any]) -> tuple[str, Any]:
-        return "align", c[0]
-
-    def vector(self, c: list[Any]) -> tuple[str, Any]:
-        return "vector", c[0]
-
-    def type(self, c: list[Any]) -> tuple[str, Any]:
-        return "type", c[0]
-
-    def pointer(self, c: list[Any]) -> tuple[str, Any]:
-        return "pointer", None
-
-    def attribute(self, c: list[Any]) -> tuple[str, Any]:
-        return "attribute", None
-
-    def declarator(self, c: list[Any]) -> RawDeclarator:
+    def declarator(self, c: Children) -> RawDeclarator:
         return RawDeclarator(c[0], c[1:-1], c[-1])
 
-    def dimension(self, c: list[Any]) -> Any:
-        return c[0]
-
-    def initialiser(self, c: list[Any]) -> Any:
-        return c[0]
-
-    def braces(self, c: list[Any]) -> RawElements:
+    def braces(self, c: Children) -> RawElements:
         return RawElements(tuple(x for x in c if x is not None))
 
-    def expression(self, c: list[Any]) -> RawExpression:
+    def expression(self, c: Children) -> RawExpression:
         return RawExpression(c)
 
-    def atom(self, c: list[Any]) -> Any:
-        return c[0]
-
-    def unary(self, c: list[Any]) -> RawUnary:
-        return RawUnary(c[0], c[1])
-
-    def generic(self, c: list[Any]) -> RawGeneric:
-        return RawGeneric(c[0], c[1])
-
-    masked = generic
-
-    def register(self, c: list[Any]) -> tuple[Token, Token | None]:
+    def register(self, c: Children) -> tuple[Token, Token | None]:
         return c[0], c[1]
 
-    def registers(self, c: list[Any]) -> RawRegisters:
+    def registers(self, c: Children) -> RawRegisters:
         names = [x for x in c if isinstance(x[0], Token)]
         return RawRegisters([x for x in c if not isinstance(x[0], Token)], names)
 
     # -- functions
-    def returns(self, c: list[Any]) -> tuple[str, Any]:
-        return "returns", [p for p in c if p is not None]
+    returns, parameters = (
+        _named(name, lambda c: [p for p in c if p is not None]) for name in ("returns", "parameters")
+    )
+    performance = _named("performance", lambda c: (str(c[0])[1:], tuple(integer(x) for x in c[1:] if x is not None)))
+    body = _named("body", lambda c: c)
+    alias = _made(RawAlias)
 
-    def parameters(self, c: list[Any]) -> tuple[str, Any]:
-        return "parameters", [p for p in c if p is not None]
-
-    def performance(self, c: list[Any]) -> tuple[str, Any]:
-        return "performance", (str(c[0])[1:], tuple(integer(x) for x in c[1:] if x is not None))
-
-    def body(self, c: list[Any]) -> tuple[str, Any]:
-        return "body", c
-
-    def entry(self, c: list[Any]) -> RawFunction:
+    def entry(self, c: Children) -> RawFunction:
         return self._function(c, True)
 
-    def func(self, c: list[Any]) -> RawFunction:
+    def func(self, c: Children) -> RawFunction:
         return self._function(c, False)
 
-    def _function(self, c: list[Any], is_entry: bool) -> RawFunction:
+    def _function(self, c: Children, is_entry: bool) -> RawFunction:
         name = next(x for x in c if isinstance(x, Token))
         parts: dict[str, Any] = dict(x for x in c if type(x) is tuple and x[0] != "performance")
         directives = dict(x[1] for x in c if type(x) is tuple and x[0] == "performance")
         returns, parameters = parts.get("returns", []), parts.get("parameters", [])
         return RawFunction(name, is_entry, returns, parameters, directives, parts.get("body"))
 
-    def alias(self, c: list[Any]) -> RawAlias:
-        return RawAlias(c[0], c[1])
-
     # -- statements
-    def pragma(self, c: list[Any]) -> Any:
-        return Discard
+    label = _made(RawLabel)
 
-    def call_targets(self, c: list[Any]) -> Any:
-        return Discard
-
-    def label(self, c: list[Any]) -> RawLabel:
-        return RawLabel(c[0])
-
-    def branch_targets(self, c: list[Any]) -> RawTargets:
+    def branch_targets(self, c: Children) -> RawTargets:
         return RawTargets(c[0], c[1:])
 
-    def scope(self, c: list[Any]) -> RawScope:
+    def scope(self, c: Children) -> RawScope:
         return RawScope(c)
 
-    def instruction(self, c: list[Any]) -> RawInstruction:
+    def instruction(self, c: Children) -> RawInstruction:
         guarded = c[0].type == "GUARD"
         operands = c[2:] if guarded else c[1:]
         return RawInstruction(c[0] if guarded else None, c[guarded], [] if operands == [None] else operands)
 
     # -- operands
-    @v_args(inline=True)
-    def integer(self, token: Token) -> Immediate:
-        return Immediate(integer(token))
+    integer, negative_integer = _number(integer), _number(integer, -1)
+    floating, negative_floating = _number(floating), _number(floating, -1)
+    negated, pair = _made(RawNegated), _made(RawPair)
+    elements, arguments = _list_of(RawElements), _list_of(RawArguments)
+    symbol_offset, symbol_offset_negative = _offset(RawOffset, "+"), _offset(RawOffset, "-")
+    address_offset, address_offset_negative = _offset(RawAddress, "+"), _offset(RawAddress, "-")
 
-    @v_args(inline=True)
-    def floating(self, token: Token) -> Immediate:
-        return Immediate(floating(token))
-
-    @v_args(inline=True)
-    def negative_integer(self, token: Token) -> Immediate:
-        return Immediate(-integer(token))
-
-    @v_args(inline=True)
-    def negative_floating(self, token: Token) -> Immediate:
-        return Immediate(-floating(token))
-
-    def number(self, c: list[Any]) -> Immediate:
-        return c[0]
-
-    @v_args(inline=True)
-    def symbol_offset(self, name: Token, sign: Token, value: Token) -> RawOffset:
-        return RawOffset(name, -integer(value) if sign == "-" else integer(value))
-
-    @v_args(inline=True)
-    def symbol_offset_negative(self, name: Token, sign: Token, value: Token) -> RawOffset:
-        return RawOffset(name, integer(value) if sign == "-" else -integer(value))
-
-    def negated(self, c: list[Any]) -> RawNegated:
-        return RawNegated(c[0])
-
-    def pair(self, c: list[Any]) -> RawPair:
-        return RawPair(c[0], c[1])
-
-    def elements(self, c: list[Any]) -> RawElements:
-        return RawElements(() if c == [None] else tuple(c))
-
-    def arguments(self, c: list[Any]) -> RawArguments:
-        return RawArguments(() if c == [None] else tuple(c))
-
-    def brackets(self, c: list[Any]) -> RawAddress:
+    def brackets(self, c: Children) -> RawAddress:
         return c[0]._replace(rest=tuple(c[1:])) if len(c) > 1 else c[0]
 
-    def address(self, c: list[Any]) -> RawAddress:
+    def address(self, c: Children) -> RawAddress:
         return RawAddress(c[0], 0)
 
-    @v_args(inline=True)
-    def address_offset(self, name: Token, sign: Token, value: Token) -> RawAddress:
-        return RawAddress(name, -integer(value) if sign == "-" else integer(value))
-
-    @v_args(inline=True)
-    def address_offset_negative(self, name: Token, sign: Token, value: Token) -> RawAddress:
-        return RawAddress(name, integer(value) if sign == "-" else -integer(value))
-
-    @v_args(inline=True)
-    def absolute_address(self, number: Immediate) -> RawAddress:
-        return RawAddress(None, int(number.value))
+    def absolute_address(self, c: Children) -> RawAddress:
+        return RawAddress(None, int(c[0].value))

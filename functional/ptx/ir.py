@@ -6,6 +6,7 @@ which is also how the timing reference counts program counters (8 bytes each, GP
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,12 @@ class Register:
 
     name: str
     type: str  # the declared type: "b32", "f32", "pred", ...
+
+    @property
+    def number(self) -> int:
+        """The number in its name (`%rd5` -> 5), which picks its bank (docs/timing-rules.md, rule 3)."""
+        digits = re.search(r"(\d+)\D*$", self.name)
+        return int(digits[1]) if digits else 0
 
 
 @dataclass(frozen=True, slots=True)

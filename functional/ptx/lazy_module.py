@@ -6,7 +6,6 @@ import hashlib
 import io
 import pickle
 import re
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
@@ -14,11 +13,10 @@ from inspect import isclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from functional.errors import InputError
 from functional.keep.kept import Kept, key
 from functional.ptx import ir
 from functional.ptx.ir import Kernel, Module
-from functional.ptx.parser import parse_bytes, parse_with, text_of
+from functional.ptx.parser import file_bytes, parse_bytes, parse_with, text_of
 
 if TYPE_CHECKING:
     from functional.ptx._syntax import RawModule
@@ -147,12 +145,7 @@ _KEPT_BYTES = 1 << 28
 def open_module(source: str | Path) -> Module:
     """A PTX file, of which a function is parsed when it is used. Raises PtxError for what it can tell at once, and
     InputError if the file cannot be read; a function that does not parse raises PtxError when it is used."""
-    try:
-        data = Path(source).read_bytes().removeprefix(BOM_UTF8)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{source}: cannot read the PTX file: {reason}") from None
-    return open_bytes(data, str(source))
+    return open_bytes(file_bytes(source), str(source))
 
 
 def open_bytes(data: bytes, path: str) -> Module:

@@ -87,12 +87,16 @@ def parse(source: str | Path) -> Module:
     """
     if isinstance(source, str) and ("\n" in source or ".version" in source):
         return parse_bytes(source.encode("utf-8", "surrogateescape"), "<text>")
+    return parse_bytes(file_bytes(source), str(source))
+
+
+def file_bytes(source: str | Path) -> bytes:
+    """The text of a PTX file. Raises InputError if it cannot be read."""
     try:
-        data = Path(source).read_bytes().removeprefix(BOM_UTF8)
+        return Path(source).read_bytes().removeprefix(BOM_UTF8)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{source}: cannot read the PTX file: {reason}") from None
-    return parse_bytes(data, str(source))
 
 
 def parse_bytes(data: bytes, path: str) -> Module:

@@ -64,13 +64,18 @@ def source_lines(ptx: str) -> dict[int, SourceLine]:
     return lines
 
 
+def unchanged(path: str, digest: str) -> bytes | None:
+    """The PTX of a program or module, if it is still where it was read, and as it was."""
+    try:
+        data = Path(path).read_bytes().removeprefix(BOM_UTF8)
+    except (OSError, ValueError):
+        return None
+    return data if sha256(data).hexdigest() == digest else None
+
+
 def ptx_text(program: Program) -> str:
     """The PTX, if it is still where it was read, and as it was; else nothing."""
-    try:
-        data = Path(program.path).read_bytes().removeprefix(BOM_UTF8)
-    except OSError:
-        return ""
-    return data.decode("utf-8", "replace") if sha256(data).hexdigest() == program.digest else ""
+    return (unchanged(program.path, program.digest) or b"").decode("utf-8", "replace")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import IO
 import msgspec
 
 from functional.errors import InputError
+from functional.keep.folder import replacing
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, check_shape
 from functional.launches.memory import Memory
@@ -23,6 +24,7 @@ from functional.programs.link import link
 from functional.programs.registers import MOST_REGISTERS, Registers
 from functional.ptx.ir import Module
 from functional.ptx.parser import parse_bytes
+from functional.ptx.source import unchanged
 from functional.trace_store.coding import DamagedError, FrameWriter, decode, encode, read_frames
 from functional.traces.trace import Trace, concatenate
 
@@ -117,7 +119,7 @@ def damaged(path: Path, why: str) -> InputError:
     return InputError(f"{path}: damaged ({why}); write the store again with `abstim trace TARGET -o DIR --overwrite`")
 
 
-_OWN_FILES = re.compile(r"manifest\.json|program\.ptx|launch-\d+\.trace|.*\.partial")
+_OWN_FILES = re.compile(r"manifest\.json|program\.ptx|launch-\d+\.trace|\..+\.\d+\.\d+\.tmp")
 
 
 class StoreWriter:
@@ -129,7 +131,9 @@ class StoreWriter:
         Raises InputError if the folder holds anything else or cannot be written, or if the PTX is no longer there.
         """
         self.folder, self._launches = folder, list[LaunchEntry]()
-        ptx = _source(module)
+        ptx = unchanged(module.path, module.digest)
+        if ptx is None:
+            raise InputError(f"{module.path}: the PTX file has changed since it was read, or is gone")
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             _clear(folder, overwrite)
@@ -168,18 +172,10 @@ class StoreWriter:
     @contextmanager
     def _file(self, name: str) -> Iterator[IO[bytes]]:
         """A file of the store, under another name until it is on the disk."""
-        path = self.folder / name
-        partial = path.with_name(f".{name}.partial")
-        with _writing(path):
-            try:
-                with partial.open("wb") as file:
-                    yield file
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.replace(path)
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
+        with _writing(self.folder / name), replacing(self.folder / name) as partial, partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @contextmanager
@@ -199,17 +195,6 @@ def _clear(folder: Path, overwrite: bool) -> None:
         raise InputError(f"{folder}: is there already; choose another folder, or --overwrite")
     for path in sorted(found, key=lambda p: p.name != MANIFEST):  # without it the rest counts as unfinished
         path.unlink()
-
-
-def _source(module: Module) -> bytes:
-    """The text the module was parsed from."""
-    try:
-        text = Path(module.path).read_bytes()
-    except OSError:
-        text = b""
-    if hashlib.sha256(text).hexdigest() != module.digest:
-        raise InputError(f"{module.path}: the PTX file has changed since it was read, or is gone")
-    return text
 
 
 @dataclass

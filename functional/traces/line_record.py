@@ -113,12 +113,6 @@ def in_phases(records: UInt32[np.ndarray, " record"]) -> Bool[np.ndarray, " reco
     return is_phase(line_of(records.astype(np.int64)))
 
 
-def barriers_in(trace: Trace) -> int:
-    """One more than the highest number of a barrier that a trace has arrivals or waits of."""
-    lines = line_of(trace.records[in_phases(trace.records)].astype(np.int64))
-    return int(barrier_of(lines).max(initial=-1)) + 1
-
-
 def without_phases(trace: Trace) -> Trace:
     """The trace without arrivals and waits: what is left says only which memory was touched."""
     phases = in_phases(trace.records)

@@ -4,7 +4,6 @@ kept on disk as instructions.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from functional.keep.kept import Kept, key
+from functional.ptx.source import unchanged
 
 NO_SCOREBOARD = 7
 
@@ -186,7 +186,7 @@ def assemble(path: str, digest: str, architecture: str) -> Assembly:
     tools = find_tools()
     if tools is None:
         return Assembly("no ptxas and nvdisasm at hand; pip install 'abstim[sass]'")
-    text = _text(path, digest)
+    text = unchanged(path, digest)
     if text is None:
         return Assembly("the PTX file is no longer there")
     target = assembled_for(text, architecture)
@@ -202,14 +202,6 @@ def assembled_for(text: bytes, architecture: str) -> str:
     own = int(wanted[1]) if wanted else 0
     number = max(OLDEST, own, int(architecture.removeprefix("sm_")))
     return f"sm_{number}" + (wanted[2].decode() if wanted and number == own else "")
-
-
-def _text(path: str, digest: str) -> bytes | None:
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError):
-        return None
-    return data if hashlib.sha256(data).hexdigest() == digest else None
 
 
 def _functions(text: bytes, target: str, tools: Tools) -> bytes:
