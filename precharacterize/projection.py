@@ -17,8 +17,8 @@ from precharacterize.classify import Operations
 from precharacterize.timed_code import TimedCode
 
 # A trace's arrays, and those of a TimedCode
-Given = namedtuple("Given", (*STREAMS, *OFFSETS))  # type: ignore[misc]
-Rules = namedtuple(  # type: ignore[misc]
+Given: Any = namedtuple("Given", (*STREAMS, *OFFSETS))
+Rules: Any = namedtuple(
     "Rules", [f.name for f in fields(TimedCode) if f.name not in ("table", "description", "origins")]
 )
 
@@ -123,7 +123,7 @@ def _made(sizes: np.ndarray, counts: np.ndarray) -> Made:
     )  # fmt: skip
 
 
-def _scratch(given: Given, rules: Rules) -> Scratch:
+def _scratch(given: Any, rules: Any) -> Scratch:
     events = int(np.diff(given.block_offsets).max(initial=0)) + 1
     records = int(np.diff(given.record_offsets).max(initial=0)) + 2
     covers = int(np.diff(rules.covers_at).max(initial=0)) + 1

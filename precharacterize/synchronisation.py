@@ -107,7 +107,7 @@ def code_of(number: int, threads: int) -> int:
 
 def barriers_of(instructions: Sequence[Instruction], kinds: Sequence[Kind]) -> list[int]:
     """The column, of a program's instructions."""
-    return settled([_reached(i) for i in instructions], kinds)
+    return settled([barrier_of(i) for i in instructions], kinds)
 
 
 def splits_blocks(codes: Sequence[int], kinds: Sequence[int], warps_per_block: int) -> bool:
@@ -123,7 +123,8 @@ def settled(found: Sequence[int | None], kinds: Sequence[int]) -> list[int]:
     return [0 if kind == Kind.BARRIER else NONE for kind in kinds]
 
 
-def _reached(instruction: Instruction) -> int | None:
+def barrier_of(instruction: Instruction) -> int | None:
+    """The number of the barrier that an instruction reaches, and for how many warps; None if that is not known."""
     modifiers = instruction.modifiers
     if instruction.opcode not in ("bar", "barrier") or "warp" in modifiers:
         return NONE

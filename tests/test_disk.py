@@ -67,7 +67,7 @@ def test_an_edit_of_the_executor_changes_the_names_of_its_objects(copy):
     assert changes(TRACES, copy / EXECUTOR[-1])
 
 
-@pytest.mark.parametrize("name", ["build", "classify", "pipeline", "registers", "table", "parameters"])
+@pytest.mark.parametrize("name", ["build", "classify", "synchronisation", "table", "tensor_work"])
 def test_an_edit_of_the_rules_changes_the_names_of_tables(copy, name):
     assert changes(TABLES, copy / f"precharacterize/{name}.py")
 
@@ -218,7 +218,7 @@ _PROGRAM = (
     "p = link(m, 'k'); "
 )
 _TRACE = _PROGRAM + (
-    "import functional.execution.strict_executor, abstim.targets.isolation.isolated_executor; "
+    "import functional.execution.default_executor, abstim.targets.isolation.isolated_executor; "
     "from functional.launches.case import Case; from functional.launches.memory import Memory; "
     "from functional.launches.launch import make_launch; "
     "from functional.execution.default_executor import default_executor; "

@@ -21,9 +21,16 @@ from functional.ptx.parser import parse
 from functional.traces.line_record import line_of, sectors_of
 from functional.traces.trace import PARAM_WINDOW_LINE
 from precharacterize.build import kinds_of
-from precharacterize.build_timed import build_timed_code
+from precharacterize.build_timed import (
+    assembly_of,
+    build_timed_code,
+    decode,
+    encode,
+    hoisted,
+    is_dropped,
+    timed_code_of,
+)
 from precharacterize.classify import Kind
-from precharacterize.kept_timed_code import assembly_of, decode, encode, timed_code_of
 from precharacterize.machine_code import assemble
 from precharacterize.machine_code.alignment import machine_blocks
 from precharacterize.machine_code.assemble import (
@@ -36,7 +43,6 @@ from precharacterize.machine_code.assemble import (
 )
 from precharacterize.machine_code.timing_classes import tensor_share
 from precharacterize.projection import project
-from precharacterize.rows import hoisted, is_dropped
 from precharacterize.timed_code import consumes
 
 GPU = load_gpu("rtx3080", ["sm_count=4"])

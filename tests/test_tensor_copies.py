@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ptx_kernels import module
 
 from functional.errors import ExecutionError, InputError, PtxError
-from functional.execution.strict_executor import StrictExecutor
+from functional.execution.default_executor import StrictExecutor
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.launches.tensor_map import ELEMENTS, TensorMap, decode, driver_map

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -75,18 +77,24 @@ def _calls() -> frozenset[str]:
 
 def library_folder(wanted: set[str]) -> Path:
     """A folder with the libraries of these names, compiled if they are not there. Raises InputError if they cannot."""
-    command = compiler()
     sources = sorted(SOURCES.glob("*.c"))
     text = "\n".join(path.read_text() for path in sources)
     defined = defined_calls(text)
     calls = missing_calls(defined)
     aliases = tuple(f"-Wl,--defsym={name}={plain}" for name, plain in per_thread_calls(defined).items())
     headers = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
-    parts = (text, headers, calls, header(), repr(command), repr((*_OPTIONS, *aliases)))
-    folder = cache_dir("shim") / hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    folder = _folder_of(text, headers, calls, header(), repr(compiler()), repr((*_OPTIONS, *aliases)))
+
+    def arguments(name: str, made: Path) -> list[str]:
+        (made / "protocol.h").write_text(header())
+        (made / "missing.c").write_text(calls)
+        (made / "version.map").write_text(f"{name} {{ global: *; }};\n")
+        options = [*aliases, *_OPTIONS, f"-DRUNTIME={RUNTIMES[name]}", f"-I{made}", f"-I{SOURCES}"]
+        options += [f"-Wl,-soname,{name}", f"-Wl,--version-script={made / 'version.map'}"]
+        return [*options, *map(str, sources), str(made / "missing.c")]
+
     for name in sorted(wanted & set(RUNTIMES)):
-        if not (folder / name).is_file() or strangers(folder / name):
-            _compile((*command, *aliases), sources, calls, folder, name)
+        _compiled(folder / name, partial(arguments, name))
     return folder
 
 
@@ -95,51 +103,44 @@ def driver_folder(runtime: str) -> Path:
     one device. Raises InputError."""
     shared = library_folder({runtime})
     folder = shared / str(RUNTIMES[runtime])
-    if not (folder / DRIVER).is_file() or strangers(folder / DRIVER):
-        make_folder(folder)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            empty, made = Path(scratch) / "nothing.c", Path(scratch) / DRIVER
-            empty.write_text("")
-            needs = ("-Wl,--no-as-needed", str(shared / runtime), f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN/..")
-            _run([*compiler(), "-shared", "-fPIC", str(empty), *needs, "-o", str(made)], DRIVER)
-            made.replace(folder / DRIVER)
+
+    def arguments(scratch: Path) -> list[str]:
+        empty = scratch / "nothing.c"
+        empty.write_text("")
+        needs = ("-Wl,--no-as-needed", str(shared / runtime), f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN/..")
+        return ["-shared", "-fPIC", str(empty), *needs]
+
+    _compiled(folder / DRIVER, arguments)
     return folder
 
 
 def nvrtc_library() -> Path:
     """The library that programs linked with NVRTC load before it. It has no versions of names: what has none stands in
     place of any version's. Raises InputError."""
-    command = [*compiler(), "-shared", "-fPIC", "-O2", str(NVRTC), "-ldl"]
-    key = hashlib.sha256("\0".join((NVRTC.read_text(), *command)).encode()).hexdigest()
-    library = cache_dir("shim") / key / "libnvrtc_ptx.so"
-    if not library.is_file() or strangers(library):
-        make_folder(library.parent)
-        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-            made = Path(scratch) / library.name
-            _run([*command, "-o", str(made)], library.name)
-            made.replace(library)
+    arguments = ["-shared", "-fPIC", "-O2", str(NVRTC), "-ldl"]
+    library = _folder_of(NVRTC.read_text(), *compiler(), *arguments) / "libnvrtc_ptx.so"
+    _compiled(library, lambda scratch: arguments)
     return library
 
 
-def _run(command: list[str], name: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-        raise InputError(f"the C compiler {command[0]} cannot make {name}: {first}")
+def _folder_of(*parts: str) -> Path:
+    return cache_dir("shim") / hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _compile(command: tuple[str, ...], sources: list[Path], calls: str, folder: Path, name: str) -> None:
-    make_folder(folder)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch)
-        (made / "protocol.h").write_text(header())
-        (made / "missing.c").write_text(calls)
-        (made / "version.map").write_text(f"{name} {{ global: *; }};\n")
-        options = [*_OPTIONS, f"-DRUNTIME={RUNTIMES[name]}", f"-I{made}", f"-I{SOURCES}", f"-Wl,-soname,{name}",
-                   f"-Wl,--version-script={made / 'version.map'}"]  # fmt: skip
-        files = [*map(str, sources), str(made / "missing.c")]
-        _run([*command, *options, *files, "-o", str(made / name)], name)
-        (made / name).replace(folder / name)
+def _compiled(library: Path, arguments: Callable[[Path], list[str]]) -> None:
+    """Make a library, unless it is there and nobody else may have written it. `arguments`: the compiler's, of a folder
+    for files on the way. Raises InputError if it cannot be made."""
+    if library.is_file() and not strangers(library):
+        return
+    make_folder(library.parent)
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        made = Path(scratch) / library.name
+        command = [*compiler(), *arguments(Path(scratch)), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+            raise InputError(f"the C compiler {command[0]} cannot make {library.name}: {first}")
+        made.replace(library)
 
 
 # Environment variables: numbers of open files

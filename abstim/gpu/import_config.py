@@ -133,10 +133,9 @@ def _mapping(option: Option, _: Options) -> Values:
     return {"channel_interleave_bytes": 1 << int(bit)} | {k: 1 << place for k, place in places.items() if place >= 0}
 
 
-def _with_partition(_: Option, options: Options) -> Values:
-    """A part of the partition: counts together with its switch."""
-    switch = "adaptive_cache_config"
-    return _adaptive(options[switch], options) if switch in options else {}
+def _with(name: str, rule: Rule) -> Rule:
+    """A part of what another option says: counts together with that."""
+    return lambda _, options: rule(options[name], options) if name in options else {}
 
 
 _DRAM_CYCLES = {
@@ -200,11 +199,6 @@ def _dram_timing(option: Option, options: Options) -> Values:
     return values
 
 
-def _with_timing(option: Option, options: Options) -> Values:
-    """A part of the data bus: counts together with the timings."""
-    return _dram_timing(options["dram_timing_opt"], options) if "dram_timing_opt" in options else {}
-
-
 def _classes(section: str, names: tuple[str, ...]) -> Rule:
     """A list of numbers, one a class; the last ones may be missing."""
 
@@ -255,7 +249,7 @@ RULES: dict[str, Rule] = {
     "n_clusters": _sm_count,
     "n_cores_per_cluster": _sm_count,
     "clock_domains": lambda _, options: {"core_clock_hz": _clocks_hz(options)[0]},
-    "perfect_mem": lambda option, _: {"perfect_memory": bool(option.whole())},
+    "perfect_mem": _flag("perfect_memory"),
     "shader_core_pipeline": _threads,
     "shader_cta": _same("max_blocks_per_sm"),
     "shader_registers": _same("registers_per_sm"),
@@ -289,7 +283,7 @@ RULES: dict[str, Rule] = {
     "l1_banks": _same("l1d_banks"),
     "gmem_skip_L1D": _flag("l1d_bypass"),
     "adaptive_cache_config": _adaptive,
-    **dict.fromkeys(("unified_l1d_size", "shmem_option"), _with_partition),
+    **dict.fromkeys(("unified_l1d_size", "shmem_option"), _with("adaptive_cache_config", _adaptive)),
     "tex_cache:l1": _cache("l1t"),
     "cache:dl2": _cache("l2", l2_index="index", l2_mshrs="mshrs", l2_mshr_merges="merges", l2_miss_queue="miss_queue"),
     "memory_partition_indexing": _slice_index,
@@ -307,7 +301,8 @@ RULES: dict[str, Rule] = {
     "mem_addr_mapping": _mapping,
     "dram_timing_opt": _dram_timing,
     **dict.fromkeys(
-        ("n_mem_per_ctrlr", "dram_buswidth", "dram_burst_length", "dram_data_command_freq_ratio"), _with_timing
+        ("n_mem_per_ctrlr", "dram_buswidth", "dram_burst_length", "dram_data_command_freq_ratio"),
+        _with("dram_timing_opt", _dram_timing),
     ),
     "smem_latency": _same("shared_latency_cycles"),
     "l1_latency": _same("l1d_latency_cycles"),

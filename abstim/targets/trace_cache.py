@@ -19,7 +19,7 @@ from functional.trace_store.coding import decode, encode
 from functional.traces.trace import Trace
 
 MODULES = (
-    "functional.launches.case", "functional.execution.default_executor", "functional.execution.strict_executor",
+    "functional.launches.case", "functional.execution.default_executor",
     "functional.ptx.parser", "functional.trace_store.coding", "abstim.targets.isolation.isolated_executor",
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from functional.programs.program import Program
-from functional.ptx.ir import Address, Register, Symbol
+from functional.ptx.ir import Register
 
 _READS = ("ld", "ldu", "ldmatrix", "tex", "suld")  # of what accesses memory; the others write, or may
 
@@ -20,11 +20,9 @@ def _unset_constants(program: Program) -> Iterator[str]:
     """A kernel cannot write constant memory, and no target says what a host copies there."""
     unset = {v.name for v in program.variables if v.space == "const" and v.initialiser is None and v.bytes}
     for inst in program.instructions:
-        for operand in inst.sources:
-            base = operand.base if isinstance(operand, Address) else operand
-            if isinstance(base, Symbol) and base.name in unset:
-                unset.discard(base.name)
-                yield f"{_where(program, inst.line)}: the constant '{base.name}' has no values; it is read as zeros"
+        for name in (n for n in inst.symbols if n in unset):
+            unset.discard(name)
+            yield f"{_where(program, inst.line)}: the constant '{name}' has no values; it is read as zeros"
 
 
 def _unwritten_memory(program: Program) -> Iterator[str]:

@@ -7,11 +7,12 @@ Stacks, barriers, coalescing and the log are the executor's own, so the trace is
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional.errors import InputError
+from functional.gpu_recording.cuda import CudaDevice
 from functional.gpu_recording.instrument import (
     ENTRY_BYTES,
     TABLE,
@@ -42,39 +43,7 @@ from functional.ptx.ir import Instruction, Register, Symbol
 from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64, UInt8, UInt64
-
-
-class Device(Protocol):
-    """A GPU as a driver shows it. Every method raises InputError if the device refuses."""
-
-    def load(self, ptx: str) -> None:
-        """Make a module's kernels and variables available."""
-        ...
-
-    def allocate(self, size_bytes: int) -> int:
-        """Address of new memory, 256-byte aligned."""
-        ...
-
-    def free(self, address: int) -> None:
-        """Give memory back."""
-        ...
-
-    def write(self, address: int, data: UInt8[np.ndarray, " byte"]) -> None:
-        """Copy bytes to the device."""
-        ...
-
-    def read(self, address: int, size_bytes: int) -> UInt8[np.ndarray, " byte"]:
-        """Copy bytes from the device."""
-        ...
-
-    def variable(self, name: str) -> int:
-        """Address of a global variable of the loaded module."""
-        ...
-
-    def launch(self, kernel: str, grid: Dim3, block: Dim3, parameters: bytes, dynamic_shared_bytes: int) -> None:
-        """Run a kernel to its end. `parameters` is the parameter block, in PTX layout."""
-        ...
+    from jaxtyping import Int64, UInt64
 
 
 _CHUNK_WARPS = 1024
@@ -197,6 +166,7 @@ class _Code:
         self, instruction: Instruction, words: dict[What, Word], space: str
     ) -> Callable[[Frame], np.ndarray]:
         address, dtype = instruction.address, np.dtype(np.uint32 if space == "shared" else np.uint64)
+        assert address is not None
         base, word = address.base, words.get(What.ADDRESS)
         if word is None:
             symbol = Symbol(base.name, base.offset + address.offset) if isinstance(base, Symbol) else None
@@ -245,7 +215,9 @@ def _unfit(program: Program) -> InputError:
     return InputError(f"kernel '{program.name}': what the threads wrote down is not what this program does")
 
 
-def record(case: Case, device: Device, progress: Callable[[str, int, int], object] = lambda *_: None) -> list[Trace]:
+def record(
+    case: Case, device: CudaDevice, progress: Callable[[str, int, int], object] = lambda *_: None
+) -> list[Trace]:
     """Run every launch of a case twice on a device, first to count and then to record, and give their traces.
 
     Raises InputError or PtxError for what cannot be instrumented, for a device that fails, and for a kernel whose
@@ -264,7 +236,7 @@ def record(case: Case, device: Device, progress: Callable[[str, int, int], objec
 class _Session:
     """The memory of a case on a device."""
 
-    def __init__(self, case: Case, device: Device) -> None:
+    def __init__(self, case: Case, device: CudaDevice) -> None:
         self.device, self.memory = device, case.memory
         self.buffers = {name: device.allocate(max(1, region.bytes)) for name, region in self.memory.buffers.items()}
         self.places = {name: (self.buffers[name], region) for name, region in self.memory.buffers.items()}

@@ -25,8 +25,6 @@ from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, models, register_model
 from numba.np import arrayobj
 
-from functional.jit.llvm import ENTRY
-
 
 class Reference(types.Type):
     """To a named tuple; has its fields, those that are named tuples as references."""
@@ -196,9 +194,10 @@ def _indices_as_they_are() -> Iterator[None]:
             arrayobj.fix_integer_index = before
 
 
-def object_code(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """An object file with the machine code of a function for arguments of these types, for this CPU."""
-    return _emitted(_entry, function, tuple(type_of(argument) for argument in arguments), ENTRY)
+def object_code(function: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> bytes:
+    """An object file with the machine code of a function for arguments of these types, for this CPU; it is
+    called `name` there."""
+    return _emitted(_entry, function, tuple(type_of(argument) for argument in arguments), name)
 
 
 def part_object_code(function: Callable[..., Any], to: Any) -> bytes:

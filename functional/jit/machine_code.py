@@ -12,7 +12,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from importlib import import_module
 from inspect import unwrap
 from operator import index
@@ -21,9 +21,54 @@ from typing import Any
 
 import numpy as np
 
-from functional.jit.llvm import ENTRY, engine_of, target
 from functional.keep.kept import Kept, key
 from functional.terminal import note
+
+ENTRY = "entry"  # what a function of Numba's is called in its object file
+
+
+@cache
+def binding() -> Any:
+    """llvmlite's binding, ready for this CPU; imported when it is first needed."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def features() -> str:
+    """Of this CPU, as LLVM names them."""
+    return str(binding().get_host_cpu_features().flatten())
+
+
+@cache
+def target() -> str:
+    """What machine code depends on besides its source: the system, the CPU, and the version of LLVM."""
+    llvm = binding()
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return " ".join((llvm.get_default_triple(), llvm.get_host_cpu_name(), features(), version))
+
+
+def machine(level: int = 1) -> Any:
+    """A target machine that emits code to be loaded into this process; `level` of optimisation, 0 the quickest."""
+    llvm = binding()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features(), opt=level, jit=True, reloc="pic", codemodel="jitdefault"
+    )
+
+
+def engine_of(*codes: bytes) -> Any:
+    """An engine that holds object files; their other symbols are those of the process. It has to outlive every call."""
+    llvm, host = binding(), machine()
+    empty = llvm.parse_assembly("")
+    empty.triple = host.triple
+    engine = llvm.create_mcjit_compiler(empty, host)
+    for code in codes:
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine
 
 
 class Part:
@@ -157,7 +202,7 @@ class Native:
 
         if self._notice and sys.stderr.isatty():
             note(self._notice)
-        return object_code(unwrap(getattr(import_module(self._module), self._name)), arguments)
+        return object_code(unwrap(getattr(import_module(self._module), self._name)), arguments, ENTRY)
 
 
 def compiled(function: Callable[..., None]) -> Native:

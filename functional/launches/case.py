@@ -14,7 +14,7 @@ from functional.errors import InputError
 from functional.launches.launch import Launch, Pointer, device_address
 from functional.launches.memory import Memory
 from functional.programs.registers import Registers, registers_per_thread
-from functional.ptx.ir import Address, Module, Symbol
+from functional.ptx.ir import Module
 from functional.terminal import note
 from functional.traces.trace import Trace
 
@@ -155,9 +155,7 @@ def set_pointer(memory: Memory, buffer: str, at_bytes: int, to: Pointer, where: 
 
 def say_unset_constants(program: Program, given: Collection[str]) -> None:
     """Say which constants a kernel reads that neither the PTX nor anybody sets: they are 0, which is seldom meant."""
-    operands = [operand for inst in program.instructions for operand in (*inst.sources, *inst.destinations)]
-    bases = [operand.base if isinstance(operand, Address) else operand for operand in operands]
-    named = {base.name for base in bases if isinstance(base, Symbol)}
+    named = {name for instruction in program.instructions for name in instruction.symbols}
     unset = [
         v.name for v in program.variables
         if v.space == "const" and v.initialiser is None and v.name in named and v.name not in given

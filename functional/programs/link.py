@@ -77,22 +77,16 @@ def _targets(module: Module, caller: Kernel, call: Instruction) -> list[str]:
 def _taken(module: Module) -> set[str]:
     """Functions whose address the code or an initialiser names."""
     functions = {k.name for k in module.kernels.values() if not k.is_entry}
-    operands = (o for k in module.kernels.values() for i in k.instructions for o in (*i.sources, *i.destinations))
-    named = {base.name for base in map(_base, operands) if isinstance(base, Symbol)}
+    named = {name for k in module.kernels.values() for i in k.instructions for name in i.symbols}
     return functions & (named | {symbol.name for v in module.variables for _, symbol in v.relocations})
 
 
 def launchable(module: Module, functions: Iterable[Kernel]) -> dict[str, int]:
     """Kernels that functions, or a variable's values, take the address of -> bytes of their parameters."""
-    operands = (o for f in functions for i in f.instructions for o in i.sources)
-    named = {base.name for base in map(_base, operands) if isinstance(base, Symbol)}
+    named = {name for f in functions for i in f.instructions for name in i.symbols}
     named |= {symbol.name for v in module.variables for _, symbol in v.relocations}
     kernels = [module.kernels[name] for name in module.entries if name in named]
     return {k.name: max((p.offset + p.bytes for p in k.parameters), default=0) for k in kernels}
-
-
-def _base(operand: Operand | None) -> Operand | None:
-    return operand.base if isinstance(operand, Address) else operand
 
 
 def _has_cycle(edges: dict[str, list[str]]) -> bool:
@@ -214,9 +208,7 @@ def _mismatch(
 
 def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:
     """Module-scope variables; of shared ones those that the code names, since others take no space in a launch."""
-    operands = [o for f in functions for i in f.instructions for o in (*i.sources, *i.destinations)]
-    bases: list[Operand | None] = [o.base if isinstance(o, Address) else o for o in operands]
-    named = {base.name for base in bases if isinstance(base, Symbol)}
+    named = {name for f in functions for i in f.instructions for name in i.symbols}
     return [v for v in module.variables if v.space != "shared" or v.name in named]
 
 

@@ -134,6 +134,12 @@ class Instruction:
         """The operand in brackets, if there is one."""
         return next((o for o in (*self.destinations, *self.sources) if isinstance(o, Address)), None)
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the variables and functions that operands, or their addresses, are of."""
+        bases = (o.base if isinstance(o, Address) else o for o in (*self.sources, *self.destinations))
+        return tuple(base.name for base in bases if isinstance(base, Symbol))
+
     def reads(self) -> tuple[Register, ...]:
         """Registers read, address bases and vector elements included, the guard not."""
         operands = [*self.sources, *(d for d in self.destinations if isinstance(d, Address))]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from functional.programs.program import Program
 from functional.ptx.ir import Address, Instruction
+from precharacterize.build import Row, memory_row, register_row
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class
 from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
 from precharacterize.machine_code.assemble import NO_SCOREBOARD, MachineInstruction
@@ -20,7 +21,6 @@ from precharacterize.machine_code.timing_classes import (
     operations_of,
     tensor_share,
 )
-from precharacterize.rows import Row, memory_row, register_row
 from precharacterize.synchronisation import (
     BULK,
     COPIES,
