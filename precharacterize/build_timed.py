@@ -28,7 +28,7 @@ from precharacterize.build import (
     table_of,
 )
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class, hardware_kind, ptx_operations_of
-from precharacterize.machine_code.assemble import Assembly, MachineInstruction, assemble
+from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.synchronisation import COPIES, NONE, copies_of, starts
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, UNITS, LatencyTable, PipelineParameters
 from precharacterize.tensor_work import sized
@@ -172,16 +172,12 @@ def table_of_rows(
     """The latency table of timed blocks. Registers are those of the PTX and a warp's scoreboards."""
     for row in rows:
         row.write_banks = [NONE] * len(row.writes)
-    results = [_result_cycles(row, pipeline) for row in rows]
+    to_unit = start_delay_cycles([], pipeline.register_banks)
+    delays = (result_delay_cycles(Kind(row.kind), row.latency, pipeline, FORWARDED_CYCLES) for row in rows)
+    results = [to_unit + delay for delay in delays]
     gaps = [_gaps(rows, results, b) for b in blocks]
     registers = ptx.register_count + 3 * SCOREBOARDS
     return table_of(rows, blocks, results, gaps, FORWARDED_CYCLES, registers, ptx.key)
-
-
-def _result_cycles(row: Row, pipeline: PipelineParameters) -> int:
-    """From issue to the issue of what waits for the result, every access a hit."""
-    to_unit = start_delay_cycles([], pipeline.register_banks)
-    return to_unit + result_delay_cycles(Kind(row.kind), row.latency, pipeline, FORWARDED_CYCLES)
 
 
 def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> list[int]:
@@ -204,22 +200,20 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
     kinds = kinds_of(program)
     table = characterize(program, pipeline)
     rows, blocks = _fallbacks(program, kinds, table, pipeline)
-    code = _machine_code(program, assembly)
+    functions = (program.name, *program.functions)  # those that are called may still be functions
+    code = [i for name in functions for i in assembly.functions.get(name, [])]
     description, vanished = f"PTX with loads hoisted ({assembly.made_by})", set()
     if code:
         machine_rows, machine = machine_timed_blocks(code, program, kinds, pipeline, table.register_count, len(rows))
         rows += machine_rows
-        blocks += [_moved(b, len(program.blocks)) for b in machine]
+        for block in machine:  # its rivals counted from the first timed block of all
+            block.rivals = [r + len(program.blocks) for r in block.rivals]
+        blocks += machine
         description = f"machine code ({assembly.made_by})"
         vanished = _vanished(program, blocks, kinds)
     needed = [b.index not in vanished for b in program.blocks]
     origins, made = [row.origin for row in rows], table_of_rows(rows, blocks, table, pipeline)
     return timed_code(program, kinds, made, blocks, needed, description, origins)
-
-
-def _machine_code(program: Program, assembly: Assembly) -> list[MachineInstruction]:
-    """Machine code of a program's entry and of the functions it calls that are still functions."""
-    return [i for name in (program.name, *program.functions) for i in assembly.functions.get(name, [])]
 
 
 def _vanished(program: Program, blocks: Sequence[TimedBlock], kinds: Sequence[int]) -> set[int]:
@@ -230,12 +224,6 @@ def _vanished(program: Program, blocks: Sequence[TimedBlock], kinds: Sequence[in
     return {
         b.index for b in program.blocks if b.index not in leaders and (b.index in covered or b.index not in accesses)
     }
-
-
-def _moved(block: TimedBlock, by: int) -> TimedBlock:
-    """Its rivals counted from the first timed block of all."""
-    block.rivals = [r + by for r in block.rivals]
-    return block
 
 
 def _fallbacks(

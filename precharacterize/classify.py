@@ -81,7 +81,8 @@ def latency_class(instruction: Instruction) -> str:
     if opcode in _TENSOR and not instruction.is_memory:
         return "tensor" if opcode != "wgmma" or is_product(instruction) else "other"
     family = _FAMILY.get(opcode)
-    return f"{_number_class(_first_type(instruction))}_{family}" if family else "other"
+    type_name = next((m for m in instruction.modifiers if m in TYPE_BYTES), "b32")
+    return f"{_number_class(type_name)}_{family}" if family else "other"
 
 
 def is_product(instruction: Instruction) -> bool:
@@ -109,10 +110,6 @@ def hardware_kind(instruction: Instruction, kind: Kind) -> Kind:
     return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past_l1d else kind
 
 
-def _first_type(instruction: Instruction) -> str:
-    return next((m for m in instruction.modifiers if m in TYPE_BYTES), "b32")
-
-
 def _number_class(type_name: str) -> str:
     if type_name == "f64":
         return "fp64"
@@ -131,12 +128,6 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
     return Kind.FENCE if opcode in ("membar", "fence") else Kind.ALU
 
 
-def _writes_global(modifiers: tuple[str, ...]) -> bool:
-    """Of a copy: it names the space that is written first."""
-    spaces = [m for m in modifiers if m in ("global", "shared", "shared::cluster")]
-    return spaces[:1] == ["global"]
-
-
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
     if opcode == "tcgen05":
@@ -146,7 +137,8 @@ def _memory_kind(instruction: Instruction) -> Kind:
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side
-        return Kind.GLOBAL_STORE if _writes_global(instruction.modifiers) else Kind.GLOBAL_LOAD
+        spaces = [m for m in instruction.modifiers if m in ("global", "shared", "shared::cluster")]
+        return Kind.GLOBAL_STORE if spaces[:1] == ["global"] else Kind.GLOBAL_LOAD  # what is written comes first
     if opcode in ("mbarrier", "cp"):  # their records say what they do there, beside passes of shared memory
         return Kind.GLOBAL_ATOMIC
     if opcode in ("atom", "red"):

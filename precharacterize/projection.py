@@ -17,10 +17,9 @@ from precharacterize.classify import Operations
 from precharacterize.timed_code import TimedCode
 
 # A trace's arrays, and those of a TimedCode
-Given: Any = namedtuple("Given", (*STREAMS, *OFFSETS))
-Rules: Any = namedtuple(
-    "Rules", [f.name for f in fields(TimedCode) if f.name not in ("table", "description", "origins")]
-)
+_tuple_of: Any = namedtuple  # its fields are not spelled out, as the type checker would have them
+Given = _tuple_of("Given", (*STREAMS, *OFFSETS))
+Rules = _tuple_of("Rules", [f.name for f in fields(TimedCode) if f.name not in ("table", "description", "origins")])
 
 
 class Scratch(NamedTuple):

@@ -72,19 +72,15 @@ def copies_of(instruction: Instruction) -> int:
     if instruction.opcode != "cp" or "prefetch" in modifiers:
         return NONE
     if "bulk" in modifiers:
-        return _bulk(instruction)
+        if modifiers[2] in _GROUP:
+            return _group(instruction, modifiers[2], BULK)
+        return starts(BULK) if "bulk_group" in modifiers else FILLS
     if modifiers[1] == "mbarrier":
         return MEETS_LATER
     return _group(instruction, modifiers[1], COPIES) if modifiers[1] in _GROUP else starts(COPIES)
 
 
 _GROUP = ("commit_group", "wait_all", "wait_group")
-
-
-def _bulk(instruction: Instruction) -> int:
-    if instruction.modifiers[2] in _GROUP:
-        return _group(instruction, instruction.modifiers[2], BULK)
-    return starts(BULK) if "bulk_group" in instruction.modifiers else FILLS
 
 
 def _group(instruction: Instruction, what: str, family: int) -> int:

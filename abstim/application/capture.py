@@ -134,7 +134,7 @@ class Capture:
             if "triton" in found:
                 from abstim.application.triton_kernels import attached
 
-                stack.enter_context(attached(self))
+                stack.enter_context(attached(self.server, self.gpus[0], self.trial))
             if "numba.cuda" in found:
                 from abstim.application.capture import attach
 

@@ -96,7 +96,8 @@ class HostRanges:
             part.device = part.allocation + before
             self._on_device(part)[:] = _on_host(part)
         for integers in self._integers:
-            owner = self._part_of(integers.start)
+            host = integers.start
+            owner = next(part for part in self._ranges if part.start <= host < part.start + part.bytes)
             words = _words(self._on_device(owner)[integers.start - owner.start :][: integers.bytes])
             self._translated += [translate(words, part.start, part.bytes, part.device) for part in self._ranges]
         return self
@@ -120,9 +121,6 @@ class HostRanges:
         host = argument.data_ptr()
         part = next((r for r in self._ranges if r.start <= host <= r.start + r.bytes), None)
         return 0 if part is None else part.device + host - part.start
-
-    def _part_of(self, host: int) -> _Range:
-        return next(part for part in self._ranges if part.start <= host < part.start + part.bytes)
 
     def scratch(self, size_bytes: int) -> int:
         """Address of memory that a launch has for itself; 0 for none."""

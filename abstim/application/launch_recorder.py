@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abstim.application.loaded_modules import ProgramCase
-from abstim.application.timed_launches import LaunchTimer, Selection, Timed, likeness_of
+from abstim.application.timed_launches import LaunchTimer, Selection, Timed, answered, likeness_of
 from abstim.targets.execution import default_budget
 from functional.errors import InputError
 from functional.trace_store import StoreWriter
@@ -172,7 +172,7 @@ class LaunchRecorder:
             likeness = "" if trace is None else likeness_of(launch, trace)
             self.idle.ended(launch, memory, before, instructions, likeness)
         if not is_timed:
-            return _no_time()
+            return answered(0.0)
         assert self.timer is not None
         return self.timer.time(number, launch, likeness, trace, self.told)
 
@@ -206,9 +206,3 @@ class _Counted:
         for trace in self.chunks:
             self.instructions += int(trace.thread_instructions.sum())
             yield trace
-
-
-def _no_time() -> Future[float]:
-    nothing: Future[float] = Future()
-    nothing.set_result(0.0)
-    return nothing

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from abstim.gpu.config import Gpu
 from abstim.models import model_named
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from abstim.session.result import LaunchResult
     from functional.launches.launch import Launch
 
+Result = TypeVar("Result")
 MOST_WAITING, MOST_WAITING_BYTES = 4, 1 << 30  # launches whose traces are held until they are timed
 
 
@@ -72,7 +73,7 @@ class LaunchTimer:
         `key`: its likeness; `trace`: None if one that it is like was given before.
         """
         if key in self._known:  # nothing to wait for
-            future = _answered(self._result(key, number, launch))
+            future = answered(self._result(key, number, launch))
         else:
             size_bytes = 0 if trace is None else trace.nbytes
             while self._is_full(size_bytes):
@@ -120,9 +121,10 @@ class LaunchTimer:
         return Timed(number, launch, tuple(replace(result, launch=number) for result in self._known[key]))
 
 
-def _answered(timed: Timed) -> Future[Timed]:
-    future: Future[Timed] = Future()
-    future.set_result(timed)
+def answered(value: Result) -> Future[Result]:
+    """A future whose result is there."""
+    future: Future[Result] = Future()
+    future.set_result(value)
     return future
 
 

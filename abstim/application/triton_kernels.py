@@ -7,9 +7,9 @@ back after it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,84 +23,18 @@ from triton.runtime.jit import JITFunction
 from abstim.application.call_server import CudaError, Shape
 from abstim.application.device_memory import attributes, compute_capability, most_shared_bytes
 from abstim.application.host_ranges import HostRanges
+from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from functional.errors import InputError
 from functional.launches.launch import Dim3
-from functional.launches.tensor_map import ELEMENTS, SWIZZLES_BYTES, TensorMap, placed
+from functional.launches.tensor_map import placed
 
 if TYPE_CHECKING:
-    from abstim.application.capture import Capture
+    from abstim.application.call_server import CallServer
     from abstim.application.loaded_modules import LoadedModule
+    from abstim.gpu.config import Gpu
     from functional.programs.program import Program
 
-
-TENSOR_MAP = "tensor map"  # beside Triton's own names of types
-
-
-@dataclass(frozen=True)
-class MappedTensor:
-    """A tensor of the host, and its map, whose address counts from the tensor's first element."""
-
-    tensor: Any
-    map: TensorMap
-
-
-def is_descriptor(type_: object) -> bool:
-    """Is that a tensor descriptor's type, in a signature of Triton's?"""
-    return isinstance(type_, str) and type_.startswith("tensordesc")
-
-
-def expanded(type_: str, descriptor: Any, about: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
-    """Types and values of the parameters. `about`: what the compiler chose of the map; None where there is none.
-
-    Raises InputError for elements that are not there."""
-    if about is None:
-        yield "*" + type_.partition("<")[2].partition("[")[0], descriptor.base
-        yield from _sizes(descriptor, "i64")
-        yield "i1", descriptor.padding == "nan"
-        yield "i1", descriptor.round_f32_to_tf32
-    else:
-        yield TENSOR_MAP, MappedTensor(descriptor.base, _tensor_map(descriptor, about))
-    yield from _sizes(descriptor, "i32")
-
-
-def _sizes(descriptor: Any, shape_type: str) -> Iterator[tuple[str, int]]:
-    yield from ((shape_type, extent) for extent in descriptor.shape)
-    yield from (("i64", stride) for stride in descriptor.strides)
-
-
-def _tensor_map(descriptor: Any, about: Mapping[str, Any]) -> TensorMap:
-    """Triton's axes go from the outermost in, a map's from the innermost out."""
-    number, swizzle = about["elem_type"], about["swizzle"]
-    if number >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
-        raise InputError(f"a tensor descriptor of element type {number}, swizzle {swizzle} is not supported")
-    inner, *outer = _inwards(descriptor.shape)
-    tiles = TensorMap(
-        "tf32" if descriptor.round_f32_to_tf32 else ELEMENTS[number],
-        (inner * (2 if about["fp4_padded"] else 1), *outer),  # two in a byte of the tensor
-        tuple(stride * about["elem_size"] for stride in _inwards(descriptor.strides)[1:]),
-        _inwards(about["block_size"]),
-        swizzle_bytes=SWIZZLES_BYTES[swizzle],
-        fill_nan=descriptor.padding == "nan",
-    )
-    return _of_images(tiles, descriptor) if about.get("is_im2col") else tiles
-
-
-def _of_images(tiles: TensorMap, descriptor: Any) -> TensorMap:
-    """The same for im2col, whose block is pixels and channels."""
-    channels, pixels = tiles.box
-    return replace(
-        tiles,
-        box=(channels, *[1] * (len(tiles.size) - 1)),
-        pixels=pixels,
-        steps=_inwards(descriptor.element_strides or ()),
-        lower=_inwards(descriptor.pixel_box_lower_corner),
-        upper=_inwards(descriptor.pixel_box_upper_corner),
-    )
-
-
-def _inwards(values: Any) -> tuple[int, ...]:
-    return tuple(int(value) for value in reversed(values))
-
+Trial = Callable[[Callable[[], object]], float]  # seconds of what something launches
 
 # Types of Triton's signatures, as NumPy has them; pointers begin with a star
 _NUMBERS = {
@@ -126,15 +60,15 @@ class HostArray:
         return int(self.array.ctypes.data)
 
 
-def _wrapped(arguments: Sequence[Any]) -> list[Any]:
-    return [HostArray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+def _wrapped(argument: Any) -> Any:
+    return HostArray(argument) if isinstance(argument, np.ndarray) else argument
 
 
 class Launcher:
     """What Triton calls to launch a kernel that it has compiled."""
 
-    def __init__(self, capture: Capture, source: Any, metadata: Any) -> None:
-        self._capture, self._metadata = capture, metadata
+    def __init__(self, server: CallServer, source: Any, metadata: Any) -> None:
+        self._server, self._metadata = server, metadata
         self._signature = list(source.signature.values())
         self._cluster = Dim3(getattr(metadata, "num_ctas", 1))
         self._descriptors = list(getattr(metadata, "tensordesc_meta", None) or ())
@@ -154,7 +88,7 @@ class Launcher:
 
     def _launch(self, grid: Dim3, function: tuple[LoadedModule, Program], arguments: Sequence[Any]) -> None:
         loaded, program = function
-        server, metadata = self._capture.server, self._metadata
+        server, metadata = self._server, self._metadata
         descriptors = iter(self._descriptors) if self._descriptors else itertools.repeat(None)
         pairs = list(_flat(self._signature, arguments, descriptors))
         pointers = [value for type_, value in pairs if type_.startswith("*")]
@@ -162,7 +96,8 @@ class Launcher:
         integers = [value for type_, value in pairs if type_.lstrip("*k") in ("i64", "u64") and type_.startswith("*")]
         with HostRanges(server.memory, pointers, integers) as ranges:
             values = [_number(type_, value, ranges, program.name) for type_, value in pairs]
-            scratch = [ranges.scratch(grid.total * size) for size in _scratch_bytes(metadata)]
+            sizes = [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
+            scratch = [ranges.scratch(grid.total * size) for size in sizes]
             values += [np.uint64(address) for address in scratch]
             shape = Shape(
                 grid, Dim3(32 * metadata.num_warps), metadata.shared, self._cluster if self._cluster.x > 1 else None
@@ -176,17 +111,13 @@ class Launcher:
             print(said, end="")
 
 
-def _scratch_bytes(metadata: Any) -> list[int]:
-    return [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
-
-
 def _flat(types: Sequence[Any], values: Sequence[Any], descriptors: Iterator[Any]) -> Iterator[tuple[str, Any]]:
     """Types and values, tuples and tensor descriptors taken apart, without what is known when the kernel is compiled.
     `descriptors`: what the compiler says of each."""
     for type_, value in zip(types, values, strict=True):
         if isinstance(type_, tuple):
             yield from _flat(type_, value, descriptors)
-        elif is_descriptor(type_):
+        elif type_.startswith("tensordesc"):
             yield from expanded(type_, value, next(descriptors))
         elif type_ != "constexpr":
             yield type_, value
@@ -218,9 +149,9 @@ def _block(program: Program, values: Sequence[np.generic | np.ndarray]) -> bytes
 class AbstimDriver(DriverBase):
     """Triton's view of the GPU."""
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture, self._number = capture, next(_DEVICES)
-        self.launcher_cls = lambda source, metadata: Launcher(capture, source, metadata)
+    def __init__(self, server: CallServer, gpu: Gpu, trial: Trial) -> None:
+        self._server, self._gpu, self._trial, self._number = server, gpu, trial, next(_DEVICES)
+        self.launcher_cls = lambda source, metadata: Launcher(server, source, metadata)
         self.utils = SimpleNamespace(
             load_binary=self._load, unload_module=lambda module: None, get_device_properties=self._properties
         )
@@ -232,7 +163,7 @@ class AbstimDriver(DriverBase):
 
     def get_current_target(self) -> GPUTarget:
         """The first GPU; one that names no architecture has 8.0."""
-        major, minor = compute_capability(self._capture.gpus[0], 80)
+        major, minor = compute_capability(self._gpu, 80)
         return GPUTarget("cuda", 10 * major + minor, 32)
 
     def get_current_device(self) -> int:
@@ -248,7 +179,7 @@ class AbstimDriver(DriverBase):
 
     def get_device_capability(self, device: int = 0) -> tuple[int, int]:
         """Major and minor."""
-        return compute_capability(self._capture.gpus[0], 80)
+        return compute_capability(self._gpu, 80)
 
     def get_active_torch_device(self) -> Any:
         """Where tensors lie that kernels can take: the CPU."""
@@ -270,19 +201,19 @@ class AbstimDriver(DriverBase):
         self, kernel_call: Callable[[], object], *, quantiles: Sequence[float] | None = None, **_: Any
     ) -> Any:
         """Milliseconds; as often as quantiles are asked for."""
-        milliseconds = 1e3 * self._capture.trial(kernel_call)
+        milliseconds = 1e3 * self._trial(kernel_call)
         return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
 
     def _load(self, name: str, ptx: bytes, shared_bytes: int, device: int) -> tuple[Any, ...]:
         """Module, function, registers a thread, spills, and the most threads of a block."""
-        server = self._capture.server
+        server = self._server
         loaded = server.modules[server.modules.load(False, bytes(ptx))]
         program = loaded.program(name)
         registers = server.case.registers_of(program).count
         return loaded, (loaded, program), registers, 0, 1024
 
     def _properties(self, device: int) -> dict[str, int]:
-        gpu = self._capture.gpus[0]
+        gpu = self._gpu
         known = attributes(gpu, 80)
         return {
             "max_shared_mem": most_shared_bytes(gpu), "max_num_regs": known[82], "multiprocessor_count": known[16],
@@ -309,17 +240,17 @@ def _ptx_compiler(compiler: type) -> type:
 
 
 @contextmanager
-def attached(capture: Capture) -> Iterator[None]:
-    """Triton's kernels go to `capture`."""
+def attached(server: CallServer, gpu: Gpu, trial: Trial) -> Iterator[None]:
+    """Triton's kernels are compiled for a GPU and go to a server; `trial` times what only tries a configuration."""
     original, before, run = backends["nvidia"], drivers._active, JITFunction.run
 
     def run_on_arrays(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
-        held = {name: HostArray(v) if isinstance(v, np.ndarray) else v for name, v in named.items()}
-        return run(self, *_wrapped(arguments), grid=grid, warmup=warmup, **held)
+        held = {name: _wrapped(value) for name, value in named.items()}
+        return run(self, *(_wrapped(a) for a in arguments), grid=grid, warmup=warmup, **held)
 
     backends["nvidia"] = type(original)(compiler=_ptx_compiler(original.compiler), driver=original.driver)
     JITFunction.run = run_on_arrays
-    drivers.set_active(AbstimDriver(capture))
+    drivers.set_active(AbstimDriver(server, gpu, trial))
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 from abstim.gpu.config import Setting, load_gpu
 from abstim.gpu.gpgpusim_config import CacheString, Option, cache_of, read_options, timing_of
-from abstim.gpu.spec import SECTIONS, Domain
+from abstim.gpu.spec import SECTIONS
 from functional.errors import InputError
 
 Options = dict[str, Option]
@@ -165,20 +165,6 @@ def _network(option: Option, _: Options) -> Values:
     return {"crossbar_repeats": True, "flit_bytes": PLAIN_FLIT_BYTES, "inject_queue_flits": 1}
 
 
-def _to_slice(option: Option, options: Options) -> Values:
-    way = PLAIN_CROSSBAR_CYCLES if _is_plain(options) else CROSSBAR_CYCLES
-    return {"l2_request_cycles": option.whole() + way}
-
-
-def _partition_queues(option: Option, _: Options) -> Values:
-    """Four queues of a slice, here of one length: the shortest."""
-    return {"l2_queue": min(int(n) for n in option.numbers(":", (4,)))}
-
-
-def _slice_index(option: Option, _: Options) -> Values:
-    return {"l2_slice_index": {0: "linear", 4: "random"}.get(option.whole(), "ipoly")}
-
-
 def _dram_timing(option: Option, options: Options) -> Values:
     """Bank count, the time to close a row and open another, and the time a 32 B sector takes on the data bus."""
     timing = timing_of(option)
@@ -218,11 +204,6 @@ def _traced(names: tuple[str, ...]) -> Rule:
         return {f"latency_cycles.{n}": latency for n in names} | {f"initiation_cycles.{n}": initiation for n in names}
 
     return rule
-
-
-def _traced_int(option: Option, options: Options) -> Values:
-    """Integer and ALU operations; and that a SASS instruction takes 16 B, which Accel-Sim assumes for every trace."""
-    return _traced((*_INT, "other"))(option, options) | {"instruction_bytes": 16}
 
 
 def _units(key: str, unit: str, otherwise: str, classes: tuple[str, ...]) -> Rule:
@@ -286,8 +267,11 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("unified_l1d_size", "shmem_option"), _with("adaptive_cache_config", _adaptive)),
     "tex_cache:l1": _cache("l1t"),
     "cache:dl2": _cache("l2", l2_index="index", l2_mshrs="mshrs", l2_mshr_merges="merges", l2_miss_queue="miss_queue"),
-    "memory_partition_indexing": _slice_index,
-    "dram_partition_queues": _partition_queues,
+    "memory_partition_indexing": lambda option, _: {
+        "l2_slice_index": {0: "linear", 4: "random"}.get(option.whole(), "ipoly")
+    },
+    # four queues of a slice, here of one length: the shortest
+    "dram_partition_queues": lambda option, _: {"l2_queue": int(min(option.numbers(":", (4,))))},
     "frfcfs_dram_sched_queue_size": _same("dram_queue"),
     "dual_bus_interface": _flag("dram_two_commands"),
     "dram_dual_bus_interface": _flag("dram_two_commands"),
@@ -306,7 +290,9 @@ RULES: dict[str, Rule] = {
     ),
     "smem_latency": _same("shared_latency_cycles"),
     "l1_latency": _same("l1d_latency_cycles"),
-    "l2_rop_latency": _to_slice,
+    "l2_rop_latency": lambda option, options: {
+        "l2_request_cycles": option.whole() + (PLAIN_CROSSBAR_CYCLES if _is_plain(options) else CROSSBAR_CYCLES)
+    },
     "dram_latency": _dram_latency,
     "kernel_launch_latency": _same("launch_latency_cycles"),
     **{
@@ -318,7 +304,9 @@ RULES: dict[str, Rule] = {
         )
     },
     # trace.config, for SASS traces; ALU operations count as integer ones there
-    "trace_opcode_latency_initiation_int": _traced_int,
+    "trace_opcode_latency_initiation_int": lambda option, options: (
+        _traced((*_INT, "other"))(option, options) | {"instruction_bytes": 16}  # which Accel-Sim assumes of every trace
+    ),
     "trace_opcode_latency_initiation_sp": _traced(_FLOAT["fp32"]),
     "trace_opcode_latency_initiation_dp": _traced(_FLOAT["fp64"]),
     "trace_opcode_latency_initiation_sfu": _traced(("sfu",)),
@@ -398,7 +386,8 @@ def _apply(options: Options) -> tuple[dict[str, Setting], tuple[Unused, ...]]:
         elif name in PARTLY:
             unused.append(Unused(name, option.value, f"used in part: not {PARTLY[name]}"))
         for key, value in values.items():
-            domain = _domain(key)
+            section, short = _section(key)
+            domain = SECTIONS[section][short]
             if isinstance(value, (int, float) if domain.type is float else domain.type) and domain.accepts(value):
                 settings[key] = Setting(value, _source(settings.get(key), value, f"{name} {option.value}"))
             else:
@@ -419,11 +408,6 @@ def _defaults(options: Options) -> dict[str, Setting]:
 def _source(before: Setting | None, value: Any, option: str) -> str:
     """The option, and those before it that say the same."""
     return f"{before.source}, {option}" if before and before.value == value else f"config {option}"
-
-
-def _domain(key: str) -> Domain:
-    section, name = _section(key)
-    return SECTIONS[section][name]
 
 
 def _section(key: str) -> tuple[str, str]:

@@ -145,7 +145,7 @@ class Code:
     def find(self, pc: str, text: str) -> tuple[int, int]:
         """(id, length of the static part of `text`) of what stands behind the mask. Raises InputError."""
         match = _STATIC.match(text)
-        if match is None or not _is_hex(pc):
+        if match is None or not re.fullmatch(r"(0x)?[0-9a-f]{1,8}", pc):
             raise InputError(f"not an instruction: {pc} ... {text.strip()[:60]}")
         to, destinations, opcode, of, sources, width = match.groups()
         registers = [_numbers(destinations), _numbers(sources)]
@@ -210,9 +210,10 @@ class Code:
             BasicBlock(n, start, stop, (), None)
             for n, (start, stop) in enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
         )
+        registers = dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes()))
         return Program(
             name=self.header.name, path=path, digest=_digest(order, starts), parameters=(),
-            instructions=instructions, pcs=self._pcs(order), blocks=blocks, registers=_registers(instructions),
+            instructions=instructions, pcs=self._pcs(order), blocks=blocks, registers=tuple(registers),
             variables=(), directives={}, callee_entry={}, function_parameters={},
             function_of=(self.header.name,) * len(order),
         )  # fmt: skip
@@ -225,17 +226,9 @@ class Code:
         return tuple(pcs)
 
 
-def _is_hex(text: str) -> bool:
-    return re.fullmatch(r"(0x)?[0-9a-f]{1,8}", text) is not None
-
-
 def _numbers(text: str) -> list[int]:
     """Register numbers of `R4 R255`; uniform registers are not in the register file, RZ holds no value."""
     return [int(r[1:]) for r in text.split() if r[0] == "R" and int(r[1:]) != RZ]
-
-
-def _registers(instructions: tuple[Instruction, ...]) -> tuple[Register, ...]:
-    return tuple(dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes())))
 
 
 def _digest(order: list[StaticInstruction], starts: list[int]) -> str:

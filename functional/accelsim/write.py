@@ -298,16 +298,13 @@ def _texts(program: Program, sass_opcode: SassOpcode) -> list[tuple[str, str]]:
     for i, pc in zip(program.instructions, program.pcs, strict=True):
         opcode = sass_opcode(i, program.function_of[i.index] == program.name)
         width = i.access_bytes if i.is_memory else 0
-        opcode += _matrices(i) if i.opcode == "ldmatrix" else _SUFFIX.get(width, "")
+        matrices = next((f".{m[1:]}" for m in i.modifiers if m in ("x2", "x4")), "")
+        opcode += matrices if i.opcode == "ldmatrix" else _SUFFIX.get(width, "")
         written = [f"R{numbers[r]}" for r in i.writes()[:1]]
         read = [f"R{numbers[r]}" for r in _sources(i)]
         fields = [str(len(written)), *written, opcode, str(len(read)), *read, str(width), ""]
         found.append((f"{pc * INSTRUCTION_BYTES:04x}", " ".join(fields)))
     return found
-
-
-def _matrices(instruction: Instruction) -> str:
-    return next((f".{m[1:]}" for m in instruction.modifiers if m in ("x2", "x4")), "")
 
 
 def _sources(instruction: Instruction) -> list[Register]:

@@ -181,7 +181,7 @@ def _value(word: Word) -> str:
         assert instruction.guard is not None
         true, false = (0, 1) if instruction.guard.negated else (1, 0)
         return f"selp.u64 {_VALUE}, {true}, {false}, {_printed(instruction.guard.register)};"
-    register = _base_of(instruction) if word.what is What.ADDRESS else _index(instruction)
+    register = _base_of(instruction) if word.what is What.ADDRESS else instruction.sources[0]
     assert isinstance(register, Register)
     if TYPE_BYTES[register.type] == 4:
         return f"cvt.u64.u32 {_VALUE}, {_printed(register)};"
@@ -191,10 +191,6 @@ def _value(word: Word) -> str:
 def _printed(register: Register) -> str:
     """A register's name as the text has it: without the function in front and the mark of a nested scope behind."""
     return register.name.rpartition(":")[2].partition("'")[0]
-
-
-def _index(instruction: Instruction) -> object:
-    return instruction.sources[0]
 
 
 def _windows(module: Module) -> str:

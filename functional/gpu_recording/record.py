@@ -245,7 +245,9 @@ class _Session:
         variables = self.memory.global_variables
         self.places |= {f"variable {name}": (device.variable(name), region) for name, region in variables.items()}
         self.windows = self._windows(case)
-        self._order()
+        # where regions start on the device, ascending, how long they are, and where they are in our memory
+        rows = sorted((address, region.bytes, region.address) for address, region in self.places.values())
+        self.starts, self.sizes, self.ours = np.array(rows, np.int64).reshape(-1, 3).T
 
     def _windows(self, case: Case) -> np.ndarray:
         """Generic addresses of shared, local and constant memory, then the address of each constant variable."""
@@ -260,11 +262,6 @@ class _Session:
 
     def _point_table_to(self, address: int) -> None:
         self.device.write(self.device.variable(TABLE), np.array([address], np.int64).view(np.uint8))
-
-    def _order(self) -> None:
-        """Where regions start on the device, ascending, how long they are, and where they are in our memory."""
-        rows = sorted((address, region.bytes, region.address) for address, region in self.places.values())
-        self.starts, self.sizes, self.ours = np.array(rows, np.int64).reshape(-1, 3).T
 
     def launch(self, launch: Launch) -> Trace:
         threads = launch.thread_blocks * launch.threads_per_block

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import get_ident
 from time import time
@@ -72,7 +73,8 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """
     try:
         make_folder(path.parent)
-        with replacing(path) as temporary, open(temporary, "wb", opener=_alone) as file:
+        alone = partial(os.open, mode=0o600)  # the owner's alone, whatever others are allowed otherwise
+        with replacing(path) as temporary, open(temporary, "wb", opener=alone) as file:
             write(file)
     except OSError as error:
         if error.strerror not in _told:
@@ -101,11 +103,6 @@ def write_output(path: Path, data: bytes) -> None:
             temporary.write_bytes(data)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _alone(path: str, flags: int) -> int:
-    """Open a file that is its owner's alone, whatever others are allowed otherwise."""
-    return os.open(path, flags, 0o600)
 
 
 @contextmanager

@@ -164,11 +164,6 @@ def _too_much(size_bytes: int) -> InputError:
     return InputError(f"{size_bytes} bytes of device memory do not fit in this computer's memory")
 
 
-def _mapped(size_bytes: int) -> np.ndarray:
-    """Zeros that forked processes share."""
-    return np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
-
-
 class Memory:
     """The memory of one device.
 
@@ -215,7 +210,8 @@ class Memory:
         store.make(store.regions)  # the other processes would not know what this one makes
         if not store.shared:
             try:
-                store.bytes, store.shared = store.moved(len(store.bytes), _mapped), True
+                pages = store.moved(len(store.bytes), lambda size: np.frombuffer(mmap.mmap(-1, size), np.uint8))
+                store.bytes, store.shared = pages, True
             except OSError:
                 raise _too_much(len(store.bytes)) from None
 

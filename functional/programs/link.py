@@ -55,15 +55,15 @@ def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:
         caller = waiting.pop()
         if caller.name in edges:
             continue
-        callees = [name for call in _calls(module, caller) for name in _targets(module, caller, call)]
+        calls = [i for i in caller.instructions if i.opcode == "call" and not _is_builtin(module, i)]
+        callees = [name for call in calls for name in _targets(module, caller, call)]
         edges[caller.name] = list(dict.fromkeys(callees))
         waiting += [module.kernels[name] for name in callees]
     return [module.kernels[name] for name in module.kernels if name in edges and name != entry.name], _has_cycle(edges)
 
 
-def _calls(module: Module, function: Kernel) -> Iterable[Instruction]:
-    calls = (i for i in function.instructions if i.opcode == "call")
-    return (i for i in calls if i.callee not in BUILTINS or i.callee in module.kernels)
+def _is_builtin(module: Module, call: Instruction) -> bool:
+    return call.callee in BUILTINS and call.callee not in module.kernels
 
 
 def _targets(module: Module, caller: Kernel, call: Instruction) -> list[str]:

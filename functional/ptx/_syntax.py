@@ -188,19 +188,11 @@ def _offset(node: type, positive: str) -> Callable[[Any, Children], Any]:
     return lambda _, c: node(c[0], integer(c[2]) if c[1] == positive else -integer(c[2]))
 
 
-def _first(_: Any, c: Children) -> Any:
-    return c[0]
-
-
-def _nothing(_: Any, c: Children) -> Any:
-    return Discard
-
-
 class TreeBuilder(Transformer):
     """Turns grammar rules into the tuples above as the parser reduces them."""
 
-    version = target = address_size = local_variable = dimension = initialiser = atom = number = _first
-    pragma = call_targets = _nothing
+    version = target = address_size = local_variable = dimension = initialiser = atom = number = lambda _, c: c[0]
+    pragma = call_targets = lambda _, c: Discard
 
     def start(self, c: Children) -> RawModule:
         size = c[2] if len(c) > 2 and isinstance(c[2], Token) else None

@@ -151,7 +151,7 @@ def open_module(source: str | Path) -> Module:
 def open_bytes(data: bytes, path: str) -> Module:
     """The same of PTX text given as bytes; `path` is only its name in messages."""
     digest = hashlib.sha256(data).hexdigest()
-    outline = _outline(data, path, digest)
+    outline = _kept(digest, len(data), lambda: _outline(data, path, digest))
     if outline is None:
         return parse_bytes(data, path)
     module = replace(outline.module, path=path)
@@ -214,10 +214,6 @@ class LazyKernels(Mapping[str, Kernel]):
 
 
 def _outline(data: bytes, path: str, digest: str) -> Outline | None:
-    return _kept(digest, len(data), lambda: _made_outline(data, path, digest))
-
-
-def _made_outline(data: bytes, path: str, digest: str) -> Outline | None:
     from functional.ptx._lower import aliases_of, functions_of, lower
 
     text = text_of(data, path)
@@ -266,16 +262,12 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _records(content: bytes) -> Any:
-    return _Unpickler(io.BytesIO(content)).load()
-
-
 def _kept(name: str, size_bytes: int, make: Any) -> Any:
     """What is kept of a text under a name, if it is large enough, else what `make` makes."""
     if size_bytes < WORTH_KEEPING_BYTES:
         return make()
     kept, file = Kept("parsed"), key((__name__,), name)
-    found = kept.load(file, _records)
+    found = kept.load(file, lambda content: _Unpickler(io.BytesIO(content)).load())
     if found is None:
         found = make()
         kept.save(file, pickle.dumps(found, pickle.HIGHEST_PROTOCOL), _KEPT_BYTES)

@@ -25,20 +25,14 @@ def compare_and_swap(block: MachineBlock, program: Program) -> int | None:
     """The place of the compare-and-swap in a block that is such a loop on a word all lanes name; None of any other."""
     last, atomics = block.code[-1], set(block.held)
     loop = last.name == "BRA" and last.guard and block.code[0].label and last.target == block.code[0].label
-    found = [k for k, c in enumerate(block.code) if kind_of(c) == Kind.SHARED_ATOMIC and _swaps(c.modifiers)]
+    found = [
+        k for k, c in enumerate(block.code) if kind_of(c) == Kind.SHARED_ATOMIC and {"CAS", "CAST"} & {*c.modifiers}
+    ]
     if not loop or len(atomics) != 1 or len(found) != 1:  # copies loop, too, and name no word
         return None
-    return found[0] if _one_word(min(atomics), program) else None
-
-
-def _swaps(modifiers: tuple[str, ...]) -> bool:
-    return "CAS" in modifiers or "CAST" in modifiers
-
-
-def _one_word(i: int, program: Program) -> bool:
-    """Do all lanes of a warp name the same word, as far as the program says?"""
-    address = program.instructions[i].address
-    return address is None or address.base is None or _is_uniform(address.base, program, LONGEST)
+    address = program.instructions[min(atomics)].address
+    one_word = address is None or address.base is None or _is_uniform(address.base, program, LONGEST)
+    return found[0] if one_word else None
 
 
 def _is_uniform(operand: Operand | None, program: Program, depth: int) -> bool:

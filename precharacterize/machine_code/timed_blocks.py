@@ -62,7 +62,7 @@ def machine_timed_blocks(
         found = matching.accesses(block, covers)
         _cover_all(block, program, covers)
         made = [
-            _row(c, found.get(k), _source_kind(block, k, found, kinds), pipeline, registers)
+            _row(c, found.get(k), Kind(kinds[block.ptx[k]]) if k in found else None, pipeline, registers)
             for k, c in enumerate(block.code)
         ]
         for k, row in enumerate(made):
@@ -105,10 +105,6 @@ def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, wo
 def _before(made: Sequence[Row], k: int, program: Program, block: MachineBlock) -> int:
     """The PTX instruction at which something that the assembler added counts: the one before it in its block."""
     return made[k - 1].origin if k else program.blocks[max(0, block.leader)].start
-
-
-def _source_kind(block: MachineBlock, k: int, found: dict[int, Access], kinds: Sequence[int]) -> Kind | None:
-    return Kind(kinds[block.ptx[k]]) if k in found else None
 
 
 def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> None:
