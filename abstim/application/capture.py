@@ -23,8 +23,6 @@ from abstim.application.stream_clock import StreamClock
 from abstim.application.timed_launches import LaunchTimer, Selection, Timed
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
-from functional.launches.memory import Memory
-from functional.ptx.ir import Module
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -48,7 +46,7 @@ class PythonDevice:
         told: Callable[[Timed], None],
     ) -> CallServer:
         """From now on launches are timed on these GPUs. Raises InputError for what the model cannot do."""
-        case = ProgramCase("python", Module("python", "", "", "", 64, (), {}), Memory(), (), modules=self.modules)
+        case = ProgramCase.of("python", self.modules)
         timer = LaunchTimer(gpus, model, case)
         recorder = LaunchRecorder(default_executor(), case, timer, selection, told, None, instruction_budget)
         clock = StreamClock(gpus[0])

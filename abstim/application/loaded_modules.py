@@ -144,6 +144,11 @@ class ProgramCase(Case):
     modules: LoadedModules | None = None
     _registers: dict[tuple[str, str], Registers] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, name: str, modules: LoadedModules) -> ProgramCase:
+        """A program that has not launched anything yet."""
+        return cls(name, Module(name, "", "", "", 64, (), {}), Memory(), (), modules=modules)
+
     def registers(self, launch: Launch) -> Registers:
         """Registers a thread of a launched kernel."""
         return self.registers_of(launch.program)

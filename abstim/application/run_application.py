@@ -23,8 +23,6 @@ from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection
 from abstim.models import known_error_of
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
-from functional.launches.memory import Memory
-from functional.ptx.ir import Module
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -89,8 +87,7 @@ def run_application(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))
         modules, memory = LoadedModules(scratch), DeviceMemory()
-        nothing = Module(str(path), "", "", "", 64, (), {})
-        case = ProgramCase(path.name, nothing, Memory(), (), modules=modules)
+        case = ProgramCase.of(path.name, modules)
         timer = LaunchTimer(gpus, model, case) if timed else None
         stores = None if record is None else LaunchStores(record, modules)
         recorder = LaunchRecorder(default_executor(), case, timer, selection, told, stores, instruction_budget)

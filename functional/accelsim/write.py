@@ -52,7 +52,7 @@ def allocate(program: Program) -> dict[Register, int]:
 class _Colours:
     def __init__(self, program: Program) -> None:
         self.registers = program.registers
-        self.ids = {r: n for n, r in enumerate(program.registers)}
+        self.ids = program.numbers
         self.neighbours = _interference(program, self.ids)
         self.words = [1] * len(self.ids)
         for instruction in program.instructions:

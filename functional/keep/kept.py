@@ -89,12 +89,10 @@ def _with_parents(module: str) -> list[str]:
 
 @cache
 def _is_module(name: str) -> bool:
-    package, _, last = name.rpartition(".")
-    source = _source(package)
-    folder = source.parent
-    return source.name == "__init__.py" and (
-        (folder / f"{last}.py").is_file() or (folder / last / "__init__.py").is_file()
-    )
+    try:
+        return bool(_source(name))
+    except ModuleNotFoundError:
+        return False
 
 
 @cache

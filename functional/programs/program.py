@@ -64,6 +64,11 @@ class Program:
         return self.instructions[self.blocks[block].start].line
 
     @cached_property
+    def numbers(self) -> dict[Register, int]:
+        """Register -> its place among `registers`."""
+        return {register: n for n, register in enumerate(self.registers)}
+
+    @cached_property
     def _block_of(self) -> tuple[int, ...]:
         return tuple(b.index for b in self.blocks for _ in range(b.start, b.stop))
 

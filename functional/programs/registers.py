@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -29,20 +29,18 @@ def live_in(program: Program) -> tuple[frozenset[Register], ...]:
 
     Per thread: a guarded write keeps the old value, hence does not end a life.
     """
-    numbers = {register: n for n, register in enumerate(program.registers)}
-    masks = _live_masks(program, numbers)
-    return tuple(frozenset(register for register, n in numbers.items() if mask >> n & 1) for mask in masks)
+    numbers = program.numbers.items()
+    return tuple(frozenset(register for register, n in numbers if mask >> n & 1) for mask in _live_masks(program))
 
 
 def live_behind(program: Program) -> Iterator[tuple[int, int]]:
     """(instruction, bit set of the registers live behind it), numbered as in `program.registers`; in no order."""
-    numbers = {register: n for n, register in enumerate(program.registers)}
-    masks = _live_masks(program, numbers)
+    masks = _live_masks(program)
     for block in program.blocks:
         live = _union(masks, block.successors)
         for index in range(block.stop - 1, block.start - 1, -1):
             yield index, live
-            live = _before(program.instructions[index], live, numbers)
+            live = _before(program.instructions[index], live, program.numbers)
 
 
 def estimate_registers(program: Program) -> int:
@@ -50,20 +48,15 @@ def estimate_registers(program: Program) -> int:
 
     An estimate: ptxas also reorders, rematerialises and folds addresses.
     """
-    numbers = {register: n for n, register in enumerate(program.registers)}
-    masks = _live_masks(program, numbers)
     calls: dict[str, list[tuple[str, int]]] = defaultdict(list)
     most: dict[str, int] = defaultdict(int)
-    for block in program.blocks:
-        live = _union(masks, block.successors)
-        for index in range(block.stop - 1, block.start - 1, -1):
-            instruction = program.instructions[index]
-            width = _width(live, program.registers)
-            live = _before(instruction, live, numbers)
-            function = program.function_of[index]
-            most[function] = max(most[function], width, _width(live, program.registers))
-            if instruction.callee is not None:
-                calls[function].append((instruction.callee, width))
+    for index, live in live_behind(program):
+        instruction, function = program.instructions[index], program.function_of[index]
+        width = _width(live, program.registers)
+        before = _width(_before(instruction, live, program.numbers), program.registers)
+        most[function] = max(most[function], width, before)
+        if instruction.callee is not None:
+            calls[function].append((instruction.callee, width))
     needed = _with_callees(program.function_of[0], most, calls)
     most_registers = _most_registers(program)
     if any(i.opcode == "setmaxnreg" for i in program.instructions):
@@ -80,10 +73,10 @@ def _most_registers(program: Program) -> int:
     return max(_LEAST, min(_MOST, bound, *directives.get("maxnreg", (_MOST,))))
 
 
-def _live_masks(program: Program, numbers: dict[Register, int]) -> list[int]:
+def _live_masks(program: Program) -> list[int]:
     """Bit set of the registers live on entry of every block: the usual backward iteration to the fixed point."""
     masks = [0] * len(program.blocks)
-    uses, defined = zip(*(_summary(program, b.start, b.stop, numbers) for b in program.blocks), strict=True)
+    uses, defined = zip(*(_summary(program, b.start, b.stop, program.numbers) for b in program.blocks), strict=True)
     changed = True
     while changed:
         changed = False
@@ -101,20 +94,21 @@ def _summary(program: Program, start: int, stop: int, numbers: dict[Register, in
         instruction = program.instructions[index]
         uses = _before(instruction, uses, numbers)
         if instruction.guard is None:
-            defined |= _mask(instruction.writes(), numbers)
+            defined |= bits_of(instruction.writes(), numbers)
     return uses, defined
 
 
 def _before(instruction: Instruction, live: int, numbers: dict[Register, int]) -> int:
     """The live set before an instruction, given the one behind it."""
     if instruction.guard is None:
-        live &= ~_mask(instruction.writes(), numbers)
+        live &= ~bits_of(instruction.writes(), numbers)
     else:
         live |= 1 << numbers[instruction.guard.register]
-    return live | _mask(instruction.reads(), numbers)
+    return live | bits_of(instruction.reads(), numbers)
 
 
-def _mask(registers: tuple[Register, ...], numbers: dict[Register, int]) -> int:
+def bits_of(registers: Iterable[Register], numbers: dict[Register, int]) -> int:
+    """A set of registers, as bits."""
     mask = 0
     for register in registers:
         mask |= 1 << numbers[register]
