@@ -1,4 +1,4 @@
-"""What bounds code that runs alone: the longest chain of results and the busiest unit of a basic block, and the rate at
+"""Bounds of code that runs alone: the longest chain of results and the busiest unit of a basic block, and the rate at
 which units with common result buses take instructions of several latencies.
 """
 

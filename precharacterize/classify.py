@@ -1,4 +1,4 @@
-"""Which latency class and which kind of timing event a PTX instruction is.
+"""Latency classes and kinds of timing events of PTX instructions.
 
 The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opcode_latency_*`).
 """

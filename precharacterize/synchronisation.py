@@ -1,4 +1,4 @@
-"""What an instruction does at barriers and with asynchronous work: `LatencyTable.barrier` and `.copies`.
+"""Barriers and asynchronous work of instructions: `LatencyTable.barrier` and `.copies`.
 
 Asynchronous work is started, a group of it is closed, and groups are waited for, or others met at an `mbarrier`. There
 are three families of groups: of `cp.async`, of bulk and tensor copies out of shared memory, and of `wgmma` products.

@@ -1,4 +1,4 @@
-"""How long products of many rows hold their unit: those of `wgmma` and `tcgen05`.
+"""Products of many rows, `wgmma` and `tcgen05`, and how long each holds its unit.
 
 `tcgen05`'s products and copies into tensor memory hold the tensor unit of the sub-core whose warp starts them, loads
 and stores of tensor memory a pipeline for a cycle a register. A product's extents are in a register: that has to be a

@@ -16,7 +16,7 @@ from abstim.application.host_ranges import HostRanges, translate
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import load_gpu
 from functional.errors import InputError
-from functional.launches.tensor_map import TensorMap
+from functional.launches.views import TensorMap
 
 CAN = sys.platform == "linux" and shutil.which("cc") is not None
 pytestmark = pytest.mark.skipif(not CAN, reason="needs Linux and a C compiler")

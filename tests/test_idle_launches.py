@@ -7,8 +7,7 @@ import pytest
 
 import abstim
 from abstim.application import launch_recorder
-from abstim.application.launch_recorder import LaunchRecorder
-from abstim.application.timed_launches import LaunchTimer, Selection
+from abstim.application.launch_recorder import LaunchRecorder, LaunchTimer, Selection
 from abstim.gpu.config import load_gpu
 from functional.execution.default_executor import default_executor
 

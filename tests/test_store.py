@@ -23,9 +23,10 @@ from abstim.targets.resolve import open_target
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.ptx.parser import parse
-from functional.trace_store import StoreWriter, coding, open_store
-from functional.trace_store import store as stores
-from functional.trace_store.coding import decode, encode
+from functional.traces import coding
+from functional.traces import store as stores
+from functional.traces.coding import decode, encode
+from functional.traces.store import StoreWriter, open_store
 from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace
 
 

@@ -23,8 +23,9 @@ from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
 from functional.programs.link import link
 from functional.ptx.parser import parse
-from functional.trace_store import coding, open_store
-from functional.trace_store import store as stores
+from functional.traces import coding
+from functional.traces import store as stores
+from functional.traces.store import open_store
 
 U32 = np.uint32
 

@@ -14,7 +14,7 @@ from functional.errors import ExecutionError
 from functional.execution.default_executor import StrictExecutor
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.launches.tensor_map import TensorMap
+from functional.launches.views import TensorMap
 from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 

@@ -17,8 +17,7 @@ from abstim.gpu.occupancy import occupancy
 from functional.errors import ExecutionError, InputError, PtxError
 from functional.execution.device_launches import DeviceLaunch, DeviceLaunches
 from functional.launches.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
-from functional.launches.tensor_map import driver_map
-from functional.launches.texture import Texture
+from functional.launches.views import Texture, driver_map
 from functional.programs.link import launches_kernels
 from functional.terminal import note
 

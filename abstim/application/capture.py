@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
-from abstim.application.launch_recorder import LaunchRecorder
+from abstim.application.launch_recorder import LaunchRecorder, LaunchTimer, Selection, Timed
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.run_application import ApplicationResult, application_result
 from abstim.application.runtime_environment import DRIVER, MEMORY, SOCKET, driver_folder
 from abstim.application.stream_clock import StreamClock
-from abstim.application.timed_launches import LaunchTimer, Selection, Timed
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 
@@ -29,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class PythonDevice:
-    """Memory, modules, and, once something is captured, what answers calls."""
+    """The device that kernels of Python frameworks see: one a process, since Numba asks once what there is.
+
+    What is captured changes the GPUs that time, and the clock; memory and modules stay.
+    """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="abstim-capture-")

@@ -1,4 +1,5 @@
-"""Device memory that a program's process shares: the same bytes, at the same addresses, on both sides.
+"""The device that a program sees: CUDA's attributes by their numbers, and memory that both processes share, the same
+bytes at the same addresses.
 
 The shim maps it where the GPU has it. So a device pointer can be followed on the host, managed and pinned memory need
 nothing more, a copy is a copy of bytes, and no launch sends a buffer.

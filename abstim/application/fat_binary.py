@@ -1,6 +1,8 @@
-"""What a fat binary holds: PTX and machine code of several architectures, each perhaps compressed.
+"""Files of programs, as far as they are looked into: ELF files with sections and symbols, and fat binaries, which hold
+PTX and machine code of several architectures, each perhaps compressed.
 
-The layout is that of nvcc's output, as public tools read it: a header, then entries, each with a header of its own.
+Fat binaries are laid out as nvcc does it and public tools read it: a header, then entries, each with a header of its
+own.
 """
 
 from __future__ import annotations

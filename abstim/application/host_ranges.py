@@ -25,7 +25,8 @@ _LOWEST = 1 << 32  # numbers below are no addresses of the host
 
 
 def tensors_behind(words: Iterable[UInt64[np.ndarray, " word"]]) -> list[Any]:
-    """Tensors of torch, on the CPU, that begin at one of the numbers or hold it."""
+    """Tensors of torch, on the CPU, that begin at one of the numbers or hold it: kernels follow addresses that lie in a
+    tensor, which are the host's, to other tensors."""
     named = [w[w >= _LOWEST] for w in words]
     wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *named]))
     torch = sys.modules.get("torch")

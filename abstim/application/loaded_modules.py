@@ -1,4 +1,6 @@
-"""Modules that a program loads: PTX out of its fat binaries, parsed when a kernel or variable of it is first used."""
+"""Modules that a program loads: PTX out of its fat binaries, parsed when a kernel or variable of it is first used; and
+the case that a program is, whose launches come one by one.
+"""
 
 from __future__ import annotations
 

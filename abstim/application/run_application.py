@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
-from abstim.application.launch_recorder import LaunchRecorder, LaunchStores
+from abstim.application.launch_recorder import EVERYTHING, LaunchRecorder, LaunchStores, LaunchTimer, Selection, Timed
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
-from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed
 from abstim.models import known_error_of
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor

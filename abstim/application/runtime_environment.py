@@ -1,4 +1,6 @@
-"""How a program is made to find our runtime in place of CUDA's: in its environment, without a change to its file."""
+"""The shared libraries that stand in place of CUDA's, made of the C sources beside this file and kept, and the
+environment in which a program finds them without a change to its file.
+"""
 
 from __future__ import annotations
 

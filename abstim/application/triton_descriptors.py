@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from functional.errors import InputError
-from functional.launches.tensor_map import ELEMENTS, SWIZZLES_BYTES, TensorMap
+from functional.launches.views import ELEMENTS, SWIZZLES_BYTES, TensorMap
 
 TENSOR_MAP = "tensor map"  # beside Triton's own names of types
 

@@ -26,7 +26,7 @@ from abstim.application.host_ranges import HostRanges
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from functional.errors import InputError
 from functional.launches.launch import Dim3
-from functional.launches.tensor_map import placed
+from functional.launches.views import placed
 
 if TYPE_CHECKING:
     from abstim.application.call_server import CallServer

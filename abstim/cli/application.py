@@ -13,8 +13,8 @@ import typer
 from abstim.cli.options import GpuNames, InstructionBudget, Json, Model, Overrides
 
 if TYPE_CHECKING:
+    from abstim.application.launch_recorder import Timed
     from abstim.application.run_application import ApplicationResult
-    from abstim.application.timed_launches import Timed
     from abstim.study.sample import SampleResult
 
 _OURS = frozenset(
@@ -64,8 +64,8 @@ def app(
     """
     import sys
 
+    from abstim.application.launch_recorder import Selection
     from abstim.application.run_application import run_application
-    from abstim.application.timed_launches import Selection
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json
 

@@ -1,4 +1,9 @@
-"""From an Accel-Sim configuration (gpgpusim.config, trace.config) to the description of a GPU."""
+"""From an Accel-Sim configuration (gpgpusim.config, trace.config) to the description of a GPU.
+
+`RULES` has one entry an option. A rule takes the option and all others (DRAM cycles need a clock, for instance) and
+yields values by full key (`sm_count`, `latency_cycles.int_add`), in the unit of the key.
+
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many thread blocks an SM holds at once, and which of its resources says so."""
+"""Occupancy: how many thread blocks an SM holds at once, and which of its resources says so."""
 
 from __future__ import annotations
 

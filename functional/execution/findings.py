@@ -1,5 +1,6 @@
-"""What a kernel does that no GPU promises, as far as its text shows it: registers, shared and local memory read that
-nothing has written, constants that nobody sets. What only running it shows, `numpy_executor.sanitizer` sees."""
+"""Faults that the text of a kernel shows: registers, shared and local memory read that nothing has written, constants
+that nobody sets. Those that only running it shows, `numpy_executor.sanitizer` sees.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the functions of the compiled engine become one piece of machine code.
+"""The functions of the compiled engine as one piece of machine code.
 
 Numba by itself optimises and emits each function with all that it calls, level by level. Here only the outermost one
 is: the others are parts of it, linked as they are. Numba hands a named tuple over as all the words of all its arrays

@@ -1,4 +1,4 @@
-"""Where results of slow stages are kept on disk, and how they are written and thrown away.
+"""The folder in which results of slow stages are kept, and how files are written and thrown away.
 
 The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/abstim`; it can be deleted at any time.
 """

@@ -1,4 +1,4 @@
-"""What is launched: a program on a grid of thread blocks, with its parameters."""
+"""A launch: a program on a grid of thread blocks, with its parameters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.launches.memory import Memory
-from functional.launches.tensor_map import TensorMap, placed
-from functional.launches.texture import Texture
+from functional.launches.views import TensorMap, Texture, placed
 from functional.programs.link import launches_kernels, uses_heap
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Parameter

@@ -26,8 +26,7 @@ from functional.launches.launch import (
     make_launch,
 )
 from functional.launches.memory import Memory
-from functional.launches.tensor_map import TensorMap
-from functional.launches.texture import Texture
+from functional.launches.views import TensorMap, Texture
 from functional.programs.link import link
 from functional.programs.registers import MOST_REGISTERS
 from functional.ptx.ir import Module

@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 
 from functional.errors import InputError
-from functional.launches.texture import HANDLE, Texture
+from functional.launches.views import HANDLE, Texture
 from functional.ptx.ir import Symbol, Variable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`tex`, `suld` and `sust` on texture and surface objects that the launch describes (functional.launches.texture).
+"""`tex`, `suld` and `sust` on texture and surface objects that the launch describes (functional.launches.views).
 
 Linear filtering: CUDA C++ Programming Guide, "Texture Fetching": weights have 8 fractional bits.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional.launches.memory import GLOBAL_BASE
-from functional.launches.texture import Texture
+from functional.launches.views import Texture
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import log_records
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter

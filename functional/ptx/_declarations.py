@@ -1,4 +1,4 @@
-"""What names mean at a place of a PTX file: scopes, constant expressions, and declarations."""
+"""Names at a place of a PTX file: scopes, constant expressions, and declarations."""
 
 from __future__ import annotations
 

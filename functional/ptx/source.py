@@ -1,4 +1,4 @@
-"""What people wrote and a PTX text was made of: names of C++ functions, and lines of the CUDA source."""
+"""The source that a PTX text was made of: names of C++ functions, lines of CUDA, and the text itself, if unchanged."""
 
 from __future__ import annotations
 

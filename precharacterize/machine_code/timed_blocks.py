@@ -10,9 +10,15 @@ from functional.programs.program import Program
 from functional.ptx.ir import Address, Instruction
 from precharacterize.build import Row, memory_row, register_row
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class
-from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
+from precharacterize.machine_code.alignment import (
+    BULK_COPIES,
+    MachineBlock,
+    Matching,
+    align,
+    compare_and_swap,
+    machine_blocks,
+)
 from precharacterize.machine_code.assemble import NO_SCOREBOARD, MachineInstruction
-from precharacterize.machine_code.matching import BULK_COPIES, Matching, compare_and_swap
 from precharacterize.machine_code.timing_classes import (
     access_bytes,
     barrier_of,

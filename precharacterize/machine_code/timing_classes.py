@@ -1,4 +1,4 @@
-"""What a machine instruction is to the timing engine: its latency class, its kind, how a PTX instruction becomes it."""
+"""Latency classes, kinds of timing events and operations of machine instructions."""
 
 from __future__ import annotations
 

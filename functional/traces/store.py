@@ -25,7 +25,7 @@ from functional.programs.registers import MOST_REGISTERS, Registers
 from functional.ptx.ir import Module
 from functional.ptx.parser import parse_bytes
 from functional.ptx.source import unchanged
-from functional.trace_store.coding import DamagedError, FrameWriter, decode, encode, read_frames
+from functional.traces.coding import DamagedError, FrameWriter, decode, encode, read_frames
 from functional.traces.trace import Trace, concatenate
 
 VERSION = 2
