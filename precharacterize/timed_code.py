@@ -1,4 +1,4 @@
-"""Timed code: blocks that are timed in place of a program's own, and how a trace of the program becomes a trace of them.
+"""Timed code: blocks timed in place of a program's own, and how a trace of the program becomes a trace of them.
 
 A trace says which PTX blocks a warp went through. Timed code has blocks of its own: those of the machine code, and for
 each PTX block a fallback, its own instructions in the order in which an assembler would put them. At each event of a

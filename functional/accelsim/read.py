@@ -29,7 +29,7 @@ from functional.traces.line_record import (
     sector_numbers,
     sectors_of,
 )
-from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, Trace
+from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, Trace, concatenate
 
 _BATCH = 4096  # accesses turned into records together
 _PAGE_BYTES = 2 << 20  # what the driver maps at a time: neighbours within it stay neighbours
@@ -372,7 +372,9 @@ class _Reader:
         trace = Trace(blocks, self.warps_per_block, records=records, conflicts=conflicts, **offsets, **streams)
         launch = Launch(program, self.header.grid, self.header.block, b"", self.header.shared_bytes)
         check_shape(program, launch.grid, launch.block, launch.dynamic_shared_bytes)
-        return launch, trace if (np.diff(blocks) > 0).all() else _in_order(trace)
+        if (np.diff(blocks) > 0).all():
+            return launch, trace
+        return launch, concatenate([trace.part(k, k + 1) for k in np.argsort(blocks).tolist()], self.warps_per_block)
 
 
 def _mask(text: str) -> int:
@@ -381,24 +383,3 @@ def _mask(text: str) -> int:
     if not 0 <= mask < 1 << 32:
         raise ValueError
     return mask
-
-
-def _in_order(trace: Trace) -> Trace:
-    """The same trace with its thread blocks in ascending order."""
-    order = np.argsort(trace.thread_blocks)
-    warps = (order[:, None] * trace.warps_per_block + np.arange(trace.warps_per_block)).ravel()
-
-    def moved(values: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lengths = np.diff(offsets)[warps]
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        at = np.repeat(offsets[:-1][warps] - ends[:-1], lengths) + np.arange(ends[-1])
-        return values[at], ends
-
-    blocks, block_offsets = moved(trace.blocks, trace.block_offsets)
-    masks, _ = moved(trace.masks, trace.block_offsets)
-    records, record_offsets = moved(trace.records, trace.record_offsets)
-    conflicts, conflict_offsets = moved(trace.conflicts, trace.conflict_offsets)
-    return Trace(
-        trace.thread_blocks[order], trace.warps_per_block, blocks, masks, records, conflicts, block_offsets,
-        record_offsets, conflict_offsets, trace.warp_instructions[warps], trace.thread_instructions[warps],
-    )  # fmt: skip

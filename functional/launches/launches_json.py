@@ -16,15 +16,7 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import (
-    Argument,
-    Launch,
-    Pointer,
-    Scalar,
-    Struct,
-    encode_typed,
-    make_launch,
-)
+from functional.launches.launch import Argument, Launch, Pointer, Scalar, Struct, encode_typed, make_launch
 from functional.launches.memory import Memory
 from functional.launches.views import TensorMap, Texture
 from functional.programs.link import link
