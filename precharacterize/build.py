@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from precharacterize.classify import Kind, kind_of, latency_class
 from precharacterize.synchronisation import NONE, barrier_of, copies_of, settled
 from precharacterize.table import UNITS, WRITE_BACK_CYCLES, LatencyTable, Operation, PipelineParameters, padded
 from precharacterize.tensor_work import sized
-from precharacterize.timed_code import Access, TimedBlock
+
+if TYPE_CHECKING:
+    from precharacterize.timed_code import Access, TimedBlock
 
 
 def unique(values: Iterable[int]) -> list[int]:

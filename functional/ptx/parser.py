@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from lark import Lark, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from functional.errors import InputError, PtxError
 from functional.keep.kept import Kept, key
 
 if TYPE_CHECKING:
+    from lark import Lark, UnexpectedInput
+
     from functional.ptx._syntax import RawModule
     from functional.ptx.ir import Module
 
@@ -40,6 +41,8 @@ _PLACES = (
 
 def expected_found(error: UnexpectedInput, text: str, grammar: Lark) -> tuple[int, str]:
     """The line of a syntax error, and "expected ..., found ..."."""
+    from lark import UnexpectedCharacters, UnexpectedToken
+
     terminals: Any
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
         line, position, terminals = error.token.line or 1, error.token.start_pos or 0, error.accepts or error.expected
