@@ -1,7 +1,6 @@
-"""What a basic block costs on one contention-free SP: program + pipeline latencies in, latency table out."""
+"""The cost of a basic block on one contention-free SP: program + pipeline latencies in, latency table out."""
 
 from precharacterize.build import characterize
-from precharacterize.parameters import Operation, PipelineParameters
-from precharacterize.table import LatencyTable
+from precharacterize.table import LatencyTable, Operation, PipelineParameters
 
 __all__ = ["LatencyTable", "Operation", "PipelineParameters", "characterize"]

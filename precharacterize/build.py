@@ -1,22 +1,152 @@
-"""Program + pipeline -> latency table: made once, kept on disk, and reused for every design point."""
+"""Program + pipeline -> latency table: made once, kept on disk, and reused for every design point.
+
+The pipeline is that of one warp alone on a single SP, every access a hit, no branch taken (GATSim, Section II-A): it
+walks each basic block once through fetch pairs, scoreboard, operand collector and units, which gives every instruction
+its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rules.md, rules 3 to 7.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional.keep.kept import Kept, key
-from functional.programs.program import Program
-from functional.ptx.ir import TYPE_BYTES, Instruction
-from precharacterize.asynchronous_copies import copies_of
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import TYPE_BYTES, Address, Instruction, registers_of
 from precharacterize.classify import Kind, kind_of, latency_class
-from precharacterize.named_barriers import barriers_of
-from precharacterize.parameters import UNITS, Operation, PipelineParameters
-from precharacterize.pipeline import block_gaps_cycles, result_delay_cycles, start_delay_cycles
-from precharacterize.product_times import sized
-from precharacterize.registers import long_waits_of, read_banks_of, waits_of, write_banks_of
-from precharacterize.table import WRITE_BACK_CYCLES, LatencyTable, padded
+from precharacterize.synchronisation import NONE, barrier_of, copies_of, settled
+from precharacterize.table import UNITS, WRITE_BACK_CYCLES, LatencyTable, Operation, PipelineParameters, padded
+from precharacterize.tensor_work import sized
+
+if TYPE_CHECKING:
+    from precharacterize.timed_code import Access, TimedBlock
+
+
+def unique(values: Iterable[int]) -> list[int]:
+    """Values without repeats, first occurrence first."""
+    return list(dict.fromkeys(values))
+
+
+def waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
+    """Scoreboard registers to be free before issue: RAW on sources and guard, WAW on destinations."""
+    guard = (instruction.guard.register,) if instruction.guard else ()
+    if instruction.opcode == "wgmma":  # products of one accumulator follow each other in the unit
+        return unique(ids[r.name] for operand in instruction.sources[:-1] for r in registers_of(operand))
+    return unique(ids[r.name] for r in (*instruction.reads(), *instruction.writes(), *guard))
+
+
+def long_waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
+    """Plain source registers, without address bases and guard (GPGPU-Sim 4.2, two-level demotion)."""
+    operands = [s for s in instruction.sources if not isinstance(s, Address)]
+    return unique(ids[r.name] for s in operands for r in registers_of(s))
+
+
+def read_banks_of(instruction: Instruction) -> list[int]:
+    """Register numbers read from the register file: a repeated register once, predicates never."""
+    if instruction.opcode == "wgmma":  # accumulators are read as the product needs them
+        instruction = replace(instruction, sources=instruction.sources[:-1])
+    return unique(r.number for r in dict.fromkeys(instruction.reads()) if r.type != "pred")
+
+
+def write_banks_of(instruction: Instruction) -> list[int]:
+    """Register numbers written back, -1 for a predicate; parallel to `Instruction.writes()`."""
+    return [-1 if r.type == "pred" else r.number for r in instruction.writes()]
+
+
+ALLOCATE_CYCLES = 1  # issue -> operand collector
+READ_CYCLES = 1  # collector -> operands at hand, one more for each access to a bank already used this cycle
+DISPATCH_CYCLES = 1  # operands at hand -> unit starts
+FETCH_TO_ISSUE_CYCLES = 2
+
+
+def start_delay_cycles(read_numbers: list[int], banks: int) -> int:
+    """Cycles from issue to the start on the unit: one bank serves one operand a cycle."""
+    per_bank = [sum(n % banks == bank for n in read_numbers) for bank in {n % banks for n in read_numbers}]
+    return ALLOCATE_CYCLES + READ_CYCLES + max(per_bank, default=0) + DISPATCH_CYCLES
+
+
+def result_delay_cycles(
+    kind: Kind, latency_cycles: int, pipeline: PipelineParameters, offset_cycles: int = WRITE_BACK_CYCLES
+) -> int:
+    """Cycles from the start on the unit to the result, every access a single hit. `offset_cycles`: what lies between
+    the end of the unit's latency and the result."""
+    if kind in (Kind.PARAM_LOAD, Kind.CONST_LOAD):
+        return pipeline.const_hit_cycles
+    if kind in (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC):
+        return pipeline.shared_cycles
+    if kind >= Kind.GLOBAL_LOAD:
+        return pipeline.global_hit_cycles
+    return offset_cycles + latency_cycles
+
+
+@dataclass
+class Row:
+    """One instruction as the engine sees it; see LatencyTable. `access` says what a memory row takes from the trace,
+    `origin` which PTX instruction it was made of, as a position in the program."""
+
+    unit: int
+    kind: int
+    latency: int
+    initiation: int
+    access_bytes: int = 4
+    pc: int = 0
+    waits: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    long_waits: list[int] = field(default_factory=list)
+    read_banks: list[int] = field(default_factory=list)
+    write_banks: list[int] = field(default_factory=list)
+    stall: int = 1
+    release: int = NONE
+    counted: bool = False
+    barrier: int | None = NONE  # None: one that is not known
+    copies: int = NONE
+    retries: bool = False  # of a block that goes round until its compare-and-swap has worked for every lane
+    word: int = 0
+    access: Access | None = None
+    origin: int = NONE
+
+
+def register_row(kind: Kind, operation: Operation) -> Row:
+    """An instruction that does not access memory."""
+    return Row(UNITS.index(operation.unit), kind, operation.latency_cycles, operation.initiation_cycles)
+
+
+def memory_row(kind: Kind, access_bytes: int, access: Access) -> Row:
+    """A memory instruction."""
+    return Row(UNITS.index("mem"), kind, 1, 1, access_bytes, access=access)
+
+
+def block_gaps_cycles(
+    block: BasicBlock, rows: Sequence[Row], results: Sequence[int], pipeline: PipelineParameters
+) -> list[int]:
+    """Issue-to-issue gap after each instruction of a block; the last one's is to the fall-through instruction."""
+    free: dict[int, int] = {}  # scoreboard register -> cycle
+    unit_free = [0] * len(UNITS)
+    issues = []
+    time = 0
+    slots = fetched(rows[block.start].pc, pipeline)
+    for i in range(block.start, block.stop):
+        row = rows[i]
+        time = max([time, *(free.get(register, 0) for register in row.waits)])
+        start = max(time, unit_free[row.unit])
+        unit_free[row.unit] = start + row.initiation
+        free |= dict.fromkeys(row.writes, start + results[i])
+        issues.append(time)
+        slots -= 1
+        time += 1 if slots else FETCH_TO_ISSUE_CYCLES
+        slots = slots or fetched(row.pc + 1, pipeline)
+    return [b - a for a, b in zip(issues, [*issues[1:], time], strict=True)]
+
+
+def fetched(pc: int, pipeline: PipelineParameters) -> int:
+    """Instructions one fetch at `pc` brings: it never crosses an instruction-cache line."""
+    return min(
+        pipeline.instructions_per_fetch, pipeline.fetch_line_instructions - pc % pipeline.fetch_line_instructions
+    )
+
 
 MODULES = ("precharacterize.build", "functional.ptx.parser", "functional.programs.link")  # what makes a table of a text
 
@@ -40,43 +170,54 @@ def characterize(program: Program, pipeline: PipelineParameters) -> LatencyTable
 def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
     """Characterise a program (GATSim, Section II-A), without any cache."""
     ids = {r.name: n for n, r in enumerate(program.registers)}
-    code = program.instructions
-    kinds = kinds_of(program)
-    operations = [_operation(i, kind, program, pipeline) for i, kind in zip(code, kinds, strict=True)]
-    reads = [read_banks_of(i) for i in code]
+    code = zip(program.instructions, program.pcs, kinds_of(program), strict=True)
+    rows = [_ptx_row(i, pc, _operation(i, kind, program, pipeline), kind, ids) for i, pc, kind in code]
+    banks = pipeline.register_banks
     results = [
-        start_delay_cycles(r, pipeline.register_banks) + result_delay_cycles(k, o.latency_cycles, pipeline)
-        for r, k, o in zip(reads, kinds, operations, strict=True)
+        start_delay_cycles(r.read_banks, banks) + result_delay_cycles(Kind(r.kind), r.latency, pipeline) for r in rows
     ]
-    table = LatencyTable(
-        unit=np.array([UNITS.index(o.unit) for o in operations], np.int8),
-        kind=np.array(kinds, np.int8),
-        latency_cycles=np.array([o.latency_cycles for o in operations], np.int32),
-        initiation_cycles=np.array([o.initiation_cycles for o in operations], np.int32),
-        access_bytes=np.array([TYPE_BYTES.get(i.type, 4) for i in code], np.int8),
-        pcs=np.array(program.pcs, np.int32),
-        waits=padded([waits_of(i, ids) for i in code]),
-        writes=padded([[ids[r.name] for r in i.writes()] for i in code]),
-        long_waits=padded([long_waits_of(i, ids) for i in code]),
-        read_banks=padded(reads),
-        write_banks=padded([write_banks_of(i) for i in code]),
-        gap_cycles=np.zeros(len(code), np.int32),
-        result_cycles=np.array(results, np.int32),
-        block_start=np.array([b.start for b in program.blocks], np.int32),
-        block_stop=np.array([b.stop for b in program.blocks], np.int32),
-        register_count=len(ids),
-        key=table_key(program, pipeline),
-        stall_cycles=np.ones(len(code), np.int32),
-        release=np.full(len(code), -1, np.int32),
-        result_offset_cycles=np.full(len(code), WRITE_BACK_CYCLES, np.int32),
-        counted=np.zeros(len(code), np.int8),
-        barrier=np.array(barriers_of(code, kinds), np.int32),
-        copies=np.array([copies_of(i) for i in code], np.int32),
-        round_cycles=np.zeros(len(code), np.int32),
-        word=np.zeros(len(code), np.int32),
-    )
-    gaps = [gap for block in program.blocks for gap in block_gaps_cycles(block, table, program, pipeline)]
-    return replace(table, gap_cycles=np.array(gaps, np.int32))
+    gaps = [block_gaps_cycles(block, rows, results, pipeline) for block in program.blocks]
+    return table_of(rows, program.blocks, results, gaps, WRITE_BACK_CYCLES, len(ids), table_key(program, pipeline))
+
+
+def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind, ids: dict[str, int]) -> Row:
+    row = Row(UNITS.index(operation.unit), kind, operation.latency_cycles, operation.initiation_cycles)
+    row.access_bytes, row.pc = TYPE_BYTES.get(instruction.type, 4), pc
+    row.waits, row.long_waits = waits_of(instruction, ids), long_waits_of(instruction, ids)
+    row.writes = [ids[r.name] for r in instruction.writes()]
+    row.read_banks, row.write_banks = read_banks_of(instruction), write_banks_of(instruction)
+    row.barrier, row.copies = barrier_of(instruction), copies_of(instruction)
+    return row
+
+
+def table_of(
+    rows: Sequence[Row], blocks: Sequence[BasicBlock] | Sequence[TimedBlock], results: Sequence[int],
+    gaps: Sequence[Sequence[int]], result_offset_cycles: int, register_count: int, key: str,
+) -> LatencyTable:  # fmt: skip
+    """The latency table of rows; `gaps` are those of each block's."""
+
+    def column(name: str, kind: type = np.int32) -> np.ndarray:
+        return np.array([getattr(row, name) for row in rows], kind)
+
+    def ragged(name: str) -> np.ndarray:
+        return padded([getattr(row, name) for row in rows])
+
+    lengths = [sum(of_block) for of_block in gaps for _ in of_block]
+    return LatencyTable(
+        unit=column("unit", np.int8), kind=column("kind", np.int8), latency_cycles=column("latency"),
+        initiation_cycles=column("initiation"), access_bytes=column("access_bytes", np.int8), pcs=column("pc"),
+        waits=ragged("waits"), writes=ragged("writes"), long_waits=ragged("long_waits"),
+        read_banks=ragged("read_banks"), write_banks=ragged("write_banks"),
+        gap_cycles=np.array([gap for of_block in gaps for gap in of_block], np.int32),
+        result_cycles=np.array(results, np.int32), counted=column("counted", np.int8),
+        barrier=np.array(settled([row.barrier for row in rows], [row.kind for row in rows]), np.int32),
+        copies=column("copies"), word=column("word"),
+        round_cycles=np.where(column("retries", bool), lengths, 0).astype(np.int32),
+        stall_cycles=column("stall"), release=column("release"),
+        result_offset_cycles=np.full(len(rows), result_offset_cycles, np.int32),
+        block_start=np.array([b.start for b in blocks], np.int32),
+        block_stop=np.array([b.stop for b in blocks], np.int32), register_count=register_count, key=key,
+    )  # fmt: skip
 
 
 def kinds_of(program: Program) -> list[Kind]:

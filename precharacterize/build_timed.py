@@ -1,20 +1,37 @@
-"""Program + pipeline + machine code -> timed code; kept_timed_code.py keeps it."""
+"""Program + pipeline + machine code -> timed code: made once, kept on disk, reused by design points that share it.
+
+PTX instructions come in the order an assembler puts them in, loads as early as they can be. What is dropped of them is
+what machine code has no instruction for: parameters are operands there, address spaces have one numbering, copies of
+registers are the registers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import reduce
+from itertools import pairwise
+from typing import Any
 
-from functional.programs.program import Program
-from precharacterize.build import characterize, kinds_of
-from precharacterize.hoisting import hoisted
-from precharacterize.machine_code.assemble import Assembly
-from precharacterize.machine_code.instruction import MachineInstruction
-from precharacterize.machine_code.timed_blocks import machine_timed_blocks
-from precharacterize.operations import NONE, Operations, ptx_operations_of
-from precharacterize.parameters import PipelineParameters
-from precharacterize.rows import Row, ptx_rows, table_of_rows
-from precharacterize.table import LatencyTable
+import numpy as np
+
+from functional.keep.kept import Kept, decode_arrays, encode_arrays, key
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Instruction, Register
+from precharacterize.build import (
+    Row,
+    characterize,
+    kinds_of,
+    register_row,
+    result_delay_cycles,
+    start_delay_cycles,
+    table_of,
+)
+from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class, hardware_kind, ptx_operations_of
+from precharacterize.machine_code.assemble import Assembly, assemble
+from precharacterize.synchronisation import COPIES, NONE, copies_of, starts
+from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, UNITS, LatencyTable, PipelineParameters
+from precharacterize.tensor_work import sized
 from precharacterize.timed_code import (
     Access,
     Cover,
@@ -27,28 +44,176 @@ from precharacterize.timed_code import (
     timed_code,
 )
 
+_LOADS = (Kind.GLOBAL_LOAD, Kind.SHARED_LOAD, Kind.TEXTURE_LOAD, Kind.CONST_LOAD)
+_BARRIERS = (Kind.BARRIER, Kind.FENCE, Kind.EXIT)
+_WRITES = (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
+
+
+def hoisted(block: BasicBlock, program: Program, kinds: Sequence[int]) -> list[int]:
+    """Positions of a block's instructions in the order they are timed in; those dropped are not among them."""
+    code = program.instructions
+    needs = _dependences(block, code, kinds)
+    placed: dict[int, None] = {}
+
+    def place(i: int) -> None:
+        left = [i]
+        while left:
+            top = left[-1]
+            missing = [k for k in needs[top] if k not in placed]
+            if missing:
+                left += missing[::-1]
+            else:
+                placed.setdefault(left.pop())
+
+    for i in range(block.start, block.stop):
+        if kinds[i] in _LOADS:
+            place(i)
+    for i in range(block.start, block.stop):
+        place(i)
+    return [i for i in placed if not is_dropped(code[i], kinds[i])] or [block.stop - 1]
+
+
+def is_dropped(instruction: Instruction, kind: int) -> bool:
+    """Has machine code no instruction for it?"""
+    if kind == Kind.PARAM_LOAD or instruction.opcode == "cvta":
+        return True
+    copied = instruction.sources[0] if len(instruction.sources) == 1 else None
+    return instruction.opcode == "mov" and isinstance(copied, Register) and instruction.guard is None
+
+
+def _dependences(block: BasicBlock, code: Sequence[Instruction], kinds: Sequence[int]) -> dict[int, list[int]]:
+    """What must come before each instruction of a block."""
+    writer: dict[Register, int] = {}
+    readers: dict[Register, list[int]] = {}
+    needs: dict[int, list[int]] = {}
+    for i in range(block.start, block.stop):
+        guard = code[i].guard
+        reads = [*code[i].reads(), *([guard.register] if guard else [])]
+        before = {writer[r] for r in reads if r in writer}
+        for r in code[i].writes():
+            before |= {writer[r]} if r in writer else set()
+            before |= set(readers.pop(r, []))
+        before |= {k for k in range(block.start, i) if _ordered(code[k], kinds[k], code[i], kinds[i])}
+        needs[i] = sorted(before - {i})
+        for r in reads:
+            readers.setdefault(r, []).append(i)
+        writer |= dict.fromkeys(code[i].writes(), i)
+    if block.stop > block.start and code[block.stop - 1].opcode in ("bra", "brx", "ret", "exit", "call", "trap"):
+        needs[block.stop - 1] = list(range(block.start, block.stop - 1))
+    return needs
+
+
+def _ordered(first: Instruction, first_kind: int, second: Instruction, second_kind: int) -> bool:
+    """Must two instructions stay in their order because of memory or barriers?"""
+    free = (NONE, starts(COPIES))
+    if copies_of(first) not in free or copies_of(second) not in free:  # others see when it is done
+        return True
+    if first_kind in _BARRIERS or second_kind in _BARRIERS or "call" in (first.opcode, second.opcode):
+        return True
+    if first_kind < Kind.PARAM_LOAD or second_kind < Kind.PARAM_LOAD:
+        return False
+    if first_kind not in _WRITES and second_kind not in _WRITES:
+        return "volatile" in first.modifiers and "volatile" in second.modifiers
+    if "nc" in (*first.modifiers, *second.modifiers) or Kind.PARAM_LOAD in (first_kind, second_kind):
+        return False
+    return _may_overlap(first, second)
+
+
+def _may_overlap(first: Instruction, second: Instruction) -> bool:
+    """Can two accesses meet? Not in different spaces, nor at different offsets from one register."""
+    if "generic" not in (first.space, second.space) and first.space != second.space:
+        return False
+    a, b = first.address, second.address
+    if a is None or b is None or a.base != b.base:
+        return True
+    return a.offset < b.offset + second.access_bytes and b.offset < a.offset + first.access_bytes
+
+
+def ptx_rows(
+    order: Sequence[int], table: LatencyTable, program: Program, pipeline: PipelineParameters, first: int
+) -> list[Row]:
+    """PTX instructions, in an order, as rows; `first` is the number of the first. A copy is the register it copies."""
+    copies = _copies(program)
+    rows = []
+    for n, i in enumerate(order):
+        kind = hardware_kind(program.instructions[i], Kind(int(table.kind[i])))
+        instruction = program.instructions[i]
+        operation = sized(instruction, program, pipeline.operation(hardware_class(instruction)))
+        row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
+        row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i
+        row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))
+        row.writes, row.barrier = [r for r in table.writes[i].tolist() if r >= 0], int(table.barrier[i])
+        row.copies = int(table.copies[i])
+        rows.append(row)
+    return rows
+
+
+def _copies(program: Program) -> dict[int, int]:
+    """Register -> the one it is a copy of, where both are written once."""
+    ids = {r.name: n for n, r in enumerate(program.registers)}
+    written: dict[str, int] = {}
+    for instruction in program.instructions:
+        for register in instruction.writes():
+            written[register.name] = written.get(register.name, 0) + 1
+    found: dict[int, int] = {}
+    for i in program.instructions:
+        source = i.sources[0] if len(i.sources) == 1 else None
+        if not is_dropped(i, Kind.ALU) or not isinstance(source, Register):
+            continue
+        for target in i.writes():  # several, of a register taken apart
+            if written.get(source.name) == written[target.name] == 1:
+                found[ids[target.name]] = found.get(ids[source.name], ids[source.name])
+    return found
+
+
+def table_of_rows(
+    rows: Sequence[Row], blocks: Sequence[TimedBlock], ptx: LatencyTable, pipeline: PipelineParameters
+) -> LatencyTable:
+    """The latency table of timed blocks. Registers are those of the PTX and a warp's scoreboards."""
+    for row in rows:
+        row.write_banks = [NONE] * len(row.writes)
+    to_unit = start_delay_cycles([], pipeline.register_banks)
+    delays = (result_delay_cycles(Kind(row.kind), row.latency, pipeline, FORWARDED_CYCLES) for row in rows)
+    results = [to_unit + delay for delay in delays]
+    gaps = [_gaps(rows, results, b) for b in blocks]
+    registers = ptx.register_count + 3 * SCOREBOARDS
+    return table_of(rows, blocks, results, gaps, FORWARDED_CYCLES, registers, ptx.key)
+
+
+def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> list[int]:
+    """Cycles from issue to issue of a lone warp in a block; of the last instruction what it stalls."""
+    ready: dict[int, int] = {}
+    issues: list[int] = []
+    for place in range(block.start, block.stop):
+        row, after = rows[place], issues[-1] + rows[place - 1].stall if issues else 0
+        issues.append(max([after, *(ready.get(register, 0) for register in (*row.waits, *row.writes))]))
+        ready |= dict.fromkeys(row.writes, issues[-1] + results[place])
+    return [later - issue for issue, later in pairwise(issues)] + [
+        row.stall for row in rows[block.start : block.stop][-1:]
+    ]
+
 
 def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: Assembly) -> TimedCode:
     """Timed code, without any cache."""
+    from precharacterize.machine_code.timed_blocks import machine_timed_blocks
+
     kinds = kinds_of(program)
     table = characterize(program, pipeline)
     rows, blocks = _fallbacks(program, kinds, table, pipeline)
-    code = _machine_code(program, assembly)
+    functions = (program.name, *program.functions)  # those that are called may still be functions
+    code = [i for name in functions for i in assembly.functions.get(name, [])]
     description, vanished = f"PTX with loads hoisted ({assembly.made_by})", set()
     if code:
         machine_rows, machine = machine_timed_blocks(code, program, kinds, pipeline, table.register_count, len(rows))
         rows += machine_rows
-        blocks += [_moved(b, len(program.blocks)) for b in machine]
+        for block in machine:  # its rivals counted from the first timed block of all
+            block.rivals = [r + len(program.blocks) for r in block.rivals]
+        blocks += machine
         description = f"machine code ({assembly.made_by})"
         vanished = _vanished(program, blocks, kinds)
     needed = [b.index not in vanished for b in program.blocks]
     origins, made = [row.origin for row in rows], table_of_rows(rows, blocks, table, pipeline)
     return timed_code(program, kinds, made, blocks, needed, description, origins)
-
-
-def _machine_code(program: Program, assembly: Assembly) -> list[MachineInstruction]:
-    """Machine code of a program's entry and of the functions it calls that are still functions."""
-    return [i for name in (program.name, *program.functions) for i in assembly.functions.get(name, [])]
 
 
 def _vanished(program: Program, blocks: Sequence[TimedBlock], kinds: Sequence[int]) -> set[int]:
@@ -59,12 +224,6 @@ def _vanished(program: Program, blocks: Sequence[TimedBlock], kinds: Sequence[in
     return {
         b.index for b in program.blocks if b.index not in leaders and (b.index in covered or b.index not in accesses)
     }
-
-
-def _moved(block: TimedBlock, by: int) -> TimedBlock:
-    """Its rivals counted from the first timed block of all."""
-    block.rivals = [r + by for r in block.rivals]
-    return block
 
 
 def _fallbacks(
@@ -84,7 +243,47 @@ def _fallbacks(
         start = len(rows)
         rows += ptx_rows(order, table, program, pipeline, start)
         covers = [Cover(block.index, 0)]
-        operations = reduce(Operations.plus, (ptx_operations_of(program.instructions[i]) for i in order), NONE)
+        operations = reduce(Operations.plus, (ptx_operations_of(program.instructions[i]) for i in order), NO_OPERATIONS)
         made = TimedBlock(start, len(rows), block.index, covers=covers, accesses=accesses, operations={0: operations})
         blocks.append(made)
     return rows, blocks
+
+
+MODULES = ("precharacterize.build_timed", "functional.ptx.parser", "functional.programs.link")
+
+
+def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: str) -> TimedCode:
+    """What is timed of a program on a GPU that runs machine code ("sm_86"): from the cache folder if it is there.
+
+    Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which.
+    """
+    assembly = assembly_of(program, architecture)
+    kept = Kept("timed_code")
+    name = key(MODULES, program.digest, program.name, str(program.constants), pipeline.key, assembly.made_by)
+    found = kept.load(name, decode)
+    if found is None:
+        found = build_timed_code(program, pipeline, assembly)
+        kept.save(name, encode(found))
+    return found
+
+
+def assembly_of(program: Program, architecture: str) -> Assembly:
+    """A program's machine code, whose PTX instructions are known by their lines."""
+    lines = [i.line for i in program.instructions]
+    if len(set(lines)) < len(lines):
+        return Assembly("the PTX has several instructions in a line")
+    return assemble(program.path, program.digest, architecture)
+
+
+def encode(code: TimedCode) -> bytes:
+    """As a file holds it."""
+    arrays = {f.name: np.asarray(getattr(code, f.name)) for f in fields(code) if f.name != "table"}
+    return encode_arrays({"table": np.frombuffer(code.table.encode(), np.uint8), **arrays})
+
+
+def decode(content: bytes) -> TimedCode:
+    """What `encode` gave. Raises ValueError or KeyError for anything else."""
+    arrays = decode_arrays(content)
+    values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(TimedCode)}
+    values |= {"table": LatencyTable.decode(values["table"].tobytes()), "description": str(values["description"])}
+    return TimedCode(**values)

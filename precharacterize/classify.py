@@ -1,4 +1,4 @@
-"""Which latency class and which kind of timing event a PTX instruction is.
+"""Latency classes and kinds of timing events of PTX instructions.
 
 The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opcode_latency_*`).
 """
@@ -6,9 +6,9 @@ The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opco
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
-from functional.ptx.ir import Instruction
-from precharacterize import tensor_work
+from functional.ptx.ir import TYPE_BYTES, Instruction
 
 
 class Kind(IntEnum):
@@ -30,6 +30,32 @@ class Kind(IntEnum):
     L2_LOAD = 13  # on hardware: a global load that L1D does not answer
 
 
+class Operations(NamedTuple):
+    """How many fp32, fp64 and integer operations an instruction is to a thread, or what a launch is to all of them, as
+    Nsight Compute counts them.
+
+    The metrics are `smsp__sass_thread_inst_executed_op_{fadd,fmul,ffma}_pred_on`, the same of `d`, and
+    `..._op_integer_pred_on` (Kernel Profiling Guide): a fused multiply-add is two floating-point operations; what a
+    warp executes once for all of its threads (the uniform datapath) is none.
+    """
+
+    fp32: int = 0
+    fp64: int = 0
+    integer: int = 0
+
+    def plus(self, other: Operations) -> Operations:
+        """Both together."""
+        return Operations(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+NO_OPERATIONS, INTEGER = Operations(), Operations(integer=1)
+_OPERATIONS = {
+    **dict.fromkeys(("fp32_add", "fp32_mul"), Operations(fp32=1)),
+    "fp32_mad": Operations(fp32=2),
+    **dict.fromkeys(("fp64_add", "fp64_mul"), Operations(fp64=1)),
+    "fp64_mad": Operations(fp64=2),
+    **dict.fromkeys(("int_add", "int_mul", "int_mad", "int_max"), INTEGER),
+}
 _FAMILY = {
     **dict.fromkeys(("add", "sub", "addc", "subc"), "add"),
     **dict.fromkeys(("min", "max"), "max"),
@@ -39,8 +65,8 @@ _FAMILY = {
 }
 _SFU = frozenset({"sqrt", "sin", "cos", "ex2", "lg2", "rsqrt", "rcp", "tanh"})
 _TENSOR = frozenset({"mma", "wmma", "wgmma"})
+_TCGEN05 = {"mma": "tensor", "cp": "tensor", "ld": "int_shfl", "st": "int_shfl"}
 _PAST_L1D = frozenset({"cg", "cv", "volatile", "relaxed", "acquire", "mmio"})
-_EXIT = frozenset({"ret", "exit"})
 
 
 def latency_class(instruction: Instruction) -> str:
@@ -51,11 +77,12 @@ def latency_class(instruction: Instruction) -> str:
     if opcode == "shfl":
         return "int_shfl"
     if opcode == "tcgen05":
-        return tensor_work.latency_class(instruction)
+        return _TCGEN05.get(instruction.modifiers[0], "other")
     if opcode in _TENSOR and not instruction.is_memory:
         return "tensor" if opcode != "wgmma" or is_product(instruction) else "other"
     family = _FAMILY.get(opcode)
-    return f"{_number_class(_first_type(instruction))}_{family}" if family else "other"
+    type_name = next((m for m in instruction.modifiers if m in TYPE_BYTES), "b32")
+    return f"{_number_class(type_name)}_{family}" if family else "other"
 
 
 def is_product(instruction: Instruction) -> bool:
@@ -83,12 +110,6 @@ def hardware_kind(instruction: Instruction, kind: Kind) -> Kind:
     return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past_l1d else kind
 
 
-def _first_type(instruction: Instruction) -> str:
-    from functional.ptx.ir import TYPE_BYTES
-
-    return next((m for m in instruction.modifiers if m in TYPE_BYTES), "b32")
-
-
 def _number_class(type_name: str) -> str:
     if type_name == "f64":
         return "fp64"
@@ -107,12 +128,6 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
     return Kind.FENCE if opcode in ("membar", "fence") else Kind.ALU
 
 
-def _writes_global(modifiers: tuple[str, ...]) -> bool:
-    """Of a copy: it names the space that is written first."""
-    spaces = [m for m in modifiers if m in ("global", "shared", "shared::cluster")]
-    return spaces[:1] == ["global"]
-
-
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
     if opcode == "tcgen05":
@@ -122,7 +137,8 @@ def _memory_kind(instruction: Instruction) -> Kind:
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side
-        return Kind.GLOBAL_STORE if _writes_global(instruction.modifiers) else Kind.GLOBAL_LOAD
+        spaces = [m for m in instruction.modifiers if m in ("global", "shared", "shared::cluster")]
+        return Kind.GLOBAL_STORE if spaces[:1] == ["global"] else Kind.GLOBAL_LOAD  # what is written comes first
     if opcode in ("mbarrier", "cp"):  # their records say what they do there, beside passes of shared memory
         return Kind.GLOBAL_ATOMIC
     if opcode in ("atom", "red"):
@@ -135,3 +151,8 @@ def _memory_kind(instruction: Instruction) -> Kind:
     if space in ("param", "const"):
         return Kind.PARAM_LOAD if space == "param" else Kind.CONST_LOAD
     return Kind.GLOBAL_STORE if store else Kind.GLOBAL_LOAD
+
+
+def ptx_operations_of(instruction: Instruction) -> Operations:
+    """A PTX instruction's, where no machine code says what became of it."""
+    return _OPERATIONS.get(latency_class(instruction), NO_OPERATIONS)

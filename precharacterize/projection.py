@@ -1,19 +1,48 @@
-"""A trace of PTX blocks as a trace of timed blocks (docs/machine-code.md)."""
+"""A trace of PTX blocks as a trace of timed blocks (docs/machine-code.md). The walk over its warps is in
+`projection_walk`, apart because it loads a compiler.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import namedtuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from functional.jit.machine_code import Native
-from functional.traces.line_record import MORE, line_of
-from functional.traces.phase_record import count_of, in_phases, without_phases
-from functional.traces.trace import Trace
-from precharacterize.operations import Operations
-from precharacterize.projection_arrays import Given, Made, Rules, Scratch
+from functional.traces.line_record import MORE, count_of, in_phases, line_of, without_phases
+from functional.traces.trace import OFFSETS, STREAMS, Trace
+from precharacterize.classify import Operations
 from precharacterize.timed_code import TimedCode
+
+# A trace's arrays, and those of a TimedCode
+_tuple_of: Any = namedtuple  # its fields are not spelled out, as the type checker would have them
+Given = _tuple_of("Given", (*STREAMS, *OFFSETS))
+Rules = _tuple_of("Rules", [f.name for f in fields(TimedCode) if f.name not in ("table", "description", "origins")])
+
+
+class Scratch(NamedTuple):
+    """Of one warp: what has been said of each event, where its accesses begin; of one timed block: events it covers."""
+
+    emitted: np.ndarray
+    first_access: np.ndarray  # [event, stream]
+    record_start: np.ndarray  # by access
+    found: np.ndarray  # by cover
+    gathered: np.ndarray  # records of accesses made one
+    span: np.ndarray  # the warp's first event, the end of its events, the end of its passes, accesses with records
+
+
+class Made(NamedTuple):
+    """The projected trace; `at` is the next place in each stream."""
+
+    blocks: np.ndarray
+    masks: np.ndarray
+    records: np.ndarray
+    conflicts: np.ndarray
+    at: np.ndarray
+    counts: np.ndarray
+
 
 _COUNTS = 7  # see Projected
 _RECORDS = 1 << 12  # of one warp instruction, several accesses made one
@@ -93,7 +122,7 @@ def _made(sizes: np.ndarray, counts: np.ndarray) -> Made:
     )  # fmt: skip
 
 
-def _scratch(given: Given, rules: Rules) -> Scratch:
+def _scratch(given: Any, rules: Any) -> Scratch:
     events = int(np.diff(given.block_offsets).max(initial=0)) + 1
     records = int(np.diff(given.record_offsets).max(initial=0)) + 2
     covers = int(np.diff(rules.covers_at).max(initial=0)) + 1

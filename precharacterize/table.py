@@ -1,16 +1,58 @@
-"""The latency table: everything the timing engine needs of a program, as flat arrays, and its file format."""
+"""The latency table: all that the timing engine needs of a program, as flat arrays, its file format, and the pipeline
+that it is made for.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional.keep.arrays import decode_arrays, encode_arrays
+from functional.keep.kept import decode_arrays, encode_arrays
 
 if TYPE_CHECKING:
     from jaxtyping import Int8, Int32
+
+
+UNITS = ("sp", "sfu", "mem", "int", "dp", "tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Timing of one class of instructions on its execution unit."""
+
+    latency_cycles: int
+    initiation_cycles: int
+    unit: str = "sp"  # one of UNITS
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineParameters:
+    """Latency classes by name (`int_add`, `fp32_mad`, `fp64_div`, `sfu`, `tensor`, `other`, ...: see `classify.py`) and
+    load latencies of the memory pipe from the cycle it starts an access (docs/timing-rules.md, rule 5).
+    """
+
+    operations: tuple[tuple[str, Operation], ...]
+    shared_cycles: int  # start -> result of a shared load
+    const_hit_cycles: int  # start -> result of a parameter or constant load that hits
+    global_hit_cycles: int  # start -> result of a global load that hits in L1D
+    register_banks: int
+    instructions_per_fetch: int
+    fetch_line_instructions: int  # a fetch never crosses this boundary (L1I line / instruction size)
+
+    @property
+    def key(self) -> str:
+        """Content hash: equal parameters, equal key."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def operation(self, name: str) -> Operation:
+        """The class `name`; an unlisted class is timed as `other`."""
+        table = dict(self.operations)
+        return table.get(name, table["other"])
+
 
 WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 # Machine code: a result is forwarded to the next instruction, `latency` cycles after its own issue; two of these have
@@ -35,7 +77,7 @@ class LatencyTable:
     read, `result_offset_cycles` what lies between the end of the unit's latency and the result; `counted`: what
     it writes is a scoreboard, on which several may count (two registers more behind its entry). `barrier`: the number
     of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run). `copies`: what an
-    instruction does with groups of asynchronous copies (precharacterize.asynchronous_copies). `round_cycles`: of the
+    instruction does with groups of asynchronous copies (precharacterize.synchronisation). `round_cycles`: of the
     compare-and-swap of a loop that is one atomic of the PTX, how long one of its rounds takes, `word` which of the
     block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others.
     """

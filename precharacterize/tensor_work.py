@@ -1,24 +1,85 @@
-"""How long `tcgen05` takes: products and copies into tensor memory hold the tensor unit of the sub-core whose warp
-starts them, loads and stores of tensor memory a pipeline for a cycle a register.
+"""Products of many rows, `wgmma` and `tcgen05`, and how long each holds its unit.
 
-A product's extents are in a register: that has to be a constant of the text or a parameter, else its time is not known.
+`tcgen05`'s products and copies into tensor memory hold the tensor unit of the sub-core whose warp starts them, loads
+and stores of tensor memory a pipeline for a cycle a register. A product's extents are in a register: that has to be a
+constant of the text or a parameter of the launch, else its time is not known.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from functional.errors import InputError, PtxError
 from functional.programs.program import Program
-from functional.ptx.ir import Address, Instruction, Register, Vector
-from precharacterize.asynchronous_copies import COMMITS
-from precharacterize.constant_registers import constant
-from precharacterize.parameters import Operation
+from functional.ptx.ir import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol, Vector
+from precharacterize.classify import is_product
+from precharacterize.synchronisation import COMMITS
+from precharacterize.table import Operation
 
 if TYPE_CHECKING:
     from precharacterize.table import LatencyTable
+
+
+_OPERATIONS: dict[str, Callable[..., int]] = {
+    "mov": lambda a: a, "cvt": lambda a: a, "add": lambda a, b: a + b, "sub": lambda a, b: a - b,
+    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "shl": lambda a, b: a << min(b, 64),
+}  # fmt: skip
+
+
+def constant(program: Program, operand: Operand, parameters: bytes = b"") -> int | None:
+    """The value of a 32 or 64-bit operand as an unsigned number; None if neither the text says it, nor what the program
+    knows of a launch (`Program.constants`), nor the parameters of one."""
+    written: dict[str, list[Instruction]] = {}
+    for instruction in program.instructions:
+        for register in instruction.writes():
+            written.setdefault(register.name, []).append(instruction)
+    return _Values(program, parameters, written, dict(program.constants)).of(operand)
+
+
+class _Values(NamedTuple):
+    """What to evaluate registers with: who writes each, and those that are known."""
+
+    program: Program
+    parameters: bytes
+    written: Mapping[str, list[Instruction]]
+    known: Mapping[str, int]
+
+    def of(self, operand: Operand) -> int | None:
+        """The value of an operand."""
+        if isinstance(operand, Immediate):
+            return operand.value if isinstance(operand.value, int) else None
+        if not isinstance(operand, Register):
+            return None
+        by = self.written.get(operand.name, [])
+        if operand.name in self.known or len(by) != 1 or by[0].guard is not None or by[0].destinations != (operand,):
+            return self.known.get(operand.name)
+        return self._parameter(by[0]) if by[0].opcode == "ld" else self._computed(by[0])
+
+    def _computed(self, by: Instruction) -> int | None:
+        signed = by.opcode == "cvt" and any(m[:1] == "s" for m in by.modifiers)
+        if by.opcode not in _OPERATIONS or by.type[:1] not in ("b", "u", "s") or signed:
+            return None
+        values = [self.of(source) for source in by.sources]
+        if not values or None in values:
+            return None
+        return _OPERATIONS[by.opcode](*values) % (1 << 8 * TYPE_BYTES[by.type])
+
+    def _parameter(self, by: Instruction) -> int | None:
+        """What a load of a parameter of the kernel yields."""
+        address, size = by.sources[0], TYPE_BYTES.get(by.type, 0)
+        base = address.base if isinstance(address, Address) and by.space == "param" else None
+        own = self.program.function_of[by.index] == self.program.name
+        found = [p for p in self.program.parameters if own and isinstance(base, Symbol) and p.name == base.name]
+        if not found or by.type[:1] == "s" or not isinstance(address, Address) or not isinstance(base, Symbol):
+            return None
+        at = found[0].offset + base.offset + address.offset
+        held = self.parameters[at : at + size]
+        return int.from_bytes(held, "little") if size and len(held) == size else None
+
 
 COLUMNS = 512  # of tensor memory
 _SHARED_BYTES_A_CYCLE = 128
@@ -26,12 +87,7 @@ _LANES, _SUB_CORES, _ROW_BYTES = 128, 4, 32
 _ONE = (16, 8)  # rows and columns of what the class `tensor` times
 
 
-def latency_class(instruction: Instruction) -> str:
-    """The latency class of a `tcgen05`."""
-    return {"mma": "tensor", "cp": "tensor", "ld": "int_shfl", "st": "int_shfl"}.get(instruction.modifiers[0], "other")
-
-
-def operation_of(instruction: Instruction, program: Program, one: Operation) -> Operation:
+def _tcgen05(instruction: Instruction, program: Program, one: Operation) -> Operation:
     """How it takes its unit, given the operation of its latency class. Raises PtxError for a product whose extents are
     not known."""
     cycles = {"mma": _product_cycles, "cp": _copy_cycles, "ld": _move_cycles, "st": _move_cycles}
@@ -108,3 +164,18 @@ def columns_of(program: Program) -> int:
     counts = [constant(program, i.sources[1]) for i in allocations]
     known = sum(count for count in counts if count is not None)
     return COLUMNS if None in counts else min(COLUMNS, known)
+
+
+def sized(instruction: Instruction, program: Program, one: Operation) -> Operation:
+    """The operation of an instruction, given that of its latency class. Raises PtxError if that is not known."""
+    if instruction.opcode == "tcgen05":
+        return _tcgen05(instruction, program, one)
+    return _warpgroup_product(instruction, one) if is_product(instruction) else one
+
+
+def _warpgroup_product(instruction: Instruction, one: Operation) -> Operation:
+    """The 16 rows of a warp take the unit as often as `mma` of 16 x 8 x 32 bytes would."""
+    columns = re.search(r"m64n(\d+)k", instruction.name)
+    times = int(columns[1]) // 8 if columns else 1
+    more = (times - 1) * one.initiation_cycles
+    return replace(one, latency_cycles=one.latency_cycles + more, initiation_cycles=times * one.initiation_cycles)

@@ -1,4 +1,4 @@
-"""What is timed in place of a program's basic blocks, and how a trace of the program becomes a trace of it.
+"""Timed code: blocks timed in place of a program's own, and how a trace of the program becomes a trace of them.
 
 A trace says which PTX blocks a warp went through. Timed code has blocks of its own: those of the machine code, and for
 each PTX block a fallback, its own instructions in the order in which an assembler would put them. At each event of a
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from functional.programs.program import Program
-from precharacterize.classify import Kind
-from precharacterize.operations import NONE, Operations
+from precharacterize.classify import NO_OPERATIONS, Kind, Operations
 from precharacterize.table import LatencyTable
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def timed_code(
         covers_at=_cuts([b.covers for b in blocks]),
         covers=np.array([c for b in blocks for c in b.covers], np.int32).reshape(-1, 2),
         operations=np.array(
-            [b.operations.get(k, NONE) for b in blocks for k in range(len(b.covers))], np.int32
+            [b.operations.get(k, NO_OPERATIONS) for b in blocks for k in range(len(b.covers))], np.int32
         ).reshape(-1, 3),
         bits=np.array([bits[n, c.block] for n, b in enumerate(blocks) for c in b.covers], np.uint64),
         rivals=np.array([sum({bits.get((r, b.leader), 0) for r in b.rivals}) for b in blocks], np.uint64),

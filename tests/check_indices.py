@@ -38,10 +38,10 @@ def main(names: list[str]) -> None:
     from abstim.session.session import open_session
     from functional.errors import InputError
     from functional.jit import compile as compiler
-    from functional.jit import compiled_parts
+    from functional.jit import machine_code
 
     compiler.as_it_is = trapping
-    compiled_parts._start = lambda *_: None  # another process would not trap
+    machine_code._start = lambda *_: None  # another process would not trap
     for name in names or KERNELS:
         session = open_session(name)
         for gpu in (load_gpu(each, []) for each in gpu_names()):

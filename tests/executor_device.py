@@ -12,7 +12,7 @@ from functional.ptx.parser import parse
 
 
 class ExecutorDevice:
-    """See `functional.gpu_recording.Device`. Its memory is laid out unlike the case's: another buffer comes first."""
+    """In place of a `CudaDevice`. Its memory is laid out unlike the case's: another buffer comes first."""
 
     def load(self, ptx):
         self.module = parse(ptx)

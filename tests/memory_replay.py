@@ -7,7 +7,7 @@ from abstim.engine.memory_side import exchange, serve_requests
 from abstim.engine.queues import give_back, new_request, take
 from abstim.engine.state import TO_ACCESS
 from abstim.engine.switch import put
-from functional.jit.by_reference import reference
+from functional.jit.compile import reference
 
 
 def replay(state, asked, due):

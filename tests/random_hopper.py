@@ -8,7 +8,7 @@ from ptx_kernels import module
 
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.launches.tensor_map import TensorMap
+from functional.launches.views import TensorMap
 from functional.programs.link import link
 
 THREADS, AREA = (

@@ -14,10 +14,11 @@ from random_gpus import POLICIES, gpus
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Spec
-from functional.traces.phase_record import phase_record
+from functional.traces.line_record import phase_record
 from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
-from precharacterize.asynchronous_copies import (
+from precharacterize.classify import Kind
+from precharacterize.synchronisation import (
     BULK,
     COMMITS,
     COPIES,
@@ -31,9 +32,7 @@ from precharacterize.asynchronous_copies import (
     starts,
     waits_for,
 )
-from precharacterize.classify import Kind
-from precharacterize.parameters import UNITS
-from precharacterize.table import WORDS, WRITE_BACK_CYCLES, padded
+from precharacterize.table import UNITS, WORDS, WRITE_BACK_CYCLES, padded
 
 REGISTERS = 12
 SP, MEM, INT = (UNITS.index(name) for name in ("sp", "mem", "int"))

@@ -15,8 +15,8 @@ from sass_traces import EXIT, LOCAL, SHARED, directory, kernel
 
 from abstim.models import run
 from abstim.targets.trace_directory import opcodes, trace_case
-from functional.accelsim.addresses import format_addresses, parse_addresses
-from functional.accelsim.records import PageTable
+from functional.accelsim.read import PageTable
+from functional.accelsim.trace_files import format_addresses, parse_addresses
 from functional.errors import InputError
 from functional.traces.line_record import line_of, more_follow, sectors_of
 from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE
@@ -361,7 +361,7 @@ def test_mutated_traces_are_refused_or_read(tmp_path):
 
 
 def test_every_group_of_the_table_is_an_operation_with_a_class():
-    from functional.accelsim.opcodes import StaticInstruction
+    from functional.accelsim.static_code import StaticInstruction
     from precharacterize.classify import latency_class
 
     known = {"add", "max", "mul", "mad", "div"}

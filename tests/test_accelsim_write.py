@@ -18,12 +18,12 @@ from abstim.targets.trace_cache import Execution
 from abstim.targets.trace_directory import opcodes, sass_opcode, table_path, trace_case
 from functional import suite
 from functional.accelsim import write
-from functional.accelsim.opcodes import StaticInstruction
-from functional.accelsim.register_allocation import allocate
+from functional.accelsim.static_code import StaticInstruction
+from functional.accelsim.write import allocate
 from functional.errors import InputError
 from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
-from functional.programs.liveness import live_behind
+from functional.programs.registers import live_behind
 from functional.ptx.parser import parse
 from precharacterize.classify import kind_of, latency_class
 

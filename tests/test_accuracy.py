@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from test_docs import ROOT, examples, run_commands
 
-from abstim.gpu.config import load_gpu
-from abstim.gpu.known_error import known_errors
+from abstim.gpu.config import known_errors, load_gpu
 from abstim.study.relative import median_miss_errors, relative_accuracy
 from abstim.study.validate import read_reference, select, validate
 

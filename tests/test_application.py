@@ -17,10 +17,10 @@ import zstandard
 import abstim
 from abstim.application import call_messages
 from abstim.application.fat_binary import best_ptx, images
+from abstim.application.launch_recorder import Selection
 from abstim.application.loaded_modules import LoadedModules
 from abstim.application.run_application import run_application
-from abstim.application.shim_library import RUNTIMES, driver_calls, library_folder
-from abstim.application.timed_launches import Selection
+from abstim.application.runtime_environment import RUNTIMES, driver_calls, library_folder
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.sample.application_sample import sample_application

@@ -13,7 +13,7 @@ from abstim.study.bench import BenchResult, Rate, against
 from abstim.study.bench import earlier_result as compare
 from abstim.study.validate import known_variants
 from functional.errors import InputError
-from functional.execution.threads import default_threads
+from functional.execution.computer import default_threads
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 NAMES = ("x", "y", "z")

@@ -13,8 +13,7 @@ from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.mbarrier import Barrier
 from functional.programs.link import link
-from functional.traces.line_record import line_of, more_follow
-from functional.traces.phase_record import phase_record
+from functional.traces.line_record import line_of, more_follow, phase_record
 from functional.traces.trace import SHARED_WINDOW_LINE
 
 SIZE = 416  # bytes of a copy: no whole number of lines

@@ -22,7 +22,7 @@ from abstim.study.calibrate.on_gpu import OnGpu
 from functional.errors import InputError
 from functional.programs.link import link
 from functional.ptx.parser import parse
-from precharacterize.machine_code.tools import find_tools
+from precharacterize.machine_code.assemble import find_tools
 
 LATENCY_ERROR = 0.05  # the bar of docs/results.md
 

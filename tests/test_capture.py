@@ -12,12 +12,11 @@ import pytest
 
 import abstim
 from abstim.application.device_memory import DeviceMemory
-from abstim.application.host_ranges import HostRanges
-from abstim.application.tensor_addresses import translate
+from abstim.application.host_ranges import HostRanges, translate
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import load_gpu
 from functional.errors import InputError
-from functional.launches.tensor_map import TensorMap
+from functional.launches.views import TensorMap
 
 CAN = sys.platform == "linux" and shutil.which("cc") is not None
 pytestmark = pytest.mark.skipif(not CAN, reason="needs Linux and a C compiler")

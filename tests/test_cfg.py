@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functional import suite
-from functional.programs.cfg import immediate_post_dominators
 from functional.programs.link import link
-from functional.programs.liveness import estimate_registers, live_in
-from functional.programs.program import Program
-from functional.programs.resources import Registers, parse_ptxas, registers_per_thread
+from functional.programs.program import Program, immediate_post_dominators
+from functional.programs.registers import Registers, estimate_registers, live_in, parse_ptxas, registers_per_thread
 from functional.ptx.parser import parse
 
 HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n"

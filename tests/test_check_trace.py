@@ -14,7 +14,7 @@ from abstim.targets.check_trace import check_traces
 from abstim.targets.execution import execute
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
-from functional.traces.phase_record import phase_record
+from functional.traces.line_record import phase_record
 
 
 def with_value(array, place, value):

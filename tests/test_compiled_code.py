@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from functional.jit import machine_code
-from functional.jit.apart import apart
-from functional.jit.by_reference import reference
-from functional.jit.compile import indexed_from_zero
-from functional.jit.compiled_parts import Part
-from functional.jit.machine_code import Native, compiled
+from functional.jit.compile import apart, indexed_from_zero, reference
+from functional.jit.machine_code import Native, Part, compiled
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
 

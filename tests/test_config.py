@@ -9,7 +9,7 @@ import pytest
 from abstim.gpu.config import gpu_names, load_gpu
 from abstim.gpu.spec import SECTIONS
 from functional.errors import InputError
-from precharacterize.parameters import Operation
+from precharacterize.table import Operation
 
 
 def write(tmp_path, text, name="mine.toml"):

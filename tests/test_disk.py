@@ -15,10 +15,9 @@ import pytest
 
 from abstim.study.sample import kept_samples
 from abstim.targets import trace_cache
-from functional.keep import digest
-from functional.keep.arrays import decode_arrays, encode_arrays
+from functional.keep import kept as digest
 from functional.keep.folder import cache_dir, evict, make_folder
-from functional.keep.kept import Kept, key
+from functional.keep.kept import Kept, decode_arrays, encode_arrays, key
 from functional.llvm_executor import object_code as executor_code
 from functional.ptx import parser
 from precharacterize.build import MODULES as TABLES
@@ -68,7 +67,7 @@ def test_an_edit_of_the_executor_changes_the_names_of_its_objects(copy):
     assert changes(TRACES, copy / EXECUTOR[-1])
 
 
-@pytest.mark.parametrize("name", ["build", "classify", "pipeline", "registers", "table", "parameters"])
+@pytest.mark.parametrize("name", ["build", "classify", "synchronisation", "table", "tensor_work"])
 def test_an_edit_of_the_rules_changes_the_names_of_tables(copy, name):
     assert changes(TABLES, copy / f"precharacterize/{name}.py")
 
@@ -219,11 +218,11 @@ _PROGRAM = (
     "p = link(m, 'k'); "
 )
 _TRACE = _PROGRAM + (
-    "import functional.execution.strict_executor, abstim.targets.isolation.isolated_executor; "
+    "import functional.execution.default_executor, abstim.targets.isolation.isolated_executor; "
     "from functional.launches.case import Case; from functional.launches.memory import Memory; "
     "from functional.launches.launch import make_launch; "
     "from functional.execution.default_executor import default_executor; "
-    "from functional.trace_store.coding import encode; "
+    "from functional.traces.coding import encode; "
     "launch = make_launch(p, 1, 32, [], Memory()); t = default_executor().run(launch, Memory()); encode(t)"
 )
 MADE = {

@@ -20,8 +20,8 @@ from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.session.session import open_session
 from functional.errors import InputError
 from functional.traces.line_record import SHARED_PASS
-from precharacterize.asynchronous_copies import COMMIT, COPY, NONE
 from precharacterize.classify import Kind
+from precharacterize.synchronisation import COMMIT, COPY, NONE
 
 EXAMPLES = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 

@@ -19,7 +19,7 @@ from abstim.study.sample.kept_samples import MeasuredStore
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.thinned import iterations_of, thinned
 from functional.errors import InputError
-from precharacterize.named_barriers import code_of
+from precharacterize.synchronisation import code_of
 from sampling.auto.iterations import SHARES
 
 GPU = load_gpu("gtx480")

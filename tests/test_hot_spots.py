@@ -15,7 +15,7 @@ from abstim.session.hot_spots import by_source_line, hot_spots
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
 from abstim.targets.resolve import ptx_case
-from functional.ptx.source_lines import SourceLine, source_lines
+from functional.ptx.source import SourceLine, source_lines
 
 GPU = load_gpu("gtx480")
 

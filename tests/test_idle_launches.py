@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import abstim
-from abstim.application import idle_launches
-from abstim.application.launch_recorder import LaunchRecorder
-from abstim.application.timed_launches import LaunchTimer, Selection
+from abstim.application import launch_recorder
+from abstim.application.launch_recorder import LaunchRecorder, LaunchTimer, Selection
 from abstim.gpu.config import load_gpu
 from functional.execution.default_executor import default_executor
 
@@ -103,7 +102,7 @@ def test_what_prints_is_executed(program):
 
 def test_too_much_memory_is_not_compared(program, arrays, monkeypatch):
     copy, own = program.launch("copy", 1, 32, [*arrays]), recorder()
-    monkeypatch.setattr(idle_launches, "MOST_BYTES", 100)
+    monkeypatch.setattr(launch_recorder, "MOST_BYTES", 100)
     for _ in range(4):
         own.launch(copy, program.memory)
     assert own.executor.times == 4

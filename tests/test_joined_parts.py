@@ -9,7 +9,7 @@ from both_executors import run
 from functional.errors import InputError
 from functional.ptx.joined_parts import joined_parts
 from functional.ptx.parser import parse_bytes
-from functional.ptx.source_lines import source_lines
+from functional.ptx.source import source_lines
 
 HEAD = ".version {}\n.target {}\n.address_size 64\n"
 MAIN = """.file 1 "main.cu"

@@ -12,9 +12,8 @@ from functional.errors import InputError, PtxError
 from functional.keep.kept import Kept
 from functional.programs.link import link
 from functional.ptx import lazy_module
-from functional.ptx.lazy_module import WORTH_KEEPING_BYTES, open_bytes, open_module
+from functional.ptx.lazy_module import WORTH_KEEPING_BYTES, index, open_bytes, open_module
 from functional.ptx.parser import parse_bytes, parse_with
-from functional.ptx.ptx_index import index
 
 FILES = [*sorted(Path(suite.__file__).parent.glob("*/kernel.ptx")), Path(__file__).parent / "data" / "calls.ptx"]
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"

@@ -21,17 +21,27 @@ from functional.ptx.parser import parse
 from functional.traces.line_record import line_of, sectors_of
 from functional.traces.trace import PARAM_WINDOW_LINE
 from precharacterize.build import kinds_of
-from precharacterize.build_timed import build_timed_code
+from precharacterize.build_timed import (
+    assembly_of,
+    build_timed_code,
+    decode,
+    encode,
+    hoisted,
+    is_dropped,
+    timed_code_of,
+)
 from precharacterize.classify import Kind
-from precharacterize.hoisting import hoisted, is_dropped
-from precharacterize.kept_timed_code import assembly_of, decode, encode, timed_code_of
 from precharacterize.machine_code import assemble
 from precharacterize.machine_code.alignment import machine_blocks
-from precharacterize.machine_code.assemble import Assembly, assembled_for
-from precharacterize.machine_code.instruction import MachineInstruction, control_fields
-from precharacterize.machine_code.listing import functions_of
+from precharacterize.machine_code.assemble import (
+    Assembly,
+    MachineInstruction,
+    assembled_for,
+    control_fields,
+    find_tools,
+    functions_of,
+)
 from precharacterize.machine_code.timing_classes import tensor_share
-from precharacterize.machine_code.tools import find_tools
 from precharacterize.projection import project
 from precharacterize.timed_code import consumes
 

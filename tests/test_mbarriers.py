@@ -16,12 +16,21 @@ import abstim
 from abstim.engine import simulate
 from abstim.gpu.config import load_gpu
 from abstim.session.session import Session, open_session
-from functional.traces.line_record import SHARED_PASS, line_of, more_follow
-from functional.traces.phase_record import barrier_of, count_of, in_phases, phase_of, phase_record, without_phases
+from functional.traces.line_record import (
+    SHARED_PASS,
+    barrier_of,
+    count_of,
+    in_phases,
+    line_of,
+    more_follow,
+    phase_of,
+    phase_record,
+    without_phases,
+)
 from functional.traces.trace import Trace
-from precharacterize.asynchronous_copies import FILLS, MEETS, MEETS_LATER
-from precharacterize.machine_code.tools import find_tools
+from precharacterize.machine_code.assemble import find_tools
 from precharacterize.projection import project
+from precharacterize.synchronisation import FILLS, MEETS, MEETS_LATER
 
 # One instruction a line, as compilers print it: a disassembler says which line a machine instruction is of
 LINES = PIPELINE.strip().replace("{", "{\n").replace(";", ";\n").replace(":\n", ":\n")

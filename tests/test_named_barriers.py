@@ -17,9 +17,9 @@ from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from precharacterize.build import build_table
 from precharacterize.classify import Kind
-from precharacterize.machine_code.instruction import MachineInstruction
+from precharacterize.machine_code.assemble import MachineInstruction
 from precharacterize.machine_code.timing_classes import barrier_of
-from precharacterize.named_barriers import barriers_of, code_of, settled, splits_blocks
+from precharacterize.synchronisation import barriers_of, code_of, settled, splits_blocks
 
 WARP = "shr.u32 %r1, %r0, 5; setp.lt.u32 %p0, %r1, {first}; mov.u32 %r2, 1; mov.u32 %r3, 2; "
 LONG = "div.u32 %r2, %r3, %r2; " * 40

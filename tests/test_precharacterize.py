@@ -13,8 +13,8 @@ from abstim.gpu.config import load_gpu
 from functional.programs.link import link
 from functional.ptx.parser import parse
 from precharacterize import characterize
+from precharacterize.bounds import block_bounds
 from precharacterize.classify import Kind, kind_of, latency_class
-from precharacterize.critical_path import block_bounds
 
 PIPELINE = load_gpu("gtx480_perfect").pipeline
 HEAD = """.version 9.0

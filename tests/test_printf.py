@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from abstim.cli.app import app
 from abstim.targets import trace_cache
-from functional.execution.printed import MOST_BYTES, Printed
 from functional.keep.kept import Kept
+from functional.launches.memory import MOST_BYTES, Printed
 
 # printf("%d %d %d\n", block, warp, round) by the first lane of each warp, twice, with a barrier in between
 _ROUND = """

@@ -23,7 +23,9 @@ from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
 from functional.programs.link import link
 from functional.ptx.parser import parse
-from functional.trace_store import coding, frames, manifest, open_store
+from functional.traces import coding
+from functional.traces import store as stores
+from functional.traces.store import open_store
 
 U32 = np.uint32
 
@@ -149,10 +151,10 @@ def store(tmp_path):
 
 def forge(store, **changes) -> None:
     """Other entries in the manifest of a store, its checksums right."""
-    whole = manifest.read(store)
+    whole = stores.read_manifest(store)
     first = msgspec.structs.replace(whole.launches[0], **changes)
-    text = manifest.encode(msgspec.structs.replace(whole, launches=(first,)))
-    (store / manifest.MANIFEST).write_bytes(text)
+    text = stores._encoded(msgspec.structs.replace(whole, launches=(first,)))
+    (store / stores.MANIFEST).write_bytes(text)
 
 
 @pytest.mark.parametrize("changes", [{"registers": 0}, {"registers": -3}, {"registers": 256}, {"shared_bytes": -5}])
@@ -163,13 +165,13 @@ def test_manifests_say_what_the_program_does(store, changes) -> None:
 
 
 def test_outputs_of_another_form(store) -> None:
-    whole = msgspec.json.decode((store / manifest.MANIFEST).read_bytes())["store"]
+    whole = msgspec.json.decode((store / stores.MANIFEST).read_bytes())["store"]
     for outputs in ([{"nope": 1}], [{"buffer": 1, "elements": "x", "mismatches": 0}], 5):
         text = msgspec.json.encode(whole | {"outputs": outputs})
         import hashlib
 
-        document = {"version": manifest.VERSION, "sha256": hashlib.sha256(text).hexdigest(), "store": msgspec.Raw(text)}
-        (store / manifest.MANIFEST).write_bytes(msgspec.json.encode(document))
+        document = {"version": stores.VERSION, "sha256": hashlib.sha256(text).hexdigest(), "store": msgspec.Raw(text)}
+        (store / stores.MANIFEST).write_bytes(msgspec.json.encode(document))
         with pytest.raises(InputError, match="damaged"):
             open_store(store)
 
@@ -184,14 +186,14 @@ def frame_of(lengths: list[int], parts: list[bytes], warps_per_block: int = 1) -
 def test_frames_that_say_to_be_larger_than_their_launch(said) -> None:
     names = len(coding._DTYPES)
     part = zstandard.ZstdCompressor().compress(b"\0" * 64)
-    with pytest.raises(frames.DamagedError):
+    with pytest.raises(coding.DamagedError):
         coding.decode(frame_of([said] * names, [part] * names), most_warps=4)
 
 
 def test_parts_that_decompress_to_more_than_they_should() -> None:
     bomb = zstandard.ZstdCompressor().compress(b"\0" * (1 << 30))
     lengths = [1 if name == "thread_blocks" else 2 if "offsets" in name else 1 for name in coding._DTYPES]
-    with pytest.raises(frames.DamagedError, match=r"1073741824 bytes where 8 belong"):
+    with pytest.raises(coding.DamagedError, match=r"1073741824 bytes where 8 belong"):
         coding.decode(frame_of(lengths, [bomb] * len(lengths)))
 
 

@@ -11,8 +11,8 @@ from abstim.cli import main
 from abstim.targets.execution import execute_case
 from functional import suite
 from functional.errors import ExecutionError
+from functional.execution.default_executor import StrictExecutor
 from functional.execution.findings import findings
-from functional.execution.strict_executor import StrictExecutor
 from functional.llvm_executor import LlvmExecutor
 from functional.programs.link import link
 

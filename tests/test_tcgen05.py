@@ -20,7 +20,7 @@ from tcgen05_kernels import (
 from test_matrices import code
 
 from functional.errors import ExecutionError, PtxError
-from functional.execution.strict_executor import StrictExecutor
+from functional.execution.default_executor import StrictExecutor
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor

@@ -11,10 +11,10 @@ from test_tcgen05_scaled import SCALES_AT, matrices, total, with_factors
 from test_tcgen05_scaled import described as scaled_described
 
 from functional.errors import ExecutionError
-from functional.execution.strict_executor import StrictExecutor
+from functional.execution.default_executor import StrictExecutor
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.launches.tensor_map import TensorMap
+from functional.launches.views import TensorMap
 from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from ptx_kernels import module
 
 from functional.errors import ExecutionError, InputError, PtxError
-from functional.execution.strict_executor import StrictExecutor
+from functional.execution.default_executor import StrictExecutor
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.launches.tensor_map import ELEMENTS, TensorMap, decode, driver_map
+from functional.launches.views import ELEMENTS, TensorMap, decode, driver_map
 from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 

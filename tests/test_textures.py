@@ -14,7 +14,7 @@ from functional.errors import ExecutionError, InputError
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.launches_json import load_case
 from functional.launches.memory import Memory
-from functional.launches.texture import Texture
+from functional.launches.views import Texture
 from functional.llvm_executor import LlvmExecutor
 from functional.programs.link import link
 

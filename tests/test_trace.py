@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from ptx_kernels import entry, launch
 
 from functional.launches.memory import GLOBAL_BASE
-from functional.traces.coalesce import atomic_records, bank_passes, line_records, sector_numbers
-from functional.traces.line_record import line_of, more_follow, sectors_of
+from functional.traces.line_record import (
+    atomic_records,
+    bank_passes,
+    line_of,
+    line_records,
+    more_follow,
+    sector_numbers,
+    sectors_of,
+)
 from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 U32 = np.uint32

@@ -23,8 +23,7 @@ from functional import suite
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.launches.case import Case
-from functional.launches.memory import Contents, Memory
-from functional.launches.sparse_zeros import sparse_zeros
+from functional.launches.memory import Contents, Memory, sparse_zeros
 from functional.programs.link import link
 from functional.ptx.parser import parse
 from functional.traces.line_record import more_follow, sectors_of

@@ -18,7 +18,7 @@ from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.traces.phase_record import without_phases
+from functional.traces.line_record import without_phases
 from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:

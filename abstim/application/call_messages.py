@@ -1,4 +1,4 @@
-"""What the shim in a program's process and abstim say to each other: one table, from which both sides are made.
+"""Messages between the shim in a program's process and abstim: one table, from which both sides are made.
 
 A message is a head of two 32-bit numbers (which message, bytes of payload), its fields, each of 64 bits, and the
 payload.

@@ -1,4 +1,4 @@
-"""Answers what a program's CUDA calls ask: one method a message of the protocol."""
+"""Answers what a program's CUDA calls ask: one method a message of the protocol, of the server or of its clock."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from abstim.application.call_messages import BY_NAME, Request, receive, reply, takes_payload
-from abstim.application.device_attributes import compute_capability, described, most_shared_bytes
-from abstim.application.device_memory import DeviceMemory
-from abstim.application.loaded_modules import LoadedModule, LoadedModules
-from abstim.application.program_case import ProgramCase
+from abstim.application.device_memory import DeviceMemory, compute_capability, described, most_shared_bytes
+from abstim.application.loaded_modules import LoadedModule, LoadedModules, ProgramCase
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
 from functional.errors import ExecutionError, InputError, PtxError
 from functional.execution.device_launches import DeviceLaunch, DeviceLaunches
 from functional.launches.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
-from functional.launches.tensor_map import driver_map
-from functional.launches.texture import Texture
-from functional.programs.callgraph import launches_kernels
+from functional.launches.views import Texture, driver_map
+from functional.programs.link import launches_kernels
 from functional.terminal import note
 
 if TYPE_CHECKING:
@@ -29,16 +26,8 @@ if TYPE_CHECKING:
     from functional.programs.program import Program
 
 # Numbers of CUDA's errors
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_SYMBOL, INVALID_FUNCTION = 1, 2, 9, 13, 98
-INVALID_IMAGE, NO_BINARY, INVALID_PTX, NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_FAILURE = (
-    200,
-    209,
-    218,
-    500,
-    700,
-    701,
-    719,
-)
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_FUNCTION, NO_BINARY, INVALID_PTX = 1, 2, 9, 98, 209, 218
+NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_FAILURE = 500, 700, 701, 719
 ASSERTED, MISALIGNED, COOPERATIVE_TOO_LARGE, NOT_SUPPORTED = 710, 716, 720, 801
 _WORKSPACE_BYTES = 8
 _KINDS = {0: "s", 1: "u", 2: "f"}
@@ -86,14 +75,14 @@ class CallServer:
 
     def answer(self, request: Request) -> bytes:
         """The reply to one message (nothing is sent where it has none)."""
-        act: Callable[..., bytes | None] = getattr(self, f"_{request.message.name}")
-        payload = {"payload": request.payload} if takes_payload(request.message) else {}
+        name, payload = request.message.name, [request.payload] if takes_payload(request.message) else []
+        act: Callable[..., bytes | None] = getattr(self, f"_{name}", None) or getattr(self.clock, name)
         try:
-            found = act(**request.values, **payload)
+            found = act(*request.values.values(), *payload)
         except CudaError as error:
             if error.why:
                 self.problem(error.why)
-            values = (int(error.lasting),) if request.message.name == "launch" else ()
+            values = (int(error.lasting),) if name == "launch" else ()
             return reply(request.message, error.number, values)
         except InputError as error:
             self.problem(str(error))
@@ -228,22 +217,6 @@ class CallServer:
         )  # fmt: skip
         texture.check("the program's texture", region.bytes)
         return self._reply("texture", self.memory.memory.texture_handle(texture))
-
-    # -- streams
-    def _transfer(self, stream: int, bytes: int, direction: int) -> None:
-        self.clock.transfer(stream, bytes, direction)
-
-    def _stream(self, stream: int, independent: int) -> None:
-        self.clock.stream(stream, bool(independent))
-
-    def _record(self, event: int, stream: int) -> None:
-        self.clock.record(event, stream)
-
-    def _wait(self, event: int, stream: int) -> None:
-        self.clock.wait(event, stream)
-
-    def _synchronize(self, stream: int, everything: int) -> None:
-        self.clock.synchronize(stream, bool(everything))
 
     def _elapsed(self, start: int, end: int) -> bytes:
         return self._reply("elapsed", self.clock.elapsed(start, end) % (1 << 64))

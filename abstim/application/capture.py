@@ -2,18 +2,93 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from abstim.application.python_device import python_device
+from abstim.application.call_server import CallServer
+from abstim.application.device_memory import DeviceMemory
+from abstim.application.launch_recorder import LaunchRecorder, LaunchTimer, Selection, Timed
+from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.run_application import ApplicationResult, application_result
-from abstim.application.timed_launches import Selection, Timed
+from abstim.application.runtime_environment import DRIVER, MEMORY, SOCKET, driver_folder
+from abstim.application.stream_clock import StreamClock
 from functional.errors import InputError
+from functional.execution.default_executor import default_executor
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
+
+
+class PythonDevice:
+    """The device that kernels of Python frameworks see: one a process, since Numba asks once what there is.
+
+    What is captured changes the GPUs that time, and the clock; memory and modules stay.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="abstim-capture-")
+        self.modules, self.memory = LoadedModules(Path(self._folder.name)), DeviceMemory()
+        self.server: CallServer | None = None
+        self._listening: tuple[socket.socket, ...] = ()
+
+    def begin(
+        self,
+        gpus: Sequence[Gpu],
+        model: str,
+        selection: Selection,
+        instruction_budget: int | None,
+        told: Callable[[Timed], None],
+    ) -> CallServer:
+        """From now on launches are timed on these GPUs. Raises InputError for what the model cannot do."""
+        case = ProgramCase.of("python", self.modules)
+        timer = LaunchTimer(gpus, model, case)
+        recorder = LaunchRecorder(default_executor(), case, timer, selection, told, None, instruction_budget)
+        clock = StreamClock(gpus[0])
+        if self.server is None:
+            self.server = CallServer(self.memory, self.modules, clock, case, recorder)
+        self.server.clock, self.server.case, self.server.recorder = clock, case, recorder
+        self.server.problems = {}
+        return self.server
+
+    def listen(self) -> None:
+        """Answer the shim in this very process, which finds the socket by its environment; from the first time on."""
+        assert self.server is not None
+        if self._listening:
+            return
+        ours, theirs = self._listening = socket.socketpair()
+        os.environ[SOCKET], os.environ[MEMORY] = str(theirs.fileno()), str(self.memory.file)
+        requests, replies = ours.makefile("rb"), ours.makefile("wb")
+        threading.Thread(target=self.server.serve, args=(requests, replies), daemon=True).start()
+
+
+@cache
+def python_device() -> PythonDevice:
+    """The one of this process. Raises InputError where memory cannot be shared."""
+    return PythonDevice()
+
+
+def attach(device: PythonDevice) -> None:
+    """Make Numba find the device; for as long as the process lives. Raises InputError if it has found another one."""
+    from numba.core import config
+    from numba.cuda.cudadrv.driver import driver
+
+    library = str(driver_folder("libcudart.so.13") / DRIVER)
+    if library == config.CUDA_DRIVER:
+        return
+    if driver.is_initialized and driver.initialization_error is None:
+        raise InputError("abstim.capture: Numba uses a GPU's driver already; capture before its first use of CUDA")
+    device.listen()
+    config.CUDA_DRIVER = library
+    driver.__init__()  # it looked for a library when it was imported, and found none
+
 
 _active: list[Capture] = []
 
@@ -59,9 +134,9 @@ class Capture:
             if "triton" in found:
                 from abstim.application.triton_kernels import attached
 
-                stack.enter_context(attached(self))
+                stack.enter_context(attached(self.server, self.gpus[0], self.trial))
             if "numba.cuda" in found:
-                from abstim.application.numba_kernels import attach
+                from abstim.application.capture import attach
 
                 attach(device)
             self._stack = stack.pop_all()

@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.application.tensor_addresses import Translated, tensors_behind, translate
 from functional.errors import InputError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jaxtyping import UInt8, UInt64
+    from jaxtyping import Int64, UInt8, UInt64
 
     from abstim.application.device_memory import DeviceMemory
+
+
+_LOWEST = 1 << 32  # numbers below are no addresses of the host
+
+
+def tensors_behind(words: Iterable[UInt64[np.ndarray, " word"]]) -> list[Any]:
+    """Tensors of torch, on the CPU, that begin at one of the numbers or hold it: kernels follow addresses that lie in a
+    tensor, which are the host's, to other tensors."""
+    named = [w[w >= _LOWEST] for w in words]
+    wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *named]))
+    torch = sys.modules.get("torch")
+    if torch is None or not wanted.size:
+        return []
+    return [tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor) and _holds(tensor, wanted)]
+
+
+def _holds(tensor: Any, wanted: UInt64[np.ndarray, " word"]) -> bool:
+    if tensor.device.type != "cpu" or tensor.layout is not sys.modules["torch"].strided:
+        return False
+    storage = tensor.untyped_storage()
+    first = np.searchsorted(wanted, storage.data_ptr())
+    return bool(first < len(wanted) and wanted[first] < storage.data_ptr() + storage.nbytes())
+
+
+@dataclass(frozen=True)
+class Translated:
+    """Words on the device of which some, at `places`, were `host` addresses and are addresses there."""
+
+    words: UInt64[np.ndarray, " word"]
+    places: Int64[np.ndarray, " place"]
+    host: UInt64[np.ndarray, " place"]
+    device: UInt64[np.ndarray, " place"]
+
+    def undo(self) -> None:
+        """Those that the kernel has not changed are what they were."""
+        same = self.words[self.places] == self.device
+        self.words[self.places[same]] = self.host[same]
+
+
+def translate(words: UInt64[np.ndarray, " word"], start: int, size_bytes: int, device: int) -> Translated:
+    """Numbers that lie in `size_bytes` from host address `start` become addresses from `device` on."""
+    places = np.flatnonzero((words >= start) & (words < start + size_bytes))
+    host = words[places].copy()
+    words[places] = host - np.uint64(start) + np.uint64(device)
+    return Translated(words, places, host, words[places].copy())
 
 
 @dataclass
@@ -51,7 +97,8 @@ class HostRanges:
             part.device = part.allocation + before
             self._on_device(part)[:] = _on_host(part)
         for integers in self._integers:
-            owner = self._part_of(integers.start)
+            host = integers.start
+            owner = next(part for part in self._ranges if part.start <= host < part.start + part.bytes)
             words = _words(self._on_device(owner)[integers.start - owner.start :][: integers.bytes])
             self._translated += [translate(words, part.start, part.bytes, part.device) for part in self._ranges]
         return self
@@ -75,9 +122,6 @@ class HostRanges:
         host = argument.data_ptr()
         part = next((r for r in self._ranges if r.start <= host <= r.start + r.bytes), None)
         return 0 if part is None else part.device + host - part.start
-
-    def _part_of(self, host: int) -> _Range:
-        return next(part for part in self._ranges if part.start <= host < part.start + part.bytes)
 
     def scratch(self, size_bytes: int) -> int:
         """Address of memory that a launch has for itself; 0 for none."""

@@ -1,28 +1,275 @@
-"""What happens to a launch of a running program: executed, unless it would change nothing; timed, and written to a
-store, if it is chosen.
+"""Launches of a running program: executed, unless they would change nothing; timed, unless one that did the same was;
+and written to a store, if they are chosen.
 
 What is not timed is executed as a stream, of which no more than some chunks are held.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from abstim.application.idle_launches import IdleLaunches
-from abstim.application.launch_stores import LaunchStores
-from abstim.application.program_case import ProgramCase
-from abstim.application.timed_launches import LaunchTimer, Selection, Timed, likeness_of
+import numpy as np
+
+from abstim.application.loaded_modules import ProgramCase
+from abstim.gpu.config import Gpu
+from abstim.models import model_named
+from abstim.progress import silent
+from abstim.session.session import Session
 from abstim.targets.execution import default_budget
+from abstim.targets.trace_cache import Execution
+from functional.errors import InputError
+from functional.launches.case import Case
+from functional.ptx.source import shown_name
+from functional.traces.store import StoreWriter
+from functional.traces.trace import OFFSETS, STREAMS, Trace
 
 if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
+    from abstim.application.loaded_modules import LoadedModules
+    from abstim.session.result import LaunchResult
     from functional.execution.executor import Executor
     from functional.launches.launch import Launch
-    from functional.launches.memory import Memory
-    from functional.traces.trace import Trace
+    from functional.launches.memory import Memory, Region
+    from functional.programs.registers import Registers
+
+
+Result = TypeVar("Result")
+MOST_WAITING, MOST_WAITING_BYTES = 4, 1 << 30  # launches whose traces are held until they are timed
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which launches are timed: of one kernel (a part of its name; "": of all), and a stretch of their numbers."""
+
+    kernel: str = ""
+    first: int = 0
+    after: int | None = None
+
+    def holds(self, number: int, kernel: str) -> bool:
+        """Is this launch one of them?"""
+        named = self.kernel in kernel or self.kernel in shown_name(kernel)
+        return named and self.first <= number and (self.after is None or number < self.after)
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A launch on every GPU, in their order."""
+
+    number: int
+    launch: Launch
+    results: tuple[LaunchResult, ...]
+
+
+class LaunchTimer:
+    """Times launches on GPUs by a model, in a thread of its own, in order. Caches are empty before each."""
+
+    def __init__(self, gpus: Sequence[Gpu], model: str, case: Case) -> None:
+        """`case` knows the registers of the kernels. Raises InputError for what the model cannot do."""
+        self.gpus, self.case, self._model = list(gpus), case, model_named(model)
+        self._model.refuse(self.gpus, "all")
+        self._session = Session(case)
+        self._pool = ThreadPoolExecutor(1)
+        self._known: dict[str, tuple[LaunchResult, ...]] = {}
+        self._waiting: deque[tuple[Future[Timed], int]] = deque()
+        self.done: list[Future[Timed]] = []
+
+    def time(
+        self, number: int, launch: Launch, key: str, trace: Trace | None, also: Callable[[Timed], Any]
+    ) -> Future[float]:
+        """Begin to time a launch; the future has its seconds on the first GPU. `also` is told the result.
+
+        `key`: its likeness; `trace`: None if one that it is like was given before.
+        """
+        if key in self._known:  # nothing to wait for
+            future = answered(self._result(key, number, launch))
+        else:
+            size_bytes = 0 if trace is None else trace.nbytes
+            while self._is_full(size_bytes):
+                self._waiting.popleft()[0].result()
+            future = self._pool.submit(self._timed, key, number, launch, trace)
+            self._waiting.append((future, size_bytes))
+        self.done.append(future)
+        seconds: Future[float] = Future()
+
+        def told(finished: Future[Timed]) -> None:
+            if (error := finished.exception()) is not None:
+                seconds.set_exception(error)
+                return
+            also(finished.result())
+            seconds.set_result(finished.result().results[0].seconds)
+
+        future.add_done_callback(told)
+        return seconds
+
+    def _is_full(self, more_bytes: int) -> bool:
+        held = more_bytes + sum(size_bytes for _, size_bytes in self._waiting)
+        return bool(self._waiting) and (len(self._waiting) >= MOST_WAITING or held > MOST_WAITING_BYTES)
+
+    def finish(self) -> list[Timed]:
+        """All results, in order. Raises what timing raised."""
+        self._pool.shutdown()
+        return [future.result() for future in self.done]
+
+    def stop(self) -> list[Timed]:
+        """The results that are there; nothing new is begun."""
+        self._pool.shutdown(cancel_futures=True)
+        ended = [future for future in self.done if future.done() and not future.cancelled()]
+        return [future.result() for future in ended if future.exception() is None]
+
+    def _timed(self, key: str, number: int, launch: Launch, trace: Trace | None) -> Timed:
+        if key not in self._known:
+            assert trace is not None  # the one that came first
+            self._session.case.launches = (launch,)
+            self._session.traces = Execution((trace,))
+            runs = self._model.time(self._session, self.gpus, "all", silent)
+            self._known[key] = tuple(run.launches[0] for run in runs)
+        return self._result(key, number, launch)
+
+    def _result(self, key: str, number: int, launch: Launch) -> Timed:
+        return Timed(number, launch, tuple(replace(result, launch=number) for result in self._known[key]))
+
+
+def answered(value: Result) -> Future[Result]:
+    """A future whose result is there."""
+    future: Future[Result] = Future()
+    future.set_result(value)
+    return future
+
+
+def likeness_of(launch: Launch, trace: Trace) -> str:
+    """Equal for launches that take the same time: the same code did the same to the same lines."""
+    shape = f"{launch.program.digest}:{launch.program.name}:{launch.grid}:{launch.block}:{launch.shared_bytes}"
+    digest = hashlib.blake2b(shape.encode())
+    for name in (*STREAMS, *OFFSETS, "warp_instructions", "thread_instructions"):
+        digest.update(memoryview(getattr(trace, name)).cast("B"))
+    return digest.hexdigest()
+
+
+MOST_BYTES = 1 << 28  # of memory that is copied and compared
+_BYTES_AN_INSTRUCTION = 16  # to compare so many takes about as long as to execute a thread instruction
+_MOST_CHANGES = 2  # a launch that changed something so often is no longer watched
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Global memory at a moment."""
+
+    regions: tuple[Region, ...]
+    contents: tuple[UInt8[np.ndarray, " byte"], ...]
+
+    @classmethod
+    def of(cls, memory: Memory) -> Snapshot:
+        """A copy."""
+        regions = tuple(memory.regions)
+        return cls(regions, tuple(memory.bytes_of(region).copy() for region in regions))
+
+    def equals(self, memory: Memory) -> bool:
+        """Is memory as it was then?"""
+        if self.regions != tuple(memory.regions):
+            return False
+        pairs = zip(self.regions, self.contents, strict=True)
+        return all(np.array_equal(memory.bytes_of(region), then) for region, then in pairs)
+
+
+@dataclass
+class _Kind:
+    """Launches of one kernel with the same parameters, constants and shape."""
+
+    instructions: int = 0  # thread instructions that one takes
+    changes: int = 0
+
+
+@dataclass
+class IdleLaunches:
+    """What is known of the launches so far.
+
+    Programs that take times launch a kernel again and again on the same data. What a kernel does depends on its launch
+    and on memory alone: if a launch has once left memory as it found it, then on that memory it need not be executed
+    again.
+    """
+
+    _kinds: dict[Hashable, _Kind] = field(default_factory=dict)
+    _state: Snapshot | None = None
+    _idle: dict[Hashable, str] = field(default_factory=dict)  # on memory as in `_state` -> likeness to be timed by
+
+    def likeness(self, launch: Launch, memory: Memory) -> str | None:
+        """If a launch would change nothing, what `ended` was told of the one like it; else None."""
+        key = _key(launch, memory)
+        if key not in self._idle or self._state is None or not self._state.equals(memory):
+            return None
+        return self._idle[key]
+
+    def before(self, launch: Launch, memory: Memory) -> Snapshot | None:
+        """Memory before a launch that is executed, if that is worth while; `ended` is told of it."""
+        kind = self._kinds.get(_key(launch, memory))
+        size_bytes = sum(region.bytes for region in memory.regions)
+        if kind is None or kind.changes >= _MOST_CHANGES or size_bytes > MOST_BYTES:
+            return None
+        if size_bytes > _BYTES_AN_INSTRUCTION * kind.instructions:
+            return None
+        return self._state if self._state is not None and self._state.equals(memory) else Snapshot.of(memory)
+
+    def ended(
+        self, launch: Launch, memory: Memory, before: Snapshot | None, instructions: int, likeness: str = ""
+    ) -> None:
+        """A launch was executed. `likeness`: what it is timed by, "" if it is not."""
+        key = _key(launch, memory)
+        kind = self._kinds.setdefault(key, _Kind())
+        kind.instructions = instructions
+        if before is None or memory.printed.calls:
+            return
+        if not before.equals(memory):
+            kind.changes += 1
+            return
+        if before is not self._state:
+            self._state, self._idle = before, {}
+        self._idle[key] = likeness
+
+
+def _key(launch: Launch, memory: Memory) -> Hashable:
+    program = launch.program
+    shape = (launch.grid, launch.block, launch.cluster, launch.dynamic_shared_bytes, launch.grid_workspace)
+    how = (shape, launch.parameters)
+    return program.digest, program.name, how, memory.const_arena.tobytes()
+
+
+class LaunchStores:
+    """A store for each module whose kernels are launched, `module-1` and so on, in a folder that is new or empty."""
+
+    def __init__(self, folder: Path, modules: LoadedModules) -> None:
+        """Raises InputError for a folder that holds something."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder}: is there already; choose another folder to record in")
+        self.folder, self._modules = folder, modules
+        self._writers: dict[str, StoreWriter] = {}
+
+    def add(self, launch: Launch, registers: Registers, chunks: Iterable[Trace]) -> None:
+        """The next launch."""
+        digest = launch.program.digest
+        if digest not in self._writers:
+            module = self._modules.of_digest(digest)
+            self._writers[digest] = StoreWriter(self.folder / f"module-{len(self._writers) + 1}", module.module)
+        self._writers[digest].launch(launch, registers, chunks)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """One a module, in the order of their first launches."""
+        return tuple(writer.folder for writer in self._writers.values())
+
+    def finish(self, name: str) -> None:
+        """Make them whole; until then, nobody takes them for stores."""
+        for writer in self._writers.values():
+            writer.finish(name, [])
 
 
 @dataclass
@@ -53,7 +300,7 @@ class LaunchRecorder:
             likeness = "" if trace is None else likeness_of(launch, trace)
             self.idle.ended(launch, memory, before, instructions, likeness)
         if not is_timed:
-            return _no_time()
+            return answered(0.0)
         assert self.timer is not None
         return self.timer.time(number, launch, likeness, trace, self.told)
 
@@ -87,9 +334,3 @@ class _Counted:
         for trace in self.chunks:
             self.instructions += int(trace.thread_instructions.sum())
             yield trace
-
-
-def _no_time() -> Future[float]:
-    nothing: Future[float] = Future()
-    nothing.set_result(0.0)
-    return nothing

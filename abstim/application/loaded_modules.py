@@ -1,22 +1,29 @@
-"""Modules that a program loads: PTX out of its fat binaries, parsed when a kernel or variable of it is first used."""
+"""Modules that a program loads: PTX out of its fat binaries, parsed when a kernel or variable of it is first used; and
+the case that a program is, whose launches come one by one.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.fat_binary import Image, best_ptx, images, plain_image, registers_of
 from functional.errors import InputError
+from functional.launches.case import Case
 from functional.launches.memory import Memory, function_address
 from functional.programs.link import link
 from functional.programs.program import Program
+from functional.programs.registers import Registers, registers_per_thread
 from functional.ptx.ir import Module
 from functional.ptx.joined_parts import joined_parts
 from functional.ptx.lazy_module import open_bytes
 from functional.ptx.parser import text_of
+
+if TYPE_CHECKING:
+    from functional.launches.launch import Launch
 
 
 @dataclass
@@ -132,6 +139,27 @@ class LoadedModules:
         whole.machine_code += other.machine_code
 
 
-def parameter_layout(program: Program) -> Mapping[str, tuple[int, int]]:
-    """Offset and bytes of each parameter, by name, in order."""
-    return {p.name: (p.offset, p.bytes) for p in program.parameters}
+@dataclass
+class ProgramCase(Case):
+    """`module` is that of no kernel: programs name their own."""
+
+    modules: LoadedModules | None = None
+    _registers: dict[tuple[str, str], Registers] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, modules: LoadedModules) -> ProgramCase:
+        """A program that has not launched anything yet."""
+        return cls(name, Module(name, "", "", "", 64, (), {}), Memory(), (), modules=modules)
+
+    def registers(self, launch: Launch) -> Registers:
+        """Registers a thread of a launched kernel."""
+        return self.registers_of(launch.program)
+
+    def registers_of(self, program: Program) -> Registers:
+        """Registers a thread, and where the number is from."""
+        key = (program.digest, program.name)
+        if key not in self._registers:
+            assert self.modules is not None
+            target = self.modules.of_digest(program.digest).module.target
+            self._registers[key] = registers_per_thread(program, target, self.resources)
+        return self._registers[key]

@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
-from abstim.application.launch_recorder import LaunchRecorder
-from abstim.application.launch_stores import LaunchStores
-from abstim.application.loaded_modules import LoadedModules
-from abstim.application.program_case import ProgramCase
+from abstim.application.launch_recorder import EVERYTHING, LaunchRecorder, LaunchStores, LaunchTimer, Selection, Timed
+from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
-from abstim.application.timed_launches import EVERYTHING, LaunchTimer, Selection, Timed
 from abstim.models import known_error_of
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
-from functional.launches.memory import Memory
-from functional.ptx.ir import Module
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -91,8 +86,7 @@ def run_application(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))
         modules, memory = LoadedModules(scratch), DeviceMemory()
-        nothing = Module(str(path), "", "", "", 64, (), {})
-        case = ProgramCase(path.name, nothing, Memory(), (), modules=modules)
+        case = ProgramCase.of(path.name, modules)
         timer = LaunchTimer(gpus, model, case) if timed else None
         stores = None if record is None else LaunchStores(record, modules)
         recorder = LaunchRecorder(default_executor(), case, timer, selection, told, stores, instruction_budget)

@@ -1,21 +1,149 @@
-"""How a program is made to find our runtime in place of CUDA's: in its environment, without a change to its file."""
+"""The shared libraries that stand in place of CUDA's, made of the C sources beside this file and kept, and the
+environment in which a program finds them without a change to its file.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import shutil
 import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from abstim.application.elf_file import ElfFile
-from abstim.application.shim_library import (
-    DRIVER,
-    RUNTIMES,
-    driver_folder,
-    library_folder,
-    nvrtc_library,
-    runtime_calls,
-)
+from abstim.application.call_messages import header
+from abstim.application.fat_binary import ElfFile
 from functional.errors import InputError
+from functional.keep.folder import cache_dir, make_folder, strangers
+
+SOURCES = Path(__file__).parent / "shim"
+NVRTC = Path(__file__).parent / "nvrtc" / "machine_code.c"
+# File name of CUDA's runtime -> its major version, which decides how some structures are laid out
+RUNTIMES = {"libcudart.so.11.0": 11, "libcudart.so.12": 12, "libcudart.so.13": 13}
+DRIVER = "libcuda.so.1"
+_OPTIONS = (
+    "-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-pthread", "-ldl",
+)  # fmt: skip
+
+
+def compiler() -> tuple[str, ...]:
+    """The C compiler: `cc`, else that of the package ziglang. Raises InputError without either."""
+    if found := shutil.which("cc"):
+        return (found,)
+    if find_spec("ziglang") is not None:
+        return (sys.executable, "-P", "-m", "ziglang", "cc")
+    raise InputError("running a program needs a C compiler: install one as `cc`, or `pip install abstim[app]`")
+
+
+def runtime_calls() -> frozenset[str]:
+    """Names of all functions of CUDA's runtime, of every version known here."""
+    return frozenset((SOURCES / "runtime_calls.txt").read_text().split())
+
+
+def driver_calls() -> frozenset[str]:
+    """Names of all functions of the driver API, of every version known here."""
+    return frozenset((SOURCES / "driver_calls.txt").read_text().split())
+
+
+# Ends of names: the same calls as programs compiled with --default-stream per-thread make them
+_PER_THREAD = ("_ptsz", "_ptds")
+
+
+def defined_calls(sources: str) -> frozenset[str]:
+    """Names of the functions that C sources define."""
+    text = sources.replace("**", " ").replace("*", " ").replace("_ASYNC(", "(")
+    return frozenset(plain or in_macro for plain, in_macro in re.findall(r" (\w+)\(|CALL\((\w+),", text))
+
+
+def per_thread_calls(defined: frozenset[str]) -> dict[str, str]:
+    """Calls that are others under a name of their own -> those."""
+    pairs = {name: name[: -len(end)] for name in _calls() for end in _PER_THREAD if name.endswith(end)}
+    return {name: plain for name, plain in sorted(pairs.items()) if plain in defined and name not in defined}
+
+
+def missing_calls(defined: frozenset[str]) -> str:
+    """C source of every call of either API that no other source defines: each says that it is missing."""
+    names = sorted(_calls() - defined - per_thread_calls(defined).keys())
+    stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names]
+    return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
+
+
+def _calls() -> frozenset[str]:
+    return runtime_calls() | driver_calls()
+
+
+def library_folder(wanted: set[str]) -> Path:
+    """A folder with the libraries of these names, compiled if they are not there. Raises InputError if they cannot."""
+    sources = sorted(SOURCES.glob("*.c"))
+    text = "\n".join(path.read_text() for path in sources)
+    defined = defined_calls(text)
+    calls = missing_calls(defined)
+    aliases = tuple(f"-Wl,--defsym={name}={plain}" for name, plain in per_thread_calls(defined).items())
+    headers = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
+    folder = _folder_of(text, headers, calls, header(), repr(compiler()), repr((*_OPTIONS, *aliases)))
+
+    def arguments(name: str, made: Path) -> list[str]:
+        (made / "protocol.h").write_text(header())
+        (made / "missing.c").write_text(calls)
+        (made / "version.map").write_text(f"{name} {{ global: *; }};\n")
+        options = [*aliases, *_OPTIONS, f"-DRUNTIME={RUNTIMES[name]}", f"-I{made}", f"-I{SOURCES}"]
+        options += [f"-Wl,-soname,{name}", f"-Wl,--version-script={made / 'version.map'}"]
+        return [*options, *map(str, sources), str(made / "missing.c")]
+
+    for name in sorted(wanted & set(RUNTIMES)):
+        _compiled(folder / name, partial(arguments, name))
+    return folder
+
+
+def driver_folder(runtime: str) -> Path:
+    """A folder with `libcuda.so.1`. It is the runtime of this name, which has both APIs: a program that uses both has
+    one device. Raises InputError."""
+    shared = library_folder({runtime})
+    folder = shared / str(RUNTIMES[runtime])
+
+    def arguments(scratch: Path) -> list[str]:
+        empty = scratch / "nothing.c"
+        empty.write_text("")
+        needs = ("-Wl,--no-as-needed", str(shared / runtime), f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN/..")
+        return ["-shared", "-fPIC", str(empty), *needs]
+
+    _compiled(folder / DRIVER, arguments)
+    return folder
+
+
+def nvrtc_library() -> Path:
+    """The library that programs linked with NVRTC load before it. It has no versions of names: what has none stands in
+    place of any version's. Raises InputError."""
+    arguments = ["-shared", "-fPIC", "-O2", str(NVRTC), "-ldl"]
+    library = _folder_of(NVRTC.read_text(), *compiler(), *arguments) / "libnvrtc_ptx.so"
+    _compiled(library, lambda scratch: arguments)
+    return library
+
+
+def _folder_of(*parts: str) -> Path:
+    return cache_dir("shim") / hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _compiled(library: Path, arguments: Callable[[Path], list[str]]) -> None:
+    """Make a library, unless it is there and nobody else may have written it. `arguments`: the compiler's, of a folder
+    for files on the way. Raises InputError if it cannot be made."""
+    if library.is_file() and not strangers(library):
+        return
+    make_folder(library.parent)
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        made = Path(scratch) / library.name
+        command = [*compiler(), *arguments(Path(scratch)), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+            raise InputError(f"the C compiler {command[0]} cannot make {library.name}: {first}")
+        made.replace(library)
+
 
 # Environment variables: numbers of open files
 SOCKET, MEMORY = "ABSTIM_APP_SOCKET", "ABSTIM_APP_MEMORY"

@@ -1,4 +1,4 @@
-"""When the GPU would have done what a program told its streams to do: the clock that events read.
+"""The clock that events read: when the GPU would have done what a program told its streams to do.
 
 Kernels run one at a time, in the order of submission, each taking what it takes alone: two that a GPU would run side by
 side count one after the other. Copies to the device, copies from it, and kernels go on beside each other where streams

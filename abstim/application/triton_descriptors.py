@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from functional.errors import InputError
-from functional.launches.tensor_map import ELEMENTS, SWIZZLES_BYTES, TensorMap
+from functional.launches.views import ELEMENTS, SWIZZLES_BYTES, TensorMap
 
 TENSOR_MAP = "tensor map"  # beside Triton's own names of types
 
@@ -21,11 +21,6 @@ class MappedTensor:
 
     tensor: Any
     map: TensorMap
-
-
-def is_descriptor(type_: object) -> bool:
-    """Is that a tensor descriptor's type, in a signature of Triton's?"""
-    return isinstance(type_, str) and type_.startswith("tensordesc")
 
 
 def expanded(type_: str, descriptor: Any, about: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:

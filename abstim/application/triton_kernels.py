@@ -21,17 +21,20 @@ from triton.runtime.driver import driver as drivers
 from triton.runtime.jit import JITFunction
 
 from abstim.application.call_server import CudaError, Shape
-from abstim.application.device_attributes import attributes, compute_capability, most_shared_bytes
+from abstim.application.device_memory import attributes, compute_capability, most_shared_bytes
 from abstim.application.host_ranges import HostRanges
-from abstim.application.triton_descriptors import TENSOR_MAP, expanded, is_descriptor
+from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from functional.errors import InputError
 from functional.launches.launch import Dim3
-from functional.launches.tensor_map import placed
+from functional.launches.views import placed
 
 if TYPE_CHECKING:
-    from abstim.application.capture import Capture
+    from abstim.application.call_server import CallServer
     from abstim.application.loaded_modules import LoadedModule
+    from abstim.gpu.config import Gpu
     from functional.programs.program import Program
+
+Trial = Callable[[Callable[[], object]], float]  # seconds of what something launches
 
 # Types of Triton's signatures, as NumPy has them; pointers begin with a star
 _NUMBERS = {
@@ -57,15 +60,15 @@ class HostArray:
         return int(self.array.ctypes.data)
 
 
-def _wrapped(arguments: Sequence[Any]) -> list[Any]:
-    return [HostArray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+def _wrapped(argument: Any) -> Any:
+    return HostArray(argument) if isinstance(argument, np.ndarray) else argument
 
 
 class Launcher:
     """What Triton calls to launch a kernel that it has compiled."""
 
-    def __init__(self, capture: Capture, source: Any, metadata: Any) -> None:
-        self._capture, self._metadata = capture, metadata
+    def __init__(self, server: CallServer, source: Any, metadata: Any) -> None:
+        self._server, self._metadata = server, metadata
         self._signature = list(source.signature.values())
         self._cluster = Dim3(getattr(metadata, "num_ctas", 1))
         self._descriptors = list(getattr(metadata, "tensordesc_meta", None) or ())
@@ -85,7 +88,7 @@ class Launcher:
 
     def _launch(self, grid: Dim3, function: tuple[LoadedModule, Program], arguments: Sequence[Any]) -> None:
         loaded, program = function
-        server, metadata = self._capture.server, self._metadata
+        server, metadata = self._server, self._metadata
         descriptors = iter(self._descriptors) if self._descriptors else itertools.repeat(None)
         pairs = list(_flat(self._signature, arguments, descriptors))
         pointers = [value for type_, value in pairs if type_.startswith("*")]
@@ -93,7 +96,8 @@ class Launcher:
         integers = [value for type_, value in pairs if type_.lstrip("*k") in ("i64", "u64") and type_.startswith("*")]
         with HostRanges(server.memory, pointers, integers) as ranges:
             values = [_number(type_, value, ranges, program.name) for type_, value in pairs]
-            scratch = [ranges.scratch(grid.total * size) for size in _scratch_bytes(metadata)]
+            sizes = [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
+            scratch = [ranges.scratch(grid.total * size) for size in sizes]
             values += [np.uint64(address) for address in scratch]
             shape = Shape(
                 grid, Dim3(32 * metadata.num_warps), metadata.shared, self._cluster if self._cluster.x > 1 else None
@@ -107,17 +111,13 @@ class Launcher:
             print(said, end="")
 
 
-def _scratch_bytes(metadata: Any) -> list[int]:
-    return [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
-
-
 def _flat(types: Sequence[Any], values: Sequence[Any], descriptors: Iterator[Any]) -> Iterator[tuple[str, Any]]:
     """Types and values, tuples and tensor descriptors taken apart, without what is known when the kernel is compiled.
     `descriptors`: what the compiler says of each."""
     for type_, value in zip(types, values, strict=True):
         if isinstance(type_, tuple):
             yield from _flat(type_, value, descriptors)
-        elif is_descriptor(type_):
+        elif type_.startswith("tensordesc"):
             yield from expanded(type_, value, next(descriptors))
         elif type_ != "constexpr":
             yield type_, value
@@ -149,9 +149,9 @@ def _block(program: Program, values: Sequence[np.generic | np.ndarray]) -> bytes
 class AbstimDriver(DriverBase):
     """Triton's view of the GPU."""
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture, self._number = capture, next(_DEVICES)
-        self.launcher_cls = lambda source, metadata: Launcher(capture, source, metadata)
+    def __init__(self, server: CallServer, gpu: Gpu, trial: Trial) -> None:
+        self._server, self._gpu, self._trial, self._number = server, gpu, trial, next(_DEVICES)
+        self.launcher_cls = lambda source, metadata: Launcher(server, source, metadata)
         self.utils = SimpleNamespace(
             load_binary=self._load, unload_module=lambda module: None, get_device_properties=self._properties
         )
@@ -163,7 +163,7 @@ class AbstimDriver(DriverBase):
 
     def get_current_target(self) -> GPUTarget:
         """The first GPU; one that names no architecture has 8.0."""
-        major, minor = compute_capability(self._capture.gpus[0], 80)
+        major, minor = compute_capability(self._gpu, 80)
         return GPUTarget("cuda", 10 * major + minor, 32)
 
     def get_current_device(self) -> int:
@@ -179,7 +179,7 @@ class AbstimDriver(DriverBase):
 
     def get_device_capability(self, device: int = 0) -> tuple[int, int]:
         """Major and minor."""
-        return compute_capability(self._capture.gpus[0], 80)
+        return compute_capability(self._gpu, 80)
 
     def get_active_torch_device(self) -> Any:
         """Where tensors lie that kernels can take: the CPU."""
@@ -201,19 +201,19 @@ class AbstimDriver(DriverBase):
         self, kernel_call: Callable[[], object], *, quantiles: Sequence[float] | None = None, **_: Any
     ) -> Any:
         """Milliseconds; as often as quantiles are asked for."""
-        milliseconds = 1e3 * self._capture.trial(kernel_call)
+        milliseconds = 1e3 * self._trial(kernel_call)
         return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
 
     def _load(self, name: str, ptx: bytes, shared_bytes: int, device: int) -> tuple[Any, ...]:
         """Module, function, registers a thread, spills, and the most threads of a block."""
-        server = self._capture.server
+        server = self._server
         loaded = server.modules[server.modules.load(False, bytes(ptx))]
         program = loaded.program(name)
         registers = server.case.registers_of(program).count
         return loaded, (loaded, program), registers, 0, 1024
 
     def _properties(self, device: int) -> dict[str, int]:
-        gpu = self._capture.gpus[0]
+        gpu = self._gpu
         known = attributes(gpu, 80)
         return {
             "max_shared_mem": most_shared_bytes(gpu), "max_num_regs": known[82], "multiprocessor_count": known[16],
@@ -240,17 +240,17 @@ def _ptx_compiler(compiler: type) -> type:
 
 
 @contextmanager
-def attached(capture: Capture) -> Iterator[None]:
-    """Triton's kernels go to `capture`."""
+def attached(server: CallServer, gpu: Gpu, trial: Trial) -> Iterator[None]:
+    """Triton's kernels are compiled for a GPU and go to a server; `trial` times what only tries a configuration."""
     original, before, run = backends["nvidia"], drivers._active, JITFunction.run
 
     def run_on_arrays(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
-        held = {name: HostArray(v) if isinstance(v, np.ndarray) else v for name, v in named.items()}
-        return run(self, *_wrapped(arguments), grid=grid, warmup=warmup, **held)
+        held = {name: _wrapped(value) for name, value in named.items()}
+        return run(self, *(_wrapped(a) for a in arguments), grid=grid, warmup=warmup, **held)
 
     backends["nvidia"] = type(original)(compiler=_ptx_compiler(original.compiler), driver=original.driver)
     JITFunction.run = run_on_arrays
-    drivers.set_active(AbstimDriver(capture))
+    drivers.set_active(AbstimDriver(server, gpu, trial))
     try:
         yield
     finally:

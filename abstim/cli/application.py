@@ -13,8 +13,8 @@ import typer
 from abstim.cli.options import GpuNames, InstructionBudget, Json, Model, Overrides
 
 if TYPE_CHECKING:
+    from abstim.application.launch_recorder import Timed
     from abstim.application.run_application import ApplicationResult
-    from abstim.application.timed_launches import Timed
     from abstim.study.sample import SampleResult
 
 _OURS = frozenset(
@@ -64,8 +64,8 @@ def app(
     """
     import sys
 
+    from abstim.application.launch_recorder import Selection
     from abstim.application.run_application import run_application
-    from abstim.application.timed_launches import Selection
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json
 
@@ -172,7 +172,7 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
 
 def _row(kernel, launches):
     from abstim.show.tables import duration
-    from functional.ptx.shown_name import shown_name
+    from functional.ptx.source import shown_name
 
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
     ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)

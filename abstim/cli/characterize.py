@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import GpuName, Json, Overrides
-from functional.ptx.shown_name import shown_name
+from functional.ptx.source import shown_name
 
 MOST_LETTERS = 44  # of an instruction with its operands
 
@@ -72,8 +72,8 @@ def _print_summary(tables) -> None:
 
 def _print_listing(program, table) -> None:
     from abstim.show.tables import print_table
-    from functional.ptx.source_lines import ptx_text
-    from precharacterize.parameters import UNITS
+    from functional.ptx.source import ptx_text
+    from precharacterize.table import UNITS
 
     bounds, lines = [_bounds(table, block) for block in program.blocks], ptx_text(program).splitlines()
     starts, critical = {b.start: b.index for b in program.blocks}, {i for found in bounds for i in found.path}
@@ -99,7 +99,7 @@ def _print_listing(program, table) -> None:
 def _print_blocks(bounds) -> None:
     """What bounds each block: its longest chain, or the unit that is busy longest."""
     from abstim.show.tables import print_table
-    from precharacterize.parameters import UNITS
+    from precharacterize.table import UNITS
 
     units = [unit for unit in UNITS if any(unit in found.unit_cycles for found in bounds)]
     rows = [
@@ -111,6 +111,6 @@ def _print_blocks(bounds) -> None:
 
 
 def _bounds(table, block):
-    from precharacterize.critical_path import block_bounds
+    from precharacterize.bounds import block_bounds
 
     return block_bounds(table, block.start, block.stop)

@@ -17,7 +17,7 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
 
     def looked_at() -> Case:
         from functional.errors import InputError
-        from functional.trace_store import StoredCase
+        from functional.traces.store import StoredCase
 
         case = opened()
         if check and not (case.manifest.outputs if isinstance(case, StoredCase) else case.expected):

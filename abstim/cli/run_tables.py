@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from functional.ptx.shown_name import shown_name
+from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
     from abstim.session.result import RunResult

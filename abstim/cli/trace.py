@@ -9,7 +9,7 @@ import typer
 from abstim.cli.options import Arguments, Block, DynamicShared, Grid, InstructionBudget, Json, Kernel
 
 if TYPE_CHECKING:
-    from functional.trace_store.manifest import Manifest
+    from functional.traces.store import Manifest
 
 
 def trace(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit
 from functional.jit.compile import jit
-from precharacterize import asynchronous_copies
-from precharacterize.asynchronous_copies import GROUPS, LAST_PRODUCT, WAITS
+from precharacterize import synchronisation
+from precharacterize.synchronisation import GROUPS, LAST_PRODUCT, WAITS
 
-starts_work = jit(asynchronous_copies.starts_work)
-closes_group = jit(asynchronous_copies.closes_group)
-family_of = jit(asynchronous_copies.family_of)
+starts_work = jit(synchronisation.starts_work)
+closes_group = jit(synchronisation.closes_group)
+family_of = jit(synchronisation.family_of)
 
 
 @jit

@@ -32,11 +32,11 @@ from abstim.engine.state import (
     Streams,
 )  # fmt: skip
 from abstim.gpu.config import Gpu
-from functional.traces.phase_record import BARRIERS
+from functional.traces.line_record import BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
-from precharacterize.asynchronous_copies import BULK, FILLS, LAST_PRODUCT, starts
-from precharacterize.parameters import UNITS
+from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, starts
+from precharacterize.table import UNITS
 
 MOST_COPIED_BYTES = 228 << 10  # by one instruction: the largest shared memory of any GPU
 MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each

@@ -15,8 +15,7 @@ from abstim.engine.scoreboard import forget
 from abstim.engine.state import KINDS, L1D, NEVER, OVER, TWO_LEVEL, WHEEL, Context, Tags
 from abstim.engine.team import begin, finished, others_are_late, takes, wait_for_all, wait_for_round
 from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
-from functional.jit.by_reference import reference
-from functional.jit.compile import indexed_from_zero, jit, outlined, spliced
+from functional.jit.compile import indexed_from_zero, jit, outlined, reference, spliced
 from functional.jit.shared_words import store
 from precharacterize.table import BARRIERS
 

@@ -14,8 +14,8 @@ from abstim.engine.state import MEM, NEVER
 from abstim.engine.warp_slots import bit, visit_from
 from functional.jit.compile import jit
 from functional.jit.shared_words import add
-from precharacterize.asynchronous_copies import LAST_PRODUCT, NONE
 from precharacterize.classify import Kind
+from precharacterize.synchronisation import LAST_PRODUCT, NONE
 
 BARRIER, EXIT, FENCE = int(Kind.BARRIER), int(Kind.EXIT), int(Kind.FENCE)
 SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)

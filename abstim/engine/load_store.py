@@ -8,7 +8,7 @@ import numpy as np
 from abstim.engine import l1d
 from abstim.engine.read_only_caches import const_line, texture_line
 from functional.jit.compile import jit
-from functional.traces import line_record, phase_record
+from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -19,7 +19,7 @@ SHARED_LOAD, SHARED_ATOMIC, TEXTURE_LOAD = int(Kind.SHARED_LOAD), int(Kind.SHARE
 L2_LOAD = int(Kind.L2_LOAD)
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
-is_phase = jit(phase_record.is_phase)
+is_phase = jit(line_record.is_phase)
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 
 

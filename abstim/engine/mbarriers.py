@@ -8,12 +8,12 @@ from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import LATER, NEVER, PHASE_RING
 from abstim.engine.warp_slots import bit, lowest, span
 from functional.jit.compile import jit
-from functional.traces import line_record, phase_record
-from functional.traces.phase_record import PHASES
-from precharacterize.asynchronous_copies import COMMITS, COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER, PRODUCTS
+from functional.traces import line_record
+from functional.traces.line_record import PHASES
+from precharacterize.synchronisation import COMMITS, COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER, PRODUCTS
 
 is_phase, barrier_of, phase_of, count_of = map(
-    jit, (phase_record.is_phase, phase_record.barrier_of, phase_record.phase_of, phase_record.count_of)
+    jit, (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of)
 )
 line_of, more_follow = map(jit, (line_record.line_of, line_record.more_follow))
 AT_ONCE = -1  # number of an arrival that finds no room to wait for copies

@@ -12,8 +12,7 @@ from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import NEVER
 from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, leave, put
 from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.apart import apart
-from functional.jit.compile import indexed_from_zero, jit, outlined
+from functional.jit.compile import apart, indexed_from_zero, jit, outlined
 
 
 @jit

@@ -11,8 +11,8 @@ from abstim.engine.scoreboard import count_down, write_registers
 from abstim.engine.state import ACCESSES
 from abstim.engine.warp_slots import bit
 from functional.jit.compile import jit, outlined
-from precharacterize.asynchronous_copies import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
 from precharacterize.classify import Kind
+from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
 
 SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
 REPLY_TO_RESULT = 2  # from the fill of a cache to the write-back of what waited for it

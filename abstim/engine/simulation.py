@@ -17,9 +17,8 @@ from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, NEVER, OVER, TRAFFIC, Team
 from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
-from functional.execution.threads import default_threads
-from functional.jit.compiled_parts import Part
-from functional.jit.machine_code import Native
+from functional.execution.computer import default_threads
+from functional.jit.machine_code import Native, Part
 from functional.traces.line_record import FIRST_GLOBAL_LINE
 from functional.traces.trace import Trace
 

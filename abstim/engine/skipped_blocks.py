@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.address_map import l2_set_of, slice_of
 from abstim.engine.l2 import use
 from abstim.engine.tags import find, oldest_idle
-from functional.jit.by_reference import reference
+from functional.jit.compile import reference
 from functional.traces.line_record import LINE_SHIFT, SECTOR_SHIFT
 from functional.traces.trace import PHASE_WINDOW_LINE
 

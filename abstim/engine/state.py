@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.engine.rules import SECTORS
-from precharacterize.asynchronous_copies import FAMILIES, GROUPS
+from precharacterize.synchronisation import FAMILIES, GROUPS
 from precharacterize.table import BARRIERS, WORDS
 
 NEVER = 1 << 60
-SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
+SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.table.UNITS
 KINDS = 6  # of execution units
 GTO, LRR, OLDEST, TWO_LEVEL = 0, 1, 2, 3
 INDEX_LINEAR, INDEX_HASH, INDEX_IPOLY = 0, 1, 2  # of L1D's sets

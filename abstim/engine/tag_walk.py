@@ -13,8 +13,7 @@ from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
-from functional.jit.by_reference import reference
-from functional.jit.compile import jit, outlined
+from functional.jit.compile import jit, outlined, reference
 
 # Between two memory instructions: nothing is on its way any more, so that no access waits for another
 STEP_CYCLES = 1 << 13

@@ -9,7 +9,7 @@ from abstim.gpu.spec import Spec
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
 from precharacterize import LatencyTable
-from precharacterize.parameters import UNITS as KIND_NAMES
+from precharacterize.table import UNITS as KIND_NAMES
 
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
 _WHOLE_LINE_BYTES = 8 * len(Tags._fields)

@@ -1,4 +1,4 @@
-"""How many thread blocks an SM holds at once, and which of its resources says so."""
+"""Occupancy: how many thread blocks an SM holds at once, and which of its resources says so."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from abstim.gpu.spec import Spec
 from functional.errors import InputError
 
 Dim3 = tuple[int, int, int]
+_UNITS = {"shared memory": "B of shared memory", "tensor memory": "columns of tensor memory"}
 _TENSOR_MEMORY_COLUMNS = dict.fromkeys(("sm_100", "sm_103", "sm_110"), 512)  # PTX ISA; other architectures have none
 
 
@@ -49,12 +50,10 @@ def occupancy(
     }
     for what, (needed, available, key) in demands.items():
         if needed > available:
-            raise InputError(f"a thread block needs {needed:,} {_unit(what)}, more than {key} = {available:,}")
+            raise InputError(
+                f"a thread block needs {needed:,} {_UNITS.get(what, what)}, more than {key} = {available:,}"
+            )
     limits = {what: available // needed for what, (needed, available, _) in demands.items() if needed}
     limits["grid"] = max(1, -(-prod(grid) // spec.sm_count))
     limiter = min(limits, key=limits.__getitem__)
     return Occupancy(limits[limiter], limiter)
-
-
-def _unit(what: str) -> str:
-    return {"shared memory": "B of shared memory", "tensor memory": "columns of tensor memory"}.get(what, what)

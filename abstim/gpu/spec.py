@@ -297,15 +297,7 @@ def _check_sub_cores(spec: Spec, where: str) -> None:
         raise InputError(f"{where}: int, dp and tensor units need shared_collectors")
     if not spec.sub_cores:
         return
-    for key in (
-        "sp_units",
-        "sfu_units",
-        "int_units",
-        "dp_units",
-        "tensor_units",
-        "shared_collectors",
-        "register_banks",
-    ):
+    for key in (*(f"{alu}_units" for alu in ALUS), "shared_collectors", "register_banks"):
         if getattr(spec, key) % spec.schedulers_per_sm:
             raise InputError(
                 f"{where}: sub_cores share out {key} = {getattr(spec, key)} evenly among schedulers_per_sm = "

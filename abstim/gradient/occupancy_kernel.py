@@ -37,7 +37,7 @@ from abstim.occupancy_vector.items import (
 )
 from abstim.occupancy_vector.lane_records import DUAL_WIDTH, NUMBERS, TERMS, TICKS, WORK_A_CYCLE, Lanes
 from abstim.occupancy_vector.lanes import cycles_of
-from functional.traces.phase_record import without_phases
+from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import latency_class

@@ -15,10 +15,9 @@ from abstim.gradient.timed_kernel import TimedKernel
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.launches.launch import Launch
-from precharacterize.asynchronous_copies import NONE, copies_of
 from precharacterize.build import kinds_of
 from precharacterize.classify import latency_class
-from precharacterize.named_barriers import barriers_of, splits_blocks
+from precharacterize.synchronisation import NONE, barriers_of, copies_of, splits_blocks
 
 if TYPE_CHECKING:
     from jaxtyping import Float64

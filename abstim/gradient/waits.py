@@ -16,7 +16,7 @@ from abstim.gradient.events import NONE, Issues, earlier, issues_of, latest_resu
 from abstim.gradient.memory_terms import fetch_term, result_edges
 from abstim.gradient.parameter_vector import INDEX, terms, values_of
 from precharacterize.classify import Kind
-from precharacterize.parameters import UNITS
+from precharacterize.table import UNITS
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

@@ -18,7 +18,7 @@ from abstim.occupancy_vector.lane_records import BLOCK_LAUNCH, DISPATCH, FIRST_I
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.traces.phase_record import without_phases
+from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 

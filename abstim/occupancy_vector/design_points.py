@@ -26,7 +26,7 @@ from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, 
 from abstim.occupancy_vector.lanes import block_slots, deal
 from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
-from precharacterize.parameters import UNITS
+from precharacterize.table import UNITS
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int32, Int64

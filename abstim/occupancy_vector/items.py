@@ -31,9 +31,9 @@ from functional.errors import InputError
 from functional.jit.machine_code import Native
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
-from precharacterize.named_barriers import splits_blocks
-from precharacterize.parameters import UNITS
-from precharacterize.unit_chain import cycles_an_instruction
+from precharacterize.bounds import cycles_an_instruction
+from precharacterize.synchronisation import splits_blocks
+from precharacterize.table import UNITS
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int32, Int64

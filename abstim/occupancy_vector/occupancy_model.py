@@ -26,7 +26,7 @@ from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.traces.phase_record import without_phases
+from functional.traces.line_record import without_phases
 from functional.traces.trace import SECTOR_BYTES
 from precharacterize.tensor_work import refuse_commits
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from abstim.gpu.config import Gpu
 from functional.errors import InputError
-from precharacterize.parameters import UNITS
+from precharacterize.table import UNITS
 
 UNREAD = frozenset(
     {"two_level_active_warps", "posted_stores", "crossbar_output_queues", "l2_reply_sectors", "l1i_mshrs",

@@ -17,7 +17,7 @@ from abstim.session.limits import atomic_use, known_waits, limit_of, memory_use,
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.retired_blocks import RetiredBlocks
 from abstim.session.session import Session
-from functional.execution.threads import default_threads
+from functional.execution.computer import default_threads
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult

@@ -18,7 +18,7 @@ from abstim.session.issue_logs import MOST_ISSUES, issue_count
 from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.ptx.source_lines import SourceLine, ptx_text, source_lines
+from functional.ptx.source import SourceLine, ptx_text, source_lines
 from functional.traces.line_record import sectors_of
 
 if TYPE_CHECKING:

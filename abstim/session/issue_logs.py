@@ -14,7 +14,7 @@ from abstim.progress import Progress, silent
 from abstim.session.flush import Flushed
 from abstim.session.session import Session
 from functional.errors import InputError
-from functional.ptx.shown_name import shown_name
+from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

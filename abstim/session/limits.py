@@ -13,12 +13,12 @@ from abstim.gpu.spec import Params, Spec
 from abstim.session.memory_accesses import atomic_transactions
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 from precharacterize.classify import Kind
-from precharacterize.parameters import UNITS
+from precharacterize.table import UNITS
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
-# Execution units (precharacterize.parameters.UNITS) as limits
+# Execution units (precharacterize.table.UNITS) as limits
 UNIT_LIMITS = ("ALUs", "SFUs", "load/store unit", "ALUs", "FP64 units", "tensor units")
 MEMORY, SHARED, ARITHMETIC = "memory latency", "shared memory latency", "instruction latency"
 CONFLICTS = "bank conflicts"

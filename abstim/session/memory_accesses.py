@@ -9,8 +9,8 @@ import numpy as np
 
 from functional.traces.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
 from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
-from precharacterize.asynchronous_copies import FILLS, NONE
 from precharacterize.classify import Kind
+from precharacterize.synchronisation import FILLS, NONE
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64, UInt32

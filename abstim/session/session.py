@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from functional.execution.executor import Executor
     from functional.launches.launch import Launch
     from functional.programs.program import Constants, Program
-    from functional.programs.resources import Registers
+    from functional.programs.registers import Registers
     from functional.ptx.ir import Register
     from functional.traces.trace import Trace
     from precharacterize import LatencyTable, PipelineParameters
@@ -185,7 +185,7 @@ class Session:
         program = self.timed_program(number)
         key = (program.digest, program.name, program.constants, gpu.pipeline, gpu.spec.architecture)
         if key not in self._timed:
-            from precharacterize.kept_timed_code import timed_code_of
+            from precharacterize.build_timed import timed_code_of
 
             started = perf_counter()
             self._timed[key] = timed_code_of(program, gpu.pipeline, gpu.spec.architecture)

@@ -15,8 +15,16 @@ from functional.errors import InputError
 from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.programs.program import Program
-from functional.traces.line_record import line_of, more_follow
-from functional.traces.phase_record import BARRIERS, PHASES, barrier_of, count_of, in_phases, phase_of
+from functional.traces.line_record import (
+    BARRIERS,
+    PHASES,
+    barrier_of,
+    count_of,
+    in_phases,
+    line_of,
+    more_follow,
+    phase_of,
+)
 from functional.traces.trace import Trace
 from precharacterize.classify import Kind, kind_of
 

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from functional.errors import InputError
-from functional.launches.case import Case, Expected
+from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import Argument, Pointer, Struct, device_address, make_launch
 from functional.launches.memory import Memory
 from functional.programs.link import link
-from functional.programs.symbols import say_unset_constants, set_pointer, set_symbol
-from functional.ptx.source_lines import naming_source
+from functional.ptx.source import naming_source
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

@@ -19,17 +19,16 @@ from abstim.targets.trace_cache import Execution, OutputCheck
 from abstim.targets.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.errors import InputError
 from functional.launches.case import Case
-from functional.ptx.source_lines import naming_source
+from functional.ptx.source import naming_source
 from functional.terminal import note
-from functional.trace_store import StoredCase, StoreWriter
-from functional.trace_store.manifest import OutputEntry
+from functional.traces.store import OutputEntry, StoredCase, StoreWriter
 from functional.traces.trace import concatenate
 
 if TYPE_CHECKING:
     from functional.execution.executor import Executor
     from functional.launches.launch import Launch
     from functional.launches.memory import Memory
-    from functional.trace_store.manifest import Manifest
+    from functional.traces.store import Manifest
     from functional.traces.trace import Trace
 
 LARGE_THREADS = 1 << 20  # of a launch that takes so long that one wants to see how far it is

@@ -14,7 +14,7 @@ from functional.execution.executor import Executor
 from functional.programs.program import Program
 
 if TYPE_CHECKING:
-    from functional.execution.strict_executor import StrictExecutor
+    from functional.execution.default_executor import StrictExecutor
     from functional.llvm_executor import LlvmExecutor
 
 ISOLATE = "ABSTIM_ISOLATE"  # an environment variable: one of the following; processes that this one starts see it, too
@@ -65,8 +65,10 @@ def came_along(program: Program) -> bool:
 
 @cache
 def _inner(strict: bool) -> LlvmExecutor | StrictExecutor:
-    from functional.execution.default_executor import default_executor  # not imported where nothing is executed
-    from functional.execution.strict_executor import StrictExecutor
+    from functional.execution.default_executor import (
+        StrictExecutor,
+        default_executor,  # not imported where nothing is executed
+    )
 
     return StrictExecutor() if strict else default_executor()
 

@@ -37,7 +37,7 @@ def open_target(target: Target) -> Case:
         raise InputError(f"{target}: a kernel's source needs a grid, a block and arguments; see `abstim run --help`")
     from abstim.targets import workloads
     from functional import suite
-    from functional.trace_store import open_store
+    from functional.traces.store import open_store
 
     if Path(target).exists() and _is_trace(target):
         from abstim.targets.trace_directory import trace_case

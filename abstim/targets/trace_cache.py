@@ -15,12 +15,12 @@ import msgspec
 from functional.keep.folder import trace_cache_bytes
 from functional.keep.kept import Kept, key
 from functional.launches.case import Case
-from functional.trace_store.coding import decode, encode
+from functional.traces.coding import decode, encode
 from functional.traces.trace import Trace
 
 MODULES = (
-    "functional.launches.case", "functional.execution.default_executor", "functional.execution.strict_executor",
-    "functional.ptx.parser", "functional.trace_store.coding", "abstim.targets.isolation.isolated_executor",
+    "functional.launches.case", "functional.execution.default_executor",
+    "functional.ptx.parser", "functional.traces.coding", "abstim.targets.isolation.isolated_executor",
 )  # fmt: skip
 
 

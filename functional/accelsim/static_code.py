@@ -2,21 +2,126 @@
 
 A trace has no labels. What is known: an instruction, its program counter, and which one came next in some warp. An
 instruction that was seen right behind another at the next program counter is linked to it; links make chains. A block
-begins where a chain begins, where some warp came by a jump, behind a branch or barrier, and where lanes joined.
+begins where a chain begins, where some warp came by a jump, behind a branch or barrier, and where lanes joined. What
+each warp went through is kept as runs of instructions until the blocks are known.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from functional.accelsim.header import Header
-from functional.accelsim.opcodes import RZ, Opcodes, StaticInstruction
+from functional.accelsim.trace_files import Header
 from functional.errors import InputError
 from functional.programs.program import BasicBlock, Program
-from functional.ptx.ir import Instruction, Register
+from functional.ptx.ir import MEMORY_OPCODES, Address, Instruction, Operand, Register
+
+RZ = 255  # reads as zero, writes vanish
+ENDS_BLOCK = frozenset({"bra", "exit", "bar"})
+WARP_LANES = 32
+_TYPES = {1: "b8", 2: "b16", 4: "b32", 8: "b64", 16: "b128"}
+_WIDTH = re.compile(r"[US]?(\d+)")
+
+
+@dataclass(frozen=True)
+class Opcodes:
+    """SASS opcode (up to any dot) -> PTX operation such as `add.f32`; `where` names the table in error messages."""
+
+    operations: Mapping[str, str]
+    where: str
+
+    def operation(self, opcode: str) -> str:
+        """The operation of the longest prefix that the table has. Raises InputError if it has none."""
+        name = opcode
+        while name not in self.operations:
+            name, dot, _ = name.rpartition(".")
+            if not dot:
+                raise InputError(f"SASS opcode {opcode} is not in the table of opcodes; add it to {self.where}")
+        return self.operations[name]
+
+
+@dataclass(frozen=True)
+class StaticInstruction:
+    """An instruction of a trace without what changes from one execution to the next. Register numbers, RZ left out."""
+
+    pc: int
+    opcode: str
+    operation: str  # of PTX, with space: "ld.global"
+    destinations: tuple[int, ...]
+    sources: tuple[int, ...]
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The PTX opcode and its modifiers."""
+        return tuple(self.operation.split("."))
+
+    @property
+    def is_memory(self) -> bool:
+        """Is it timed as an access to memory?"""
+        return self.parts[0] in MEMORY_OPCODES
+
+    @property
+    def is_atomic(self) -> bool:
+        """Is it timed as an atomic access?"""
+        return self.parts[0] in ("atom", "red")
+
+    @cached_property
+    def space(self) -> str:
+        """State space of a memory instruction, "generic" if it names none."""
+        return self.parts[1] if len(self.parts) > 1 else "generic"
+
+    @cached_property
+    def ends_block(self) -> bool:
+        """Does a basic block end with it?"""
+        return self.parts[0] in ENDS_BLOCK
+
+    @cached_property
+    def access_bytes(self) -> int:
+        """Bytes a lane accesses: from the opcode's suffix (`.U8`, `.64`), else 4."""
+        if self.parts[0] == "ldmatrix":
+            return 16  # a row of a matrix
+        for token in self.opcode.split(".")[1:]:
+            match = _WIDTH.fullmatch(token)
+            if match and int(match[1]) // 8 in _TYPES:
+                return int(match[1]) // 8
+        return 4
+
+    @cached_property
+    def lanes(self) -> int:
+        """Lanes whose address counts: a matrix load takes 8 for each matrix."""
+        matrices = int(self.opcode[-1]) if self.opcode.endswith((".2", ".4")) else 1
+        return 8 * matrices if self.parts[0] == "ldmatrix" else WARP_LANES
+
+    def instruction(self, index: int) -> Instruction:
+        """As characterisation reads it: registers by number, loaded ones as many as the width needs."""
+        opcode, *modifiers = self.parts
+        sources: tuple[Operand, ...] = tuple(_register(n) for n in self.sources)
+        destinations = self.destinations
+        if self.is_memory:
+            modifiers += [_TYPES[self.access_bytes]]
+            addresses = 1 if opcode in ("st", "atom", "red") else len(sources)
+            sources = (*(Address(_register(n)) for n in self.sources[:addresses]), *sources[addresses:])
+            words = self.lanes // 8 if opcode == "ldmatrix" else max(1, self.access_bytes // 4)
+            destinations = tuple(n + i for n in destinations for i in range(words) if n + i < RZ)
+        return Instruction(
+            index=index,
+            line=0,
+            opcode=opcode,
+            modifiers=tuple(modifiers),
+            destinations=tuple(_register(n) for n in destinations),
+            sources=sources,
+        )
+
+
+def _register(number: int) -> Register:
+    return Register(f"R{number}", "b32")
+
 
 _STATIC = re.compile(r"(\d+)((?:\s+U?R\d+)*)\s+([A-Z]\S*)\s+(\d+)((?:\s+U?R\d+)*)\s+(\d+)(?=\s|$)")
 _MAX_BLOCKS = 1 << 16  # the trace numbers blocks in 16 bits
@@ -40,7 +145,7 @@ class Code:
     def find(self, pc: str, text: str) -> tuple[int, int]:
         """(id, length of the static part of `text`) of what stands behind the mask. Raises InputError."""
         match = _STATIC.match(text)
-        if match is None or not _is_hex(pc):
+        if match is None or not re.fullmatch(r"(0x)?[0-9a-f]{1,8}", pc):
             raise InputError(f"not an instruction: {pc} ... {text.strip()[:60]}")
         to, destinations, opcode, of, sources, width = match.groups()
         registers = [_numbers(destinations), _numbers(sources)]
@@ -105,9 +210,10 @@ class Code:
             BasicBlock(n, start, stop, (), None)
             for n, (start, stop) in enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
         )
+        registers = dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes()))
         return Program(
             name=self.header.name, path=path, digest=_digest(order, starts), parameters=(),
-            instructions=instructions, pcs=self._pcs(order), blocks=blocks, registers=_registers(instructions),
+            instructions=instructions, pcs=self._pcs(order), blocks=blocks, registers=tuple(registers),
             variables=(), directives={}, callee_entry={}, function_parameters={},
             function_of=(self.header.name,) * len(order),
         )  # fmt: skip
@@ -120,19 +226,85 @@ class Code:
         return tuple(pcs)
 
 
-def _is_hex(text: str) -> bool:
-    return re.fullmatch(r"(0x)?[0-9a-f]{1,8}", text) is not None
-
-
 def _numbers(text: str) -> list[int]:
     """Register numbers of `R4 R255`; uniform registers are not in the register file, RZ holds no value."""
     return [int(r[1:]) for r in text.split() if r[0] == "R" and int(r[1:]) != RZ]
 
 
-def _registers(instructions: tuple[Instruction, ...]) -> tuple[Register, ...]:
-    return tuple(dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes())))
-
-
 def _digest(order: list[StaticInstruction], starts: list[int]) -> str:
     text = "\n".join(f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}" for s in order)
     return hashlib.sha256(f"{text}\n{starts}".encode()).hexdigest()
+
+
+class Runs:
+    """Runs: instructions that follow each other in the code, executed by one warp with one mask."""
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        self.starts, self.lengths, self.masks = array("I"), array("I"), array("I")
+        self.counts = array("q")  # of each warp
+        self._before, self._mask, self._length, self._start = -1, 0, 0, 0
+
+    def begin_warp(self) -> None:
+        """Instructions are from now on those of the next warp."""
+        self._close()
+        if self._before >= 0:
+            self.code.left.add(self._before)
+        self.counts.append(0)
+        self._before = -1
+
+    def add(self, i: int, mask: int) -> None:
+        """The warp executes instruction `i` with these lanes.
+
+        Lanes that join begin a block; a mask that only shrinks may come from a predicate, hence begins a run, no block.
+        """
+        before = self._before
+        code = self.code
+        straight = before >= 0 and (code.next[before] == i or code.link(before, i))
+        if not straight or mask & ~self._mask or code.instructions[before].ends_block:
+            code.leaders.add(i)
+            if not straight and before >= 0:
+                code.left.add(before)
+            self._open(i, mask)
+        elif mask != self._mask:
+            self._open(i, mask)
+        else:
+            self._length += 1
+        self._before = i
+
+    def _open(self, i: int, mask: int) -> None:
+        self._close()
+        self._start, self._mask, self._length = i, mask, 1
+
+    def _close(self) -> None:
+        if self._length:
+            self.starts.append(self._start)
+            self.lengths.append(self._length)
+            self.masks.append(self._mask)
+            self.counts[-1] += 1
+        self._length = 0
+
+    def streams(self, places: np.ndarray, leading: np.ndarray) -> dict[str, np.ndarray]:
+        """Block ids and masks, events a warp, and instructions a warp.
+
+        A run has an event for every block that begins inside it; one in whose middle no block begins goes on with the
+        block of the run before.
+        """
+        self.begin_warp()
+        self.counts.pop()
+        start = places[np.frombuffer(self.starts, np.uint32)]
+        length = np.frombuffer(self.lengths, np.uint32).astype(np.int64)
+        mask = np.frombuffer(self.masks, np.uint32)
+        begun = np.concatenate([np.zeros(1, np.int64), np.cumsum(leading)])
+        first, events = begun[start], begun[start + length] - begun[start]
+        within = np.arange(int(events.sum())) - np.repeat(np.cumsum(events) - events, events)
+        warp = np.repeat(np.arange(len(self.counts)), np.array(self.counts))
+        threads = length * np.bitwise_count(mask)
+        warps = len(self.counts)
+        return {
+            "blocks": (np.repeat(first, events) + within).astype(np.uint16),
+            "masks": np.repeat(mask, events),
+            "events": np.bincount(warp, events, warps).astype(np.int64),
+            "warp_instructions": np.bincount(warp, length, warps).astype(np.int64),
+            "thread_instructions": np.bincount(warp, threads, warps).astype(np.int64),
+        }

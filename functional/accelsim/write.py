@@ -1,22 +1,27 @@
-"""Writing an Accel-Sim trace directory from our own executor: traces without the GPU they are of."""
+"""Writing an Accel-Sim trace directory from our own executor: traces without the GPU they are of.
+
+PTX's virtual registers go on the 255 of a SASS thread by colouring: a register keeps its bank (the number in its name
+modulo 16) where it can, because the operand collector of the timing model looks at it. A value that a load writes wider
+than 4 bytes takes as many consecutive registers, as in SASS; so do the elements of a vector load. Predicates become
+ordinary registers: a trace has no others, and without them a branch would not wait for its condition.
+"""
 
 from __future__ import annotations
 
 import lzma
-import os
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from functional.accelsim.addresses import format_addresses
-from functional.accelsim.header import LIST_NAME
-from functional.accelsim.register_allocation import allocate
+from functional.accelsim.static_code import RZ
+from functional.accelsim.trace_files import LIST_NAME, format_addresses
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.execution.executor import DEFAULT_INSTRUCTION_BUDGET
+from functional.keep.folder import replacing
 from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
@@ -24,8 +29,113 @@ from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.log import Log
 from functional.numpy_executor.spaces import LOCAL_WINDOW, SHARED_WINDOW
 from functional.programs.program import Program
-from functional.ptx.ir import Instruction, Register, registers_of
+from functional.programs.registers import live_behind
+from functional.ptx.ir import TYPE_BYTES, Instruction, Register, Vector, registers_of
 from functional.traces.trace import Trace
+
+_BANKS = 16
+
+
+def allocate(program: Program) -> dict[Register, int]:
+    """A register number for every virtual register; two that live at the same time differ while 255 are enough."""
+    colours = _Colours(program)
+    for instruction in program.instructions:
+        if instruction.is_memory:
+            for destination in instruction.destinations:
+                if isinstance(destination, Vector):
+                    colours.take_together([e for e in destination.elements if isinstance(e, Register)])
+    for register in program.registers:
+        colours.take_together([register])
+    return dict(zip(program.registers, colours.numbers, strict=True))
+
+
+class _Colours:
+    def __init__(self, program: Program) -> None:
+        self.registers = program.registers
+        self.ids = program.numbers
+        self.neighbours = _interference(program, self.ids)
+        self.words = [1] * len(self.ids)
+        for instruction in program.instructions:
+            if instruction.is_memory and TYPE_BYTES.get(instruction.type, 4) > 4:
+                for register in instruction.writes():
+                    self.words[self.ids[register]] = 2
+        self.numbers = [-1] * len(self.ids)
+
+    def take_together(self, registers: Sequence[Register]) -> None:
+        """Give consecutive numbers to registers that have none; one by one if that is not possible."""
+        members = [self.ids[r] for r in registers]
+        new = [m for m in dict.fromkeys(members) if self.numbers[m] < 0]
+        if new == members and self._take(new):
+            return
+        for member in new:
+            if not self._take([member]):
+                self.numbers[member] = self.registers[member].number % RZ  # more live values than registers
+
+    def _take(self, members: list[int]) -> bool:
+        offsets = [sum(self.words[m] for m in members[:k]) for k in range(len(members))]
+        blocked = [self._blocked(m) for m in members]
+        shapes = [(1 << self.words[m]) - 1 for m in members]
+        last = RZ - offsets[-1] - self.words[members[-1]]
+        bank = self.registers[members[0]].number % _BANKS
+        for number in [*range(bank, last + 1, _BANKS), *range(last + 1)]:
+            places = zip(blocked, shapes, offsets, strict=True)
+            if not any(taken & shape << number + offset for taken, shape, offset in places):
+                for member, offset in zip(members, offsets, strict=True):
+                    self.numbers[member] = number + offset
+                return True
+        return False
+
+    def _blocked(self, member: int) -> int:
+        """Bit set of the numbers that registers living at the same time have."""
+        taken = 0
+        for other in _bits(self.neighbours[member]):
+            if self.numbers[other] >= 0:
+                taken |= (1 << self.words[other]) - 1 << self.numbers[other]
+        return taken
+
+
+def _interference(program: Program, ids: dict[Register, int]) -> list[int]:
+    """Bit set of the registers each one must differ from: those live where it is written, also across calls."""
+    neighbours = [0] * len(ids)
+    inside = _registers_of_functions(program, ids)
+    for index, live in live_behind(program):
+        instruction = program.instructions[index]
+        written = [ids[r] for r in instruction.writes()]
+        together = live | sum(1 << w for w in set(written))
+        if instruction.callee is not None:
+            written += _bits(inside[instruction.callee])
+        for w in written:
+            neighbours[w] |= together & ~(1 << w)
+    for n, others in enumerate(list(neighbours)):
+        for other in _bits(others):
+            neighbours[other] |= 1 << n
+    return neighbours
+
+
+def _registers_of_functions(program: Program, ids: dict[Register, int]) -> dict[str, int]:
+    """Bit set of the registers a function and all it calls use. There is no recursion."""
+    own: dict[str, list[Instruction]] = {}
+    for instruction, function in zip(program.instructions, program.function_of, strict=True):
+        own.setdefault(function, []).append(instruction)
+
+    def used(function: str) -> int:
+        found = 0
+        for instruction in own[function]:
+            for register in (*instruction.reads(), *instruction.writes()):
+                found |= 1 << ids[register]
+            if instruction.callee is not None:
+                found |= used(instruction.callee)
+        return found
+
+    return {function: used(function) for function in own}
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
 
 SassOpcode = Callable[[Instruction, bool], str]  # (PTX instruction, in the entry?) -> SASS opcode without a width
 Progress = Callable[[str, int, int], object]
@@ -70,12 +180,12 @@ def write(
                     default_executor().run(launch, memory, None, instruction_budget)
                 continue
             files.append(directory / f"kernel-{number + 1}.traceg{'.xz' if compress else ''}")
-            with _replacing(files[-1]) as file:
+            with _written(files[-1]) as file:
                 file.write(_header(launch, number + 1, case.registers(launch).count))
                 _Writer(launch, memory, sass_opcode, instruction_budget).write(file)
         regions = case.memory.buffers.values()
         copies = [f"MemcpyHtoD,0x{region.address:016x},{region.bytes}" for region in regions]
-        with _replacing(directory / LIST_NAME) as file:
+        with _written(directory / LIST_NAME) as file:
             file.write("\n".join([*copies, *(f.name for f in files)]) + "\n")
     except OSError as error:
         raise InputError(f"{directory}: {error.strerror or error}") from None
@@ -91,16 +201,10 @@ def _refuse_what_has_no_form(case: Case) -> None:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[IO[str]]:
-    """A file that is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with lzma.open(temporary, "wt", preset=1) if path.suffix == ".xz" else temporary.open("w") as file:
-            yield file  # type: ignore[misc]
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+def _written(path: Path) -> Iterator[IO[str]]:
+    """A file of text, compressed if its name says so, that is there whole or not at all."""
+    with replacing(path) as part, lzma.open(part, "wt", preset=1) if path.suffix == ".xz" else part.open("w") as file:
+        yield file  # type: ignore[misc]
 
 
 def _header(launch: Launch, number: int, registers: int) -> str:
@@ -194,16 +298,13 @@ def _texts(program: Program, sass_opcode: SassOpcode) -> list[tuple[str, str]]:
     for i, pc in zip(program.instructions, program.pcs, strict=True):
         opcode = sass_opcode(i, program.function_of[i.index] == program.name)
         width = i.access_bytes if i.is_memory else 0
-        opcode += _matrices(i) if i.opcode == "ldmatrix" else _SUFFIX.get(width, "")
+        matrices = next((f".{m[1:]}" for m in i.modifiers if m in ("x2", "x4")), "")
+        opcode += matrices if i.opcode == "ldmatrix" else _SUFFIX.get(width, "")
         written = [f"R{numbers[r]}" for r in i.writes()[:1]]
         read = [f"R{numbers[r]}" for r in _sources(i)]
         fields = [str(len(written)), *written, opcode, str(len(read)), *read, str(width), ""]
         found.append((f"{pc * INSTRUCTION_BYTES:04x}", " ".join(fields)))
     return found
-
-
-def _matrices(instruction: Instruction) -> str:
-    return next((f".{m[1:]}" for m in instruction.modifiers if m in ("x2", "x4")), "")
 
 
 def _sources(instruction: Instruction) -> list[Register]:

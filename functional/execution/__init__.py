@@ -1,1 +1,1 @@
-"""What all executors share: the interface, and what an execution says beside its trace."""
+"""The interface of all executors, and findings that an execution has beside its trace."""

@@ -1,12 +1,24 @@
-"""What the computer has that this runs on."""
+"""The computer that this runs on: its main memory, and the threads to use."""
 
 from __future__ import annotations
 
 import os
 from functools import cache
 
+from functional.errors import InputError
+
 
 @cache
 def memory_bytes() -> int:
     """Main memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 34
+
+
+def default_threads() -> int:
+    """ABSTIM_THREADS, else the CPUs this process may use. Raises InputError if the environment's value is no count."""
+    text = os.environ.get("ABSTIM_THREADS", "")
+    if not text:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"ABSTIM_THREADS = {text!r} is not a number of threads, 1 or more")
+    return int(text)

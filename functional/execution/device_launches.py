@@ -6,8 +6,6 @@ behind them, launches submitted), then buffers, each a header of eight words and
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +16,9 @@ if TYPE_CHECKING:
 
 _UNIT_BYTES = 16
 _USED, _COUNT = 0, 1  # words of the head
-# Kernel; extents of grid and thread block; bytes of shared memory; of parameters; stream; place in the order, from 1;
-# where the header lies, by which it is known
-_HEADER = struct.Struct("<Q 12s 12s I I Q Q Q")
-_KIND = struct.Struct("<Q 12s 12s I")  # what is launched
-_PARAMETER_BYTES_AT, _STREAM_AT, _ORDER_AT, _PLACE_AT = 36, 40, 48, 56
+# Of a buffer. `order`: place in the order, from 1; `place`: where the header lies, by which it is known
+_HEADER = np.dtype("<u8, 3<u4, 3<u4, <u4, <u4, <u8, <u8, <u8")
+_HEADER.names = ("kernel", "grid", "block", "shared_bytes", "parameter_bytes", "stream", "order", "place")
 TAIL_STREAM = 3  # `cudaStreamTailLaunch`: after all else that its grid launches
 
 
@@ -49,62 +45,61 @@ class DeviceLaunches:
     def buffer(self, parameter_bytes: int) -> int:
         """Where the parameters of a launch are written to; 0 if there is no room."""
         at = _UNIT_BYTES + int(self.words[_USED])
-        size = _HEADER.size + -(-parameter_bytes // _UNIT_BYTES) * _UNIT_BYTES
+        size = _size(parameter_bytes)
         if at + size > self.region.bytes:
             return 0
         self.words[_USED] += np.uint64(size)
-        _HEADER.pack_into(self.bytes.data, at, 0, b"", b"", 0, parameter_bytes, 0, 0, at)
-        return self.region.address + at + _HEADER.size
+        self._at(at)[0] = (0, (0, 0, 0), (0, 0, 0), 0, parameter_bytes, 0, 0, at)
+        return self.region.address + at + _HEADER.itemsize
 
     def describe(self, address: int, kernel: int, grid: bytes, block: bytes, shared_bytes: int) -> bool:
         """What is to be launched with the parameters at `address`; False if these are none. `grid` and `block`: three
         words each."""
-        at = self._header(address)
-        if at:
-            _KIND.pack_into(self.bytes.data, at, kernel, grid, block, shared_bytes)
-        return bool(at)
+        header = self._header(address)
+        if header is not None:
+            header["kernel"], header["shared_bytes"] = kernel, shared_bytes
+            header["grid"], header["block"] = np.frombuffer(grid, "<u4"), np.frombuffer(block, "<u4")
+        return header is not None
 
     def parameter_bytes(self, address: int) -> int:
         """How many were asked for at `address`."""
-        at = self._header(address)
-        return struct.unpack_from("<I", self.bytes.data, at + _PARAMETER_BYTES_AT)[0] if at else 0
+        header = self._header(address)
+        return 0 if header is None else int(header["parameter_bytes"][0])
 
     def submit(self, address: int, stream: int) -> bool:
         """Launch what `address` is the buffer of; False if it is none, or was launched already."""
-        at = self._header(address)
-        if not at or self.words[(at + _ORDER_AT) // 8]:
+        header = self._header(address)
+        if header is None or header["order"][0]:
             return False
         self.words[_COUNT] += np.uint64(1)
-        self.words[(at + _STREAM_AT) // 8] = stream
-        self.words[(at + _ORDER_AT) // 8] = self.words[_COUNT]
+        header["stream"], header["order"] = stream, self.words[_COUNT]
         return True
 
-    def _header(self, address: int) -> int:
-        """Where the header of the parameters at `address` lies; 0 if there is none."""
-        at = address - self.region.address - _HEADER.size
+    def _at(self, at: int) -> np.ndarray:
+        return self.bytes[at : at + _HEADER.itemsize].view(_HEADER)
+
+    def _header(self, address: int) -> np.ndarray | None:
+        """The header of the parameters at `address`, an array of one; None if there is none."""
+        at = address - self.region.address - _HEADER.itemsize
         if not _UNIT_BYTES <= at < _UNIT_BYTES + int(self.words[_USED]) or at % _UNIT_BYTES:
-            return 0
-        return at if self.words[(at + _PLACE_AT) // 8] == at else 0
+            return None
+        return header if (header := self._at(at))["place"][0] == at else None
 
     def take(self) -> list[DeviceLaunch]:
         """What was submitted, in the order in which it is to be executed; nothing is left."""
-        found = []
-        for at in self._places():
-            header = _HEADER.unpack_from(self.bytes.data, at)
-            kernel, grid, block, shared, parameter_bytes, stream, order, _ = header
+        found, at, end = [], _UNIT_BYTES, _UNIT_BYTES + int(self.words[_USED])
+        while at < end:
+            kernel, grid, block, shared, size, stream, order, _ = self._at(at).tolist()[0]
             if order:
-                start = at + _HEADER.size
-                extents = struct.unpack("<3I", grid), struct.unpack("<3I", block)
-                parameters = self.bytes[start : start + parameter_bytes].tobytes()
-                launch = DeviceLaunch(kernel, *extents, shared, stream, parameters)
+                start = at + _HEADER.itemsize
+                parameters = self.bytes[start : start + size].tobytes()
+                launch = DeviceLaunch(kernel, tuple(grid.tolist()), tuple(block.tolist()), shared, stream, parameters)
                 found.append((stream == TAIL_STREAM, order, launch))
-        self.bytes[: _UNIT_BYTES + int(self.words[_USED])] = 0
+            at += _size(size)
+        self.bytes[:end] = 0
         return [launch for *_, launch in sorted(found, key=lambda entry: entry[:2])]
 
-    def _places(self) -> Iterator[int]:
-        """Where the header of each buffer begins."""
-        at = _UNIT_BYTES
-        while at < _UNIT_BYTES + int(self.words[_USED]):
-            yield at
-            (size,) = struct.unpack_from("<I", self.bytes.data, at + _PARAMETER_BYTES_AT)
-            at += _HEADER.size + -(-size // _UNIT_BYTES) * _UNIT_BYTES
+
+def _size(parameter_bytes: int) -> int:
+    """Bytes of a buffer, its header included."""
+    return _HEADER.itemsize + -(-parameter_bytes // _UNIT_BYTES) * _UNIT_BYTES

@@ -1,12 +1,13 @@
-"""What a kernel does that no GPU promises, as far as its text shows it: registers, shared and local memory read that
-nothing has written, constants that nobody sets. What only running it shows, `numpy_executor.sanitizer` sees."""
+"""Faults that the text of a kernel shows: registers, shared and local memory read that nothing has written, constants
+that nobody sets. Those that only running it shows, `numpy_executor.sanitizer` sees.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from functional.programs.program import Program
-from functional.ptx.ir import Address, Register, Symbol
+from functional.programs.registers import bits_of
 
 _READS = ("ld", "ldu", "ldmatrix", "tex", "suld")  # of what accesses memory; the others write, or may
 
@@ -20,11 +21,9 @@ def _unset_constants(program: Program) -> Iterator[str]:
     """A kernel cannot write constant memory, and no target says what a host copies there."""
     unset = {v.name for v in program.variables if v.space == "const" and v.initialiser is None and v.bytes}
     for inst in program.instructions:
-        for operand in inst.sources:
-            base = operand.base if isinstance(operand, Address) else operand
-            if isinstance(base, Symbol) and base.name in unset:
-                unset.discard(base.name)
-                yield f"{_where(program, inst.line)}: the constant '{base.name}' has no values; it is read as zeros"
+        for name in (n for n in inst.symbols if n in unset):
+            unset.discard(name)
+            yield f"{_where(program, inst.line)}: the constant '{name}' has no values; it is read as zeros"
 
 
 def _unwritten_memory(program: Program) -> Iterator[str]:
@@ -41,8 +40,7 @@ def _unwritten_memory(program: Program) -> Iterator[str]:
 
 def _unwritten_registers(program: Program) -> Iterator[str]:
     """Registers of which no write reaches a read, on any path."""
-    numbers = {register: 1 << n for n, register in enumerate(program.registers)}
-    reaching = _reaching(program, numbers)
+    numbers, reaching = program.numbers, _reaching(program)
     for block in program.blocks:
         written = reaching[block.index]
         if written is None:
@@ -50,16 +48,17 @@ def _unwritten_registers(program: Program) -> Iterator[str]:
         for inst in program.instructions[block.start : block.stop]:
             guard = (inst.guard.register,) if inst.guard else ()
             for register in dict.fromkeys((*guard, *inst.reads())):
-                if not written & numbers[register]:
-                    written |= numbers[register]  # said once
+                if not written >> numbers[register] & 1:
+                    written |= 1 << numbers[register]  # said once
                     yield f"{_where(program, inst.line)}: '{register.name}' is read, and nothing has written it"
-            written |= _mask(inst.writes(), numbers)
+            written |= bits_of(inst.writes(), numbers)
 
 
-def _reaching(program: Program, numbers: dict[Register, int]) -> list[int | None]:
+def _reaching(program: Program) -> list[int | None]:
     """Bit set of the registers that some path to each block writes; None for a block that no path leads to."""
     defined = [
-        _mask((r for i in program.instructions[b.start : b.stop] for r in i.writes()), numbers) for b in program.blocks
+        bits_of((r for i in program.instructions[b.start : b.stop] for r in i.writes()), program.numbers)
+        for b in program.blocks
     ]
     entries = {program.block_of(start) for start in (0, *program.functions.values())}
     found: list[int | None] = [0 if block.index in entries else None for block in program.blocks]
@@ -73,13 +72,6 @@ def _reaching(program: Program, numbers: dict[Register, int]) -> list[int | None
                 found[successor] = after | (before or 0)
                 waiting.append(successor)
     return found
-
-
-def _mask(registers, numbers: dict[Register, int]) -> int:
-    mask = 0
-    for register in registers:
-        mask |= numbers[register]
-    return mask
 
 
 def _where(program: Program, line: int) -> str:

@@ -1,7 +1,6 @@
 """Traces from a real GPU: kernels instrumented to write down what they do, and their notes turned into a trace."""
 
-from functional.gpu_recording.device import Device
 from functional.gpu_recording.instrument import instrument
 from functional.gpu_recording.record import record
 
-__all__ = ["Device", "instrument", "record"]
+__all__ = ["instrument", "record"]

@@ -17,7 +17,7 @@ _DEFAULT_SHARED_BYTES = 48 << 10  # more must be asked for
 
 
 class CudaDevice:
-    """The GPU `number` of this computer; see `functional.gpu_recording.Device`. Raises InputError if there is none.
+    """The GPU `number` of this computer. Raises InputError if there is none; every method does if it refuses.
 
     `library` stands in for libcuda in tests.
     """

@@ -1,4 +1,9 @@
-"""PTX that writes down what it does: the same kernels, with stores of the words of `words.py` in between.
+"""PTX that writes down what it does: the same kernels, with stores of words in between.
+
+A thread writes a fixed number of 64-bit words a basic block: the number of the block's first instruction in the module,
+then, instruction by instruction, what the program does not say: whether the guard is true (1 or 0), the address
+register of a memory access, the index of a `brx`. They follow each other without gaps, so those of a block say which
+block comes next, and nothing else is needed to go through the program again.
 
 `TABLE` is a global variable that points to two 64-bit addresses a thread: where its words go, and where they must end.
 A thread keeps the first in a register, moves it on at every block, stores only while it is not past the end, and puts
@@ -7,15 +12,66 @@ it back before it calls, returns or exits: with an empty table entry the run mer
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass
+from enum import Enum
 
 from functional.errors import InputError, PtxError
-from functional.gpu_recording.words import What, Word, base_of, words_of
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import TYPE_BYTES, Instruction, Module, Register
+from functional.ptx.source import unchanged
+
+_TRACED = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix"})
+
+
+class What(Enum):
+    """The value a word holds."""
+
+    GUARD = 1
+    ADDRESS = 2  # the base register; the constant offset is in the program
+    INDEX = 3
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a block: `place` counts from the block's number, which is word 0."""
+
+    instruction: Instruction
+    what: What
+    place: int
+
+
+def words_of(program: Program, block: BasicBlock) -> tuple[Word, ...]:
+    """The words of a block behind its number. Raises PtxError for an instruction whose effect they cannot tell."""
+    found: list[Word] = []
+    for instruction in program.instructions[block.start : block.stop]:
+        _check(program, instruction)
+        if instruction.guard is not None:
+            found.append(Word(instruction, What.GUARD, len(found) + 1))
+        if instruction.is_memory and isinstance(_base_of(instruction), Register):
+            found.append(Word(instruction, What.ADDRESS, len(found) + 1))
+        if instruction.opcode == "brx":
+            found.append(Word(instruction, What.INDEX, len(found) + 1))
+    return tuple(found)
+
+
+def _base_of(instruction: Instruction) -> object:
+    """What the address of a memory instruction starts from: a register, a symbol or nothing."""
+    return instruction.address and instruction.address.base
+
+
+def _check(program: Program, instruction: Instruction) -> None:
+    refused = ""
+    if instruction.is_memory and instruction.opcode not in _TRACED:
+        refused = "its addresses are not recorded"
+    elif instruction.is_memory and instruction.space == "param" and isinstance(_base_of(instruction), Register):
+        refused = "the address of a parameter is not the same on a GPU"
+    elif instruction.opcode in ("bar", "barrier") and (instruction.reads() or "red" in instruction.modifiers):
+        refused = "its operands are not recorded"
+    if refused:
+        raise PtxError(program.path, instruction.line, f"'{instruction.name}' cannot be traced on a GPU: {refused}")
+
 
 TABLE = "abstim_table"
 WINDOWS = "abstim_windows"  # kernel that says where shared, local and constant memory lie
@@ -31,7 +87,10 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
     Raises InputError if the file is not there any more as it was parsed, PtxError for an instruction that cannot be
     traced and for code that is not laid out one instruction a line.
     """
-    lines = _text(module).split("\n")
+    text = unchanged(module.path, module.digest)
+    if text is None:
+        raise InputError(f"{module.path}: has changed since it was read, or is gone")
+    lines = text.decode().split("\n")
     before: dict[int, list[str]] = {}
     done: set[str] = set()  # several kernels may call one function
     for program in programs:
@@ -57,16 +116,6 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
 def constants_of(module: Module) -> list[str]:
     """Names of the constant variables, in the order in which WINDOWS writes their addresses."""
     return [v.name for v in module.variables if v.space == "const"]
-
-
-def _text(module: Module) -> str:
-    try:
-        data = Path(module.path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{module.path}: {error.strerror}") from None
-    if hashlib.sha256(data).hexdigest() != module.digest:
-        raise InputError(f"{module.path}: has changed since it was read")
-    return data.decode()
 
 
 def _instrument(program: Program, functions: set[str], lines: list[str], before: dict[int, list[str]]) -> None:
@@ -132,7 +181,7 @@ def _value(word: Word) -> str:
         assert instruction.guard is not None
         true, false = (0, 1) if instruction.guard.negated else (1, 0)
         return f"selp.u64 {_VALUE}, {true}, {false}, {_printed(instruction.guard.register)};"
-    register = base_of(instruction) if word.what is What.ADDRESS else _index(instruction)
+    register = _base_of(instruction) if word.what is What.ADDRESS else instruction.sources[0]
     assert isinstance(register, Register)
     if TYPE_BYTES[register.type] == 4:
         return f"cvt.u64.u32 {_VALUE}, {_printed(register)};"
@@ -142,10 +191,6 @@ def _value(word: Word) -> str:
 def _printed(register: Register) -> str:
     """A register's name as the text has it: without the function in front and the mark of a nested scope behind."""
     return register.name.rpartition(":")[2].partition("'")[0]
-
-
-def _index(instruction: Instruction) -> object:
-    return instruction.sources[0]
 
 
 def _windows(module: Module) -> str:

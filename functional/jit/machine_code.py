@@ -1,11 +1,18 @@
-"""Compiled functions as the rest of the package calls them: machine code kept on disk, loaded without a compiler."""
+"""Compiled functions as the rest of the package calls them: object files kept on disk, loaded without a compiler.
+
+Parts of a function with object files of their own are made by a process each, `python -m functional.jit.machine_code
+MODULE NAME`: the type of the part's reference comes in, pickled, and the object file goes out.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import pickle
+import subprocess
 import sys
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from importlib import import_module
 from inspect import unwrap
 from operator import index
@@ -14,10 +21,130 @@ from typing import Any
 
 import numpy as np
 
-from functional.jit.compiled_parts import Making, Part
-from functional.jit.llvm import ENTRY, engine_of, target
 from functional.keep.kept import Kept, key
 from functional.terminal import note
+
+ENTRY = "entry"  # what a function of Numba's is called in its object file
+
+
+@cache
+def binding() -> Any:
+    """llvmlite's binding, ready for this CPU; imported when it is first needed."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def features() -> str:
+    """Of this CPU, as LLVM names them."""
+    return str(binding().get_host_cpu_features().flatten())
+
+
+@cache
+def target() -> str:
+    """What machine code depends on besides its source: the system, the CPU, and the version of LLVM."""
+    llvm = binding()
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return " ".join((llvm.get_default_triple(), llvm.get_host_cpu_name(), features(), version))
+
+
+def machine(level: int = 1) -> Any:
+    """A target machine that emits code to be loaded into this process; `level` of optimisation, 0 the quickest."""
+    llvm = binding()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features(), opt=level, jit=True, reloc="pic", codemodel="jitdefault"
+    )
+
+
+def engine_of(*codes: bytes) -> Any:
+    """An engine that holds object files; their other symbols are those of the process. It has to outlive every call."""
+    llvm, host = binding(), machine()
+    empty = llvm.parse_assembly("")
+    empty.triple = host.triple
+    engine = llvm.create_mcjit_compiler(empty, host)
+    for code in codes:
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine
+
+
+class Part:
+    """The part `name` of a module, which is imported only if there is no object file yet."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def key(self, kinds: tuple[str, ...]) -> str:
+        """Of its object file; `kinds`: the types of the words that it has a reference to."""
+        return key((self.module, "functional.jit.machine_code"), "part", self.module, self.name, *kinds, target())
+
+    def make(self, to: Any) -> bytes:
+        """An object file, for a reference to a tuple of Numba's type `to`."""
+        from functional.jit.compile import part_object_code
+
+        return part_object_code(getattr(import_module(self.module), self.name).function, to)
+
+
+class Making:
+    """Object files on their way, for a reference to `value`, a named tuple of arrays."""
+
+    def __init__(self, parts: tuple[Part, ...], kinds: tuple[str, ...], value: Any) -> None:
+        self._kept, self._value, self._names = Kept("objects"), value, {part: part.key(kinds) for part in parts}
+        self._found = {part: self._kept.load(name, bytes) for part, name in self._names.items()}
+        self._processes = {part: _start(part, self._type()) for part, code in self._found.items() if code is None}
+
+    def _type(self) -> Any:
+        from functional.jit.compile import type_of
+
+        return type_of(self._value)
+
+    def finish(self) -> list[bytes]:
+        """All of them, once they are there."""
+        for part, process in self._processes.items():
+            code = _output(process) or part.make(self._type())
+            self._kept.save(self._names[part], code)
+            self._found[part] = code
+        return [code for code in self._found.values() if code is not None]
+
+    def stop(self) -> None:
+        """End what has not ended."""
+        for process in self._processes.values():
+            if process and process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _start(part: Part, to: Any) -> subprocess.Popen[bytes] | None:
+    """A process that makes a part's object file; None if there cannot be one."""
+    # -P: what lies in the user's folder is none of its modules
+    words = [sys.executable, "-P", "-m", "functional.jit.machine_code", part.module, part.name]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=nothing, env=environment)
+    except OSError:
+        return None
+    assert process.stdin
+    try:
+        process.stdin.write(pickle.dumps(to))
+        process.stdin.close()
+    except OSError:  # it has ended
+        pass
+    return process
+
+
+def _output(process: subprocess.Popen[bytes] | None) -> bytes:
+    """What a process has written; nothing if it failed."""
+    if process is None:
+        return b""
+    assert process.stdout
+    with process.stdout as file:
+        code = file.read()
+    return b"" if process.wait() else code
+
 
 _compiling = Lock()
 
@@ -75,7 +202,7 @@ class Native:
 
         if self._notice and sys.stderr.isatty():
             note(self._notice)
-        return object_code(unwrap(getattr(import_module(self._module), self._name)), arguments)
+        return object_code(unwrap(getattr(import_module(self._module), self._name)), arguments, ENTRY)
 
 
 def compiled(function: Callable[..., None]) -> Native:
@@ -100,3 +227,7 @@ def _flat(argument: Any) -> tuple[tuple[str, ...], list[int]]:
     if isinstance(argument, np.void):
         return (argument.dtype.str,), [np.asarray(argument).ctypes.data]
     return ("int",), [argument]
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(Part(*sys.argv[1:]).make(pickle.load(sys.stdin.buffer)))

@@ -1,4 +1,4 @@
-"""Where results of slow stages are kept on disk, and how they are written and thrown away.
+"""The folder in which results of slow stages are kept, and how files are written and thrown away.
 
 The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/abstim`; it can be deleted at any time.
 """
@@ -6,10 +6,11 @@ The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/absti
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from threading import get_ident
 from time import time
 from typing import IO
 
@@ -72,7 +73,9 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """
     try:
         make_folder(path.parent)
-        _replace(path, write)
+        alone = partial(os.open, mode=0o600)  # the owner's alone, whatever others are allowed otherwise
+        with replacing(path) as temporary, open(temporary, "wb", opener=alone) as file:
+            write(file)
     except OSError as error:
         if error.strerror not in _told:
             note(f"cache: cannot write {path}: {error.strerror}; what cannot be written is made again each time")
@@ -96,30 +99,25 @@ def check_output(path: Path, *endings: str) -> None:
 def write_output(path: Path, data: bytes) -> None:
     """Write a file that a user asked for, whole or not at all. Raises InputError if it cannot be written."""
     try:
-        _replace(path, lambda file: file.write(data))
-        path.chmod(0o666 & ~_umask())  # a temporary file is the owner's alone
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _umask() -> int:
-    mask = os.umask(0o022)  # there is no way to ask without setting
-    os.umask(mask)
-    return mask
-
-
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    _temporary.add(temporary)
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place once it is written: nobody sees that half written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.tmp")
+    _temporary.add(str(temporary))
     try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.replace(temporary, path)
+        yield temporary
+        temporary.replace(path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     finally:
-        _temporary.discard(temporary)
+        _temporary.discard(str(temporary))
 
 
 def remove_temporary_files() -> None:

@@ -1,1 +1,1 @@
-"""What is launched: kernels with their arguments, on the contents of device memory."""
+"""Launches: kernels with their arguments, on the contents of device memory."""

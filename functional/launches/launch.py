@@ -1,4 +1,4 @@
-"""What is launched: a program on a grid of thread blocks, with its parameters."""
+"""A launch: a program on a grid of thread blocks, with its parameters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.launches.memory import Memory
-from functional.launches.tensor_map import TensorMap, placed
-from functional.launches.texture import Texture
-from functional.programs.callgraph import launches_kernels, uses_heap
+from functional.launches.views import TensorMap, Texture, placed
+from functional.programs.link import launches_kernels, uses_heap
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Parameter
 
@@ -268,8 +267,6 @@ def _encode(program: Program, parameter: Parameter, argument: Argument, memory: 
     match argument:
         case Pointer():
             return _encode_pointer(program, parameter, argument, memory, where)
-        case Texture():
-            data = encode_texture(argument, memory, where)
         case TensorMap(buffer=name):
             base = int.from_bytes(device_address(Pointer(name), memory, where), "little") if name else 0
             data = placed(argument, base).encode()
@@ -277,14 +274,13 @@ def _encode(program: Program, parameter: Parameter, argument: Argument, memory: 
             data = argument
         case Struct(members=members):
             data, _ = _encode_struct(members, memory, where)
-        case Scalar(type=type_, value=value):
-            data = encode_scalar(type_, value, where)
-        case np.generic():
-            data = argument.tobytes()
-        case bool() | int() | float():
-            data = encode_scalar(parameter.type, argument, where)
+        case bool() | int() | float() if not isinstance(argument, np.generic):
+            data = _encode_scalar(parameter.type, argument, where)
         case _:
-            raise InputError(f"{where}: a {type(argument).__name__} cannot be passed to a kernel")
+            typed = encode_typed(argument, memory, where)
+            if typed is None:
+                raise InputError(f"{where}: a {type(argument).__name__} cannot be passed to a kernel")
+            data = typed
     if len(data) != parameter.bytes:
         raise InputError(f"{where}: expected {parameter.bytes} bytes, the argument has {len(data)}")
     if message := _wrong_kind(parameter, argument):
@@ -315,18 +311,27 @@ def _encode_struct(members: Sequence[Argument], memory: Memory, where: str) -> t
 
 
 def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes, int]:
-    match member:
-        case Struct(members=members):
-            return _encode_struct(members, memory, where)
-        case Pointer():
-            data = device_address(member, memory, where)
-        case Scalar(type=type_, value=value):
-            data = encode_scalar(type_, value, where)
-        case np.generic():
-            data = member.tobytes()
-        case _:
-            raise InputError(f"{where}: give a type, as {{'f32': 1.0}} or np.float32(1.0); a structure declares none")
+    if isinstance(member, Struct):
+        return _encode_struct(member.members, memory, where)
+    data = encode_typed(member, memory, where)
+    if data is None:
+        raise InputError(f"{where}: give a type, as {{'f32': 1.0}} or np.float32(1.0); a structure declares none")
     return data, len(data)
+
+
+def encode_typed(value: Argument, memory: Memory, where: str) -> bytes | None:
+    """Bytes of what says itself how large it is: a pointer, a texture, or a number of a stated type; None of all else.
+    Raises InputError for what is not there, or does not fit."""
+    match value:
+        case Pointer():
+            return device_address(value, memory, where)
+        case Texture():
+            return _encode_texture(value, memory, where)
+        case Scalar(type=type_, value=number):
+            return _encode_scalar(type_, number, where)
+        case np.generic():
+            return value.tobytes()
+    return None
 
 
 def _encode_pointer(program: Program, parameter: Parameter, pointer: Pointer, memory: Memory, where: str) -> bytes:
@@ -350,7 +355,7 @@ def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
     return (region.address + offset).to_bytes(8, "little")
 
 
-def encode_texture(texture: Texture, memory: Memory, where: str) -> bytes:
+def _encode_texture(texture: Texture, memory: Memory, where: str) -> bytes:
     """The handle of a texture, as it lies in memory. Raises InputError for no such buffer, or one too small for it."""
     if texture.buffer not in memory.buffers:
         raise InputError(f"{where}: there is no buffer '{texture.buffer}'")
@@ -358,7 +363,7 @@ def encode_texture(texture: Texture, memory: Memory, where: str) -> bytes:
     return memory.texture_handle(texture).to_bytes(8, "little")
 
 
-def encode_scalar(type_: str, value: int | float, where: str) -> bytes:
+def _encode_scalar(type_: str, value: int | float, where: str) -> bytes:
     """Little-endian bytes of a value. `type_` is a PTX type or i8 ... i64; raises InputError if it does not fit."""
     code = _NUMPY_TYPES.get("s" + type_[1:] if type_.startswith("i") else type_)
     if code is None:

@@ -15,24 +15,12 @@ import msgspec
 import numpy as np
 
 from functional.errors import InputError
-from functional.launches.case import Case, Expected
-from functional.launches.launch import (
-    Argument,
-    Launch,
-    Pointer,
-    Scalar,
-    Struct,
-    device_address,
-    encode_scalar,
-    encode_texture,
-    make_launch,
-)
+from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
+from functional.launches.launch import Argument, Launch, Pointer, Scalar, Struct, encode_typed, make_launch
 from functional.launches.memory import Memory
-from functional.launches.tensor_map import TensorMap
-from functional.launches.texture import Texture
+from functional.launches.views import TensorMap, Texture
 from functional.programs.link import link
-from functional.programs.resources import MOST_REGISTERS
-from functional.programs.symbols import say_unset_constants, set_pointer, set_symbol
+from functional.programs.registers import MOST_REGISTERS
 from functional.ptx.ir import Module
 from functional.ptx.lazy_module import open_module
 
@@ -42,6 +30,7 @@ DTYPES = {
 }  # fmt: skip
 SCALARS = ("i32", "u32", "f32", "i64", "u64", "f64", "i16", "u16", "i8", "u8", "f16")
 Document = TypeVar("Document")
+Described = TypeVar("Described", Texture, TensorMap)
 OUTSIDE = "ABSTIM_OUTSIDE_FILES"  # an environment variable: files a launches.json names may lie anywhere
 
 
@@ -178,15 +167,9 @@ def _symbol(path: Path, name: str, value: str | dict[str, Any], memory: Memory) 
     if not {"buf", "texture"} & value.keys() and len(value) != 1:
         known = 'like {"f32": 1.5}, or {"buf": name}, or a texture'
         raise InputError(f"{where}: expected a file, or one type with its value, {known}")
-    match _argument_of(where, value, memory):
-        case Pointer() as pointer:
-            data = device_address(pointer, memory, where)
-        case Scalar(type=type_, value=number):
-            data = encode_scalar(type_, number, where)
-        case Texture() as texture:
-            data = encode_texture(texture, memory, where)
-        case _:
-            raise InputError(f"{where}: a variable is set to a file's bytes, a number, a buffer's address or a texture")
+    data = encode_typed(_argument_of(where, value, memory), memory, where)
+    if data is None:
+        raise InputError(f"{where}: a variable is set to a file's bytes, a number, a buffer's address or a texture")
     return np.frombuffer(data, np.uint8)
 
 
@@ -197,7 +180,7 @@ def _launches(
     made = []
     for number, (entry, label) in enumerate(zip(entries, labels, strict=True)):
         where = f"{path}: launch {number}"
-        arguments = [_argument(where, position, a, memory) for position, a in enumerate(entry.args)]
+        arguments = [_argument_of(f"{where}: argument {position}", a, memory) for position, a in enumerate(entry.args)]
         shape = (entry.grid, entry.block)
         try:
             launch = make_launch(
@@ -210,10 +193,6 @@ def _launches(
     return tuple(made)
 
 
-def _argument(where: str, position: int, entry: dict[str, Any], memory: Memory) -> Argument:
-    return _argument_of(f"{where}: argument {position}", entry, memory)
-
-
 def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
     if "buf" in entry:
         _only_keys(where, entry, {"buf", "offset"})
@@ -224,9 +203,9 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
             raise InputError(f"{where}: there is no buffer '{name}'{_suggest(name, memory.buffers)}")
         return Pointer(name, offset)
     if "texture" in entry:
-        return _texture(where, entry)
+        return _described(where, entry, "texture", Texture)
     if "tensor_map" in entry:
-        return _tensor_map(where, entry)
+        return _described(where, entry, "tensor_map", TensorMap)
     if isinstance(entry.get("struct"), list) and len(entry) == 1:
         members = [_member(where, member, memory) for member in entry["struct"]]
         return Struct(tuple(members))
@@ -249,28 +228,15 @@ def _member(where: str, entry: Any, memory: Memory) -> Argument:
     return _argument_of(where, entry, memory)
 
 
-def _texture(where: str, entry: dict[str, Any]) -> Texture:
-    """`{"texture": buffer, "size": [x, y], "type": "f32", "channels": 1, "linear": true, ...}`"""
-    keys = {field.name for field in fields(Texture)} - {"buffer"} | {"texture"}
-    _only_keys(where, entry, keys)
-    given = {"buffer" if key == "texture" else key: value for key, value in entry.items()}
-    kinds = {"buffer": str, "size": list, "type": str, "channels": int, "address": str}
-    wrong = [key for key, value in given.items() if type(value) is not kinds.get(key, bool)]
-    if wrong or "size" not in given or any(type(extent) is not int for extent in given["size"]):
-        raise InputError(f"{where}: {json.dumps(entry)} does not describe a texture")
-    return Texture(**{**given, "size": tuple(given["size"])})
-
-
-def _tensor_map(where: str, entry: dict[str, Any]) -> TensorMap:
-    """`{"tensor_map": buffer, "element": "f16", "size": [64, 64], "strides_bytes": [128], "box": [64, 8], ...}`"""
-    keys = {field.name for field in fields(TensorMap)} - {"buffer"} | {"tensor_map"}
-    _only_keys(where, entry, keys)
-    given = {"buffer" if key == "tensor_map" else key: value for key, value in entry.items()}
-    made = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+def _described(where: str, entry: dict[str, Any], key: str, kind: type[Described]) -> Described:
+    """`{"texture": buffer, "size": [x, y], "type": "f32", "channels": 1, "linear": true, ...}` or
+    `{"tensor_map": buffer, "element": "f16", "size": [64, 64], "strides_bytes": [128], "box": [64, 8], ...}`"""
+    _only_keys(where, entry, {field.name for field in fields(kind)} - {"buffer"} | {key})
     try:
-        return msgspec.convert(made, TensorMap)
+        return msgspec.convert({"buffer" if name == key else name: value for name, value in entry.items()}, kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {json.dumps(entry)} does not describe a tensor map: {_plain(str(error))}") from None
+        what = f"{json.dumps(entry)} does not describe a {key.replace('_', ' ')}"
+        raise InputError(f"{where}: {what}: {_plain(str(error))}") from None
 
 
 def _labels(folder: Path, launches: int) -> list[str]:

@@ -19,13 +19,68 @@ from zlib import crc32
 import numpy as np
 
 from functional.errors import InputError
-from functional.execution.printed import Printed
-from functional.launches.sparse_zeros import sparse_zeros
-from functional.launches.texture import HANDLE, Texture
+from functional.launches.views import HANDLE, Texture
 from functional.ptx.ir import Symbol, Variable
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64, Integer, UInt8
+
+
+MOST_BYTES = 1 << 20  # CUDA's default for cudaLimitPrintfFifoSize
+
+
+@dataclass
+class Printed:
+    """Calls of `printf` in order of launch, thread block, and warp. Behind the first MOST_BYTES nothing is kept."""
+
+    calls: list[str] = field(default_factory=list)
+    bytes: int = 0  # of the calls
+    dropped_calls: int = 0
+    dropped_bytes: int = 0
+
+    def add(self, calls: Iterable[str]) -> None:
+        """Keep the texts of more calls, as long as there is room."""
+        for text in calls:
+            size = len(text.encode())
+            if self.dropped_calls or self.bytes + size > MOST_BYTES:
+                self.dropped_calls += 1
+                self.dropped_bytes += size
+            else:
+                self.calls.append(text)
+                self.bytes += size
+
+    def text(self) -> str:
+        """All of it, and a line that says how much is missing."""
+        kept = "".join(self.calls)
+        if not self.dropped_calls:
+            return kept
+        new_line = "" if kept.endswith("\n") else "\n"
+        dropped = f"{self.dropped_calls:,} more calls of printf, {self.dropped_bytes:,} bytes"
+        return f"{kept}{new_line}[{dropped}, are not shown: the buffer holds {MOST_BYTES:,} bytes]\n"
+
+    def copy(self) -> Printed:
+        """An independent copy."""
+        return Printed(list(self.calls), self.bytes, self.dropped_calls, self.dropped_bytes)
+
+
+LEAST_BYTES = 1 << 22  # below, NumPy's own does not ask for huge pages
+
+
+def sparse_zeros(size_bytes: int) -> UInt8[np.ndarray, " byte"]:
+    """As np.zeros, which asks for pages of 2 MiB: with 1 MiB between buffers, one byte of each would take all of it.
+
+    Raises MemoryError.
+    """
+    advice = getattr(mmap, "MADV_NOHUGEPAGE", None)
+    if advice is None or size_bytes < LEAST_BYTES:
+        return np.zeros(size_bytes, np.uint8)
+    try:
+        pages = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size_bytes} bytes: {error.strerror}") from None
+    pages.madvise(advice)
+    return np.frombuffer(pages, np.uint8)
+
 
 GLOBAL_BASE = 0xC000_0000  # GPGPU-Sim's: which lines share a cache set, a bank and a channel depends on it
 GLOBAL_LIMIT = 1 << 33  # line numbers (address / 128 B) stay below trace.LOCAL_WINDOW_LINE
@@ -109,11 +164,6 @@ def _too_much(size_bytes: int) -> InputError:
     return InputError(f"{size_bytes} bytes of device memory do not fit in this computer's memory")
 
 
-def _mapped(size_bytes: int) -> np.ndarray:
-    """Zeros that forked processes share."""
-    return np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
-
-
 class Memory:
     """The memory of one device.
 
@@ -160,7 +210,8 @@ class Memory:
         store.make(store.regions)  # the other processes would not know what this one makes
         if not store.shared:
             try:
-                store.bytes, store.shared = store.moved(len(store.bytes), _mapped), True
+                pages = store.moved(len(store.bytes), lambda size: np.frombuffer(mmap.mmap(-1, size), np.uint8))
+                store.bytes, store.shared = pages, True
             except OSError:
                 raise _too_much(len(store.bytes)) from None
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.programs.liveness import live_in
 from functional.programs.program import BasicBlock, Program
+from functional.programs.registers import live_in
 from functional.ptx.ir import MEMORY_OPCODES, Address, Immediate, Instruction, Register, Special, Symbol, Vector
 
 # Results depend on the lane even where the sources do not, or are not worth a scalar form

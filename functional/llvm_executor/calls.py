@@ -8,7 +8,7 @@ from __future__ import annotations
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import Value, vector
 from functional.llvm_executor.unit import NotGenerated, Unit
-from functional.programs.callgraph import BUILTINS
+from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Symbol
 from functional.traces.line_record import of_byte

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
-from functional.jit.llvm import binding, engine_of, features, machine, target
+from functional.jit.machine_code import binding, engine_of, features, machine, target
 from functional.keep.kept import Kept, key
 from functional.llvm_executor import runtime
 from functional.llvm_executor.analysis import independent

@@ -6,8 +6,7 @@ from threading import Lock
 
 import numpy as np
 
-from functional.launches.memory import GLOBAL_BASE, Memory
-from functional.launches.sparse_zeros import sparse_zeros
+from functional.launches.memory import GLOBAL_BASE, Memory, sparse_zeros
 from functional.llvm_executor.context_layout import LOADED, STORED
 from functional.llvm_executor.launch_state import Machine
 from functional.llvm_executor.object_code import call

@@ -9,8 +9,8 @@ from dataclasses import replace
 from threading import Lock
 
 from functional.errors import BudgetSpent
+from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
-from functional.execution.threads import default_threads
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.llvm_executor.analysis import reads_what_others_write

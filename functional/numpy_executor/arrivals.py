@@ -1,11 +1,11 @@
-"""Arrivals and waits at an `mbarrier`, as a trace says them (functional.traces.phase_record)."""
+"""Arrivals and waits at an `mbarrier`, as a trace says them (functional.traces.line_record)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functional.traces.phase_record import BARRIERS, MOST_COUNT, phase_record
+from functional.traces.line_record import BARRIERS, MOST_COUNT, phase_record
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine

@@ -14,7 +14,7 @@ from functional.numpy_executor.operands import getter, guard_getter, setter
 from functional.numpy_executor.operation import DTYPES, Unsupported
 from functional.numpy_executor.spaces import SHARED
 from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, Register, Vector
-from functional.traces.coalesce import atomic_records
+from functional.traces.line_record import atomic_records
 
 if TYPE_CHECKING:
     from functional.numpy_executor.slots import Slots

@@ -19,7 +19,7 @@ from functional.numpy_executor.heap import Heap
 from functional.numpy_executor.launch_functions import launch_function
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
-from functional.programs.callgraph import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
+from functional.programs.link import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ptx.ir import Instruction, Symbol
 
 _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])")

@@ -18,7 +18,7 @@ from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import Reduction, reduction_of
 from functional.numpy_executor.touched import log_touched
 from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand
-from functional.traces.coalesce import BANK_BYTES, BANKS
+from functional.traces.line_record import BANK_BYTES, BANKS
 from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:

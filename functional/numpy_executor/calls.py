@@ -17,7 +17,7 @@ from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
-from functional.programs.callgraph import BUILTINS
+from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import Instruction, Operand, Symbol
 

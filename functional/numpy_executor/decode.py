@@ -43,8 +43,8 @@ from functional.numpy_executor.textures import surface_step, texture_step
 from functional.numpy_executor.try_wait import is_wait, wait_end
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
 from functional.numpy_executor.wmma import wmma_step
-from functional.programs.liveness import live_in
 from functional.programs.program import BasicBlock, Program
+from functional.programs.registers import live_in
 from functional.ptx.ir import Instruction, Register, Special, Symbol, Vector
 
 Step = Callable[[Frame], None]

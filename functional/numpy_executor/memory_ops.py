@@ -14,8 +14,16 @@ from functional.numpy_executor.operation import RAW_BY_BYTES, Unsupported
 from functional.numpy_executor.spaces import OWN_SHARED, SHARED, SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from functional.ptx.ir import SPACES as SPACE_NAMES
-from functional.traces.coalesce import Records, bank_passes, line_records, pack_records
-from functional.traces.line_record import ALL_SECTORS, SHARED_PASS, line_of, sectors_of
+from functional.traces.line_record import (
+    ALL_SECTORS,
+    SHARED_PASS,
+    Records,
+    bank_passes,
+    line_of,
+    line_records,
+    pack_records,
+    sectors_of,
+)
 from functional.traces.trace import SHARED_WINDOW_LINE
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 from functional.launches.launch import layout
 from functional.launches.memory import Memory, function_address
 from functional.numpy_executor.operands import register_dtype
-from functional.programs.liveness import live_in
 from functional.programs.program import BasicBlock, Program
+from functional.programs.registers import live_in
 from functional.ptx.ir import Register, Symbol
 
 CONDITION_CODE = Register("%cc", "pred")

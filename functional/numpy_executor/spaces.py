@@ -12,7 +12,7 @@ from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_B
 from functional.numpy_executor.clusters import RANK_BYTES
 from functional.numpy_executor.frame import Frame
 from functional.ptx.ir import CLUSTER_SHARED, Instruction
-from functional.traces.coalesce import sector_numbers
+from functional.traces.line_record import sector_numbers
 from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from functional.errors import InputError
-from functional.launches.tensor_map import TensorMap
+from functional.launches.views import TensorMap
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64

@@ -1,5 +1,5 @@
 """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`: one thread copies a box of a tensor, which a tensor map
-describes (functional.launches.tensor_map), between global and shared memory.
+describes (functional.launches.views), between global and shared memory.
 Done at once, as all asynchronous copies are.
 
 Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of padded
@@ -16,7 +16,7 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.launches.memory import GLOBAL_BASE
-from functional.launches.tensor_map import BYTES, TensorMap, decode
+from functional.launches.views import BYTES, TensorMap, decode
 from functional.numpy_executor.bulk_copy import MULTICAST, passes_of, targets_of
 from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter

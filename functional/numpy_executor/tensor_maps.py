@@ -1,4 +1,4 @@
-"""`tensormap.replace`: a thread changes a field of a tensor map (functional.launches.tensor_map), and
+"""`tensormap.replace`: a thread changes a field of a tensor map (functional.launches.views), and
 `tensormap.cp_fenceproxy`: a warp copies a whole one from shared to global memory."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.launches.tensor_map import AXIS_FIELDS, BYTES, FIELDS, MAGIC
+from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC
 from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter
 from functional.numpy_executor.operation import Unsupported

@@ -1,4 +1,4 @@
-"""`tex`, `suld` and `sust` on texture and surface objects that the launch describes (functional.launches.texture).
+"""`tex`, `suld` and `sust` on texture and surface objects that the launch describes (functional.launches.views).
 
 Linear filtering: CUDA C++ Programming Guide, "Texture Fetching": weights have 8 fractional bits.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional.launches.memory import GLOBAL_BASE
-from functional.launches.texture import Texture
+from functional.launches.views import Texture
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import log_records
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
@@ -19,7 +19,7 @@ from functional.numpy_executor.operation import DTYPES, Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
 from functional.ptx.ir import Address, Instruction, Operand, Symbol, Vector
-from functional.traces.coalesce import line_records, sector_numbers
+from functional.traces.line_record import line_records, sector_numbers
 
 Step = Callable[[Frame], None]
 _GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2, "acube": 2}  # axes of a plane

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional.numpy_executor.memory_ops import log_records
-from functional.traces.coalesce import line_records
-from functional.traces.line_record import MORE, SHARED_PASS
+from functional.traces.line_record import MORE, SHARED_PASS, line_records
 
 if TYPE_CHECKING:
     from functional.numpy_executor.frame import Frame

@@ -30,7 +30,7 @@ from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Instruction
-from functional.traces.coalesce import line_records
+from functional.traces.line_record import line_records
 
 Step = Callable[[Frame], None]
 _BIG = ("m16n16k16", "m8n32k16", "m32n8k16")

@@ -1,14 +1,16 @@
-"""From a module to a Program: one entry and every function it can reach, flattened and cut into basic blocks."""
+"""From a module to a Program: one entry and every function it can reach, by direct calls, or by indirect ones of any
+function whose address is taken.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 
 from functional.errors import InputError, PtxError
-from functional.programs.callgraph import launchable, reachable
-from functional.programs.cfg import basic_blocks
-from functional.programs.program import Program
+from functional.programs.program import Program, basic_blocks
 from functional.ptx.ir import (
     Address,
     Guard,
@@ -22,7 +24,92 @@ from functional.ptx.ir import (
     Variable,
     Vector,
 )
-from functional.ptx.shown_name import shown_name
+from functional.ptx.source import shown_name
+
+# Functions of the device run time that an executor provides: they have no body in any PTX file
+HEAP_FUNCTIONS = frozenset({"malloc", "free"})
+# Calls by which kernels launch kernels -> arguments, by their public names and those that CUDA's own library for it has
+LAUNCH_FUNCTIONS = {
+    "__cudaCDP2GetParameterBufferV2": 4, "__cuda_syscall_cnpv2GetParameterBufferV2": 4, "cudaGetParameterBufferV2": 4,
+    "__cudaCDP2GetParameterBuffer": 2, "__cuda_syscall_cnpv2GetParameterBuffer": 2, "cudaGetParameterBuffer": 2,
+    "__cudaCDP2LaunchDevice": 6, "__cuda_syscall_cnpv2LaunchDevice": 6, "cudaLaunchDevice": 6,
+    "__cudaCDP2LaunchDeviceV2": 2, "__cuda_syscall_cnpv2LaunchDeviceV2": 2, "cudaLaunchDeviceV2": 2,
+    "__cudaCDP2LaunchDeviceV2_ptsz": 2, "cudaLaunchDeviceV2_ptsz": 2,
+    "__cudaCDP2StreamCreateWithFlags": 2, "__cuda_syscall_cnpv2StreamCreate": 2,
+    "__cudaCDP2StreamDestroy": 1, "__cuda_syscall_cnpv2StreamDestroy": 1,
+    "__cudaCDP2GetLastError": 0, "__cudaCDP2PeekAtLastError": 0, "__cuda_syscall_cnpv2GetLastError": 0,
+    "__cuda_syscall_cnpv2SetLastError": 1,
+}  # fmt: skip
+SET_CONDITIONAL = "cudaGraphSetConditional"  # of a graph's conditional node
+BUILTINS = frozenset({"vprintf", "__assertfail", SET_CONDITIONAL, *HEAP_FUNCTIONS, *LAUNCH_FUNCTIONS})
+
+
+def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:
+    """(functions that `entry` can call, directly or not, in file order; can one of them call itself?).
+
+    Raises PtxError for a call to a function without a body.
+    """
+    edges: dict[str, list[str]] = {}
+    waiting = [entry]
+    while waiting:
+        caller = waiting.pop()
+        if caller.name in edges:
+            continue
+        calls = [i for i in caller.instructions if i.opcode == "call" and not _is_builtin(module, i)]
+        callees = [name for call in calls for name in _targets(module, caller, call)]
+        edges[caller.name] = list(dict.fromkeys(callees))
+        waiting += [module.kernels[name] for name in callees]
+    return [module.kernels[name] for name in module.kernels if name in edges and name != entry.name], _has_cycle(edges)
+
+
+def _is_builtin(module: Module, call: Instruction) -> bool:
+    return call.callee in BUILTINS and call.callee not in module.kernels
+
+
+def _targets(module: Module, caller: Kernel, call: Instruction) -> list[str]:
+    if call.callee is None:
+        return sorted(_taken(module))
+    if call.callee not in module.kernels:
+        raise PtxError(module.path, call.line, f"'{caller.name}' calls '{call.callee}', which has no body in this file")
+    return [call.callee]
+
+
+def _taken(module: Module) -> set[str]:
+    """Functions whose address the code or an initialiser names."""
+    functions = {k.name for k in module.kernels.values() if not k.is_entry}
+    named = {name for k in module.kernels.values() for i in k.instructions for name in i.symbols}
+    return functions & (named | {symbol.name for v in module.variables for _, symbol in v.relocations})
+
+
+def launchable(module: Module, functions: Iterable[Kernel]) -> dict[str, int]:
+    """Kernels that functions, or a variable's values, take the address of -> bytes of their parameters."""
+    named = {name for f in functions for i in f.instructions for name in i.symbols}
+    named |= {symbol.name for v in module.variables for _, symbol in v.relocations}
+    kernels = [module.kernels[name] for name in module.entries if name in named]
+    return {k.name: max((p.offset + p.bytes for p in k.parameters), default=0) for k in kernels}
+
+
+def _has_cycle(edges: dict[str, list[str]]) -> bool:
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError:
+        return True
+    return False
+
+
+def uses_heap(program: Program) -> bool:
+    """Does a program call `malloc` or `free`?"""
+    return any(i.callee in HEAP_FUNCTIONS for i in _builtin_calls(program))
+
+
+def launches_kernels(program: Program) -> bool:
+    """Does a program launch kernels?"""
+    return any(i.callee in LAUNCH_FUNCTIONS for i in _builtin_calls(program))
+
+
+def _builtin_calls(program: Program) -> Iterable[Instruction]:
+    return (i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry)
+
 
 _MAX_BLOCKS = 1 << 16  # the trace numbers blocks in 16 bits
 
@@ -121,9 +208,7 @@ def _mismatch(
 
 def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:
     """Module-scope variables; of shared ones those that the code names, since others take no space in a launch."""
-    operands = [o for f in functions for i in f.instructions for o in (*i.sources, *i.destinations)]
-    bases: list[Operand | None] = [o.base if isinstance(o, Address) else o for o in operands]
-    named = {base.name for base in bases if isinstance(base, Symbol)}
+    named = {name for f in functions for i in f.instructions for name in i.symbols}
     return [v for v in module.variables if v.space != "shared" or v.name in named]
 
 

@@ -1,9 +1,13 @@
-"""A linked kernel: the entry and every function it can reach, as one flat instruction list cut into basic blocks."""
+"""A linked kernel as one flat list of instructions, and how it is cut into basic blocks.
+
+A call is no edge between blocks: control continues behind it, so every function has a graph of its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 
 from functional.ptx.ir import Instruction, Parameter, Register, Variable
 
@@ -60,5 +64,117 @@ class Program:
         return self.instructions[self.blocks[block].start].line
 
     @cached_property
+    def numbers(self) -> dict[Register, int]:
+        """Register -> its place among `registers`."""
+        return {register: n for n, register in enumerate(self.registers)}
+
+    @cached_property
     def _block_of(self) -> tuple[int, ...]:
         return tuple(b.index for b in self.blocks for _ in range(b.start, b.stop))
+
+
+_ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call"})
+_JOINS = {"wgmma": "mma_async", "mbarrier": "try_wait"}  # warps may have to wait behind them
+_LEAVES = frozenset({"ret", "exit", "trap"})
+
+
+def basic_blocks(instructions: Sequence[Instruction], entries: Sequence[int] = (0,)) -> tuple[BasicBlock, ...]:
+    """Cut a flat program into basic blocks in program order.
+
+    `entries` are the positions where functions begin, ascending. A block begins at each entry, at every branch target
+    and behind every instruction that ends one (branch, ret, exit, trap, barrier, call, warpgroup product, wait).
+    Successors are in the order taken, fall-through; a guarded ret or exit falls through.
+    """
+    starts = _starts(instructions, entries)
+    stops = [*starts[1:], len(instructions)]
+    index = {start: number for number, start in enumerate(starts)}
+    successors = [_successors(instructions[stop - 1], stop, index) for stop in stops]
+    reconvergence = immediate_post_dominators(successors)
+    rows = zip(starts, stops, successors, reconvergence, strict=True)
+    return tuple(BasicBlock(number, *row) for number, row in enumerate(rows))
+
+
+def _starts(instructions: Sequence[Instruction], entries: Sequence[int]) -> list[int]:
+    starts = set(entries)
+    for position, instruction in enumerate(instructions):
+        if instruction.target is not None:
+            starts.add(instruction.target)
+        starts.update(instruction.targets)
+        if instruction.opcode in _ENDS or _JOINS.get(instruction.opcode) in instruction.modifiers:
+            starts.add(position + 1)
+    return sorted(start for start in starts if start < len(instructions))
+
+
+def _successors(last: Instruction, stop: int, index: dict[int, int]) -> tuple[int, ...]:
+    taken = [index[last.target]] if last.target is not None else [index[t] for t in last.targets]
+    leaves = last.opcode in _LEAVES or last.opcode in ("bra", "brx")
+    if not leaves or last.guard is not None:
+        taken.append(index[stop])
+    return tuple(dict.fromkeys(taken))
+
+
+def immediate_post_dominators(successors: Sequence[Sequence[int]]) -> list[int | None]:
+    """Immediate post-dominator of every node, None where only the exit of the graph remains.
+
+    `successors[n]` are the nodes after n; a node with none leads to a virtual exit. A node that cannot reach the exit
+    (an endless loop) has none either.
+    """
+    end = len(successors)
+    backward: list[list[int]] = [[] for _ in range(end + 1)]
+    for node, following in enumerate(successors):
+        for successor in following or (end,):
+            backward[successor].append(node)
+    parent = Dominators(backward, end).parent
+    return [None if parent.get(node, end) == end else parent[node] for node in range(end)]
+
+
+class Dominators:
+    """Immediate dominators in a graph, by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
+
+    `parent[n]` is that of node n; `root` is its own, and a node that cannot be reached from there has none.
+    """
+
+    def __init__(self, successors: Sequence[Sequence[int]], root: int) -> None:
+        order = _post_order(successors, root)
+        self._rank = {node: rank for rank, node in enumerate(order)}
+        before: dict[int, list[int]] = {node: [] for node in order}
+        for node in order:
+            for following in successors[node]:
+                before[following].append(node)
+        self.parent, changed = {root: root}, True
+        while changed:
+            changed = False
+            for node in reversed(order[:-1]):
+                best = reduce(self._common, (p for p in before[node] if p in self.parent))
+                changed |= self.parent.get(node) != best
+                self.parent[node] = best
+
+    def nearest_common(self, nodes: Iterable[int]) -> int:
+        """The nearest node that dominates all of some nodes, of which one that cannot be reached counts for nothing; -1
+        if none can."""
+        reached = [node for node in nodes if node in self.parent]
+        return reduce(self._common, reached) if reached else -1
+
+    def _common(self, a: int, b: int) -> int:
+        while a != b:
+            while self._rank[a] < self._rank[b]:
+                a = self.parent[a]
+            while self._rank[b] < self._rank[a]:
+                b = self.parent[b]
+        return a
+
+
+def _post_order(successors: Sequence[Sequence[int]], root: int) -> list[int]:
+    """Nodes that can be reached from the root, each behind those reached from it, in a depth-first walk."""
+    order: list[int] = []
+    seen, left = {root}, [(root, iter(successors[root]))]
+    while left:
+        node, remaining = left[-1]
+        found = next((s for s in remaining if s not in seen), None)
+        if found is None:
+            order.append(node)
+            left.pop()
+        else:
+            seen.add(found)
+            left.append((found, iter(successors[found])))
+    return order

@@ -2,20 +2,252 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from lark import Token
 
-from functional.ptx import _operands as operands
 from functional.ptx import _syntax as raw
-from functional.ptx._constants import MAX_NESTING
-from functional.ptx._declare import declare_parameters, declare_registers, declare_variables, is_static
-from functional.ptx._register_parameters import RegisterParameters
-from functional.ptx._scope import Scope, Source
-from functional.ptx.ir import Address, Instruction, Kernel, Module, Operand, Register, Symbol, Variable
+from functional.ptx._declarations import (
+    MAX_NESTING,
+    Scope,
+    Source,
+    declare_parameters,
+    declare_registers,
+    declare_variables,
+    is_static,
+)
+from functional.ptx.ir import (
+    TYPE_BYTES,
+    Address,
+    Guard,
+    Immediate,
+    Instruction,
+    Kernel,
+    Module,
+    Operand,
+    Register,
+    Special,
+    Symbol,
+    Variable,
+    Vector,
+)
+
+_SPECIAL = re.compile(
+    r"WARP_SZ|%(((tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz])|laneid|warpid|nwarpid"
+    r"|smid|nsmid|gridid|is_explicit_cluster|cluster_ctarank|cluster_nctarank|lanemask_(eq|le|lt|ge|gt)|clock(_hi|64)?"
+    r"|pm\d+(_64)?|envreg\d+|globaltimer(_lo|_hi)?|reserved_smem_\w+|total_smem_size|aggr_smem_size|dynamic_smem_size"
+    r"|current_graph_exec)"
+)
+# Opcodes whose first operand is read
+_NO_DESTINATION = frozenset({
+    "st", "red", "ret", "exit", "trap", "brkpt", "bra", "brx", "membar", "fence", "prefetch", "prefetchu", "pmevent",
+    "nanosleep", "sust", "sured", "stmatrix", "cp", "discard", "applypriority", "griddepcontrol", "setmaxnreg",
+    "stackrestore", "tensormap",
+})  # fmt: skip
+_MBARRIER_RESULTS = frozenset({"arrive", "arrive_drop", "test_wait", "try_wait", "pending_count"})
+
+
+def _writes_first(opcode: str, modifiers: tuple[str, ...]) -> bool:
+    """Is the first operand of an instruction its destination?"""
+    if opcode in ("bar", "barrier"):
+        return "red" in modifiers
+    if opcode == "wmma":
+        return "store" not in modifiers
+    if opcode == "wgmma":
+        return "mma_async" in modifiers
+    if opcode == "tcgen05":
+        return modifiers[0] == "ld"
+    if opcode == "mbarrier":
+        return not _MBARRIER_RESULTS.isdisjoint(modifiers)
+    return opcode not in _NO_DESTINATION
+
+
+def _guard(token: Token, scope: Scope) -> Guard:
+    """`@%p1` or `@!%p1`. Raises PtxError if that is no predicate."""
+    text = token[1:].strip()
+    name = text.removeprefix("!").strip()
+    register = scope.register(name)
+    if register is None:
+        raise scope.source.fail(token, f"register '{name}' is not declared")
+    if register.type != "pred":
+        raise scope.source.fail(token, f"the guard '{name}' is a .{register.type} register, not a .pred")
+    return Guard(register, text.startswith("!"))
+
+
+def _destinations(node: Any, scope: Scope) -> tuple[Operand | None, ...]:
+    """The written operand: one, or two for `d|p`; None for the sink `_`. Raises PtxError."""
+    parts = (node.first, node.second) if isinstance(node, raw.RawPair) else (node,)
+    return tuple(_destination(part, scope) for part in parts)
+
+
+def _destination(node: Any, scope: Scope) -> Operand | None:
+    """A written operand, or None for the sink `_`. Raises PtxError."""
+    return None if isinstance(node, Token) and node == "_" else _source(node, scope)[0]
+
+
+def _source(node: Any, scope: Scope) -> list[Operand]:
+    """One read operand, or more if an address carries coordinates. Raises PtxError."""
+    match node:
+        case Token():
+            return [_name(node, scope)]
+        case Immediate():
+            return [node]
+        case raw.RawOffset(name=name, offset=offset):
+            return [Symbol(scope.known_symbol(name).name, offset)]
+        case raw.RawElements(items=items):
+            return [Vector(tuple(_destination(item, scope) for item in items))]
+        case raw.RawAddress(base=base, offset=offset, rest=rest):
+            return [_address(base, offset, scope), *(operand for r in rest for operand in _source(r, scope))]
+    raise scope.source.fail(node, f"operand '{_printed(node)}' cannot stand here")
+
+
+def _address(base: Token | None, offset: int, scope: Scope) -> Address:
+    if base is None:
+        return Address(None, offset)
+    operand = _name(base, scope)
+    if not isinstance(operand, (Register, Symbol)):
+        raise scope.source.fail(base, f"'{base}' cannot be the base of an address")
+    return Address(operand, offset)
+
+
+def _name(token: Token, scope: Scope) -> Operand:
+    text = str(token)
+    found = scope.register(text) or scope.symbol(text)
+    if found is not None:
+        return found
+    if (elements := scope.vector(text)) is not None:
+        return Vector(elements)
+    if _SPECIAL.fullmatch(text):
+        return Special(text)
+    if text == "_":
+        raise scope.source.fail(token, "the sink '_' can only be a destination")
+    if "." in text and scope.register(text.partition(".")[0]) is not None:
+        raise scope.source.fail(token, f"'{text}' is no element of a vector")
+    what = "register " if text[0] == "%" else ""
+    raise scope.source.fail(token, f"{what}'{text}' is not declared")
+
+
+def _printed(node: Any) -> str:
+    match node:
+        case raw.RawPair(first=first, second=second):
+            return f"{first}|{second}"
+        case raw.RawNegated(name=name):
+            return f"!{name}"
+    return "(...)"
+
+
+_HIDDEN = "'p"  # behind the name of what stands for it in memory; ' cannot occur in a PTX name
+_TRUTH_BYTES = 4
+
+
+@dataclass
+class RegisterParameters:
+    """Those of one function, by the name of the register."""
+
+    names: list[Token] = field(default_factory=list)
+    _calls: int = 0
+
+    def in_memory(self, items: list[raw.RawVariable], scope: Scope) -> list[raw.RawVariable]:
+        """Declarations in which no register is left; the registers are declared. Raises PtxError."""
+        return [self._moved(item, scope) if item.space == ".reg" else item for item in items]
+
+    def _moved(self, item: raw.RawVariable, scope: Scope) -> raw.RawVariable:
+        declarator = item.declarators[0]
+        declare_registers(raw.RawRegisters(item.qualifiers, [(declarator.name, None)]), scope)
+        self.names.append(declarator.name)
+        hidden = Token.new_borrow_pos("NAME", f"{declarator.name}{_HIDDEN}", declarator.name)
+        kept = [(q, Token("TYPE", ".b32") if (q, v) == ("type", ".pred") else v) for q, v in item.qualifiers]
+        moved = declarator._replace(name=hidden)
+        return item._replace(space=Token("SPACE", ".param"), qualifiers=kept, declarators=[moved])
+
+    def loads(self, scope: Scope) -> list[Instruction]:
+        """What fills the registers where a function begins."""
+        lines = ((name, name.line or 1) for name in self.names)
+        return [i for name, line in lines for i in _loads(_registers(name, scope), _hidden(name, scope), line)]
+
+    def stores(self, scope: Scope, line: int) -> list[Instruction]:
+        """What keeps the registers where it returns."""
+        return [i for name in self.names for i in _stores(_registers(name, scope), _hidden(name, scope), line)]
+
+    def call(
+        self, statement: raw.RawInstruction, scope: Scope, guard: Guard | None, variables: list[Variable]
+    ) -> tuple[raw.RawInstruction, list[Instruction], list[Instruction]]:
+        """A call that hands over memory alone, and what comes before and after it; `variables` gets that memory.
+        Raises PtxError for a literal, whose size only the function knows."""
+        before, after, operands = list[Instruction](), list[Instruction](), list[Any]()
+        line = statement.opcode.line or 1
+        for operand in statement.operands:
+            if isinstance(operand, raw.RawArguments):
+                make, made = (_stores, before) if operands else (_loads, after)
+                moved = [self._argument(item, scope, statement.opcode, variables) for item in operand.items]
+                made += [replace(i, guard=guard) for _, s, registers in moved for i in make(registers, s, line)]
+                operand = raw.RawArguments(tuple(name for name, _, _ in moved))
+            operands.append(operand)
+        return statement._replace(operands=operands), before, after
+
+    def _argument(
+        self, item: Any, scope: Scope, opcode: Token, variables: list[Variable]
+    ) -> tuple[Any, Symbol, tuple[Register, ...]]:
+        """(what the call names, where that is, the registers that it stands for)"""
+        if not isinstance(item, Token):
+            raise scope.source.fail(opcode, "a literal as an argument is not supported; move it to a register")
+        registers = _registers(item, scope)
+        if not registers:
+            return item, Symbol(str(item)), ()
+        self._calls += 1
+        name = Token.new_borrow_pos("NAME", f"call{self._calls}{_HIDDEN}", item)
+        size_bytes = sum(map(_bytes, registers))
+        scope.symbols[str(name)] = symbol = Symbol(f"{name}{scope.suffix}")
+        variables.append(Variable(symbol.name, "param", size_bytes, size_bytes))
+        return name, symbol, registers
+
+
+def _registers(name: Token, scope: Scope) -> tuple[Register, ...]:
+    """The registers that a name stands for: one, those of a vector, or none."""
+    found = scope.register(str(name))
+    return (scope.vector(str(name)) or ()) if found is None else (found,)
+
+
+def _hidden(name: Token, scope: Scope) -> Symbol:
+    return scope.known_symbol(Token("NAME", f"{name}{_HIDDEN}"))
+
+
+def _bytes(register: Register) -> int:
+    return TYPE_BYTES.get(register.type, _TRUTH_BYTES)
+
+
+def _places(registers: tuple[Register, ...], symbol: Symbol) -> list[tuple[Register, Address]]:
+    return [(r, Address(symbol, i * _bytes(r))) for i, r in enumerate(registers)]
+
+
+def _loads(registers: tuple[Register, ...], symbol: Symbol, line: int) -> list[Instruction]:
+    made = []
+    for register, where in _places(registers, symbol):
+        word = _word(register)
+        made.append(Instruction(0, line, "ld", ("param", f"b{8 * _bytes(register)}"), (word,), (where,)))
+        if word is not register:
+            made.append(Instruction(0, line, "setp", ("ne", "s32"), (register,), (word, Immediate(0))))
+    return made
+
+
+def _stores(registers: tuple[Register, ...], symbol: Symbol, line: int) -> list[Instruction]:
+    made = []
+    for register, where in _places(registers, symbol):
+        word = _word(register)
+        if word is not register:
+            made.append(Instruction(0, line, "selp", ("b32",), (word,), (Immediate(1), Immediate(0), register)))
+        made.append(Instruction(0, line, "st", ("param", f"b{8 * _bytes(register)}"), (), (where, word)))
+    return made
+
+
+def _word(register: Register) -> Register:
+    """What holds a register in memory: of a predicate a word of its own."""
+    return Register(f"{register.name}{_HIDDEN}", "b32") if register.type == "pred" else register
+
 
 # A modifier that names a state space as seen by one thread block or one function: the same space
 _SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
@@ -144,7 +376,7 @@ class _FunctionBuilder:
     def _instruction(self, statement: raw.RawInstruction) -> None:
         opcode, *rest = statement.opcode.split(".")
         modifiers = tuple(_SPACE_ALIASES.get(m, m) for m in rest)
-        guard = None if statement.guard is None else operands.guard(statement.guard, self.scope)
+        guard = None if statement.guard is None else _guard(statement.guard, self.scope)
         line, after = statement.opcode.line or 1, list[Instruction]()
         if opcode == "ret":
             self._return(line)
@@ -166,15 +398,15 @@ class _FunctionBuilder:
     def _plain(self, instruction: Instruction, statement: raw.RawInstruction) -> Instruction:
         remaining = statement.operands
         written: tuple[Operand | None, ...] = ()
-        if remaining and operands.writes_first(instruction.opcode, instruction.modifiers):
-            written, remaining = operands.destinations(remaining[0], self.scope), remaining[1:]
+        if remaining and _writes_first(instruction.opcode, instruction.modifiers):
+            written, remaining = _destinations(remaining[0], self.scope), remaining[1:]
         sources: list[Operand] = []
         negated = set()
         for operand in remaining:
             if isinstance(operand, raw.RawNegated):
                 negated.add(len(sources))
                 operand = operand.name
-            sources += operands.source(operand, self.scope)
+            sources += _source(operand, self.scope)
         if instruction.opcode == "wgmma" and written:  # accumulators are read, too
             sources += [o for o in written if o is not None]
         made = replace(instruction, destinations=written, sources=tuple(sources), negated_sources=frozenset(negated))
@@ -194,7 +426,7 @@ class _FunctionBuilder:
             raise self.source.fail(statement.opcode, f"expected one label after '{statement.opcode}'")
         labels = self.scope.target_list(label) if index else [label]
         self.branches.append((instruction.index, self.scope, labels))
-        return replace(instruction, sources=tuple(s for i in index for s in operands.source(i, self.scope)))
+        return replace(instruction, sources=tuple(s for i in index for s in _source(i, self.scope)))
 
     def _resolve(self, index: int, targets: tuple[int, ...]) -> None:
         instruction = self.instructions[index]
@@ -218,8 +450,8 @@ class _FunctionBuilder:
         read = (name, *arguments) if indirect else arguments
         return replace(
             instruction,
-            destinations=tuple(operands.destination(r, self.scope) for r in returns),
-            sources=tuple(s for argument in read for s in operands.source(argument, self.scope)),
+            destinations=tuple(_destination(r, self.scope) for r in returns),
+            sources=tuple(s for argument in read for s in _source(argument, self.scope)),
             callee=None if indirect else self.aliases.get(str(name), str(name)),
         )
 

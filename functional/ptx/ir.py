@@ -6,6 +6,7 @@ which is also how the timing reference counts program counters (8 bytes each, GP
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,12 @@ class Register:
 
     name: str
     type: str  # the declared type: "b32", "f32", "pred", ...
+
+    @property
+    def number(self) -> int:
+        """The number in its name (`%rd5` -> 5), which picks its bank (docs/timing-rules.md, rule 3)."""
+        digits = re.search(r"(\d+)\D*$", self.name)
+        return int(digits[1]) if digits else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,17 @@ class Instruction:
         operands = (*self.destinations, *self.sources)
         elements = max((len(o.elements) for o in operands if isinstance(o, Vector)), default=1)
         return elements * TYPE_BYTES.get(self.type, 4)
+
+    @property
+    def address(self) -> Address | None:
+        """The operand in brackets, if there is one."""
+        return next((o for o in (*self.destinations, *self.sources) if isinstance(o, Address)), None)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the variables and functions that operands, or their addresses, are of."""
+        bases = (o.base if isinstance(o, Address) else o for o in (*self.sources, *self.destinations))
+        return tuple(base.name for base in bases if isinstance(base, Symbol))
 
     def reads(self) -> tuple[Register, ...]:
         """Registers read, address bases and vector elements included, the guard not."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from functional.errors import InputError
-from functional.ptx.ptx_index import next_item
+from functional.ptx.lazy_module import next_item
 
 _HEAD = re.compile(r"\.version\s+(\S+)|\.target\s+([^\n]+)|\.address_size\s+(\d+)")
 _SKIPPED = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|\.file[ \t][^\n]*")
@@ -101,14 +101,10 @@ def _items(text: str) -> Iterator[Item]:
             continue
         linkage = _LINKAGE.match(plain)
         function = _FUNCTION.search(plain)
-        name = function[1] if function else _variable_name(plain)
+        named = function or next((match for match in _VARIABLE.finditer(plain) if match[1]), None)
+        name = named[1] if named else ""  # of a variable the first word that is no directive
         starts = body - (at_end - len(item)) if body and function else 0
         yield Item(item, name, linkage[1] if linkage else _LOCAL, starts)
-
-
-def _variable_name(plain: str) -> str:
-    """The first word that is no directive."""
-    return next((match[1] for match in _VARIABLE.finditer(plain) if match[1]), "")
 
 
 def _own_files(texts: Sequence[str]) -> Iterator[str]:

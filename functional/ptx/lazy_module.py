@@ -1,11 +1,16 @@
-"""A module whose functions are parsed when they are asked for, and kept on disk: for programs that hold thousands."""
+"""A module whose functions are parsed when they are asked for, and kept on disk: for programs that hold thousands.
+
+Where each function begins and ends, and how many instructions it has, is found without parsing it. A text that is
+irregular in any way is not indexed, and is parsed as a whole.
+
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import pickle
-from codecs import BOM_UTF8
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
@@ -13,15 +18,130 @@ from inspect import isclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from functional.errors import InputError
 from functional.keep.kept import Kept, key
-from functional.ptx import ir, ptx_index
+from functional.ptx import ir
 from functional.ptx.ir import Kernel, Module
-from functional.ptx.parser import parse_bytes, parse_with, text_of
-from functional.ptx.ptx_index import FunctionPlace, Index, index
+from functional.ptx.parser import file_bytes, parse_bytes, parse_with, text_of
 
 if TYPE_CHECKING:
     from functional.ptx._syntax import RawModule
+
+
+_COMMENTS = r"//[^\n]*|/\*[\s\S]*?\*/"
+# .version, .target and .address_size, which no semicolon ends
+_HEAD = re.compile(
+    rf"(?:\s|{_COMMENTS})*\.version\s+\S+(?:\s|{_COMMENTS})+\.target\s+\w+(?:\s*,\s*\w+)*"
+    rf"(?:(?:\s|{_COMMENTS})+\.address_size\s+\d+)?"
+)
+_SIGN = re.compile(rf'{_COMMENTS}|"[^"\n]*"|[{{;]')
+_BRACE = re.compile(rf'{_COMMENTS}|"[^"\n]*"|[{{}}]')
+_FUNCTION = re.compile(r"\.(entry|func)\b(?:\s*\.attribute\s*\([^)]*\))*\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
+_SKIPPED = re.compile(rf'{_COMMENTS}|"[^"\n]*"|\.(?:loc|file)[ \t][^\n]*')
+_LIST_END = re.compile(r"\s*;")  # behind the values of a variable
+_STATIC = re.compile(r"\.(?:global|const)\s+\.")
+# What is written with more instructions than stand there
+_REGISTER_PARAMETER = re.compile(r"[(,]\s*\.reg\b")
+# What may stand in front of an instruction, and the instruction's guard and opcode
+_STATEMENT = re.compile(r"(?:[\s{}]|[A-Za-z_$%][\w$]*\s*:(?!:))*(@\s*!?\s*[\w$%]+\s*)?([a-z]\w*)?")
+_LABEL_BEHIND = re.compile(r"[\w$]\s*:(?!:)")
+_NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
+
+
+@dataclass(frozen=True)
+class FunctionPlace:
+    """A function with a body: `start` and `stop` of its text, the braces included; `body`: where the braces begin.
+
+    `line`: where `start` lies; `pc_base`: instructions of the functions before it. `static`: does the body declare
+    variables that live as long as the module?
+    """
+
+    name: str
+    is_entry: bool
+    start: int
+    body: int
+    stop: int
+    line: int
+    pc_base: int
+    static: bool
+
+
+@dataclass(frozen=True)
+class Index:
+    """`head`: the directives that a text begins with, up to there."""
+
+    head: int
+    functions: tuple[FunctionPlace, ...]
+
+
+def index(text: str) -> Index | None:
+    """The functions of a PTX text in their order; None for a text that is not regular."""
+    head = _HEAD.match(text)
+    if head is None or _REGISTER_PARAMETER.search(text):
+        return None
+    at, line, pc_base, found = head.end(), 1 + text.count("\n", 0, head.end()), 0, list[FunctionPlace]()
+    while (sign := _sign(text, at)) is not None:
+        stop = sign + 1
+        if text[sign] == "{":
+            stop = _closing(text, sign)
+            declared = list(_FUNCTION.finditer(_SKIPPED.sub("", text[at:sign])))
+            if len(declared) > 1:  # a prototype that no semicolon ends
+                return None
+            function = declared[0] if declared else None
+            count = None if function is None or not stop else _instructions(text[sign + 1 : stop - 1])
+            if not stop or (function is not None and count is None):
+                return None
+            if function is not None:
+                static = bool(_STATIC.search(text, sign, stop))
+                is_entry = function[1] == "entry"
+                found.append(FunctionPlace(function[2], is_entry, at, sign, stop, line, pc_base, static))
+                pc_base += count or 0
+        line += text.count("\n", at, stop)
+        at = stop
+    names = {function.name for function in found}
+    return Index(head.end(), tuple(found)) if len(names) == len(found) else None
+
+
+def next_item(text: str, at: int) -> tuple[int, int] | None:
+    """Of the next declaration at the top of a text: where its braces begin (0: it has none), and where it ends. None if
+    there is no more."""
+    sign = _sign(text, at)
+    if sign is None:
+        return None
+    if text[sign] == ";":
+        return 0, sign + 1
+    stop = _closing(text, sign)
+    behind = _LIST_END.match(text, stop) if stop else None
+    return sign, behind.end() if behind else stop or len(text)
+
+
+def _sign(text: str, at: int) -> int | None:
+    """The next brace or semicolon."""
+    return next((m.start() for m in _SIGN.finditer(text, at) if m[0] in "{;"), None)
+
+
+def _closing(text: str, at: int) -> int:
+    """Behind the brace that closes the one at `at`; 0 if there is none."""
+    depth = 0
+    for match in _BRACE.finditer(text, at):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.end()
+    return 0
+
+
+def _instructions(body: str) -> int | None:
+    """How many instructions a body has, with the `ret` at its end that goes without saying; None if that depends on
+    where branches lead."""
+    *statements, rest = _SKIPPED.sub("", body).split(";")
+    if _LABEL_BEHIND.search(rest):
+        return None
+    count, last = 0, ("", "")
+    for statement in statements:
+        match = _STATEMENT.match(statement)
+        if match is not None and match[2]:
+            count, last = count + 1, (match[1], match[2])
+    return count + (last[0] is not None or last[1] not in _NEVER_FALLS_THROUGH)
+
 
 WORTH_KEEPING_BYTES = 1 << 11  # of PTX: to load the parser alone takes longer than to read what was kept
 _KEPT_BYTES = 1 << 28
@@ -30,18 +150,13 @@ _KEPT_BYTES = 1 << 28
 def open_module(source: str | Path) -> Module:
     """A PTX file, of which a function is parsed when it is used. Raises PtxError for what it can tell at once, and
     InputError if the file cannot be read; a function that does not parse raises PtxError when it is used."""
-    try:
-        data = Path(source).read_bytes().removeprefix(BOM_UTF8)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{source}: cannot read the PTX file: {reason}") from None
-    return open_bytes(data, str(source))
+    return open_bytes(file_bytes(source), str(source))
 
 
 def open_bytes(data: bytes, path: str) -> Module:
     """The same of PTX text given as bytes; `path` is only its name in messages."""
     digest = hashlib.sha256(data).hexdigest()
-    outline = _outline(data, path, digest)
+    outline = _kept(digest, len(data), lambda: _outline(data, path, digest))
     if outline is None:
         return parse_bytes(data, path)
     module = replace(outline.module, path=path)
@@ -104,10 +219,6 @@ class LazyKernels(Mapping[str, Kernel]):
 
 
 def _outline(data: bytes, path: str, digest: str) -> Outline | None:
-    return _kept(digest, len(data), lambda: _made_outline(data, path, digest))
-
-
-def _made_outline(data: bytes, path: str, digest: str) -> Outline | None:
     from functional.ptx._lower import aliases_of, functions_of, lower
 
     text = text_of(data, path)
@@ -141,7 +252,7 @@ def _without_bodies(text: str, found: Index) -> str:
 
 _RECORDS = {
     (own.__module__, own.__name__)
-    for own in (*vars(ir).values(), *vars(ptx_index).values(), Outline)
+    for own in (*vars(ir).values(), FunctionPlace, Index, Outline)
     if isclass(own) and is_dataclass(own)
 } | {("builtins", "frozenset")}
 
@@ -156,16 +267,12 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _records(content: bytes) -> Any:
-    return _Unpickler(io.BytesIO(content)).load()
-
-
 def _kept(name: str, size_bytes: int, make: Any) -> Any:
     """What is kept of a text under a name, if it is large enough, else what `make` makes."""
     if size_bytes < WORTH_KEEPING_BYTES:
         return make()
     kept, file = Kept("parsed"), key((__name__,), name)
-    found = kept.load(file, _records)
+    found = kept.load(file, lambda content: _Unpickler(io.BytesIO(content)).load())
     if found is None:
         found = make()
         kept.save(file, pickle.dumps(found, pickle.HIGHEST_PROTOCOL), _KEPT_BYTES)

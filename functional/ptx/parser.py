@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,10 +16,68 @@ from functional.errors import InputError, PtxError
 from functional.keep.kept import Kept, key
 
 if TYPE_CHECKING:
-    from lark import Lark
+    from lark import Lark, UnexpectedInput
 
     from functional.ptx._syntax import RawModule
     from functional.ptx.ir import Module
+
+
+# Terminals of grammar.lark; those not listed are punctuation and directives, printed as they are written
+_WORDS = {
+    "NAME": "a name", "INT": "an integer", "FLOAT": "a floating-point number", "STRING": "a string",
+    "OPCODE": "an instruction", "LABEL": "a label", "GUARD": "a guard such as @%p1", "TYPE": "a type such as .b32",
+    "SPACE": "a state space such as .shared", "PARAMETER_SPACE": "'.param'", "VECTOR": "'.v2' or '.v4'",
+    "LINKAGE": "'.visible', '.extern' or '.weak'", "PERFORMANCE": "a directive such as .maxntid",
+    "DOTTED": "an attribute", "OPERATOR": "an operator", "UNARY": "a sign", "OFFSET_SIGN": "an offset",
+}  # fmt: skip
+# Places of the grammar where many terminals are possible, by terminals that only occur together there
+_PLACES = (
+    ({"NAME", "INT", "FLOAT", "LSQB"}, "an operand"),
+    ({"OPCODE", "RBRACE"}, "an instruction, a declaration or '}'"),
+    ({"LINKAGE", "SPACE"}, "a function or a variable"),
+    ({"SEMICOLON", "COMMA"}, "',' or ';' after the operands"),
+)  # fmt: skip
+
+
+def expected_found(error: UnexpectedInput, text: str, grammar: Lark) -> tuple[int, str]:
+    """The line of a syntax error, and "expected ..., found ..."."""
+    from lark import UnexpectedCharacters, UnexpectedToken
+
+    terminals: Any
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        line, position, terminals = error.token.line or 1, error.token.start_pos or 0, error.accepts or error.expected
+    elif isinstance(error, UnexpectedCharacters):
+        line, position, terminals = error.line, error.pos_in_stream or 0, error.allowed or ()
+    else:
+        line, position = text.rstrip().count("\n") + 1, len(text)
+        terminals = getattr(error, "accepts", None) or getattr(error, "expected", ())
+    if text.startswith("/*", position):
+        return line, "this comment is never closed"
+    if text.startswith('"', position):
+        return line, "this string is not closed on its line"
+    return line, f"expected {_expected(terminals, grammar)}, found {_word_at(text, position)}"
+
+
+def _expected(terminals: Iterable[str], grammar: Lark) -> str:
+    names = set(terminals) - {"IGNORED", "$END"}
+    for place, words in _PLACES:
+        if place <= names:
+            return words
+    fixed = {t.name: f"'{t.pattern.value}'" for t in grammar.terminals}
+    shown = sorted({_WORDS.get(name) or fixed.get(name, name.lower()) for name in names})
+    if shown == ["'.version'"]:
+        return "'.version' at the start of a PTX file"
+    return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown) or "the end of the file"
+
+
+def _word_at(text: str, position: int) -> str:
+    """The word or sign at a position, as the user sees it."""
+    found = re.compile(r"\s*([\w.$%]+|\S)").match(text, position)
+    if found is None:
+        return "the end of the file"
+    word = found[1]
+    return f"'{word[:40]}...'" if len(word) > 40 else f"'{word}'" if word.isprintable() else repr(word)
+
 
 Result = TypeVar("Result")
 
@@ -31,12 +90,16 @@ def parse(source: str | Path) -> Module:
     """
     if isinstance(source, str) and ("\n" in source or ".version" in source):
         return parse_bytes(source.encode("utf-8", "surrogateescape"), "<text>")
+    return parse_bytes(file_bytes(source), str(source))
+
+
+def file_bytes(source: str | Path) -> bytes:
+    """The text of a PTX file. Raises InputError if it cannot be read."""
     try:
-        data = Path(source).read_bytes().removeprefix(BOM_UTF8)
+        return Path(source).read_bytes().removeprefix(BOM_UTF8)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{source}: cannot read the PTX file: {reason}") from None
-    return parse_bytes(data, str(source))
 
 
 def parse_bytes(data: bytes, path: str) -> Module:
@@ -60,8 +123,8 @@ def parse_with(text: str, path: str, lower: Callable[[RawModule], Result]) -> Re
     """What `lower` makes of the syntax tree of a text. Raises PtxError, also for what `lower` finds wrong."""
     from lark import UnexpectedInput
 
-    from functional.ptx._messages import expected_found
     from functional.ptx._syntax import BadLiteral
+    from functional.ptx.parser import expected_found
 
     try:
         return lower(_lark().parse(text))  # type: ignore[arg-type]
@@ -77,7 +140,7 @@ def _lark() -> Lark:
     """The parser of grammar.lark. Building its tables takes 0.2 s, so they are kept on disk."""
     from lark import Lark
 
-    from functional.ptx._tree import TreeBuilder
+    from functional.ptx._syntax import TreeBuilder
 
     name = key((__name__,))  # with the grammar: its file's name stands in this source
     tables = Kept("grammar").load(name, msgspec.msgpack.Decoder(strict=False).decode)

@@ -1,1 +1,1 @@
-"""The dynamic trace of a launch, and how its records are packed."""
+"""The dynamic trace of a launch, how its records are packed, and traces on disk."""

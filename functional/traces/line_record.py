@@ -6,15 +6,37 @@ windows of `trace.py`; bit s of the sectors says that bytes 32 s .. 32 s + 31 of
 one instruction ascend by line number; an atomic repeats a line as often as the most contended word of it is named (one
 transaction each, GPGPU-Sim 4.2).
 
-The functions take numbers and arrays, and can be compiled by Numba as they are.
+Arrivals and waits at `mbarrier`s are records among those of memory. Their line is PHASE_WINDOW_LINE + (barrier << 17 |
+phase << 9 | count). Barriers are numbered within their thread block in the order of their first use, phases from 0
+modulo 256. A count of 0 is an arrival of the warp, or of a copy of its own, in that phase; else the warp waits until so
+many arrivals of its thread block have been made in it. What thread blocks of a cluster do for each other is not in the
+trace.
+
+The functions on single records take numbers and arrays, and can be compiled by Numba as they are. Those that make
+records take one access a row and treat every column as an active lane: a caller replaces the address of an inactive
+lane by that of an active lane of the same warp, which changes no result.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from functional.launches.memory import GLOBAL_BASE
-from functional.traces.trace import LINE_BYTES, PHASE_WINDOW_LINE, SECTOR_BYTES, SHARED_WINDOW_LINE
+from functional.traces.trace import (
+    LINE_BYTES,
+    PARAM_WINDOW_LINE,
+    PHASE_WINDOW_LINE,
+    SECTOR_BYTES,
+    SHARED_WINDOW_LINE,
+    Trace,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64, Integer, UInt8, UInt32
+
 
 SECTORS_A_LINE = LINE_BYTES // SECTOR_BYTES
 ALL_SECTORS = (1 << SECTORS_A_LINE) - 1
@@ -53,3 +75,142 @@ def of_byte(address: int) -> int:
 def is_data(line: Any) -> Any:
     """Does a line belong to global or local memory? Constants lie below, parameters and shared memory above."""
     return (line >= FIRST_GLOBAL_LINE) & (line < PHASE_WINDOW_LINE)
+
+
+_COUNT_BITS, _PHASE_BITS, _BARRIER_BITS = 9, 8, 7
+MOST_COUNT, PHASES, BARRIERS = (1 << _COUNT_BITS) - 1, 1 << _PHASE_BITS, 1 << _BARRIER_BITS
+_BARRIER_SHIFT = _COUNT_BITS + _PHASE_BITS
+
+
+def phase_record(barrier: int, phase: int, count: int) -> int:
+    """The record of an arrival (count 0), or of a wait for so many."""
+    line = PHASE_WINDOW_LINE + (barrier << _BARRIER_SHIFT | phase % PHASES << _COUNT_BITS | count)
+    return line << LINE_SHIFT | ALL_SECTORS << SECTOR_SHIFT
+
+
+def is_phase(line: Any) -> Any:
+    """Is it the line of such a record?"""
+    return (line >= PHASE_WINDOW_LINE) & (line < PARAM_WINDOW_LINE)
+
+
+def barrier_of(line: Any) -> Any:
+    """Number of the barrier."""
+    return (line - PHASE_WINDOW_LINE) >> _BARRIER_SHIFT
+
+
+def phase_of(line: Any) -> Any:
+    """Number of the phase, modulo PHASES."""
+    return ((line - PHASE_WINDOW_LINE) >> _COUNT_BITS) & (PHASES - 1)
+
+
+def count_of(line: Any) -> Any:
+    """Arrivals that are waited for; 0: this is one."""
+    return (line - PHASE_WINDOW_LINE) & MOST_COUNT
+
+
+def in_phases(records: UInt32[np.ndarray, " record"]) -> Bool[np.ndarray, " record"]:
+    """Which of them are of this kind."""
+    return is_phase(line_of(records.astype(np.int64)))
+
+
+def without_phases(trace: Trace) -> Trace:
+    """The trace without arrivals and waits: what is left says only which memory was touched."""
+    phases = in_phases(trace.records)
+    if not phases.any():
+        return trace
+    records, kept = trace.records.copy(), ~phases
+    last = more_follow(records) == 0
+    access = np.cumsum(last) - last  # number of the access of each record
+    kept_of = np.bincount(access[kept], minlength=int(access[-1]) + 1)
+    alone = phases & last & (kept_of[access] == 0)  # nothing else is left of an access: it keeps an empty record
+    records[alone] = 0
+    kept |= alone
+    ends = np.ones(len(records), bool)
+    chosen = np.flatnonzero(kept)
+    ends[chosen[:-1]] = access[chosen[1:]] != access[chosen[:-1]]
+    records = np.where(ends, records & ~np.uint32(MORE), records | np.uint32(MORE))[kept]
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+    return replace(trace, records=records, record_offsets=before[trace.record_offsets])
+
+
+BANKS = 32
+BANK_BYTES = 4
+_SECTOR_SHIFT = SECTOR_BYTES.bit_length() - 1
+_SECTORS_SHIFT = SECTORS_A_LINE.bit_length() - 1
+_ONE = np.uint32(1)
+
+Records: TypeAlias = 'tuple[Int64[np.ndarray, " record"], UInt32[np.ndarray, " record"]]'  # (row, record)
+
+
+def sector_numbers(addresses: Integer[np.ndarray, "row lane"]) -> UInt32[np.ndarray, "row lane"]:
+    """Sector numbers. An aligned access of at most 32 bytes lies in one sector."""
+    return (addresses >> addresses.dtype.type(_SECTOR_SHIFT)).astype(np.uint32)
+
+
+def line_records(sectors: UInt32[np.ndarray, "row lane"]) -> Records:
+    """The records of each row, by row, then ascending line number. `sectors` are sector numbers (address / 32 B)."""
+    if not sectors.size:
+        return np.zeros(0, np.int64), np.zeros(0, np.uint32)
+    lines = sectors >> np.uint32(_SECTORS_SHIFT)
+    bits = _ONE << (sectors & np.uint32(SECTORS_A_LINE - 1))
+    together = (lines == lines[:, :1]).all(axis=1)
+    if together.all():
+        return np.arange(len(sectors)), packed(lines[:, 0], np.bitwise_or.reduce(bits, axis=1))
+    return _sorted_records(sectors)
+
+
+def _sorted_records(sectors: np.ndarray) -> Records:
+    width = sectors.shape[1]
+    ascending = (sectors[:, 1:] >= sectors[:, :-1]).all()
+    ordered = sectors if ascending else np.sort(sectors, axis=1)
+    lines = ordered >> np.uint32(_SECTORS_SHIFT)
+    new = np.ones(lines.shape, bool)
+    np.not_equal(lines[:, 1:], lines[:, :-1], out=new[:, 1:])
+    starts = np.flatnonzero(new)
+    bits = _ONE << (ordered & np.uint32(SECTORS_A_LINE - 1))
+    joined = np.bitwise_or.reduceat(bits.ravel(), starts)
+    rows = starts // width
+    return rows, pack_records(rows, lines.ravel()[starts], joined)
+
+
+def pack_records(rows: np.ndarray, lines: np.ndarray, bits: np.ndarray) -> UInt32[np.ndarray, " record"]:
+    """Packed records; `more` where the next record has the same row."""
+    records = packed(lines.astype(np.uint32), bits.astype(np.uint32))
+    records[:-1] |= rows[1:] == rows[:-1]
+    return records
+
+
+def atomic_records(
+    addresses: Integer[np.ndarray, "row lane"], active: Bool[np.ndarray, "row lane"], size_bytes: int
+) -> Records:
+    """Like `line_records`, each line repeated as often as its most contended word of `size_bytes` is named."""
+    rows, lanes = np.nonzero(active)
+    words = addresses[rows, lanes].astype(np.int64) // size_bytes
+    keys, counts = np.unique((rows.astype(np.int64) << 40) | words, return_counts=True)
+    key_rows, byte = keys >> 40, (keys & ((1 << 40) - 1)) * size_bytes
+    lines = byte // LINE_BYTES
+    starts = np.flatnonzero(np.diff((key_rows << 40) | lines, prepend=-1))
+    if not starts.size:
+        return key_rows, np.zeros(0, np.uint32)
+    bits = np.bitwise_or.reduceat(1 << (byte // SECTOR_BYTES % SECTORS_A_LINE), starts)
+    repeats = np.maximum.reduceat(counts, starts)
+    repeated = (np.repeat(v, repeats) for v in (key_rows[starts], lines[starts], bits))
+    out_rows, out_lines, out_bits = repeated
+    return out_rows, pack_records(out_rows, out_lines, out_bits)
+
+
+def bank_passes(words: UInt32[np.ndarray, "row lane"]) -> UInt8[np.ndarray, " row"]:
+    """Most distinct words on one of the 32 banks; `words` are shared addresses / 4."""
+    if words.shape[1] == 1:
+        return np.ones(len(words), np.uint8)
+    passes = np.ones(len(words), np.uint8)
+    spread = words.max(axis=1) - words.min(axis=1) >= BANKS  # within 32 words, distinct words have distinct banks
+    if not spread.any():
+        return passes
+    scattered = np.sort(words[spread], axis=1)
+    first = np.ones(scattered.shape, bool)
+    np.not_equal(scattered[:, 1:], scattered[:, :-1], out=first[:, 1:])
+    bank = (scattered & np.uint32(BANKS - 1)) + (np.arange(len(scattered), dtype=np.uint32) * BANKS)[:, None]
+    counts = np.bincount(bank[first], minlength=BANKS * len(scattered))
+    passes[spread] = counts.reshape(-1, BANKS).max(axis=1)
+    return passes

@@ -23,7 +23,7 @@ SHARED_WINDOW_LINE = (1 << 27) - 1
 # Kernel parameters: byte b of the parameter block lies in line PARAM_WINDOW_LINE + b / 128 (CUDA allows 32 KiB).
 # Constant memory is numbered from line 0; global memory lies between it and the local window.
 PARAM_WINDOW_LINE = SHARED_WINDOW_LINE - 256
-# Arrivals and waits at an mbarrier (phase_record.py); what is not memory at all has line numbers from here on.
+# Arrivals and waits at an mbarrier (line_record.py); what is not memory at all has line numbers from here on.
 PHASE_WINDOW_LINE = PARAM_WINDOW_LINE - (1 << 24)
 # Local memory is interleaved by word as hardware does: (local word, warp) owns one line, from this number on.
 LOCAL_WINDOW_LINE = 1 << 26

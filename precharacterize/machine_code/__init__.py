@@ -1,1 +1,1 @@
-"""What ptxas makes of a kernel: machine code, read back with control fields and the PTX line of each instruction."""
+"""Machine code that ptxas makes of a kernel, read back with control fields and the PTX line of each instruction."""

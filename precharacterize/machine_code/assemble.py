@@ -1,19 +1,167 @@
-"""PTX text -> machine code of its kernels, made once by the assembler and kept on disk."""
+"""PTX text -> machine code of its kernels: made once by ptxas and nvdisasm, found on the PATH or in pip's packages, and
+kept on disk as instructions.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import re
+import shutil
+import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
 from functional.keep.kept import Kept, key
-from precharacterize.machine_code.instruction import MachineInstruction
-from precharacterize.machine_code.tools import Tools, find_tools, run
+from functional.ptx.source import unchanged
+
+NO_SCOREBOARD = 7
+
+
+class MachineInstruction(msgspec.Struct, frozen=True, array_like=True):
+    """An instruction of 128 bits (Volta and later).
+
+    `stall` cycles until the warp may issue its next one, `write_scoreboard` released when the result is there and
+    `read_scoreboard` when the operands have been read (NO_SCOREBOARD: neither), `wait_mask` the scoreboards that must
+    be free before it issues (Jia et al., "Dissecting the NVIDIA Volta GPU architecture", 2018, section 2.1).
+    `line` is the PTX line it was made from, 0 if unknown; `label` the one in front of it, "" if there is none.
+    """
+
+    address: int
+    label: str
+    guard: str  # "@P0", "@!UP1", ""
+    opcode: str  # "LDG.E.64"
+    operands: str
+    line: int
+    stall: int
+    write_scoreboard: int
+    read_scoreboard: int
+    wait_mask: int
+
+    @property
+    def name(self) -> str:
+        """The opcode without modifiers."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def modifiers(self) -> tuple[str, ...]:
+        """What follows the opcode's name."""
+        return tuple(self.opcode.split(".")[1:])
+
+    @property
+    def target(self) -> str:
+        """The label a branch or call names, "" if it names none."""
+        inside = self.operands.partition("`(")[2]
+        return inside.partition(")")[0]
+
+
+def control_fields(high_word: int) -> tuple[int, int, int, int]:
+    """(stall, write scoreboard, read scoreboard, wait mask) of the upper 64 bits of an encoding."""
+    return high_word >> 41 & 15, high_word >> 46 & 7, high_word >> 49 & 7, high_word >> 52 & 63
+
+
+_SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+),")
+_LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt[^"]*", line (\d+)')
+_LABEL = re.compile(r"([.$\w]+):\s*$")
+_CODE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(@!?\w+\s+)?(\S+?)(?:\s+(.*?))?\s*;\s*/\* 0x([0-9a-f]{16}) \*/")
+_SECOND_WORD = re.compile(r"\s*/\* 0x([0-9a-f]{16}) \*/\s*$")
+
+
+def functions_of(listing: str) -> dict[str, list[MachineInstruction]]:
+    """Instructions of every function, by its name in the PTX. Lines that hold no code are passed over."""
+    found: dict[str, list[MachineInstruction]] = {}
+    for name, lines in _sections(listing):
+        found[name] = list(_instructions(lines))
+    return found
+
+
+def _sections(listing: str) -> Iterator[tuple[str, list[str]]]:
+    name = ""
+    lines: list[str] = []
+    for text in listing.splitlines():
+        if start := _SECTION.match(text):
+            if name:
+                yield name, lines
+            name, lines = start[1], []
+        elif text.strip():
+            lines.append(text)
+    if name:
+        yield name, lines
+
+
+def _instructions(lines: list[str]) -> Iterator[MachineInstruction]:
+    label, line = "", 0
+    for text, following in zip(lines, [*lines[1:], ""], strict=True):
+        if source := _LINE.match(text):
+            line = int(source[1])
+        elif named := _LABEL.match(text):
+            label = named[1]
+        elif code := _CODE.match(text):
+            word = _SECOND_WORD.match(following)
+            if word is None:
+                continue
+            address, guard, opcode, operands, _ = code.groups()
+            fields = control_fields(int(word[1], 16))
+            yield MachineInstruction(
+                int(address, 16), label, (guard or "").strip(), opcode, operands or "", line, *fields
+            )
+            label = ""
+
+
+MODULES = ("precharacterize.machine_code.assemble",)
+_SECONDS = 60  # for one run of a tool
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Paths of the two programs, and what the assembler says its version is."""
+
+    ptxas: str
+    nvdisasm: str
+    version: str
+
+
+@cache
+def find_tools() -> Tools | None:
+    """Both tools, or None if either is missing."""
+    ptxas, nvdisasm = _find("ptxas"), _find("nvdisasm")
+    if ptxas is None or nvdisasm is None:
+        return None
+    return Tools(ptxas, nvdisasm, _version(Path(ptxas).resolve()))
+
+
+def _version(ptxas: Path) -> str:
+    """What an assembler says its version is; kept as long as its file is the same, for asking takes a process."""
+    file = ptxas.stat()
+    name = key(MODULES, ptxas, file.st_size, file.st_mtime_ns)
+    said = Kept("machine_code").load_or_make(name, lambda: (run([str(ptxas), "--version"]) or "").encode())
+    release = re.search(r"release [\d.]+, (V[\d.]+)", said.decode())
+    return release[1] if release else "of unknown version"
+
+
+def run(command: list[str]) -> str | None:
+    """What a tool prints; None if it fails, or takes too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _find(name: str) -> str | None:
+    return shutil.which(name) or next((str(path) for path in _from_pip(name) if path.is_file()), None)
+
+
+def _from_pip(name: str) -> Iterator[Path]:
+    """Where NVIDIA's wheels put their programs: nvidia/cu13/bin, nvidia/cuda_nvcc/bin and so on."""
+    spec = find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        yield from sorted(Path(folder).glob(f"*/bin/{name}"), reverse=True)
+
 
 MODULES = ("precharacterize.machine_code.assemble",)
 NO_FUNCTIONS = msgspec.msgpack.encode({})
@@ -38,7 +186,7 @@ def assemble(path: str, digest: str, architecture: str) -> Assembly:
     tools = find_tools()
     if tools is None:
         return Assembly("no ptxas and nvdisasm at hand; pip install 'abstim[sass]'")
-    text = _text(path, digest)
+    text = unchanged(path, digest)
     if text is None:
         return Assembly("the PTX file is no longer there")
     target = assembled_for(text, architecture)
@@ -56,17 +204,9 @@ def assembled_for(text: bytes, architecture: str) -> str:
     return f"sm_{number}" + (wanted[2].decode() if wanted and number == own else "")
 
 
-def _text(path: str, digest: str) -> bytes | None:
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError):
-        return None
-    return data if hashlib.sha256(data).hexdigest() == digest else None
-
-
 def _functions(text: bytes, target: str, tools: Tools) -> bytes:
     """Encoded functions; none if a tool refuses."""
-    from precharacterize.machine_code.listing import functions_of
+    from precharacterize.machine_code.assemble import functions_of
 
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")

@@ -8,34 +8,38 @@ from dataclasses import replace
 
 from functional.programs.program import Program
 from functional.ptx.ir import Address, Instruction
-from precharacterize.asynchronous_copies import (
+from precharacterize.build import Row, memory_row, register_row
+from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class
+from precharacterize.machine_code.alignment import (
+    BULK_COPIES,
+    MachineBlock,
+    Matching,
+    align,
+    compare_and_swap,
+    machine_blocks,
+)
+from precharacterize.machine_code.assemble import NO_SCOREBOARD, MachineInstruction
+from precharacterize.machine_code.timing_classes import (
+    access_bytes,
+    barrier_of,
+    kind_of,
+    latency_class,
+    operations_of,
+    tensor_share,
+)
+from precharacterize.synchronisation import (
     BULK,
     COPIES,
     LAST_PRODUCT,
+    NONE,
     PRODUCTS,
     closes,
     copies_of,
     starts,
     waits_for,
 )
-from precharacterize.asynchronous_copies import NONE as NO_COPIES
-from precharacterize.classify import Kind, hardware_class
-from precharacterize.machine_code.alignment import MachineBlock, align, machine_blocks
-from precharacterize.machine_code.instruction import NO_SCOREBOARD, MachineInstruction
-from precharacterize.machine_code.matching import BULK_COPIES, Matching
-from precharacterize.machine_code.retry_loops import address_of, compare_and_swap
-from precharacterize.machine_code.timing_classes import (
-    access_bytes,
-    barrier_of,
-    kind_of,
-    latency_class,
-    tensor_share,
-)
-from precharacterize.operations import NONE, Operations, operations_of
-from precharacterize.parameters import UNITS, PipelineParameters
-from precharacterize.product_times import sized
-from precharacterize.rows import Row, memory_row, register_row
-from precharacterize.table import SCOREBOARDS, WORDS
+from precharacterize.table import SCOREBOARDS, UNITS, WORDS, PipelineParameters
+from precharacterize.tensor_work import sized
 from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
 
 INSTRUCTION_BYTES = 16
@@ -57,14 +61,14 @@ def machine_timed_blocks(
     matching = Matching(blocks, program, kinds)
     rows: list[Row] = []
     timed: list[TimedBlock] = []
-    words: dict[Address, int] = {}
+    words: dict[Address | None, int] = {}
     for block in blocks:
         start = first_row + len(rows)
         covers = [Cover(block.leader, 0)] if block.leader >= 0 else []
         found = matching.accesses(block, covers)
         _cover_all(block, program, covers)
         made = [
-            _row(c, found.get(k), _source_kind(block, k, found, kinds), pipeline, registers)
+            _row(c, found.get(k), Kind(kinds[block.ptx[k]]) if k in found else None, pipeline, registers)
             for k, c in enumerate(block.code)
         ]
         for k, row in enumerate(made):
@@ -94,23 +98,19 @@ def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline:
     row.latency, row.initiation = operation.latency_cycles, operation.initiation_cycles
 
 
-def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, words: dict[Address, int]) -> None:
+def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, words: dict[Address | None, int]) -> None:
     """If a block is a loop of compare-and-swap, its row says so; `words` numbers the addresses of such loops."""
     swap = compare_and_swap(block, program)
     row = made[swap] if swap is not None else None
     if row is None or row.access is None:
         return
     row.access, row.retries = replace(row.access, mode=Mode.ROUNDS), True
-    row.word = words.setdefault(address_of(program.instructions[row.origin]), len(words) % WORDS)
+    row.word = words.setdefault(program.instructions[row.origin].address, len(words) % WORDS)
 
 
 def _before(made: Sequence[Row], k: int, program: Program, block: MachineBlock) -> int:
     """The PTX instruction at which something that the assembler added counts: the one before it in its block."""
     return made[k - 1].origin if k else program.blocks[max(0, block.leader)].start
-
-
-def _source_kind(block: MachineBlock, k: int, found: dict[int, Access], kinds: Sequence[int]) -> Kind | None:
-    return Kind(kinds[block.ptx[k]]) if k in found else None
 
 
 def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> None:
@@ -141,7 +141,7 @@ def _operations(block: MachineBlock, program: Program, covers: Sequence[Cover]) 
     for instruction, ptx in zip(block.code, block.ptx, strict=True):
         owner = Cover(program.block_of(ptx), 0) if instruction.guard and ptx >= 0 else None
         cover = covers.index(owner) if owner in covers else 0
-        found[cover] = found.get(cover, NONE).plus(operations_of(instruction))
+        found[cover] = found.get(cover, NO_OPERATIONS).plus(operations_of(instruction))
     return found
 
 
@@ -193,9 +193,9 @@ def _copies(instruction: MachineInstruction, source: Instruction | None, accesse
     if instruction.name == "WARPGROUP" and "DEPBAR" in instruction.modifiers:
         pending = re.search(r"0x([0-9a-f]+)", instruction.operands)
         return waits_for(PRODUCTS, int(pending[1], 16) if pending else 0)
-    found = copies_of(source) if source is not None else NO_COPIES
+    found = copies_of(source) if source is not None else NONE
     waits = found >= 0 and instruction.name == "DEPBAR"
-    return found if waits or (accesses and found != NO_COPIES) else NO_COPIES
+    return found if waits or (accesses and found != NONE) else NONE
 
 
 def _waits(instruction: MachineInstruction) -> list[int]:

@@ -1,12 +1,12 @@
-"""What a machine instruction is to the timing engine: its latency class, its kind, how a PTX instruction becomes it."""
+"""Latency classes, kinds of timing events and operations of machine instructions."""
 
 from __future__ import annotations
 
 import re
 
-from precharacterize.classify import Kind
-from precharacterize.machine_code.instruction import MachineInstruction
-from precharacterize.named_barriers import NONE, OF_CLUSTER, code_of
+from precharacterize.classify import INTEGER, NO_OPERATIONS, Kind, Operations
+from precharacterize.machine_code.assemble import MachineInstruction
+from precharacterize.synchronisation import NONE, OF_CLUSTER, code_of
 
 _CLASS = {
     **dict.fromkeys(("FADD", "FADD32I", "FSWZADD"), "fp32_add"),
@@ -22,6 +22,18 @@ _CLASS = {
     **dict.fromkeys(
         ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "BREAK", "NOP", "WARPSYNC", "YIELD", "BAR",
          "MEMBAR", "ERRBAR", "DEPBAR", "LDGDEPBAR", "CCTL", "BMOV", "NANOSLEEP", "KILL", "PMTRIG"), "control"),
+}  # fmt: skip
+_OPERATIONS = {
+    **dict.fromkeys(("FADD", "FADD32I", "FMUL", "FMUL32I"), Operations(fp32=1)),
+    **dict.fromkeys(("FFMA", "FFMA32I"), Operations(fp32=2)),
+    **dict.fromkeys(("DADD", "DMUL"), Operations(fp64=1)),
+    "DFMA": Operations(fp64=2),
+    **dict.fromkeys(
+        ("IADD", "IADD3", "IADD32I", "IMAD", "IMUL", "IDP", "IDP4A", "LEA", "ISETP", "ICMP", "IMNMX", "VIADD", "VIMNMX",
+         "VABSDIFF", "VABSDIFF4", "LOP3", "LOP", "LOP32I", "SHF", "SHL", "SHR", "BMSK", "SGXT", "FLO", "POPC", "BREV",
+         "IABS", "ISCADD", "XMAD"),
+        INTEGER,
+    ),
 }  # fmt: skip
 _UNIFORM = ("R2UR", "S2UR", "VOTEU", "REDUX")
 _KIND = {
@@ -96,3 +108,8 @@ def ends_block(instruction: MachineInstruction) -> bool:
 def falls_through(instruction: MachineInstruction) -> bool:
     """Can the next instruction follow it?"""
     return instruction.name not in ("BRA", "BRX", "JMP", "EXIT", "RET", "KILL") or bool(instruction.guard)
+
+
+def operations_of(instruction: MachineInstruction) -> Operations:
+    """Operations of a thread that executes it."""
+    return _OPERATIONS.get(instruction.name, NO_OPERATIONS)

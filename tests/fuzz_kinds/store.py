@@ -10,8 +10,8 @@ import numpy as np
 
 from abstim.targets.check_trace import block_counts, problem
 from functional.errors import InputError
-from functional.trace_store import coding
-from functional.trace_store.frames import DamagedError
+from functional.traces import coding
+from functional.traces.coding import DamagedError
 from functional.traces.trace import Trace
 from fuzz_kinds.small_launch import small_launch, timed
 

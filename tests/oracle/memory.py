@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from abstim.gpu.config import Gpu
-from functional.traces.phase_record import barrier_of, count_of, is_phase, phase_of
+from functional.traces.line_record import barrier_of, count_of, is_phase, phase_of
 from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from oracle.l1d import L1d
 from oracle.resources import Cache, ResponsePath

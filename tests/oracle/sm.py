@@ -14,7 +14,8 @@ from oracle.memory_side import MemorySide
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
 from oracle.resources import MEM, NEVER, FrontEnd, Port, first_unbooked, ports_of
-from precharacterize.asynchronous_copies import (
+from precharacterize.classify import Kind
+from precharacterize.synchronisation import (
     COMMITS,
     COPIES,
     COPY,
@@ -30,7 +31,6 @@ from precharacterize.asynchronous_copies import (
     family_of,
     starts_work,
 )
-from precharacterize.classify import Kind
 
 SP = 0
 

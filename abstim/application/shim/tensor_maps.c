@@ -1,4 +1,4 @@
-// Tensor maps: made by abstim, which says what their 128 bytes are (functional/launches/tensor_map.py).
+// Tensor maps: made by abstim, which says what their 128 bytes are (functional/launches/views.py).
 #include "shim.h"
 
 enum { MAP_BYTES = 128, ADDRESS_AT = 16, MOST_AXES = 5, LEAST_IM2COL_AXES = 3 };

@@ -22,7 +22,7 @@ from abstim.show.report.hot_source import hot_listings
 from abstim.show.report.roofline import roofline_chart
 from abstim.show.report.twice_as_fast import limits_chart
 from abstim.show.tables import duration, quantity
-from functional.ptx.shown_name import shown_name
+from functional.ptx.source import shown_name
 
 SHOWN_LAUNCHES = 200  # a chart shows the longest ones; the totals hold all
 CACHES = ("l1d", "const", "l1i", "l2")

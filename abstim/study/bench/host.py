@@ -10,7 +10,7 @@ from importlib import metadata
 from time import perf_counter
 from typing import Any
 
-from functional.execution.threads import default_threads
+from functional.execution.computer import default_threads
 
 LIBRARIES = ("numpy", "numba", "llvmlite", "jax", "jaxlib")
 

@@ -17,7 +17,7 @@ from abstim.session.session import Session
 from abstim.study.explore.jobs import Job
 from abstim.study.explore.local import Results, as_completed
 from functional.keep import kept
-from precharacterize.kept_timed_code import encode
+from precharacterize.build_timed import encode
 
 if TYPE_CHECKING:
     from precharacterize.timed_code import TimedCode

@@ -30,7 +30,7 @@ from abstim.targets.workloads.dependence import signatures
 from abstim.targets.workloads.lazy_launches import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case
-from functional.trace_store import StoredCase
+from functional.traces.store import StoredCase
 from functional.traces.trace import Trace
 from sampling import Estimate, SamplingError
 from sampling.bounds import bounded

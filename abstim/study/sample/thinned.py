@@ -9,11 +9,10 @@ import numpy as np
 
 from abstim.study.sample.launch_features import ON_LINES, kinds_of
 from functional.programs.program import Program
-from functional.traces.line_record import more_follow
-from functional.traces.phase_record import in_phases
+from functional.traces.line_record import in_phases, more_follow
 from functional.traces.trace import Trace
 from precharacterize.classify import Kind
-from precharacterize.named_barriers import NONE, barriers_of
+from precharacterize.synchronisation import NONE, barriers_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64

@@ -1,15 +1,59 @@
-"""How fast a few units with common result buses take instructions of several latencies, one after the other."""
+"""Bounds of code that runs alone: the longest chain of results and the busiest unit of a basic block, and the rate at
+which units with common result buses take instructions of several latencies.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional.jit.machine_code import compiled
+from precharacterize.table import UNITS, LatencyTable
 
 if TYPE_CHECKING:
     from jaxtyping import Int
+
+
+@dataclass(frozen=True)
+class BlockBounds:
+    """Of instructions `start` to `stop` - 1. `path_cycles`: of the longest chain, up to its last result, on any number
+    of units; `path`: the instructions of it, in order; `unit_cycles`: busy time of each unit, by name."""
+
+    start: int
+    stop: int
+    path_cycles: int
+    path: tuple[int, ...]
+    unit_cycles: dict[str, int]
+
+
+def block_bounds(table: LatencyTable, start: int, stop: int) -> BlockBounds:
+    """Every load hits: what memory adds is known when the kernel runs."""
+    done: dict[int, int] = {}  # instruction -> cycle of its result
+    before: dict[int, int | None] = {}  # instruction -> whose result it waited for last
+    writer: dict[int, int] = {}  # register -> who wrote it last
+    for i in range(start, stop):
+        sources = [writer[r] for r in table.waits[i].tolist() if r in writer]
+        last = max(sources, key=done.__getitem__, default=None)
+        before[i] = last
+        done[i] = (0 if last is None else done[last]) + max(1, int(table.result_cycles[i]))
+        writer |= dict.fromkeys((r for r in table.writes[i].tolist() if r >= 0), i)
+    at: int | None = max(done, key=done.__getitem__, default=None)
+    path_cycles, path = 0 if at is None else done[at], []
+    while at is not None:
+        path.append(at)
+        at = before[at]
+    return BlockBounds(start, stop, path_cycles, tuple(reversed(path)), _unit_cycles(table, start, stop))
+
+
+def _unit_cycles(table: LatencyTable, start: int, stop: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for i in range(start, stop):
+        name = UNITS[int(table.unit[i])]
+        found[name] = found.get(name, 0) + max(1, int(table.initiation_cycles[i]))
+    return found
+
 
 SAMPLE = 1 << 14  # instructions looked at
 RING = 1 << 12  # cycles; above any latency

@@ -1,6 +1,8 @@
-"""Tensor maps: how a tensor in global memory is cut into boxes that one instruction copies (`cp.async.bulk.tensor`).
+"""Views of buffers: texture and surface objects, and tensor maps, which cut a tensor into boxes that one instruction
+copies (`cp.async.bulk.tensor`). They are arguments of a launch; kernels see a handle, or 128 bytes.
 
-CUDA leaves the 128 bytes open ("opaque"); whoever makes maps for kernels that run here writes these, little-endian:
+CUDA leaves the 128 bytes of a tensor map open ("opaque"); whoever makes maps for kernels that run here writes these,
+little-endian:
 
 | byte | what |
 |---|---|
@@ -24,45 +26,129 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
 
 from functional.errors import InputError
-from functional.ptx.sub_byte_elements import PACKINGS, Packing
+
+CHANNEL_TYPES = {"u8": "u1", "s8": "i1", "u16": "u2", "s16": "i2", "u32": "u4", "s32": "i4", "f16": "f2", "f32": "f4"}
+ADDRESS_MODES = ("clamp", "border", "wrap", "mirror")
+HANDLE = 1 << 40  # of the first object; the others follow
+
+
+@dataclass(frozen=True, slots=True)
+class Texture:
+    """A texture or surface object over a buffer: texels row after row, plane (or layer) after plane.
+
+    `size` counts texels in x, y and z (or layers). `linear`: interpolate between texels, else take the nearest.
+    `normalized`: coordinates go from 0 to 1; "wrap" and "mirror" need it. `as_float`: 8- and 16-bit integers are read
+    as numbers in [0, 1] or [-1, 1].
+    """
+
+    buffer: str
+    size: tuple[int, ...]
+    type: str = "f32"
+    channels: int = 1
+    linear: bool = False
+    address: str = "clamp"
+    normalized: bool = False
+    as_float: bool = False
+    offset_bytes: int = 0  # of the first texel in the buffer
+    pitch_bytes: int = 0  # from row to row; 0: rows follow each other without a gap
+
+    @property
+    def row_bytes(self) -> int:
+        """From row to row."""
+        return self.pitch_bytes or self.size[0] * self.texel_bytes
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Texels from one to its neighbour along each axis, and from one layer (or end) to the next."""
+        return tuple(self.row_bytes // self.texel_bytes * prod(self.size[1:axis]) if axis else 1 for axis in range(4))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy type of a channel."""
+        return np.dtype(CHANNEL_TYPES[self.type])
+
+    @property
+    def texel_bytes(self) -> int:
+        """Bytes of a texel."""
+        return self.channels * self.dtype.itemsize
+
+    def check(self, where: str, buffer_bytes: int) -> None:
+        """Raise InputError for an impossible description, or one that a buffer of `buffer_bytes` is too small for."""
+        if self.type not in CHANNEL_TYPES or self.channels not in (1, 2, 4) or self.address not in ADDRESS_MODES:
+            known = f"{', '.join(CHANNEL_TYPES)}; 1, 2 or 4 channels; {', '.join(ADDRESS_MODES)}"
+            raise InputError(f"{where}: a texture's type, channels and address mode are among {known}")
+        if not 1 <= len(self.size) <= 3 or min(self.size) < 1:
+            raise InputError(f"{where}: a texture's size is one to three positive numbers, not {self.size}")
+        if self.address in ("wrap", "mirror") and not self.normalized:
+            raise InputError(f"{where}: address mode '{self.address}' needs normalized coordinates")
+        if self.linear and self.type[0] != "f" and not self.as_float:
+            raise InputError(f"{where}: linear filtering of .{self.type} needs as_float")
+        overlap = self.row_bytes < self.size[0] * self.texel_bytes
+        if overlap or self.row_bytes % self.texel_bytes or self.offset_bytes < 0:
+            raise InputError(f"{where}: rows of a texture begin whole texels apart, and do not overlap")
+        rows = prod(self.size[1:])
+        needed = self.offset_bytes + (rows - 1) * self.row_bytes + self.size[0] * self.texel_bytes
+        if needed > buffer_bytes:
+            raise InputError(f"{where}: the texture has {needed} bytes, buffer '{self.buffer}' only {buffer_bytes}")
+
+
+_ROW, _ALIGNMENT_BYTES = 128, 32  # of padded elements: how many a box has, and where they begin in global memory
+
+
+class Packing(NamedTuple):
+    """How they lie: so many of them are `words` words of global memory, which are copied to `pitch_bytes` of shared
+    memory, from the first byte on."""
+
+    elements: int
+    words: int
+    word: str
+    pitch_bytes: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether there are gaps in shared memory; such elements are loaded, and never stored."""
+        return self.pitch_bytes > self.elements // 2
+
+    @property
+    def step(self) -> int:
+        """What the first coordinate of a box is a multiple of."""
+        return _ROW if self.padded else self.elements
+
+    def of(self, elements: int) -> int:
+        """Words of so many elements."""
+        return elements // self.elements * self.words
+
+    def problem(self, tensor: TensorMap) -> str:
+        """What the driver, or abstim, refuses of a tensor map; empty if nothing."""
+        size, box = tensor.size[0], tensor.box[0]
+        if tensor.pixels or size % self.elements or box % self.elements:
+            return f"{size} elements {tensor.element} in boxes of {box} are not supported"
+        if self.padded and (box != _ROW or size % _ROW or tensor.swizzle_bytes not in (0, _ROW)):
+            return (
+                f"padded elements {tensor.element}: boxes have {_ROW} of them, tensors a multiple of that, and "
+                f"a swizzle {_ROW} bytes"
+            )
+        if self.padded and any(at % _ALIGNMENT_BYTES for at in (tensor.address, *tensor.strides_bytes)):
+            return f"padded elements {tensor.element}: address and strides are multiples of {_ALIGNMENT_BYTES} bytes"
+        return ""
+
+
+PACKINGS = {  # by their names in PTX, in the order of CUtensorMapDataType
+    "b4x16": Packing(2, 1, "u8", 1), "b4x16_p64": Packing(16, 1, "u64", 16), "b6x16_p32": Packing(16, 3, "u32", 16),
+}  # fmt: skip
+
 
 BYTES = 128
 MAGIC, _LAYOUT = b"TMAP", "<4s6B6xQ5I5H5B5x4Q6hH18x"
-ELEMENTS = (
-    "u8",
-    "u16",
-    "u32",
-    "s32",
-    "u64",
-    "s64",
-    "f16",
-    "f32",
-    "f32.ftz",
-    "f64",
-    "bf16",
-    "tf32",
-    "tf32.ftz",
-    *PACKINGS,
-)
-# The same in the order of CUtensorMapDataType
-DRIVER_ELEMENTS = (
-    "u8",
-    "u16",
-    "u32",
-    "s32",
-    "u64",
-    "s64",
-    "f16",
-    "f32",
-    "f64",
-    "bf16",
-    "f32.ftz",
-    "tf32",
-    "tf32.ftz",
-    *PACKINGS,
-)
+_WHOLE = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32")
+ELEMENTS = (*_WHOLE, "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz", *PACKINGS)
+DRIVER_ELEMENTS = (*_WHOLE, "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz", *PACKINGS)  # as CUtensorMapDataType
 SWIZZLES_BYTES = (0, 32, 64, 128)  # by number
 _UNITS_BYTES = (16, 32)  # that a swizzle exchanges, by number
 _DRIVER_WIDE = 4  # CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B
@@ -140,20 +226,9 @@ class TensorMap:
         axes = [_padded(values, 1) for values in (self.size, self.box, self.taken)]
         strides = _padded(self.strides_bytes, 0)[: _MOST_AXES - 1]
         corners = (*_padded(self.lower, 0)[:3], *_padded(self.upper, 0)[:3])
-        return struct.pack(
-            _LAYOUT,
-            MAGIC,
-            *kinds,
-            self.fill_nan,
-            _UNITS_BYTES.index(self.swizzle_unit_bytes),
-            self.address,
-            *axes[0],
-            *axes[1],
-            *axes[2],
-            *strides,
-            *corners,
-            self.pixels,
-        )
+        fill, unit = self.fill_nan, _UNITS_BYTES.index(self.swizzle_unit_bytes)
+        numbers = (*axes[0], *axes[1], *axes[2], *strides, *corners, self.pixels)
+        return struct.pack(_LAYOUT, MAGIC, *kinds, fill, unit, self.address, *numbers)
 
     def check(self) -> None:
         """Raise InputError for a map that the driver, or abstim, refuses."""
@@ -220,18 +295,10 @@ def decode(data: bytes) -> TensorMap:
     if unit >= len(_UNITS_BYTES):
         raise InputError(f"tensor map: swizzle atomicity {unit} is not supported")
     size, box, steps, strides = (tuple(rest[i : i + n]) for i, n in ((0, rank), (5, rank), (10, rank), (15, rank - 1)))
+    where = (SWIZZLES_BYTES[swizzle], bool(fill), address, "")
+    unit_bytes = _UNITS_BYTES[unit]
     found = TensorMap(
-        ELEMENTS[element],
-        size,
-        strides,
-        box,
-        steps,
-        SWIZZLES_BYTES[swizzle],
-        bool(fill),
-        address,
-        "",
-        *_im2col(rank, rest[19:25], rest[25]),
-        _UNITS_BYTES[unit],
+        ELEMENTS[element], size, strides, box, steps, *where, *_im2col(rank, rest[19:25], rest[25]), unit_bytes
     )
     found.check()
     return found

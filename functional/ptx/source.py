@@ -1,4 +1,4 @@
-"""Which line of the CUDA source each line of a PTX text was made of: its `.loc` directives (`nvcc -lineinfo`)."""
+"""The source that a PTX text was made of: names of C++ functions, lines of CUDA, and the text itself, if unchanged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,26 @@ from functional.errors import ExecutionError
 
 if TYPE_CHECKING:
     from functional.programs.program import Program
+
+
+_CAST = re.compile(r"\((?:unsigned )?(?:int|long long|long|short|char)\)(?=-?\d)")  # of a template's number: (int)4
+
+
+@lru_cache(maxsize=1024)
+def shown_name(kernel: str) -> str:
+    """`fwt<float>` of `_Z3fwtIfEvPT_i`; a name that is not mangled, or that nobody can read, as it is."""
+    if not kernel.startswith("_Z"):
+        return kernel
+    import itanium_demangler
+
+    try:
+        found = itanium_demangler.parse(kernel)
+    except (ValueError, NotImplementedError, RecursionError, IndexError, KeyError, AttributeError):
+        return kernel
+    if found is None:
+        return kernel
+    return _CAST.sub("", str(found.name if found.kind == "func" else found))
+
 
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*inlined_at\s+(\d+)\s+(\d+))?")
@@ -43,13 +64,18 @@ def source_lines(ptx: str) -> dict[int, SourceLine]:
     return lines
 
 
+def unchanged(path: str, digest: str) -> bytes | None:
+    """The PTX of a program or module, if it is still where it was read, and as it was."""
+    try:
+        data = Path(path).read_bytes().removeprefix(BOM_UTF8)
+    except (OSError, ValueError):
+        return None
+    return data if sha256(data).hexdigest() == digest else None
+
+
 def ptx_text(program: Program) -> str:
     """The PTX, if it is still where it was read, and as it was; else nothing."""
-    try:
-        data = Path(program.path).read_bytes().removeprefix(BOM_UTF8)
-    except OSError:
-        return ""
-    return data.decode("utf-8", "replace") if sha256(data).hexdigest() == program.digest else ""
+    return (unchanged(program.path, program.digest) or b"").decode("utf-8", "replace")
 
 
 @contextmanager

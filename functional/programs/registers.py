@@ -1,10 +1,16 @@
-"""Register liveness, and from it an estimate of the registers a thread needs."""
+"""Registers a thread of a kernel needs: as ptxas reports them, or estimated from the values that live at once."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from math import prod
+from pathlib import Path
 
 from functional.launches.launch import WARP_THREADS
 from functional.programs.program import Program
@@ -23,20 +29,18 @@ def live_in(program: Program) -> tuple[frozenset[Register], ...]:
 
     Per thread: a guarded write keeps the old value, hence does not end a life.
     """
-    numbers = {register: n for n, register in enumerate(program.registers)}
-    masks = _live_masks(program, numbers)
-    return tuple(frozenset(register for register, n in numbers.items() if mask >> n & 1) for mask in masks)
+    numbers = program.numbers.items()
+    return tuple(frozenset(register for register, n in numbers if mask >> n & 1) for mask in _live_masks(program))
 
 
 def live_behind(program: Program) -> Iterator[tuple[int, int]]:
     """(instruction, bit set of the registers live behind it), numbered as in `program.registers`; in no order."""
-    numbers = {register: n for n, register in enumerate(program.registers)}
-    masks = _live_masks(program, numbers)
+    masks = _live_masks(program)
     for block in program.blocks:
         live = _union(masks, block.successors)
         for index in range(block.stop - 1, block.start - 1, -1):
             yield index, live
-            live = _before(program.instructions[index], live, numbers)
+            live = _before(program.instructions[index], live, program.numbers)
 
 
 def estimate_registers(program: Program) -> int:
@@ -44,20 +48,15 @@ def estimate_registers(program: Program) -> int:
 
     An estimate: ptxas also reorders, rematerialises and folds addresses.
     """
-    numbers = {register: n for n, register in enumerate(program.registers)}
-    masks = _live_masks(program, numbers)
     calls: dict[str, list[tuple[str, int]]] = defaultdict(list)
     most: dict[str, int] = defaultdict(int)
-    for block in program.blocks:
-        live = _union(masks, block.successors)
-        for index in range(block.stop - 1, block.start - 1, -1):
-            instruction = program.instructions[index]
-            width = _width(live, program.registers)
-            live = _before(instruction, live, numbers)
-            function = program.function_of[index]
-            most[function] = max(most[function], width, _width(live, program.registers))
-            if instruction.callee is not None:
-                calls[function].append((instruction.callee, width))
+    for index, live in live_behind(program):
+        instruction, function = program.instructions[index], program.function_of[index]
+        width = _width(live, program.registers)
+        before = _width(_before(instruction, live, program.numbers), program.registers)
+        most[function] = max(most[function], width, before)
+        if instruction.callee is not None:
+            calls[function].append((instruction.callee, width))
     needed = _with_callees(program.function_of[0], most, calls)
     most_registers = _most_registers(program)
     if any(i.opcode == "setmaxnreg" for i in program.instructions):
@@ -74,10 +73,10 @@ def _most_registers(program: Program) -> int:
     return max(_LEAST, min(_MOST, bound, *directives.get("maxnreg", (_MOST,))))
 
 
-def _live_masks(program: Program, numbers: dict[Register, int]) -> list[int]:
+def _live_masks(program: Program) -> list[int]:
     """Bit set of the registers live on entry of every block: the usual backward iteration to the fixed point."""
     masks = [0] * len(program.blocks)
-    uses, defined = zip(*(_summary(program, b.start, b.stop, numbers) for b in program.blocks), strict=True)
+    uses, defined = zip(*(_summary(program, b.start, b.stop, program.numbers) for b in program.blocks), strict=True)
     changed = True
     while changed:
         changed = False
@@ -95,20 +94,21 @@ def _summary(program: Program, start: int, stop: int, numbers: dict[Register, in
         instruction = program.instructions[index]
         uses = _before(instruction, uses, numbers)
         if instruction.guard is None:
-            defined |= _mask(instruction.writes(), numbers)
+            defined |= bits_of(instruction.writes(), numbers)
     return uses, defined
 
 
 def _before(instruction: Instruction, live: int, numbers: dict[Register, int]) -> int:
     """The live set before an instruction, given the one behind it."""
     if instruction.guard is None:
-        live &= ~_mask(instruction.writes(), numbers)
+        live &= ~bits_of(instruction.writes(), numbers)
     else:
         live |= 1 << numbers[instruction.guard.register]
-    return live | _mask(instruction.reads(), numbers)
+    return live | bits_of(instruction.reads(), numbers)
 
 
-def _mask(registers: tuple[Register, ...], numbers: dict[Register, int]) -> int:
+def bits_of(registers: Iterable[Register], numbers: dict[Register, int]) -> int:
+    """A set of registers, as bits."""
     mask = 0
     for register in registers:
         mask |= 1 << numbers[register]
@@ -139,3 +139,56 @@ def _with_callees(
     inside = open_ | {function}
     nested = [(callee, width) for callee, width in calls[function] if callee not in inside]
     return max([most[function], *(width + _with_callees(callee, most, calls, inside) for callee, width in nested)])
+
+
+MOST_REGISTERS = 255  # a thread
+_PTXAS_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Registers:
+    """`count` 32-bit registers a thread; `source`: "resources.json", "ptxas", "trace header" or "liveness estimate"."""
+
+    count: int
+    source: str
+
+
+def registers_per_thread(program: Program, target: str, known: Mapping[str, int]) -> Registers:
+    """Registers a thread of a kernel.
+
+    From `known` (kernel name -> registers) if it is there, else from `ptxas -v` for `target` ("sm_75") if ptxas
+    is on the PATH and takes the file, else from liveness.
+    """
+    if program.name in known:
+        return Registers(known[program.name], "resources.json")
+    compiled = _ptxas(program.path, target, program.digest).get(program.name)
+    if compiled is not None:
+        return Registers(compiled, "ptxas")
+    return Registers(estimate_registers(program), "liveness estimate")
+
+
+@cache
+def _ptxas(path: str, target: str, digest: str) -> dict[str, int]:
+    """Registers of every kernel of a file as ptxas reports them; empty without ptxas. `digest` only keys the cache."""
+    ptxas = shutil.which("ptxas")
+    if ptxas is None or not Path(path).is_file():
+        return {}
+    absolute = str(Path(path).resolve())  # no file name can pass for an option
+    command = [ptxas, "-v", f"-arch={target}", "-o", "/dev/null", absolute]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PTXAS_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return parse_ptxas(done.stderr + done.stdout) if done.returncode == 0 else {}
+
+
+def parse_ptxas(report: str) -> dict[str, int]:
+    """Kernel -> registers a thread, from the messages of `ptxas -v`."""
+    found: dict[str, int] = {}
+    entry = ""
+    for line in report.splitlines():
+        if name := re.search(r"Compiling entry function '([^']+)'", line):
+            entry = name[1]
+        elif (used := re.search(r"Used (\d+) registers", line)) and entry:
+            found[entry] = int(used[1])
+    return found

@@ -1,0 +1,275 @@
+"""A store of traces: a folder with a manifest, the PTX and one file a launch. A file has its name when it is whole, and
+the manifest comes last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from functional.errors import InputError
+from functional.keep.folder import replacing
+from functional.launches.case import Case
+from functional.launches.launch import Dim3, Launch, check_shape
+from functional.launches.memory import Memory
+from functional.programs.link import link
+from functional.programs.registers import MOST_REGISTERS, Registers
+from functional.ptx.ir import Module
+from functional.ptx.parser import parse_bytes
+from functional.ptx.source import unchanged
+from functional.traces.coding import DamagedError, FrameWriter, decode, encode, read_frames
+from functional.traces.trace import Trace, concatenate
+
+VERSION = 2
+MANIFEST, PTX = "manifest.json", "program.ptx"
+
+
+class LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """A launch and its file."""
+
+    kernel: str
+    label: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int
+    shared_bytes: int  # a thread block, static and dynamic
+    registers: int  # a thread
+    registers_source: str
+    file: str
+    file_bytes: int
+    checksum: str
+    thread_instructions: int
+    warp_instructions: int
+    trace_bytes: int  # of the streams in memory
+
+
+class OutputEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """The verdict on an output buffer."""
+
+    buffer: str
+    elements: int
+    mismatches: int
+    message: str = ""  # the first mismatch, if any
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """Everything but the traces."""
+
+    name: str  # of the target
+    ptx_sha256: str
+    launches: tuple[LaunchEntry, ...]
+    outputs: tuple[OutputEntry, ...]
+    printed: str = ""  # what the kernels wrote with printf
+
+
+class _Document(msgspec.Struct):
+    version: int
+    sha256: str  # of the text of `store`
+    store: msgspec.Raw
+
+
+def _encoded(manifest: Manifest) -> bytes:
+    """The text of manifest.json."""
+    store = msgspec.json.encode(manifest)
+    return msgspec.json.encode(_Document(VERSION, hashlib.sha256(store).hexdigest(), msgspec.Raw(store))) + b"\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a store. Raises InputError if it is missing, damaged or of another version."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise _missing(folder) from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        document = msgspec.json.decode(text, type=_Document)
+        if document.version != VERSION:
+            raise damaged(path, f"it is of version {document.version}, this program reads version {VERSION}")
+        if hashlib.sha256(document.store).hexdigest() != document.sha256:
+            raise damaged(path, "its checksum differs")
+        return msgspec.json.decode(document.store, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise damaged(path, f"it cannot be decoded: {error}") from None
+
+
+def _missing(folder: Path) -> InputError:
+    """A folder without a manifest: of stores, as a program's modules are recorded, or of one that was never ended."""
+    inside = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    if inside:
+        several = f" to {inside[-1].name}" if len(inside) > 1 else ""
+        return InputError(f"{folder}: is a folder of trace stores; name one of them: {inside[0]}{several}")
+    return InputError(
+        f"{folder}: is no complete trace store, {MANIFEST} is missing; if writing it was interrupted, write it "
+        "again with `abstim trace TARGET -o DIR --overwrite`"
+    )
+
+
+def damaged(path: Path, why: str) -> InputError:
+    """The error for a file that cannot be used."""
+    return InputError(f"{path}: damaged ({why}); write the store again with `abstim trace TARGET -o DIR --overwrite`")
+
+
+_OWN_FILES = re.compile(r"manifest\.json|program\.ptx|launch-\d+\.trace|\..+\.\d+\.\d+\.tmp")
+
+
+class StoreWriter:
+    """A store in the making. It holds the launches of one module; until `finish`, nobody takes it for whole."""
+
+    def __init__(self, folder: Path, module: Module, overwrite: bool = False) -> None:
+        """Begin a store in a new or empty folder, or with `overwrite` in place of another one.
+
+        Raises InputError if the folder holds anything else or cannot be written, or if the PTX is no longer there.
+        """
+        self.folder, self._launches = folder, list[LaunchEntry]()
+        ptx = unchanged(module.path, module.digest)
+        if ptx is None:
+            raise InputError(f"{module.path}: the PTX file has changed since it was read, or is gone")
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _clear(folder, overwrite)
+        self._ptx_sha256 = module.digest
+        with self._file(PTX) as file:
+            file.write(ptx)
+
+    def launch(self, launch: Launch, registers: Registers, chunks: Iterable[Trace]) -> None:
+        """The next launch: traces of successive thread blocks, together all of them."""
+        name = f"launch-{len(self._launches):05d}.trace"
+        threads = warps = trace_bytes = 0
+        with self._file(name) as file:
+            frames = FrameWriter(file)
+            for trace in chunks:
+                frames.write(encode(trace))
+                threads += int(trace.thread_instructions.sum())
+                warps += int(trace.warp_instructions.sum())
+                trace_bytes += trace.nbytes
+            checksum, size = frames.finish(), file.tell()
+        entry = LaunchEntry(
+            kernel=launch.program.name, label=launch.label, grid=launch.grid[:], block=launch.block[:],
+            dynamic_shared_bytes=launch.dynamic_shared_bytes, shared_bytes=launch.shared_bytes,
+            registers=registers.count, registers_source=registers.source, file=name, file_bytes=size,
+            checksum=checksum, thread_instructions=threads, warp_instructions=warps, trace_bytes=trace_bytes,
+        )  # fmt: skip
+        self._launches.append(entry)
+
+    def finish(self, name: str, outputs: Sequence[OutputEntry], printed: str = "") -> Manifest:
+        """Make it a store: `name` is that of the target, `outputs` the verdict on what it computed, `printed` what its
+        kernels wrote with `printf`."""
+        whole = Manifest(name, self._ptx_sha256, tuple(self._launches), tuple(outputs), printed)
+        with self._file(MANIFEST) as file:
+            file.write(_encoded(whole))
+        return whole
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[IO[bytes]]:
+        """A file of the store, under another name until it is on the disk."""
+        with _writing(self.folder / name), replacing(self.folder / name) as partial, partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _clear(folder: Path, overwrite: bool) -> None:
+    found = sorted(folder.iterdir())
+    foreign = [path.name for path in found if not _OWN_FILES.fullmatch(path.name)]
+    if foreign:
+        raise InputError(f"{folder}: holds {foreign[0]}, which is no part of a trace store; choose another folder")
+    if found and not overwrite:
+        raise InputError(f"{folder}: is there already; choose another folder, or --overwrite")
+    for path in sorted(found, key=lambda p: p.name != MANIFEST):  # without it the rest counts as unfinished
+        path.unlink()
+
+
+@dataclass
+class StoredCase(Case):
+    """A case that has been executed elsewhere: no contents of memory, but the trace of every launch."""
+
+    folder: Path = field(default_factory=Path)
+    manifest: Manifest = field(default_factory=lambda: Manifest("", "", (), ()))
+
+    def registers(self, launch: Launch) -> Registers:
+        """Registers a thread, as they were found when the store was written."""
+        entry = next(e for e in self.manifest.launches if e.kernel == launch.program.name)
+        return Registers(entry.registers, entry.registers_source)
+
+    def stream(self, number: int) -> Iterator[Trace]:
+        """The chunks of a launch. Raises InputError for a file that is damaged."""
+        entry, launch = self.manifest.launches[number], self.launches[number]
+        path = self.folder / entry.file
+        try:
+            with path.open("rb") as file:
+                for frame in read_frames(file, entry.checksum):
+                    yield decode(frame, launch.thread_blocks * launch.warps_per_block)
+        except DamagedError as error:
+            raise damaged(path, str(error)) from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+    def trace(self, number: int) -> Trace:
+        """The trace of a launch. Raises InputError for a file that is damaged."""
+        launch = self.launches[number]
+        chunks = list(self.stream(number))
+        try:
+            trace = concatenate(chunks, launch.warps_per_block)
+        except (ValueError, IndexError, TypeError, OverflowError, MemoryError) as error:
+            path = self.folder / self.manifest.launches[number].file
+            raise damaged(path, f"its chunks do not fit together: {error}") from None
+        if len(trace.thread_blocks) != launch.thread_blocks:
+            path = self.folder / self.manifest.launches[number].file
+            raise damaged(path, f"{len(trace.thread_blocks)} thread blocks of {launch.thread_blocks}")
+        return trace
+
+
+def open_store(folder: str | Path) -> StoredCase:
+    """The case in a store. Raises InputError if a file is missing, cut or damaged, as far as that shows without reading
+    the traces.
+    """
+    folder = Path(folder)
+    whole = read_manifest(folder)
+    for entry in whole.launches:
+        if Path(entry.file).name != entry.file or entry.file in ("", ".", ".."):
+            raise damaged(folder, f"its manifest names {entry.file!r}, which is no file of the store")
+        _check_size(folder / entry.file, entry.file_bytes)
+    path = folder / PTX
+    _check_size(path, None)
+    ptx = path.read_bytes()
+    if hashlib.sha256(ptx).hexdigest() != whole.ptx_sha256:
+        raise damaged(path, "its checksum differs")
+    module = parse_bytes(ptx, str(path))
+    programs = {kernel: link(module, kernel) for kernel in dict.fromkeys(e.kernel for e in whole.launches)}
+    launches: list[Launch] = []
+    for entry in whole.launches:
+        program, grid, block = programs[entry.kernel], Dim3(*entry.grid), Dim3(*entry.block)
+        check_shape(program, grid, block, entry.dynamic_shared_bytes)
+        launch = Launch(program, grid, block, b"", entry.dynamic_shared_bytes, entry.label)
+        if entry.shared_bytes != launch.shared_bytes or not 0 < entry.registers <= MOST_REGISTERS:
+            said = f"{entry.shared_bytes} B of shared memory, {entry.registers} registers"
+            raise damaged(folder, f"launch {len(launches)} of its manifest has {said}")
+        launches.append(launch)
+    return StoredCase(whole.name, module, Memory(), tuple(launches), folder=folder, manifest=whole)
+
+
+def _check_size(path: Path, size_bytes: int | None) -> None:
+    """Raise InputError for a file that is not there, or has not the size it had."""
+    if not path.is_file():
+        raise damaged(path, "it is missing")
+    found = path.stat().st_size
+    if size_bytes is not None and found != size_bytes:
+        raise damaged(path, f"it has {found} bytes of {size_bytes}")
