@@ -5,11 +5,10 @@ Inside a launch: `method.launch(simulator, ...)` with a `protocol.Simulator`. Bo
 """
 
 from sampling.baselines import FirstInstructions, Full, RandomUnits, Systematic
-from sampling.errors import SamplingError
 from sampling.estimate import Estimate, Part
 from sampling.photon import Photon
 from sampling.pka import Pka, Pkp, Pks, TwoLevel
-from sampling.profile import Profile
+from sampling.profile import Profile, SamplingError
 from sampling.protocol import Functional, LaunchShape, Observation, Simulator, WarpProfile
 from sampling.selection import Selection
 from sampling.sieve import Sieve

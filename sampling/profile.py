@@ -1,4 +1,4 @@
-"""What is known of a program's launches (or of any other units of it) before a method selects some."""
+"""The profile of a program: what is known of its launches (or of any other units) before a method selects some."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.errors import SamplingError
-
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
+
+
+class SamplingError(ValueError):
+    """A profile, a selection or a parameter that no method can work with. `str()` of it is the line a user sees."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.errors import SamplingError
 from sampling.estimate import Basis, Estimate, Part, around, weighted_counters, worst
+from sampling.profile import SamplingError
 from sampling.statistics import pooled_error
 
 if TYPE_CHECKING:

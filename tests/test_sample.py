@@ -180,7 +180,7 @@ def test_a_profile_for_a_method_that_uses_none() -> None:
 
 
 def nsight(path, launches: int) -> None:
-    from sampling.pka import METRICS
+    from sampling.nsight import METRICS
 
     rows = [["ID", "Kernel Name", "Block Size", "Grid Size", "Metric Name", "Metric Value"]]
     for n in range(launches):

@@ -2,9 +2,7 @@
 
 from sampling.auto.interpolation import PairCycles, few_points, read_off
 from sampling.auto.iterations import IterationSampling, Timed
-from sampling.auto.kernel_sample import ProgramWork
-from sampling.auto.launch_sampling import LaunchSampling
-from sampling.auto.reuse import TimedSelection, multiples, ratio, timed_selection
+from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, ratio, timed_selection
 from sampling.auto.segment_simulation import Batch, Beginning, cut_into_segments
 from sampling.auto.segments import SegmentSampling, has_giants
 from sampling.auto.surface import Pair, Pairs

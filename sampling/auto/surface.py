@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sampling.auto.distances import squared_distances
+from sampling.auto.prediction import squared_distances
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64

@@ -6,12 +6,9 @@ from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 
 from sampling.estimate import Estimate, combine, exact, renamed
-from sampling.photon.bbv import FEWEST, Analysis, analyse
-from sampling.photon.block_sampling import BlockSampling, BlockTimes
-from sampling.photon.kernel_sampling import KernelSampling, KnownLaunch
-from sampling.photon.launch_in_progress import Run
-from sampling.photon.rest import BlockPrediction
-from sampling.photon.warp_sampling import WarpSampling
+from sampling.launch_in_progress import Run
+from sampling.photon.analysis import FEWEST, Analysis, KernelSampling, KnownLaunch, analyse
+from sampling.photon.warps import BlockPrediction, BlockSampling, BlockTimes, WarpSampling
 from sampling.protocol import Functional, Simulator
 
 

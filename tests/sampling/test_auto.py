@@ -18,10 +18,8 @@ from sampling.auto import (
     ratio,
     timed_selection,
 )
-from sampling.auto.distances import distances
-from sampling.auto.fits import KIND_DEGREES, KIND_ERROR
 from sampling.auto.iterations import SHARES, Timed
-from sampling.auto.prediction import predict
+from sampling.auto.prediction import KIND_DEGREES, KIND_ERROR, choose_heavy, choose_unlike, distances, predict
 from sampling.auto.segment_simulation import (
     DEAREST,
     FIRST_SEGMENTS,
@@ -31,7 +29,6 @@ from sampling.auto.segment_simulation import (
     first_segments,
 )
 from sampling.auto.segments import LEAST, READING, WRITING_BACK, _error_of_waves, work_in_flight
-from sampling.auto.unlike import choose_heavy, choose_unlike
 from sampling.estimate import exact
 
 

@@ -19,9 +19,10 @@ from sampling.cold_start import (
     evenly_used_controllers,
     footprint,
     forward_reuse,
+    histogram,
     ipc_difference,
+    previous_reference,
 )
-from sampling.cold_start.latency import histogram, previous_reference
 
 
 def test_reuse_by_hand() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sampling.auto import Pairs, few_points, read_off
-from sampling.auto.interpolation import FIRST_PAIRS, largest, spread_out
-from sampling.auto.pair_choice import Choice
+from sampling.auto.interpolation import FIRST_PAIRS, Choice, largest, spread_out
 from sampling.auto.surface import BEFORE, SETTINGS, Conditioned, Places
 from sampling.statistics import t_quantile
 

@@ -10,9 +10,8 @@ from synthetic import SyntheticLaunch
 
 from sampling import Photon
 from sampling.photon import Analysis, BlockSampling, KernelSampling, WarpSampling, analyse
-from sampling.photon.bbv import distance, sample_blocks
-from sampling.photon.interval import DEFAULT_LATENCY_CYCLES, interval_cycles
-from sampling.photon.stability import Detector, StabilityRule
+from sampling.photon.analysis import distance, sample_blocks
+from sampling.photon.warps import DEFAULT_LATENCY_CYCLES, Detector, StabilityRule, interval_cycles
 from sampling.protocol import BlockCode
 
 IRREGULAR = ((0, 1, 1, 1, 2), (0, 1, 2), (0, 2), (0, 1, 1, 1, 1, 1, 1, 2))
@@ -268,7 +267,7 @@ def test_a_cache_that_fills_late_is_known_early(full_after, given_up) -> None:
 
 
 def test_a_rare_block_starts_at_the_latencies_that_are_given() -> None:
-    from sampling.photon.block_sampling import BlockTimes
+    from sampling.photon.warps import BlockTimes
 
     launch = regular()
     times = BlockTimes(BlockSampling(), launch)

@@ -10,9 +10,8 @@ from programs import program
 from synthetic import SyntheticLaunch
 
 from sampling import Pka, Pkp, Pks, Profile, SamplingError, TwoLevel
-from sampling.pka import METRICS, LightProfile, features, read_nsight_compute, read_nsight_systems
-from sampling.pka.pks import projection_error
-from sampling.pka.two_level_profiling import CLASSIFIERS
+from sampling.nsight import METRICS, LightProfile, features, read_nsight_compute, read_nsight_systems
+from sampling.pka import CLASSIFIERS, projection_error
 
 VALUES = [f"{100 * k:,}" for k in range(1, 13)]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sampling import Estimate, Full, Profile, RandomUnits, SamplingError, Systematic
-from sampling.dispatcher import dispatch, dispatch_equal, finish
 from sampling.estimate import around, combine, exact
+from sampling.launch_in_progress import dispatch, dispatch_equal, finish
 from sampling.selection import Selection, first_of_each, relabel
 from sampling.selection_files import write_csv, write_kernelslist, write_simpoints
 from sampling.statistics import batch_means, coefficient_of_variation, least_squares, t_quantile, two_means

@@ -13,7 +13,7 @@ from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
 from functional.errors import InputError
 from sampling import Profile, SamplingError, Selection
-from sampling.pka import LightProfile, read_nsight_compute, read_nsight_systems
+from sampling.nsight import LightProfile, read_nsight_compute, read_nsight_systems
 from sampling.selection_files import write_csv, write_json, write_kernel_ids, write_kernelslist, write_simpoints
 
 

@@ -23,7 +23,7 @@ from functional.launches.case import Case
 from sampling.photon import Analysis
 
 MODULES = ("abstim.engine.simulation", "precharacterize", "functional.ptx.parser")
-ANALYSED_BY = ("sampling.photon.bbv", "abstim.study.sample.warp_profiles")
+ANALYSED_BY = ("sampling.photon.analysis", "abstim.study.sample.warp_profiles")
 _COLUMNS = ("cycles", "instructions", "execute_seconds", "time_seconds")
 
 

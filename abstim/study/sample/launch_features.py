@@ -28,7 +28,7 @@ def kinds_of(program: Program) -> Int64[np.ndarray, " instruction"]:
 
 
 def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
-    """PKA's twelve (`sampling.pka.METRICS`): sums over the launch, as Nsight Compute counts them on hardware.
+    """PKA's twelve (`sampling.nsight.METRICS`): sums over the launch, as Nsight Compute counts them on hardware.
 
     Loads, stores and atomics are warp instructions, "coalesced" ones 32-byte sectors; a generic access counts where it
     went; `kinds` are the program's. Divergence efficiency is thread instructions a warp instruction.

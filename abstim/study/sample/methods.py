@@ -15,7 +15,7 @@ from abstim.study.sample.sampled_program import SampledProgram
 from functional.errors import InputError
 from sampling import Estimate, Part, Profile, Selection
 from sampling.estimate import combine, exact, weighted_counters
-from sampling.pka import LightProfile
+from sampling.nsight import LightProfile
 
 if TYPE_CHECKING:
     import numpy as np

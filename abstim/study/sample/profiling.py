@@ -17,8 +17,8 @@ from functional.launches.launch import Launch
 from functional.programs.program import Program
 from functional.traces.trace import Trace
 from sampling import Profile
-from sampling.pka import LightProfile
-from sampling.pka.features import features
+from sampling.nsight import features
+from sampling.nsight import LightProfile
 from sampling.statistics import coefficient_of_variation
 
 if TYPE_CHECKING:

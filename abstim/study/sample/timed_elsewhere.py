@@ -13,7 +13,7 @@ from abstim.study.sample.sample_result import plain_estimate
 from functional.errors import InputError
 from sampling import Estimate, FirstInstructions, SamplingError, Selection
 from sampling.bounds import bounded
-from sampling.pka.features import read_nsight_times
+from sampling.nsight import read_nsight_times
 from sampling.selection_files import read_json
 
 if TYPE_CHECKING:

@@ -1,22 +1,167 @@
-"""Intra-launch sampling: homogeneous regions are entered, warmed up, skipped and left. TBPoint, section IV-B2."""
+"""TBPoint (Huang, Nai, Kim, Lee, IPDPS 2014): representative launches, and homogeneous regions inside them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.estimate import Estimate, Part, around, exact
-from sampling.photon.launch_in_progress import Run
+from sampling.estimate import Estimate, Part, around, exact, renamed
+from sampling.launch_in_progress import Run
+from sampling.profile import Profile
 from sampling.protocol import Observation, Simulator
+from sampling.selection import Selection, profiled_spread, relabel
 from sampling.statistics import t_quantile
-from sampling.tbpoint.regions import NO_REGION, Region, identify, region_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
+
+
+_MOST_POINTS = 4000  # of one hierarchical clustering, whose memory grows with the square
+
+
+@dataclass(frozen=True)
+class InterLaunch:
+    """Hierarchical clustering of Equation 2's vectors at sigma = 0.1; the launch nearest each centre is simulated.
+
+    Launches of different kernels share no cluster (not in the paper: two kernels may differ in what no feature shows).
+    Total CPI weighs each representative's CPI by its cluster's instructions (Table IV). The interval takes the spread
+    of CPI in a cluster from the profile's cycles where it has them, else assumes it is as large as sigma allows the
+    instructions to be apart: a large share of those of small launches.
+    """
+
+    sigma: float = 0.1
+    name = "TBPoint inter-launch"
+
+    def select(self, profile: Profile) -> Selection:
+        """One launch a cluster. Raises SamplingError if the profile misses one of the four features."""
+        vectors = inter_features(profile, self.name)
+        strata = complete_linkage(vectors, self.sigma)
+        if profile.kernels is not None:
+            strata = strata * (int(profile.kernels.max()) + 1) + profile.kernels
+        strata = relabel(strata)
+        size = np.asarray(profile.instructions, float)
+        spread = self.sigma / np.minimum(np.bincount(strata, vectors[:, 1]) / np.bincount(strata), 1.0)
+        if profile.cycles is not None:
+            spread = profiled_spread(np.asarray(profile.cycles, float), size, strata)
+        return Selection(
+            method=self.name,
+            units=nearest_to_centre(vectors, strata),
+            strata=strata,
+            size=size,
+            instructions=size,
+            spread=spread,
+        )
+
+
+def inter_features(profile: Profile, method: str) -> Float64[np.ndarray, "launch 4"]:
+    """Equation 2: thread instructions, warp instructions, memory requests, each over its average; CoV of block size."""
+    columns = [
+        profile.need("thread_instructions", method),
+        np.asarray(profile.instructions, float),
+        profile.need("memory_requests", method),
+    ]
+    scaled = [column / (column.mean() or 1.0) for column in columns]
+    return np.stack([*scaled, profile.need("block_size_variation", method)], axis=1)
+
+
+def complete_linkage(vectors: Float64[np.ndarray, "n d"], sigma: float) -> Int64[np.ndarray, " n"]:
+    """Clusters whose points are at most `sigma` apart, by complete linkage.
+
+    Equal points are clustered once. Where even the distinct ones are too many, points of one cell of a grid of pitch
+    sigma / 8 (doubled until they fit) count as one; a cluster may then exceed sigma by a cell's diagonal.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    pitch = sigma / 8
+    points, inverse = np.unique(vectors, axis=0, return_inverse=True)
+    while len(points) > _MOST_POINTS:
+        points, inverse = np.unique(np.floor(vectors / pitch), axis=0, return_inverse=True)
+        points = points * pitch
+        pitch *= 2
+    if len(points) == 1:
+        return np.zeros(len(vectors), np.int64)
+    return fcluster(linkage(points, "complete"), sigma, "distance")[inverse.reshape(-1)].astype(np.int64) - 1
+
+
+def nearest_to_centre(
+    vectors: Float64[np.ndarray, "n d"], strata: Int64[np.ndarray, " n"]
+) -> Int64[np.ndarray, " stratum"]:
+    """In every cluster the point nearest its mean; of equals the first."""
+    members = np.bincount(strata)
+    centres = np.stack([np.bincount(strata, column) / members for column in vectors.T], axis=1)
+    apart = ((vectors - centres[strata]) ** 2).sum(1).round(15)
+    order = np.lexsort((np.arange(len(strata)), apart, strata))
+    return np.sort(order[np.unique(strata[order], return_index=True)[1]])
+
+
+NO_REGION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A row of the homogeneous region table (Table III); `last` is included."""
+
+    first: int
+    last: int
+    cluster: int
+
+    @property
+    def thread_blocks(self) -> int:
+        """How many."""
+        return self.last - self.first + 1
+
+
+def identify(
+    requests: Float64[np.ndarray, " tb"],
+    instructions: Float64[np.ndarray, " tb"],
+    occupancy: int,
+    sigma: float = 0.2,
+    variation_factor: float = 0.3,
+) -> list[Region]:
+    """The homogeneous region table from memory requests and warp instructions of every thread block.
+
+    An epoch is as many consecutive thread blocks as run at once (Equation 4). Its feature is the mean stall
+    probability of its blocks, requests over instructions (Equation 5), clustered at `sigma`. An epoch whose CoV of
+    requests or of instructions exceeds `variation_factor` holds outliers and belongs to no cluster. A region is a run
+    of consecutive epochs of one cluster.
+    """
+    starts = np.arange(0, len(requests), occupancy)
+    probability = _mean(requests / np.maximum(instructions, 1), starts)
+    outliers = np.maximum(_variation(requests, starts), _variation(instructions, starts)) > variation_factor
+    clusters = complete_linkage(probability[:, None], sigma)
+    clusters = np.where(outliers, NO_REGION, clusters)
+    ends = np.append(starts[1:], len(requests))
+    breaks = np.flatnonzero(np.diff(clusters)) + 1
+    runs = zip(np.append(0, breaks), np.append(breaks, len(starts)), strict=True)
+    return [
+        Region(int(starts[first]), int(ends[last - 1]) - 1, int(clusters[first]))
+        for first, last in runs
+        if clusters[first] != NO_REGION
+    ]
+
+
+def region_of(regions: list[Region], thread_blocks: int) -> Int64[np.ndarray, " tb"]:
+    """Position in the table of every thread block's region, or NO_REGION."""
+    found = np.full(thread_blocks, NO_REGION)
+    for number, region in enumerate(regions):
+        found[region.first : region.last + 1] = number
+    return found
+
+
+def _mean(values: Float64[np.ndarray, " tb"], starts: Int64[np.ndarray, " epoch"]) -> Float64[np.ndarray, " epoch"]:
+    return np.add.reduceat(values, starts) / np.diff(np.append(starts, len(values)))
+
+
+def _variation(
+    values: Float64[np.ndarray, " tb"], starts: Int64[np.ndarray, " epoch"]
+) -> Float64[np.ndarray, " epoch"]:
+    mean = _mean(values, starts)
+    square = np.maximum(_mean(values**2, starts) - mean**2, 0.0)
+    return np.sqrt(square) / np.where(mean == 0, 1, mean)
 
 
 @dataclass(frozen=True)
@@ -179,3 +324,26 @@ class _Sampling:
             detailed_fraction=self.simulated / whole,
             parts=tuple(parts),
         )
+
+
+# A launch by number: its simulator, and memory requests and warp instructions of every thread block.
+Open = Callable[[int], tuple[Simulator, np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class TBPoint:
+    """Both levels; they are orthogonal, and each class is usable alone."""
+
+    inter: InterLaunch = field(default_factory=InterLaunch)
+    intra: IntraLaunch = field(default_factory=IntraLaunch)
+    name = "TBPoint"
+
+    def select(self, profile: Profile) -> Selection:
+        """Which launches to simulate."""
+        return self.inter.select(profile)
+
+    def program(self, profile: Profile, open_launch: Open) -> Estimate:
+        """The whole program, each selected launch sampled inside."""
+        selection = self.select(profile)
+        measured = [self.intra.launch(*open_launch(unit)) for unit in selection.units.tolist()]
+        return renamed(selection.estimate(measured), self.name)

@@ -1,19 +1,22 @@
-"""PKA's twelve microarchitecture-agnostic characteristics of a launch (Table 2), from counts or from Nsight's CSV."""
+"""Launches as Nsight Compute and Nsight Systems measured them: counts, names, shapes and times."""
 
 from __future__ import annotations
 
 import csv
+import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.errors import SamplingError
-from sampling.profile import Profile
+from sampling.profile import Profile, SamplingError
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
+
 
 # Our name -> Nsight Compute's metric. Counts are sums over a launch; loads and stores count warp instructions, the
 # "coalesced" ones 32-byte sectors; divergence efficiency is thread instructions a warp instruction.
@@ -114,3 +117,54 @@ def _volume(text: str) -> int:
     """`(16, 16, 1)` -> 256; 0 for anything else."""
     sides = [side.strip() for side in text.strip().strip("()").split(",")]
     return int(np.prod([int(side) for side in sides])) if all(side.isdigit() for side in sides) else 0
+
+
+NAME_COLUMNS = 32  # a kernel's name is hashed into that many indicator columns
+_GRID = ("GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ")
+
+
+@dataclass(frozen=True, eq=False)
+class LightProfile:
+    """What a profiler gives at almost no cost, one row a launch in order."""
+
+    names: list[str]
+    dimensions: Float64[np.ndarray, "launch d"]  # grid, block, and whatever else is known (tensor shapes)
+    nanoseconds: Float64[np.ndarray, " launch"] | None = None
+
+    def columns(self) -> Float64[np.ndarray, "launch column"]:
+        """Name indicators and logarithms of the dimensions."""
+        slots = np.array([zlib.crc32(name.encode()) % NAME_COLUMNS for name in self.names])
+        return np.hstack([np.eye(NAME_COLUMNS)[slots], np.log1p(self.dimensions)])
+
+
+def _tensors(rows: list[dict[str, str]]) -> Float64[np.ndarray, "launch d"]:
+    """Numbers of every column whose name begins with "Tensor", such as `[8, 64, 112, 112]`; missing ones are 0."""
+    columns = [name for name in rows[0] if name.lower().startswith("tensor")]
+    found = [[[float(n) for n in re.findall(r"[\d.]+", row[name] or "")] for row in rows] for name in columns]
+    widths = [max(map(len, column)) for column in found]
+    padded = [
+        [sizes + [0.0] * (width - len(sizes)) for sizes in column] for column, width in zip(found, widths, strict=True)
+    ]
+    return np.hstack([np.zeros((len(rows), 0)), *(np.array(column).reshape(len(rows), -1) for column in padded)])
+
+
+def read_nsight_systems(path: Path) -> LightProfile:
+    """Kernels of `nsys stats --report cuda_gpu_trace --format csv`; copies, which have no grid, are left out.
+
+    Columns that begin with "Tensor", which a framework's annotations may add, are dimensions too."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SamplingError(f"{path}: cannot be read ({error})") from None
+    start = next((n for n, line in enumerate(lines) if "GrdX" in line and "Name" in line), None)
+    rows = [] if start is None else [row for row in csv.DictReader(lines[start:]) if row["GrdX"]]
+    if not rows:
+        raise SamplingError(f"{path}: no kernels; make it with `nsys stats --report cuda_gpu_trace --format csv`")
+    time = next((name for name in rows[0] if name.startswith("Duration")), None)
+    try:
+        dimensions = np.array([[float(row[side]) for side in _GRID] for row in rows])
+        dimensions = np.hstack([dimensions, _tensors(rows)])
+        spent = None if time is None else np.array([float(row[time].replace(",", "")) for row in rows])
+    except (KeyError, ValueError) as error:
+        raise SamplingError(f"{path}: a kernel's row has no usable {error}") from None
+    return LightProfile([row["Name"] for row in rows], dimensions, spent)
