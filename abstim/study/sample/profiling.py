@@ -17,8 +17,7 @@ from functional.launches.launch import Launch
 from functional.programs.program import Program
 from functional.traces.trace import Trace
 from sampling import Profile
-from sampling.nsight import features
-from sampling.nsight import LightProfile
+from sampling.nsight import LightProfile, features
 from sampling.statistics import coefficient_of_variation
 
 if TYPE_CHECKING:
