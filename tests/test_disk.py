@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abstim.study.sample import kept_samples
+from abstim.study.sample import kept as kept_samples
 from abstim.targets import trace_cache
 from functional.keep import digest
 from functional.keep.arrays import decode_arrays, encode_arrays

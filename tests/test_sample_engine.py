@@ -10,13 +10,18 @@ import pytest
 from abstim.engine.state import ISSUE, NEVER
 from abstim.gpu.config import load_gpu
 from abstim.models import run
-from abstim.study.sample.basic_block_events import Watch
-from abstim.study.sample.counts import block_counts, ranges, warp_types
-from abstim.study.sample.launch_features import kinds_of, launch_counts
+from abstim.study.sample.counts import (
+    EngineFunctional,
+    block_counts,
+    instruction_classes,
+    kinds_of,
+    launch_counts,
+    ranges,
+    warp_types,
+)
+from abstim.study.sample.on_demand import ThreadBlocks
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.simulator import WINDOW_CYCLES
-from abstim.study.sample.thread_blocks import ThreadBlocks
-from abstim.study.sample.warp_profiles import EngineFunctional, instruction_classes
+from abstim.study.sample.simulator import WINDOW_CYCLES, Watch
 from abstim.targets.resolve import open_target
 from functional.execution.default_executor import default_executor
 from sampling import Pkp

@@ -252,7 +252,7 @@ def _check(names: list[str], compare: bool, plot: bool, profiles: bool, aim: boo
 
 def _compare(target, gpu, overrides, names, plot, options) -> Any:
     from abstim.study.sample import compare
-    from abstim.study.sample.plot import check, draw
+    from abstim.study.sample.sample_result import check, draw
 
     if plot is not None:
         check(plot)
@@ -275,7 +275,7 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
     from abstim.show.tables import print_json, print_table, quantity
-    from abstim.study.sample.timed_elsewhere import estimate_from
+    from abstim.study.sample.files import estimate_from
 
     found = estimate_from(selection, times)
     if as_json:

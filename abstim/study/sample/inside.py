@@ -10,10 +10,9 @@ import numpy as np
 
 import sampling
 from abstim.progress import in_parallel
-from abstim.study.sample.kept_parts import Finished
-from abstim.study.sample.launch_features import by_thread_block
+from abstim.study.sample.counts import EngineFunctional, by_thread_block
+from abstim.study.sample.kept import Finished
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.warp_profiles import EngineFunctional
 from functional.errors import InputError
 from sampling import Estimate, Part
 from sampling.estimate import exact

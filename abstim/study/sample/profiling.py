@@ -1,20 +1,30 @@
-"""What is known of a program's launches before any is timed: a `sampling.Profile` from all of its traces, or, where
-launches can be executed alone, from a few thread blocks of one launch of each kind."""
+"""The profile of a program's launches before any is timed: from all of its traces or, where launches can be executed
+alone, from a few thread blocks of one launch of each kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.study.sample.launch_features import basic_block_vector, by_thread_block, kinds_of, launch_counts
+from abstim.study.sample.counts import (
+    basic_block_vector,
+    by_thread_block,
+    in_memory,
+    kinds_of,
+    launch_counts,
+    ranges,
+    warps_of,
+)
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.some_blocks import SomeBlocks, execute_some
 from abstim.targets.workloads.dependence import trace_inputs
 from functional.launches.launch import Launch
 from functional.programs.program import Program
+from functional.traces.line_record import line_of
 from functional.traces.trace import Trace
 from sampling import Profile
 from sampling.nsight import LightProfile, features
@@ -24,6 +34,69 @@ if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
     Row = dict[str, float | np.ndarray]
+
+
+Count = TypeVar("Count", float, np.ndarray)
+
+
+@dataclass(frozen=True)
+class SomeBlocks:
+    """Pieces of one launch: traces, and how many thread blocks each of a trace's stands for (of the first: itself)."""
+
+    thread_blocks: int  # of the launch
+    pieces: tuple[tuple[Trace, float], ...]
+
+    @property
+    def all_of_it(self) -> bool:
+        """Every thread block was executed: no weight is above 1."""
+        return self.count == self.thread_blocks
+
+    @property
+    def count(self) -> int:
+        """Thread blocks that were executed."""
+        return sum(len(trace.thread_blocks) for trace, _ in self.pieces)
+
+    def total(self, of: Callable[[Trace], Count]) -> Count:
+        """A sum over the launch's thread blocks, from that over a trace's."""
+        return sum((of(trace) * weight for trace, weight in self.pieces[1:]), start=of(self.pieces[0][0]))
+
+    def each(self, of: Callable[[Trace], np.ndarray]) -> np.ndarray:
+        """Values of the thread blocks that were executed."""
+        return np.concatenate([of(trace) for trace, _ in self.pieces])
+
+    def lines(self) -> float:
+        """Distinct cache lines in global and local memory that the launch touches.
+
+        They grow with the thread blocks not executed as they did over the last half of those that were.
+        """
+        *before, inner = [_lines(trace) for trace, _ in self.pieces]
+        distinct = len(np.unique(np.concatenate([*before, inner])))
+        if self.all_of_it:
+            return float(distinct)
+        last = self.pieces[-1][0]
+        half = np.arange(0, len(last.thread_blocks), 2)
+        fewer = len(np.unique(np.concatenate([*before, _lines(last, half)])))
+        growth = (distinct - fewer) / max(len(last.thread_blocks) - len(half), 1)
+        return distinct + growth * (self.thread_blocks - self.count)
+
+
+def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: int) -> SomeBlocks:
+    """At most about `most` thread blocks: the first and the last as they are, of those between as many as that leaves,
+    spread evenly, for all of them."""
+    if thread_blocks <= most:
+        return SomeBlocks(thread_blocks, ((run(list(range(thread_blocks))), 1.0),))
+    between = np.unique(np.linspace(1, thread_blocks - 2, most - 2).astype(np.int64))
+    share = (thread_blocks - 2) / len(between)
+    return SomeBlocks(thread_blocks, ((run([0, thread_blocks - 1]), 1.0), (run(between.tolist()), share)))
+
+
+def _lines(trace: Trace, positions: Int64[np.ndarray, " tb"] | None = None) -> np.ndarray:
+    records = trace.records
+    if positions is not None:
+        warps = warps_of(trace, positions)
+        records = records[ranges(trace.record_offsets[warps], trace.record_offsets[warps + 1])]
+    return line_of(records[in_memory(records)])
+
 
 PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be executed
 

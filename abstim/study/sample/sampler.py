@@ -1,13 +1,17 @@
-"""The driver: a target sampled by one method, or by all of them beside the full simulation."""
+"""The driver: a target, or a CUDA program, sampled by one method, or by all of them beside the full simulation."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from abstim.application.run_application import ApplicationResult, run_application
 from abstim.gpu.config import Gpu, gpu_of
 from abstim.models import DETAILED, known_error_of, model_named
 from abstim.progress import Progress, silent
@@ -16,13 +20,11 @@ from abstim.session.limits import memory_use
 from abstim.session.warm_up import WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import INSIDE, analysis_share, inside_named
-from abstim.study.sample.kept_parts import PartStore
-from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
+from abstim.study.sample.kept import AnalysisStore, MeasuredStore, PartStore
 from abstim.study.sample.methods import METHODS, Known, Method, method_named
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
-from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
+from abstim.study.sample.sampled_program import SampledProgram, WholeLaunches, whole_launches
 from abstim.targets import trace_cache
 from abstim.targets.execution import execute, kept_execution
 from abstim.targets.resolve import open_target
@@ -36,7 +38,9 @@ from sampling import Estimate, SamplingError
 from sampling.bounds import bounded
 
 if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
     from abstim.targets.resolve import Target
+
 
 MODELLED = "stem"  # the method where another model than the detailed one times whole launches, and none is named
 
@@ -309,3 +313,27 @@ class Prepared:
             self._known = Known(profile_of(self.whole))
             self._already = {"execute": self.whole.seconds["execute"], "analyse": perf_counter() - started}
         return self._known, self._already
+
+
+def sample_application(
+    command: Sequence[str],
+    gpus: Sequence[Gpu],
+    method: str,
+    *,
+    model: str = "detailed",
+    record: Path | None = None,
+    **options: Any,
+) -> tuple[ApplicationResult, list[SampleResult]]:
+    """Run a program, keep what its kernels did, and estimate from a sample how long that takes: one result for each
+    module with kernels that were launched, and each GPU.
+
+    `record`: where traces are kept (default: nowhere, afterwards). `options` are those of `run_application`. Raises
+    InputError for a method that is not there, before anything runs.
+    """
+    method_named(method)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-sample-"))
+        folder = record or Path(scratch) / "traces"
+        result = run_application(command, gpus, model=model, record=folder, timed=False, **options)
+        stores = sorted(folder.glob("module-*"), key=lambda store: int(store.name.removeprefix("module-")))
+        return result, [sample(str(store), gpu, method, model=model) for store in stores for gpu in gpus]
