@@ -2,23 +2,24 @@
 
 import numpy as np
 import pytest
+from bench_sampling import reliability
+from hard_set import FIRST, MAKERS, make_known
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.study.bench.sampling import reliability
 from abstim.study.sample import compare, sample
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sample_result import Row
 from abstim.study.sample.work import COLUMNS, L2_MISSES, NEW_LINES, OWN_LINES, REQUESTS, SECTORS, WORK, block_work
 from abstim.targets import workloads
 from abstim.targets.resolve import names_in, open_target
-from abstim.targets.workloads.hard_set import FIRST, MAKERS
 from functional.errors import InputError
 from functional.keep.kept import Kept
 from functional.llvm_executor.run import LlvmExecutor
 from functional.traces.line_record import is_data, line_of, sectors_of
 
 REAL = load_gpu("gtx480")
+make_known()
 
 
 def test_the_sets_are_listed_and_named():

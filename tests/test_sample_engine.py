@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hard_set import hard_case
 
 from abstim.engine.state import ISSUE, NEVER
 from abstim.gpu.config import load_gpu
@@ -30,7 +31,7 @@ REAL = load_gpu("gtx480")
 PERFECT = load_gpu("gtx480_perfect")
 
 
-def program(target: str = "spmv_csr", gpu=REAL, **options) -> SampledProgram:
+def program(target="spmv_csr", gpu=REAL, **options) -> SampledProgram:
     return SampledProgram(open_target(target), gpu, **options)
 
 
@@ -242,7 +243,7 @@ def test_single_cycles_are_counted_as_windows_are() -> None:
 @pytest.mark.parametrize("gpu", [REAL, PERFECT])
 def test_a_launch_below_a_wave_that_is_looked_at_on_its_way_ends_as_it_would(gpu) -> None:
     """No IPC is stable enough for s = 0."""
-    opened = program("hard_decode", gpu)
+    opened = program(hard_case("hard_decode"), gpu)
     simulator, looks = opened.simulator(0, window_cycles=1), []
     advance = simulator.advance
     simulator.advance = lambda state, cycles: looks.append(cycles) or advance(state, cycles)

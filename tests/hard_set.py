@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from hard_case import HardCase
 
-from abstim.targets.workloads.hard_case import HardCase
+from abstim.targets import workloads
 from functional.launches.launch import Argument
 
 if TYPE_CHECKING:
@@ -418,3 +419,13 @@ def hard_case(target: str) -> Case:
 def hard_names(group: str) -> tuple[str, ...]:
     """Names of a group of GROUPS."""
     return tuple(f"hard_{maker.__name__}" for maker in GROUPS[group])
+
+
+def make_known() -> None:
+    """From now on the programs are targets by name, and their groups groups of workloads, in this process."""
+    if not workloads.is_name("hard_growing"):
+        names, is_name, case = workloads.names, workloads.is_name, workloads.case
+        workloads.GROUPS = (*workloads.GROUPS, *GROUPS)
+        workloads.names = lambda group=None: hard_names(group) if group in GROUPS else names(group)
+        workloads.is_name = lambda target: is_hard(target) or is_name(target)
+        workloads.case = lambda name: hard_case(name) if is_hard(name) else case(name)

@@ -1,4 +1,4 @@
-"""The section of `abstim bench --stage sample`: methods over a set of targets."""
+"""The page of `bench_sampling.py methods`: charts of methods over a set of targets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from abstim.show.report.beside import hover_on, named_beside
 from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, legend_outside
 from abstim.show.report.error_axis import AXIS, LEGEND, TOOLTIPS, ErrorPoint, error_points, plain_numbers
-from abstim.show.report.sample_methods import SPEED_UPS, inside, times
+from abstim.show.report.sampling import SPEED_UPS, inside, times
 from abstim.show.tables import duration, quantity
 
 Bench = dict[str, Any]  # `SampleBench.to_json`
@@ -17,7 +17,7 @@ Row = dict[str, Any]  # one of its rows: a target and a method
 
 
 def sample_bench_section(data: Bench) -> Section:
-    """One result of `abstim bench --stage sample`."""
+    """One result of `bench_sampling.py methods --json`."""
     machine, overall, rows = data["machine"], data["overall"], data["rows"]
     targets = list(dict.fromkeys(row["target"] for row in rows))
     facts = [
