@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sampling.estimate import Estimate, around, exact, renamed
+from sampling.estimate import Estimate, around, exact
 from sampling.launch_in_progress import Run, dispatch_equal
 from sampling.nsight import LightProfile
 from sampling.profile import Profile, SamplingError
@@ -270,23 +269,3 @@ class Pkp:
             return now * (whole / finished - 1.0)
         free = run.free_cycles(np.full(len(run.seen.resident_blocks), mean_cycles))
         return float(dispatch_equal(free, mean_cycles, len(run.remaining)).max()) - now
-
-
-@dataclass(frozen=True)
-class Pka:
-    """PKS, then PKP on every selected launch; each class is usable alone."""
-
-    pks: Pks = field(default_factory=Pks)
-    pkp: Pkp = field(default_factory=Pkp)
-    name = "PKA"
-
-    def select(self, profile: Profile) -> Selection:
-        """Which launches to simulate."""
-        return self.pks.select(profile)
-
-    def program(self, profile: Profile, open_launch: Callable[[int], Simulator]) -> Estimate:
-        """The whole program, each selected launch projected."""
-        selection = self.select(profile)
-        instructions = selection.instructions
-        measured = [self.pkp.launch(open_launch(unit), float(instructions[unit])) for unit in selection.units.tolist()]
-        return renamed(selection.estimate(measured), self.name)

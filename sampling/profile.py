@@ -47,6 +47,10 @@ class Profile:
     def __len__(self) -> int:
         return len(self.instructions)
 
+    def first(self, count: int) -> Profile:
+        """The profile of the first units alone."""
+        return Profile(**{name: None if column is None else column[:count] for name, column in vars(self).items()})
+
     def need(self, column: str, method: str) -> np.ndarray:
         """A column. Raises SamplingError where the profile has none."""
         found = getattr(self, column)

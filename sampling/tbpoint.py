@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.estimate import Estimate, Part, around, exact, renamed
+from sampling.estimate import Estimate, Part, around, exact
 from sampling.launch_in_progress import Run
 from sampling.profile import Profile
 from sampling.protocol import Observation, Simulator
@@ -324,26 +324,3 @@ class _Sampling:
             detailed_fraction=self.simulated / whole,
             parts=tuple(parts),
         )
-
-
-# A launch by number: its simulator, and memory requests and warp instructions of every thread block.
-Open = Callable[[int], tuple[Simulator, np.ndarray, np.ndarray]]
-
-
-@dataclass(frozen=True)
-class TBPoint:
-    """Both levels; they are orthogonal, and each class is usable alone."""
-
-    inter: InterLaunch = field(default_factory=InterLaunch)
-    intra: IntraLaunch = field(default_factory=IntraLaunch)
-    name = "TBPoint"
-
-    def select(self, profile: Profile) -> Selection:
-        """Which launches to simulate."""
-        return self.inter.select(profile)
-
-    def program(self, profile: Profile, open_launch: Open) -> Estimate:
-        """The whole program, each selected launch sampled inside."""
-        selection = self.select(profile)
-        measured = [self.intra.launch(*open_launch(unit)) for unit in selection.units.tolist()]
-        return renamed(selection.estimate(measured), self.name)

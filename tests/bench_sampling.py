@@ -366,9 +366,7 @@ def methods(
     names: Annotated[list[str] | None, typer.Argument(metavar="[TARGET]...")] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(
-            help="table1, apps, micro, all, 16x, 256x, programs, hard, hard2, hard3; else 16x; repeatable."
-        ),
+        typer.Option(help="table1, apps, micro, all, 16x, 256x, programs, hard, hard2, hard3; else 16x; repeatable."),
     ] = None,
     method: Annotated[
         list[str] | None,
@@ -421,9 +419,8 @@ def learn_bounds(
         writer.writerows(asdict(bound) | {"value": f"{bound.value:.4g}"} for bound in learn_all(rows))
 
 
-hard_set.make_known()
-app.app.command("methods")(methods)
-app.app.command("learn")(learn_bounds)
-
 if __name__ == "__main__":
+    hard_set.make_known()
+    app.app.command("methods")(methods)
+    app.app.command("learn")(learn_bounds)
     main()

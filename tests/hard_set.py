@@ -426,6 +426,8 @@ def make_known() -> None:
     if not workloads.is_name("hard_growing"):
         names, is_name, case = workloads.names, workloads.is_name, workloads.case
         workloads.GROUPS = (*workloads.GROUPS, *GROUPS)
-        workloads.names = lambda group=None: hard_names(group) if group in GROUPS else names(group)
+        workloads.names = lambda group=None: (
+            hard_names(group) if group in GROUPS else (*names(group), *(MAKERS if group is None else ()))
+        )
         workloads.is_name = lambda target: is_hard(target) or is_name(target)
         workloads.case = lambda name: hard_case(name) if is_hard(name) else case(name)

@@ -9,11 +9,18 @@ import pytest
 from bench_sampling import SampleBench, bench_samples, summary
 from call_command import call
 
+from abstim.cli.app import app
 from abstim.study.sample import METHODS, compare
 from abstim.study.sample.sample_result import Row
 from abstim.targets.resolve import names_in
 from functional import suite
 from functional.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def known_command(monkeypatch):
+    monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
+    app.command("methods")(sampling.methods)
 
 
 def row(error, covered=True, detailed=0.5, speed_up=2.0, method="photon", target="x"):

@@ -69,7 +69,7 @@ def html(files, tmp_path_factory):
 def test_page_is_whole_and_every_chart_has_its_text(files, html):
     page = Outline(html.read_text())
     found = list(charts_of([section_of(read_source(path)) for path in files.values()]))
-    assert page.tables == len(found) == 2 + 2 + 3 + 4 + 3
+    assert page.tables == len(found) == 2 + 2 + 3 + 3
     for chart in found:
         assert chart.summary.endswith(".") and chart.table.rows
         assert all(len(row) == len(chart.table.columns) for row in chart.table.rows), chart.title

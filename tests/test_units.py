@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.study.sample import Known, compare, ideal, sample
+from abstim.study.sample import METHODS, Known, compare, ideal, sample
 from abstim.study.sample.counts import basic_block_vector
 from abstim.study.sample.ideal import Cutter, simulate_units
 from abstim.study.sample.sampled_program import SampledProgram
@@ -17,6 +17,7 @@ from abstim.targets.resolve import open_target
 from functional.errors import InputError
 from sampling import Profile
 
+IDEAL = [name for name in METHODS if name.startswith("ideal-")]
 REAL, PERFECT = load_gpu("gtx480"), load_gpu("gtx480_perfect")
 
 
@@ -100,7 +101,7 @@ def test_phases_are_found_and_their_cycles_exact() -> None:
     blocks = np.array([[90, 10, 0, 0], [0, 50, 50, 0], [10, 0, 0, 90]])[kind] * 10
     cycles = np.array([300, 900, 150])[kind]
     profile = Profile(instructions=np.full(200, 1000.0), basic_blocks=blocks.astype(float), cycles=cycles.astype(float))
-    for name in ideal.IDEAL:
+    for name in IDEAL:
         estimate = ideal.from_units(name, profile)
         if name == "ideal-simpoint":
             assert len(estimate.parts) == 3 and estimate.total == pytest.approx(cycles.sum())
@@ -123,8 +124,8 @@ def test_intervals_hold_the_total_of_units_with_a_drain(name) -> None:
 
 
 def test_baselines_choose_parts_of_a_single_launch_and_say_that_they_are_ideal() -> None:
-    found = compare("pathfinder", REAL, list(ideal.IDEAL))
-    assert [result.method for result in found.results] == list(ideal.IDEAL)
+    found = compare("pathfinder", REAL, IDEAL)
+    assert [result.method for result in found.results] == IDEAL
     for result in found.results:
         estimate = result.estimate
         assert estimate.ideal and estimate.detailed_fraction < 0.12 and estimate.functional_fraction == 1.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from programs import program
 from synthetic import SyntheticLaunch
 
-from sampling import InterLaunch, IntraLaunch, Profile, SamplingError, TBPoint
+from sampling import InterLaunch, IntraLaunch, Profile, SamplingError
 from sampling.tbpoint import NO_REGION, complete_linkage, identify, inter_features, nearest_to_centre, region_of
 
 
@@ -97,7 +97,8 @@ def test_outliers_are_simulated() -> None:
 
 def test_both_levels() -> None:
     profile, _ = program(0, launches=40, kernels=2, noise=0.0)
-    opened = {unit: SyntheticLaunch(unit, thread_blocks=1500) for unit in TBPoint().select(profile).units.tolist()}
+    selection = InterLaunch().select(profile)
+    opened = [SyntheticLaunch(unit, thread_blocks=1500) for unit in selection.units.tolist()]
     assert len(opened) < 40
-    estimate = TBPoint().program(profile, lambda unit: (opened[unit], opened[unit].requests, opened[unit].instructions))
-    assert estimate.method == "TBPoint" and 0 < estimate.detailed_fraction < 0.5 and estimate.basis == "model"
+    estimate = selection.estimate([IntraLaunch().launch(each, each.requests, each.instructions) for each in opened])
+    assert 0 < estimate.detailed_fraction < 0.5 and estimate.basis == "model"

@@ -14,7 +14,7 @@ from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
 from abstim.study.sample.sample_result import plain_estimate
 from functional.errors import InputError
-from sampling import Estimate, FirstInstructions, Profile, SamplingError, Selection
+from sampling import Estimate, Profile, SamplingError, Selection
 from sampling.bounds import bounded
 from sampling.nsight import LightProfile, read_nsight_compute, read_nsight_systems, read_nsight_times
 from sampling.selection_files import (
@@ -172,8 +172,7 @@ def estimate_from(selection: str, times: Path) -> TimedElsewhere:
     try:
         chosen, method, target = read_json(path / "selection.json" if path.is_dir() else path)
         unit, found = _times(times, chosen)
-        baseline = FirstInstructions() if method == "first" else chosen
-        estimate = baseline.estimate(chosen, found) if method == "first" else chosen.estimate(found.tolist())  # type: ignore[call-arg,arg-type]
+        estimate = method_named(method).estimate(chosen, found.tolist())
     except SamplingError as error:
         raise InputError(str(error)) from None
     return TimedElsewhere(

@@ -165,19 +165,16 @@ def _columns(programs: Sequence[Program]) -> tuple[dict[str, Int64[np.ndarray, "
 
 
 SHARE = 0.1  # of the units or instructions, as TBPoint takes of random ones
-IDEAL: dict[str, tuple[str, Callable[[Profile], Any]]] = {
-    "ideal-first": (
-        "the first tenth of the instructions",
-        lambda units: sampling.FirstInstructions(SHARE * units.instructions.sum()),
-    ),
-    "ideal-random": ("a tenth of the units at random", lambda _: sampling.RandomUnits(SHARE)),
-    "ideal-systematic": ("one unit of every ten", lambda _: sampling.Systematic(SHARE)),
-    "ideal-simpoint": ("clusters of basic-block vectors, one unit each", lambda _: sampling.SimPoint()),
+_SELECTED: dict[str, Callable[[Profile], Any]] = {
+    "ideal-first": lambda units: sampling.FirstInstructions(SHARE * units.instructions.sum()),
+    "ideal-random": lambda _: sampling.RandomUnits(SHARE),
+    "ideal-systematic": lambda _: sampling.Systematic(SHARE),
+    "ideal-simpoint": lambda _: sampling.SimPoint(),
 }
 
 
 def estimate(name: str, program: SampledProgram) -> Estimate:
-    """What a baseline of `IDEAL` says of a program whose traces memory can hold together."""
+    """What a baseline, one of `METHODS`, says of a program whose traces memory can hold together."""
     units = units_of(program)
     program.spent("time", units.seconds)
     return from_units(name, units.profile)
@@ -186,11 +183,11 @@ def estimate(name: str, program: SampledProgram) -> Estimate:
 def from_units(name: str, units: Profile) -> Estimate:
     """The estimate of a baseline from units whose `cycles` are all known."""
     assert units.cycles is not None
-    method = IDEAL[name][1](units)
+    method = _SELECTED[name](units)
     selection = replace(method.select(units), unit="units")
     cycles = units.cycles[selection.units]
-    own = getattr(method, "estimate", None)
-    found: Estimate = own(selection, cycles) if own else selection.estimate(cycles.tolist())
+    own = method if isinstance(method, sampling.FirstInstructions) else None
+    found = own.estimate(selection, cycles.tolist()) if own else selection.estimate(cycles.tolist())
     half = t_quantile(math.inf) * max(_error(selection, units.cycles), found.standard_error)
     return replace(
         found, low=max(found.total - half, 0.0), high=found.total + half, basis="model" if half else "exact",
