@@ -12,7 +12,7 @@ import numpy as np
 from sampling.estimate import Estimate, around
 from sampling.profile import Profile
 from sampling.selection import Selection
-from sampling.statistics import batch_means, coefficient_of_variation, t_quantile
+from sampling.statistics import batch_means
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -85,11 +85,9 @@ class Systematic:
     """One unit of every k consecutive ones, as SMARTS does (Wunderlich et al., ISCA 2003).
 
     Which of the k is drawn anew each time: launches repeat with a period, and a fixed step could meet one kernel alone.
-    `needed` is SMARTS' second step: the sample size that the first sample's own variation asks for.
     """
 
     fraction: float = 0.1
-    error: float = 0.03
     seed: int = 0
     name = "systematic"
 
@@ -100,11 +98,6 @@ class Systematic:
         starts = np.arange(0, len(profile), period)
         ends = np.minimum(starts + period, len(profile))
         return _one_stratum(self.name, profile, np.random.default_rng(self.seed).integers(starts, ends))
-
-    def needed(self, selection: Selection, cycles: np.ndarray) -> int:
-        """Units for a relative error of `error` at 95 %: n >= (z V / error)^2, V the sample's variation of CPI."""
-        variation = coefficient_of_variation(np.asarray(cycles, float) / selection.instructions[selection.units])
-        return max(2, math.ceil((t_quantile(math.inf) * variation / self.error) ** 2))
 
 
 def _one_stratum(name: str, profile: Profile, units: Int64[np.ndarray, " sample"]) -> Selection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,7 +49,8 @@ class Profile:
 
     def first(self, count: int) -> Profile:
         """The profile of the first units alone."""
-        return Profile(**{name: None if column is None else column[:count] for name, column in vars(self).items()})
+        columns: dict[str, Any] = {name: c if c is None else c[:count] for name, c in vars(self).items()}
+        return Profile(**columns)
 
     def need(self, column: str, method: str) -> np.ndarray:
         """A column. Raises SamplingError where the profile has none."""

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -74,16 +73,6 @@ class Analysis:
         mine = (self.request_rates.mean(), self.line_rates.mean(), self.footprint)
         others = (other.request_rates.mean(), other.line_rates.mean(), other.footprint)
         return all(abs(a - b) <= tolerance * min(a, b) for a, b in zip(mine, others, strict=True))
-
-    def save(self, path: Path | IO[bytes]) -> None:
-        """Write an `.npz` file."""
-        np.savez(path, **self.columns())  # type: ignore[arg-type]
-
-    @staticmethod
-    def load(path: Path | IO[bytes]) -> Analysis:
-        """What `save` wrote."""
-        with np.load(path) as kept:
-            return Analysis.of_columns(kept)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Every field as an array."""

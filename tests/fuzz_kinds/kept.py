@@ -28,7 +28,8 @@ from functional.llvm_executor import LlvmExecutor, object_code
 from functional.programs.link import link
 from functional.ptx import parser
 from precharacterize import characterize
-from sampling.auto import Batch, Beginning, Timed
+from sampling.auto.iterations import Timed
+from sampling.auto.segment_simulation import Batch, Beginning
 
 TEXT = HEADER + (
     f".entry k(.param .u64 a) {{ {REGISTERS} ld.param.u64 %rd0, [a]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; "

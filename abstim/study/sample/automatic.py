@@ -31,16 +31,10 @@ from functional.traces.trace import Trace
 from precharacterize.classify import Kind
 from precharacterize.named_barriers import NONE, barriers_of
 from sampling import Estimate, LaunchShape
-from sampling.auto import (
-    IterationSampling,
-    LaunchSampling,
-    ProgramWork,
-    SegmentSampling,
-    Timed,
-    cut_into_segments,
-    has_giants,
-)
-from sampling.auto.iterations import SHARES, uneven
+from sampling.auto.iterations import SHARES, IterationSampling, Timed, uneven
+from sampling.auto.launches import LaunchSampling, ProgramWork
+from sampling.auto.segment_simulation import cut_into_segments
+from sampling.auto.segments import SegmentSampling, has_giants
 from sampling.statistics import CONFIDENCE
 
 if TYPE_CHECKING:

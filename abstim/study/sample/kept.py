@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from abstim.engine.inputs import COUNTERS
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED
 from abstim.session.flush import EMPTY, KEPT
@@ -20,131 +18,27 @@ from abstim.targets.trace_cache import execution_key
 from functional.keep.kept import Kept, key
 from functional.launches.case import Case
 from sampling import Estimate
-from sampling.auto import Batch, Timed
+from sampling.auto.iterations import Timed
+from sampling.auto.segment_simulation import Batch
 from sampling.photon import Analysis
+
+MODULES = ("abstim.engine.simulation", "precharacterize", "functional.ptx.parser")
+MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside", "abstim.study.sample.quick_estimates")
+ANALYSED_BY = ("sampling.photon.analysis", "abstim.study.sample.counts")
+Content = TypeVar("Content")
+_Column = tuple[str, list[int], bytes]  # of an analysis: dtype, shape, data
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The engine's counters (of other models none), and the seconds that executing and timing it took."""
+    """A launch that was simulated in full: the engine's counters (of other models none), and the seconds that executing
+    and timing it took."""
 
     cycles: int
     instructions: float  # of warps
     execute_seconds: float
     time_seconds: float
     counters: Mapping[str, int]
-
-
-MODULES = ("abstim.engine.simulation", "precharacterize", "functional.ptx.parser")
-ANALYSED_BY = ("sampling.photon.analysis", "abstim.study.sample.counts")
-_COLUMNS = ("cycles", "instructions", "execute_seconds", "time_seconds")
-
-
-class MeasuredStore:
-    """Of one case on one GPU with this version of the engine. `caches`: how they were warmed up before each launch.
-    Nothing is kept of other models (`model`), which are fast."""
-
-    def __init__(self, case: Case, gpu: Gpu, caches: str = EMPTY, model: str = DETAILED) -> None:
-        self.name = key(MODULES, execution_key(case, ""), gpu.spec, gpu.params, gpu.pipeline, caches)
-        # a launch that another one's caches decide is none to go on from
-        self.kept, self.alone = 0, caches != KEPT and model == DETAILED
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return Kept("sampled").path(self.name)
-
-    def load(self) -> dict[int, Measured]:
-        """What is there; nothing, and a line on stderr, if the file is damaged."""
-        found = (Kept("sampled").load(self.name, _measured) if self.alone else None) or {}
-        self.kept = len(found)
-        return found
-
-    def save(self, measured: dict[int, Measured]) -> None:
-        """Replace the file, if there is more to keep than it has."""
-        if len(measured) <= self.kept or not self.alone:
-            return
-        launches = sorted(measured)
-        buffer = io.BytesIO()
-        columns: dict[str, Any] = {name: np.array([getattr(measured[n], name) for n in launches]) for name in _COLUMNS}
-        columns["counters"] = np.array([[measured[n].counters[name] for name in COUNTERS] for n in launches])
-        np.savez(buffer, launch=np.array(launches), **columns)
-        Kept("sampled").save(self.name, buffer.getvalue())
-
-
-def _measured(content: bytes) -> dict[int, Measured]:
-    """The launches of a file, by number."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        columns = [file[name].tolist() for name in _COLUMNS]
-        counters = [dict(zip(COUNTERS, row, strict=True)) for row in file["counters"].tolist()]
-        launches = file["launch"].tolist()
-    return {launch: Measured(*row) for launch, *row in zip(launches, *columns, counters, strict=True)}
-
-
-class AnalysisStore(MutableMapping[int, Analysis]):
-    """Photon's analyses of one case's launches, in one file: made on one GPU, they serve all others."""
-
-    def __init__(self, case: Case, share: float) -> None:
-        """`share` of the warps that is analysed."""
-        self._case, self._share = case, share
-        self._made: dict[int, Analysis] = {}
-        self.loaded: dict[int, Analysis] = {}  # of those kept before, what was asked for
-
-    @cached_property
-    def name(self) -> str:
-        """Found when first asked for: the key takes a pass over all launches and all memory."""
-        return key(ANALYSED_BY, execution_key(self._case, "photon"), self._share)
-
-    @cached_property
-    def _kept(self) -> dict[int, Analysis]:
-        return Kept("analyses").load(self.name, _analyses) or {}
-
-    def save(self) -> None:
-        """Replace the file, if anything was added."""
-        if self._made:
-            columns = {n: {name: _packed(c) for name, c in a.columns().items()} for n, a in dict(self).items()}
-            Kept("analyses").save(self.name, msgspec.msgpack.encode(columns))
-
-    def __getitem__(self, number: int) -> Analysis:
-        if number in self._kept and number not in self._made:
-            self.loaded[number] = self._kept[number]
-        return self._made[number] if number in self._made else self._kept[number]
-
-    def __setitem__(self, number: int, analysis: Analysis) -> None:
-        self._made[number] = analysis
-
-    def __delitem__(self, number: int) -> None:
-        if number not in self:
-            raise KeyError(number)
-        self._made.pop(number, None)
-        self._kept.pop(number, None)
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._made or number in self._kept
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._made.keys() | self._kept.keys()))
-
-    def __len__(self) -> int:
-        return len(self._made.keys() | self._kept.keys())
-
-
-def _packed(column: np.ndarray) -> tuple[str, list[int], bytes]:
-    return column.dtype.str, list(column.shape), column.tobytes()
-
-
-def _analyses(content: bytes) -> dict[int, Analysis]:
-    """The launches of a file, by number."""
-    kept = msgspec.msgpack.decode(content, type=dict[int, dict[str, tuple[str, list[int], bytes]]])
-    return {
-        number: Analysis.of_columns(
-            {name: np.frombuffer(data, dtype).reshape(shape) for name, (dtype, shape, data) in columns.items()}
-        )
-        for number, columns in kept.items()
-    }
-
-
-MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside", "abstim.study.sample.quick_estimates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,31 +63,96 @@ class InPart:
     found: dict[str, Finished] = field(default_factory=dict)
 
 
-class PartStore:
-    """Of one case on one GPU with this version of the engine and of the ways to sample a launch. `caches`: how they
-    were warmed up before each launch. Of other models (`model`) there is nothing to keep."""
+class _Launches(Generic[Content]):
+    """Launches of one case on one GPU by number, with this version of the code. `caches`: how each found them. Of other
+    models (`model`), which are fast, and where one launch's caches decide another, nothing is kept."""
+
+    kind: str
+    content: type
+    modules: tuple[str, ...]
 
     def __init__(self, case: Case, gpu: Gpu, caches: str = EMPTY, model: str = DETAILED) -> None:
-        self.name = key(MADE_BY, execution_key(case, ""), gpu.spec, gpu.params, gpu.pipeline, caches)
+        self.name = key(self.modules, execution_key(case, ""), gpu.spec, gpu.params, gpu.pipeline, caches)
         self.alone = caches != KEPT and model == DETAILED
-        self._kept = b""
+        self._kept = _encoded({})
 
-    def load(self) -> dict[int, InPart]:
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Kept(self.kind).path(self.name)
+
+    def load(self) -> dict[int, Content]:
         """What is there, by launch; nothing, and a line on stderr, if the file is damaged."""
-        found = (Kept("parts").load(self.name, _decoded) if self.alone else None) or {}
+        decoder = msgspec.msgpack.Decoder(dict[int, self.content])  # type: ignore[name-defined]
+        found = (Kept(self.kind).load(self.name, decoder.decode) if self.alone else None) or {}
         self._kept = _encoded(found)
         return found
 
-    def save(self, parts: dict[int, InPart]) -> None:
+    def save(self, launches: Mapping[int, Content]) -> None:
         """Replace the file, if there is more to keep than it has."""
-        content = _encoded(parts)
+        content = _encoded(launches)
         if self.alone and content != self._kept:
-            Kept("parts").save(self.name, content)
+            Kept(self.kind).save(self.name, content)
 
 
-def _encoded(parts: dict[int, InPart]) -> bytes:
-    return msgspec.msgpack.encode(dict(sorted(parts.items())))
+def _encoded(launches: Mapping[int, Any]) -> bytes:
+    return msgspec.msgpack.encode(dict(sorted(launches.items())), enc_hook=lambda number: number.item())
 
 
-def _decoded(content: bytes) -> dict[int, InPart]:
-    return msgspec.msgpack.decode(content, type=dict[int, InPart])
+class MeasuredStore(_Launches[Measured]):
+    """Launches that were simulated in full."""
+
+    kind, content, modules = "measured", Measured, MODULES
+
+
+class PartStore(_Launches[InPart]):
+    """Launches of which parts were simulated."""
+
+    kind, content, modules = "parts", InPart, MADE_BY
+
+
+class AnalysisStore(dict[int, Analysis]):
+    """Photon's analyses of one case's launches, in one file: made on one GPU, they serve all others. `share`: of the
+    warps that are analysed; `loaded`: those that were asked for and kept before."""
+
+    def __init__(self, case: Case, share: float) -> None:
+        super().__init__()
+        self._case, self._share = case, share
+        self.loaded: dict[int, Analysis] = {}
+
+    @cached_property
+    def name(self) -> str:
+        """Found when first asked for: the key takes a pass over all launches and all memory."""
+        return key(ANALYSED_BY, execution_key(self._case, "photon"), self._share)
+
+    @cached_property
+    def _kept(self) -> dict[int, Analysis]:
+        return Kept("analyses").load(self.name, _analyses) or {}
+
+    def get(self, number: int, default: Any = None) -> Any:
+        """One made now or before."""
+        if number not in self and number in self._kept:
+            self.loaded[number] = self[number] = self._kept[number]
+        return super().get(number, default)
+
+    def save(self) -> None:
+        """Replace the file, if anything was added."""
+        if self.keys() > self.loaded.keys():
+            whole = sorted((self._kept | self).items())
+            columns = {n: {name: _packed(c) for name, c in found.columns().items()} for n, found in whole}
+            Kept("analyses").save(self.name, msgspec.msgpack.encode(columns))
+
+
+def _packed(column: np.ndarray) -> _Column:
+    return column.dtype.str, list(column.shape), column.tobytes()
+
+
+def _analyses(content: bytes) -> dict[int, Analysis]:
+    """The launches of a file, by number."""
+    kept = msgspec.msgpack.decode(content, type=dict[int, dict[str, _Column]])
+    return {
+        number: Analysis.of_columns(
+            {name: np.frombuffer(data, dtype).reshape(shape) for name, (dtype, shape, data) in columns.items()}
+        )
+        for number, columns in kept.items()
+    }

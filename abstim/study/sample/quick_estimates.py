@@ -29,7 +29,8 @@ from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import WORK, dram_cycles
 from functional.errors import InputError
 from sampling import Part
-from sampling.auto import ProgramWork, Timed
+from sampling.auto.iterations import Timed
+from sampling.auto.launches import ProgramWork
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int64

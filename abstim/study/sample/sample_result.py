@@ -76,22 +76,13 @@ class SampleResult:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        return {
-            "kind": "sample",
-            "target": self.target,
-            "gpu": self.gpu,
-            "memory_model": self.memory_model,
-            "method": self.method,
-            "model": self.model,
-            "known_error": self.known_error,
+        known = {name: value for name, value in vars(self).items() if name != "true_cycles" or value is not None}
+        return {"kind": "sample"} | known | {
             "estimate": plain_estimate(self.estimate),
-            "own_half_width": self.own_half_width,
             "kernels": [asdict(kernel) for kernel in self.kernels],
             "notes": list(self.notes),
-            "seconds": self.seconds,
-            "memory": self.memory,
             "stability": {launch: thinned(history) for launch, history in self.stability.items()},
-        } | ({} if self.true_cycles is None else {"true_cycles": self.true_cycles})
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
