@@ -19,6 +19,8 @@ from sampling.statistics import t_quantile
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
+    PerBlock = Float64[np.ndarray, " tb"]
+
 
 _MOST_POINTS = 4000  # of one hierarchical clustering, whose memory grows with the square
 
@@ -116,11 +118,7 @@ class Region:
 
 
 def identify(
-    requests: Float64[np.ndarray, " tb"],
-    instructions: Float64[np.ndarray, " tb"],
-    occupancy: int,
-    sigma: float = 0.2,
-    variation_factor: float = 0.3,
+    requests: PerBlock, instructions: PerBlock, occupancy: int, sigma: float = 0.2, variation_factor: float = 0.3
 ) -> list[Region]:
     """The homogeneous region table from memory requests and warp instructions of every thread block.
 
@@ -152,13 +150,11 @@ def region_of(regions: list[Region], thread_blocks: int) -> Int64[np.ndarray, " 
     return found
 
 
-def _mean(values: Float64[np.ndarray, " tb"], starts: Int64[np.ndarray, " epoch"]) -> Float64[np.ndarray, " epoch"]:
+def _mean(values: PerBlock, starts: Int64[np.ndarray, " epoch"]) -> Float64[np.ndarray, " epoch"]:
     return np.add.reduceat(values, starts) / np.diff(np.append(starts, len(values)))
 
 
-def _variation(
-    values: Float64[np.ndarray, " tb"], starts: Int64[np.ndarray, " epoch"]
-) -> Float64[np.ndarray, " epoch"]:
+def _variation(values: PerBlock, starts: Int64[np.ndarray, " epoch"]) -> Float64[np.ndarray, " epoch"]:
     mean = _mean(values, starts)
     square = np.maximum(_mean(values**2, starts) - mean**2, 0.0)
     return np.sqrt(square) / np.where(mean == 0, 1, mean)
@@ -181,12 +177,7 @@ class IntraLaunch:
     assumed_error: float = 0.14
     name = "TBPoint intra-launch"
 
-    def launch(
-        self,
-        simulator: Simulator,
-        requests: Float64[np.ndarray, " tb"],
-        instructions: Float64[np.ndarray, " tb"],
-    ) -> Estimate:
+    def launch(self, simulator: Simulator, requests: PerBlock, instructions: PerBlock) -> Estimate:
         """One launch, from the functional profile of every thread block: memory requests and warp instructions."""
         table = identify(
             np.asarray(requests, float),
@@ -250,9 +241,7 @@ class _Skipped:
 class _Sampling:
     """One launch under way."""
 
-    def __init__(
-        self, method: IntraLaunch, simulator: Simulator, table: list[Region], instructions: Float64[np.ndarray, " tb"]
-    ) -> None:
+    def __init__(self, method: IntraLaunch, simulator: Simulator, table: list[Region], instructions: PerBlock) -> None:
         self.method, self.simulator, self.table, self.instructions = method, simulator, table, instructions
         self.region = region_of(table, simulator.shape.thread_blocks)
         self.launch = Run(simulator)

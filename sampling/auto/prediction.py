@@ -13,8 +13,18 @@ from sampling.statistics import pooled_error
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int64
 
+    PerSample = Float64[np.ndarray, " sample"]
+    SampleWork = Float64[np.ndarray, "sample work"]
+    PerLaunch = Float64[np.ndarray, " launch"]
+    SampleKinds = Int64[np.ndarray, " sample"]
+    LaunchKinds = Int64[np.ndarray, " launch"]
+    LaunchWork = Float64[np.ndarray, "launch work"]
+    Apart = Float64[np.ndarray, "launch sample"]
+    PerRow = Float64[np.ndarray, " n"]
+    RowWork = Float64[np.ndarray, "n work"]
 
-def distances(a: Float64[np.ndarray, "n work"], b: Float64[np.ndarray, "m work"]) -> Float64[np.ndarray, "n m"]:
+
+def distances(a: RowWork, b: Float64[np.ndarray, "m work"]) -> Float64[np.ndarray, "n m"]:
     """How different launches are: the largest difference of a column's logarithms."""
     found = np.zeros((len(a), len(b)))
     for x, y in zip(np.log1p(a).T, np.log1p(b).T, strict=True):
@@ -36,9 +46,8 @@ CANDIDATES = 256  # that are looked at for how much of the whole is like them
 
 
 def choose_unlike(
-    work: Float64[np.ndarray, "n work"], size: Float64[np.ndarray, " n"], sample: Sequence[int], count: int,
-    rng: np.random.Generator,
-) -> list[int]:  # fmt: skip
+    work: RowWork, size: PerRow, sample: Sequence[int], count: int, rng: np.random.Generator
+) -> list[int]:
     """At most `count` that are not in `sample`: those that much is like, and unlike all that were chosen; every other
     one at random, in proportion to the root of its size (STEM's allocation), because they may differ in what no column
     shows."""
@@ -61,9 +70,7 @@ def choose_unlike(
     return chosen
 
 
-def choose_heavy(
-    size: Float64[np.ndarray, " n"], cost: Float64[np.ndarray, " n"], sample: Sequence[int], count: int
-) -> list[int]:
+def choose_heavy(size: PerRow, cost: PerRow, sample: Sequence[int], count: int) -> list[int]:
     """At most `count` that are not in `sample`: those that for their cost take most off the variance of the whole, if
     all are off by as much, relatively and independently."""
     gain = size**2 / cost
@@ -72,10 +79,7 @@ def choose_heavy(
     return [int(place) for place in most if gain[place] > 0.0]
 
 
-def _nearest_to_most(
-    work: Float64[np.ndarray, "n work"], size: Float64[np.ndarray, " n"], nearest: Float64[np.ndarray, " n"],
-    places: Int64[np.ndarray, " left"],
-) -> int:  # fmt: skip
+def _nearest_to_most(work: RowWork, size: PerRow, nearest: PerRow, places: Int64[np.ndarray, " left"]) -> int:
     """The one that brings everything nearest to what is chosen, each by its size: greedy facility location (Nemhauser,
     Wolsey and Fisher, Mathematical Programming 1978). Of many, those unlike the others and large are looked at."""
     tried = places[np.argsort(-(size * nearest)[places], kind="stable")[:CANDIDATES]]
@@ -93,17 +97,12 @@ KIND_ERROR, KIND_DEGREES = 0.01, 10.0  # of large launches that do the same, one
 ONE_SM_ERROR, ONE_SM_COUNTS = 0.03, 3.0
 
 
-def shares_of_work(
-    work: Float64[np.ndarray, "launch work"], known: Float64[np.ndarray, "sample work"],
-    measured: Float64[np.ndarray, " sample"], apart: Float64[np.ndarray, "launch sample"],
-) -> Float64[np.ndarray, " launch"]:  # fmt: skip
+def shares_of_work(work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
     """A sum of shares of the columns, with the least relative squares."""
     return np.maximum(work @ told_shares(known, measured), 1.0)
 
 
-def told_shares(
-    known: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"]
-) -> Float64[np.ndarray, " work"]:
+def told_shares(known: SampleWork, measured: PerSample) -> Float64[np.ndarray, " work"]:
     """Cycles a unit of each column."""
     from scipy.optimize import nnls  # takes 0.3 s to import
 
@@ -111,10 +110,7 @@ def told_shares(
     return nnls((known / scale) / measured[:, None], np.ones(len(measured)))[0] / scale
 
 
-def as_neighbours(
-    work: Float64[np.ndarray, "launch work"], known: Float64[np.ndarray, "sample work"],
-    measured: Float64[np.ndarray, " sample"], apart: Float64[np.ndarray, "launch sample"],
-) -> Float64[np.ndarray, " launch"]:  # fmt: skip
+def as_neighbours(work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
     """`shares_of_work`, times what the launches around lie above it, the nearest most."""
     both = shares_of_work(np.concatenate([work, known]), known, measured, apart)
     off = np.log(measured / both[len(work) :])
@@ -123,9 +119,8 @@ def as_neighbours(
 
 
 def in_proportion(
-    work: Float64[np.ndarray, "launch one"], known: Float64[np.ndarray, "sample one"],
-    measured: Float64[np.ndarray, " sample"], apart: Float64[np.ndarray, "launch sample"],
-) -> Float64[np.ndarray, " launch"]:  # fmt: skip
+    work: Float64[np.ndarray, "launch one"], known: Float64[np.ndarray, "sample one"], measured: PerSample, apart: Apart
+) -> PerLaunch:
     """A single column, times what those known lie above it: the geometric mean, which no launch outweighs."""
     return np.asarray(work[:, 0] * np.exp(np.log(measured / known[:, 0]).mean()))
 
@@ -147,14 +142,11 @@ class Fit:
         """The columns it looks at."""
         return work[..., self.first :]
 
-    def cycles(
-        self, work: Float64[np.ndarray, "launch work"], known: Float64[np.ndarray, "sample work"],
-        measured: Float64[np.ndarray, " sample"], apart: Float64[np.ndarray, "launch sample"],
-    ) -> Float64[np.ndarray, " launch"]:  # fmt: skip
+    def cycles(self, work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
         """Of launches so far `apart` from those known."""
         return self.rule(self.of(work), self.of(known), measured, apart)
 
-    def assumed_error(self, distance: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
+    def assumed_error(self, distance: PerRow) -> PerRow:
         """Relative error of a launch predicted from others so far away, before any has been seen."""
         return EQUAL_ERROR + np.minimum(ERROR_A_DISTANCE * distance, self.most)
 
@@ -164,17 +156,14 @@ BY_WORK = (Fit(as_neighbours), Fit(shares_of_work))
 BY_ONE_SM = (*BY_WORK, Fit(in_proportion, -1, ONE_SM_ERROR, ONE_SM_COUNTS))
 
 
-def off_shares(
-    work: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"]
-) -> Float64[np.ndarray, " sample"]:
+def off_shares(work: SampleWork, measured: PerSample) -> PerSample:
     """Logarithms of what shares of the work say of each, told by the others, over what was measured."""
     return _cross_validated(shares_of_work, work, measured, distances(work, work))
 
 
 def _cross_validated(
-    fit: Rule, known: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"],
-    apart: Float64[np.ndarray, "sample sample"],
-) -> Float64[np.ndarray, " sample"]:  # fmt: skip
+    fit: Rule, known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]
+) -> PerSample:
     """Relative errors of launches that were simulated, each predicted without it; nothing of a single one."""
     count = len(measured)
     found = np.zeros(count)
@@ -193,16 +182,13 @@ class Tried(NamedTuple):
     other, what was assumed counted in, and the logarithm of the error that is `expected` of a launch."""
 
     fit: Fit
-    residuals: Float64[np.ndarray, " sample"]
-    assumed: Float64[np.ndarray, " sample"]
+    residuals: PerSample
+    assumed: PerSample
     mean_square: float
     expected: float
 
 
-def tried(
-    fit: Fit, known: Float64[np.ndarray, "sample work"], measured: Float64[np.ndarray, " sample"],
-    apart: Float64[np.ndarray, "sample sample"],
-) -> Tried:  # fmt: skip
+def tried(fit: Fit, known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]) -> Tried:
     """Each that was simulated predicted without it."""
     residuals = _cross_validated(fit.cycles, known, measured, apart)
     assumed = fit.assumed_error(_nearest_other(apart))
@@ -210,7 +196,7 @@ def tried(
     return Tried(fit, residuals, assumed, mean_square, float(np.log(assumed).mean() + 0.5 * np.log(mean_square)))
 
 
-def _nearest_other(apart: Float64[np.ndarray, "sample sample"]) -> Float64[np.ndarray, " sample"]:
+def _nearest_other(apart: Float64[np.ndarray, "sample sample"]) -> PerSample:
     return (apart + np.diag(np.full(len(apart), np.inf))).min(1)
 
 
@@ -222,16 +208,16 @@ class Prediction:
     those simulated, each predicted without its kind; `assumed`, `assumed_of_sample`: what was assumed of the errors;
     `reach`: `common_cycles` over the sum of all errors."""
 
-    cycles: Float64[np.ndarray, " launch"]
-    errors: Float64[np.ndarray, " launch"]
+    cycles: PerLaunch
+    errors: PerLaunch
     common_cycles: float
     degrees: float
     scale: float  # mean square of the errors seen, each over what was assumed of it
-    residuals: Float64[np.ndarray, " sample"]
-    assumed: Float64[np.ndarray, " launch"]
-    assumed_of_sample: Float64[np.ndarray, " sample"]
+    residuals: PerSample
+    assumed: PerLaunch
+    assumed_of_sample: PerSample
     reach: float
-    kinds: Int64[np.ndarray, " launch"]
+    kinds: LaunchKinds
     unseen: Bool[np.ndarray, " launch"]
 
     @property
@@ -244,14 +230,14 @@ class Prediction:
         """Of launches of kinds of which others were simulated."""
         return self.variance_of(self.cycles * self.errors * ~self.unseen)
 
-    def variance_of(self, errors_cycles: Float64[np.ndarray, " launch"]) -> float:
+    def variance_of(self, errors_cycles: PerLaunch) -> float:
         """Of the sum of such errors, of which launches of one kind have the same."""
         return float(np.sum(np.bincount(self.kinds, errors_cycles) ** 2))
 
 
 def predict(
-    work: Float64[np.ndarray, "launch work"], sample: np.ndarray, measured: Float64[np.ndarray, " sample"],
-    kinds: Int64[np.ndarray, " launch"] | None = None, fits: Sequence[Fit] | None = None,
+    work: LaunchWork, sample: np.ndarray, measured: PerSample,
+    kinds: LaunchKinds | None = None, fits: Sequence[Fit] | None = None,
 ) -> Prediction:  # fmt: skip
     """`work`: non-negative columns that cycles may grow with; `sample`: which launches have `measured` cycles; `kinds`,
     from 0 on: equal where launches do the same but for where their data lie; each does something else unless told. A
@@ -268,7 +254,7 @@ def predict(
     return _of_launches(found, kinds, sample, measured, of_sample)
 
 
-def _in_order(kinds: Int64[np.ndarray, " sample"]) -> tuple[Int64[np.ndarray, " kind"], Int64[np.ndarray, " sample"]]:
+def _in_order(kinds: SampleKinds) -> tuple[Int64[np.ndarray, " kind"], SampleKinds]:
     """Different ones, in the order in which they come, and each one's place among them."""
     found, first, places = np.unique(kinds, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -276,9 +262,8 @@ def _in_order(kinds: Int64[np.ndarray, " sample"]) -> tuple[Int64[np.ndarray, " 
 
 
 def _of_launches(
-    found: Prediction, kinds: Int64[np.ndarray, " launch"], sample: np.ndarray,
-    measured: Float64[np.ndarray, " sample"], of_sample: Int64[np.ndarray, " sample"],
-) -> Prediction:  # fmt: skip
+    found: Prediction, kinds: LaunchKinds, sample: np.ndarray, measured: PerSample, of_sample: SampleKinds
+) -> Prediction:
     """What is known of kinds, of each of their launches."""
     simulated = np.bincount(kinds[sample], minlength=len(found.cycles))[kinds]
     one, degrees = _kind_error(measured, of_sample)
@@ -301,9 +286,7 @@ def _of_launches(
     )
 
 
-def _kind_error(
-    measured: Float64[np.ndarray, " sample"], of_sample: Int64[np.ndarray, " sample"]
-) -> tuple[float, float]:
+def _kind_error(measured: PerSample, of_sample: SampleKinds) -> tuple[float, float]:
     """Relative error of a launch told by one that does the same, and its degrees of freedom: what is assumed, and what
     those of one kind that were simulated differ by."""
     apart = measured / (np.bincount(of_sample, measured) / np.bincount(of_sample))[of_sample] - 1.0
@@ -312,7 +295,7 @@ def _kind_error(
 
 
 def _of_kinds(
-    work: Float64[np.ndarray, "kind work"], sample: np.ndarray, measured: Float64[np.ndarray, " sample"],
+    work: Float64[np.ndarray, "kind work"], sample: np.ndarray, measured: PerSample,
     launches: Float64[np.ndarray, " kind"], fits: Sequence[Fit],
 ) -> Prediction:  # fmt: skip
     """Each of so many `launches`."""
@@ -333,10 +316,7 @@ def _of_kinds(
     )  # fmt: skip
 
 
-def _leverage(
-    left: Float64[np.ndarray, " work"], known: Float64[np.ndarray, "sample work"],
-    measured: Float64[np.ndarray, " sample"], cycles: float,
-) -> float:  # fmt: skip
+def _leverage(left: Float64[np.ndarray, " work"], known: SampleWork, measured: PerSample, cycles: float) -> float:
     """Cycles that the sum of all `left` work is off by, if launches are off by all of theirs, independently: by their
     number, or by how many shares of work they were to tell."""
     shares = told_shares(known, measured)

@@ -25,6 +25,8 @@ from sampling.statistics import CONFIDENCE, t_quantile
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
+    BlockWork = Float64[np.ndarray, "tb work"]
+
 
 FEWEST = 4  # segments that a slope is read off
 
@@ -86,7 +88,7 @@ class SegmentSampling:
     name = "segments"
 
     def launch(
-        self, simulator: Simulator, work: Float64[np.ndarray, "tb work"], longest: Float64[np.ndarray, " tb"],
+        self, simulator: Simulator, work: BlockWork, longest: Float64[np.ndarray, " tb"],
         done: list[Batch] | None = None,
     ) -> Estimate | None:  # fmt: skip
         """`work` of every thread block, instructions first; `longest`: instructions of its longest warp; `done`: what
@@ -106,9 +108,7 @@ def has_giants(longest: Float64[np.ndarray, " tb"], shape: LaunchShape) -> bool:
 class _Launch:
     """One launch, of which some segments have been simulated."""
 
-    def __init__(
-        self, method: SegmentSampling, simulator: Simulator, work: Float64[np.ndarray, "tb work"], done: list[Batch]
-    ) -> None:
+    def __init__(self, method: SegmentSampling, simulator: Simulator, work: BlockWork, done: list[Batch]) -> None:
         self.method, self.simulator, self.done = method, simulator, done
         self.wave, self.blocks = simulator.shape.wave_blocks, simulator.shape.thread_blocks
         self.instructions = float(work[:, 0].sum())
@@ -222,7 +222,7 @@ def _error_of_waves(segments: list[list[float]]) -> float:
 
 
 def work_in_flight(
-    work: Float64[np.ndarray, "tb work"], cut: Int64[np.ndarray, " bound"], wave_blocks: int
+    work: BlockWork, cut: Int64[np.ndarray, " bound"], wave_blocks: int
 ) -> Float64[np.ndarray, "segment work"]:
     """Work done between the dispatch of one thread block and another: each is in flight, and works as evenly, while as
     many are dispatched after it as the GPU holds. Means over the wave before either, as `_clock` has them. The last
@@ -236,7 +236,7 @@ def work_in_flight(
     return np.column_stack([np.diff(done, axis=0), blocks, blocks * place])
 
 
-def _mean_over(values: Float64[np.ndarray, "tb work"], count: int) -> Float64[np.ndarray, "tb work"]:
+def _mean_over(values: BlockWork, count: int) -> BlockWork:
     """Mean of each value and those before it, `count` together; before the first there is 0."""
     sums = np.cumsum(values, 0)
     sums[count:] -= sums[:-count].copy()

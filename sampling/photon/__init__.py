@@ -36,9 +36,7 @@ class Photon:
     name = "Photon"
 
     def program(
-        self,
-        launches: Iterable[tuple[Simulator, Functional]],
-        analyses: MutableMapping[int, Analysis] | None = None,
+        self, launches: Iterable[tuple[Simulator, Functional]], analyses: MutableMapping[int, Analysis] | None = None
     ) -> Estimate:
         """All launches of a program, in order. `analyses` of launches by number, kept from earlier runs, on whatever
         GPU, are used; those made anew are added."""

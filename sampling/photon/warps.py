@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Bool, Float64, Int64
 
+    PerClass = Float64[np.ndarray, " class"]
+
 
 @dataclass(frozen=True)
 class StabilityRule:
@@ -131,11 +133,7 @@ class WarpSampling:
 DEFAULT_LATENCY_CYCLES = 20.0  # of a class that nobody gives an initial value: about an ALU pipeline
 
 
-def interval_cycles(
-    code: BlockCode,
-    latency_cycles: Float64[np.ndarray, " class"],
-    initial_cycles: Float64[np.ndarray, " class"] | None = None,
-) -> float:
+def interval_cycles(code: BlockCode, latency_cycles: PerClass, initial_cycles: PerClass | None = None) -> float:
     """Cycles from a block's first issue to the next block's, for a warp alone.
 
     One issue a cycle; an instruction waits for the results of its sources. A class without an observed latency (NaN)
@@ -177,8 +175,8 @@ class BlockTimes:
         self.method, self.functional = method, functional
         rule = StabilityRule(method.window, method.delta)
         self.detectors = [Detector(rule) for _ in functional.block_instructions]
-        self.latency_cycles: Float64[np.ndarray, " class"] = np.empty(0)
-        self.initial_cycles: Float64[np.ndarray, " class"] = np.empty(0)
+        self.latency_cycles: PerClass = np.empty(0)
+        self.initial_cycles: PerClass = np.empty(0)
 
     def watch(self, seen: Observation) -> None:
         """Feed the basic blocks that retired."""
