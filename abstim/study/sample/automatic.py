@@ -13,13 +13,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.study.sample.counts import ON_LINES, kinds_of
 from abstim.study.sample.inside import full, simulate
-from abstim.study.sample.profiling import (
-    PROFILED_BLOCKS,
-    SomeBlocks,
-    execute_some,
-    irregular_kernels,
-    kinds_of_launches,
-)
+from abstim.study.sample.profiling import SomeBlocks, of_each_kind
 from abstim.study.sample.quick_estimates import check_control, lasting_alike, with_control, with_one_sm
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
@@ -30,7 +24,7 @@ from functional.traces.phase_record import in_phases
 from functional.traces.trace import Trace
 from precharacterize.classify import Kind
 from precharacterize.named_barriers import NONE, barriers_of
-from sampling import Estimate, LaunchShape
+from sampling import Estimate
 from sampling.auto.iterations import SHARES, IterationSampling, Timed, uneven
 from sampling.auto.launches import LaunchSampling, ProgramWork
 from sampling.auto.segment_simulation import cut_into_segments
@@ -203,23 +197,21 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
     """A chosen launch: from segments or from iterations where that pays, else in full."""
     if number in program.measured or program.gpu.spec.timed_code != "ptx":
         return full(program, number)
-    many_waves = cut_into_segments(_shape(program, number)) is not None
+    many_waves = cut_into_segments(program.shape(number)) is not None
     iterations = IterationSampling(error=aim.error, confidence=aim.confidence)
     if not (many_waves or iterations.worth_trying):
         return full(program, number)
     blocks = block_work([program.launches.trace(number)], program.gpu)[0]
     order = np.argsort(program.launches.trace(number).thread_blocks)
     columns, longest = blocks.columns[order], blocks.path_instructions[order]
-    if has_giants(longest, _shape(program, number)) if many_waves else uneven(longest):
+    if has_giants(longest, program.shape(number)) if many_waves else uneven(longest):
         return full(program, number)
     if many_waves:
         sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
         found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
     else:
-        latency = float(program.gpu.params.launch_latency_cycles)
-        timed = partial(
-            _iterations, program, number, iterations_of(_code(program, number), program.launches.trace(number))
-        )
+        kernel, latency = program.session.launch(number).program, float(program.gpu.params.launch_latency_cycles)
+        timed = partial(_iterations, program, number, iterations_of(kernel, program.launches.trace(number)))
         found = iterations.launch(float(columns[:, 0].sum()), latency, timed)
     return found or full(program, number)
 
@@ -229,7 +221,9 @@ def _iterations(program: SampledProgram, number: int, all_of: Iterations, share:
     known = program.part(number).shares
     if share in known:
         return known[share]
-    trace = thinned(_code(program, number), program.launches.trace(number), all_of.kept(share, SHARES[0]))
+    trace = thinned(
+        program.session.launch(number).program, program.launches.trace(number), all_of.kept(share, SHARES[0])
+    )
     if trace is None:
         return None
     started = perf_counter()
@@ -239,21 +233,6 @@ def _iterations(program: SampledProgram, number: int, all_of: Iterations, share:
     return known[share]
 
 
-def _code(program: SampledProgram, number: int) -> Program:
-    return program.session.launch(number).program
-
-
-def _shape(program: SampledProgram, number: int) -> LaunchShape:
-    launch, cores = program.session.launch(number), program.gpu.spec.sm_count
-    return LaunchShape(
-        name=program.name(number),
-        thread_blocks=launch.thread_blocks,
-        warps_per_block=launch.warps_per_block,
-        wave_blocks=program.session.blocks_per_sm(number, program.gpu) * cores,
-        cores=cores,
-    )
-
-
 def work_of(program: SampledProgram) -> ProgramWork:
     """A row a launch; of launches with equal traces one is executed, and of regular ones PROFILED_BLOCKS."""
     return work_on(program, [program.gpu])[0]
@@ -261,14 +240,7 @@ def work_of(program: SampledProgram) -> ProgramWork:
 
 def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
     """`work_of` on several GPUs from one execution. Raises InputError for a thread block that does not fit."""
-    kind = kinds_of_launches(program)
-    irregular = irregular_kernels(program)
-    rows: list[list[np.ndarray]] = []
-    for number in range(len(program)):
-        if kind[number] == len(rows):
-            program.progress("profile", number, len(program))
-            rows.append(_rows(program, number, irregular, gpus))
-            program.launches.drop(number)
+    rows, kind = of_each_kind(program, lambda number, some: _rows(program, number, some, gpus), CHEAP)
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
     columns = [np.array([each[k] for each in rows])[kind] for k in range(len(gpus))]
@@ -277,19 +249,12 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
 
 
 def _program_work(columns: np.ndarray, kernels: np.ndarray, kinds: np.ndarray) -> ProgramWork:
-    instructions, requests = columns[:, 1], columns[:, 2]
-    return ProgramWork(
-        kernels=kernels,
-        kinds=kinds,
-        columns=columns,
-        cost=instructions + REQUEST_COST * requests + LAUNCH_COST,
-        instructions=instructions,
-    )
+    cost = columns[:, 1] + REQUEST_COST * columns[:, 2] + LAUNCH_COST
+    return ProgramWork(kernels=kernels, kinds=kinds, columns=columns, cost=cost, instructions=columns[:, 1])
 
 
-def _rows(program: SampledProgram, number: int, irregular: frozenset[str], gpus: Sequence[Gpu]) -> list[np.ndarray]:
+def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:
     """What is counted of a launch, a row a GPU."""
-    executed = _executed(program, number, irregular)
     counted: dict[tuple[bool, int], list[BlockWork]] = {}
     found = []
     for gpu in gpus:
@@ -299,17 +264,3 @@ def _rows(program: SampledProgram, number: int, irregular: frozenset[str], gpus:
             counted[caches] = block_work([trace for trace, _ in executed.pieces], gpu)
         found.append(summed(counted[caches], executed, wave_blocks))
     return found
-
-
-def _executed(program: SampledProgram, number: int, irregular: frozenset[str]) -> SomeBlocks:
-    launch = program.session.launch(number)
-    if program.launches.signatures is None:
-        return SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
-
-    def look_at(most: int) -> SomeBlocks:
-        return execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, most)
-
-    executed = look_at(launch.thread_blocks if launch.program.name in irregular else PROFILED_BLOCKS)
-    if not executed.all_of_it and executed.total(lambda trace: float(trace.warp_instructions.sum())) < CHEAP:
-        executed = look_at(launch.thread_blocks)
-    return executed

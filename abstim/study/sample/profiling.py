@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from abstim.study.sample.counts import (
 )
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.workloads.dependence import trace_inputs
-from functional.launches.launch import Launch
 from functional.programs.program import Program
 from functional.traces.line_record import line_of
 from functional.traces.trace import Trace
@@ -103,26 +103,44 @@ PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be execu
 
 def profile_of(program: SampledProgram) -> Profile:
     """`cycles` are those of `expected_cycles`, which nobody has simulated."""
-    kind = kinds_of_launches(program)
-    rows: list[Row] = []
-    shapes = np.zeros((len(program), 2), np.int64)
+    case, gpu = program.case, program.gpu
+    rows, kind = of_each_kind(program, lambda number, some: row(case.launches[number].program, some, gpu))
     kernels: dict[str, int] = {}
-    irregular = irregular_kernels(program)
-    runs = np.zeros(len(program), np.int64)
-    for number in range(len(program)):
-        launch = program.case.launches[number]
-        shapes[number] = launch.thread_blocks, launch.threads_per_block
-        runs[number] = kernels.setdefault(launch.program.name, len(kernels))
-        if kind[number] == len(rows):
-            program.progress("profile", number, len(program))
-            rows.append(_row(program, number, launch, launch.program.name in irregular))
+    launches = ((each.thread_blocks, each.threads_per_block, each.program.name) for each in case.launches)
+    shapes = np.array([(blocks, threads, kernels.setdefault(name, len(kernels))) for blocks, threads, name in launches])
     columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
-    blocks = _basic_blocks([row["basic_blocks"] for row in rows], kind, runs)  # type: ignore[misc]
     return Profile(
-        kernels=runs, thread_blocks=shapes[:, 0], threads_per_block=shapes[:, 1], features=features(columns),
-        basic_blocks=blocks,
+        kernels=shapes[:, 2], thread_blocks=shapes[:, 0], threads_per_block=shapes[:, 1], features=features(columns),
+        basic_blocks=_basic_blocks([row["basic_blocks"] for row in rows], kind, shapes[:, 2]),  # type: ignore[misc]
         **{name: columns[name] for name in _COLUMNS},
     )  # fmt: skip
+
+
+def of_each_kind(
+    program: SampledProgram, row: Callable[[int, SomeBlocks], Any], cheap: float = 0.0
+) -> tuple[list[Any], Int64[np.ndarray, " launch"]]:
+    """A `row` of one launch of each kind, from thread blocks of it that are executed; the kind of every launch.
+
+    All are executed where data decide what they do, and of a launch of less than `cheap` warp instructions.
+    """
+    kind, irregular, rows = kinds_of_launches(program), irregular_kernels(program), list[Any]()
+    for number in range(len(program)):
+        if kind[number] == len(rows):
+            program.progress("profile", number, len(program))
+            rows.append(row(number, _some_of(program, number, irregular, cheap)))
+            program.launches.drop(number)
+    return rows, kind
+
+
+def _some_of(program: SampledProgram, number: int, irregular: frozenset[str], cheap: float) -> SomeBlocks:
+    launch, launches = program.case.launches[number], program.launches
+    if launches.signatures is None:
+        return SomeBlocks(launch.thread_blocks, ((launches.trace(number), 1.0),))
+    run, whole = partial(launches.look_at, number), launch.thread_blocks
+    found = execute_some(run, whole, whole if launch.program.name in irregular else PROFILED_BLOCKS)
+    if not found.all_of_it and found.total(lambda trace: float(trace.warp_instructions.sum())) < cheap:
+        return execute_some(run, whole, whole)
+    return found
 
 
 _COLUMNS = ("instructions", "thread_instructions", "memory_requests", "block_size_variation", "cycles")
@@ -145,17 +163,6 @@ def kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
         return np.arange(len(program))
     number_of: dict[object, int] = {}
     return np.array([number_of.setdefault(key, len(number_of)) for key in program.launches.signatures])
-
-
-def _row(program: SampledProgram, number: int, launch: Launch, irregular: bool) -> Row:
-    if program.launches.signatures is None:
-        executed = SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
-    else:
-        some = launch.thread_blocks if irregular else PROFILED_BLOCKS
-        executed = execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, some)
-    found = row(launch.program, executed, program.gpu)
-    program.launches.drop(number)
-    return found
 
 
 def irregular_kernels(program: SampledProgram) -> frozenset[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial as bound
 from threading import Lock
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
@@ -22,101 +21,29 @@ from abstim.session.warm_up import WarmUp
 from abstim.study.sample.counts import EngineFunctional
 from abstim.study.sample.kept import Finished, InPart, Measured
 from abstim.study.sample.on_demand import OnDemand
-from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
+from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator, launch_shape
 from functional.launches.case import Case
 from functional.traces.trace import Trace
+from sampling import LaunchShape
 from sampling.photon import Analysis
-from sampling.statistics import t_quantile
-
-
-class WholeLaunches(Protocol):
-    """What times whole launches."""
-
-    model: str  # one of abstim.models.MODELS
-
-    def prepare(self, program: SampledProgram) -> None:
-        """Compile, load and import, so that no method's time holds it."""
-        ...
-
-    def measure(self, program: SampledProgram, number: int) -> Measured:
-        """One launch, executed and timed."""
-        ...
-
-
-class ByEngine:
-    """In detail, from the caches that the program's warm-up leaves."""
-
-    model = DETAILED
-
-    def prepare(self, program: SampledProgram) -> None:
-        """See WholeLaunches."""
-        session, gpu = program.session, program.gpu
-        none = np.zeros(0, np.int64)
-        offsets = np.zeros(1, np.int64)
-        empty = Trace(
-            none, 1, none.astype(np.uint16), none.astype(np.uint32), none.astype(np.uint32), none.astype(np.uint8),
-            offsets, offsets, offsets, none, none,
-        )  # fmt: skip
-        session.simulation(0, gpu, empty).run(none, drain=True)
-        if program.warm_up.name != EMPTY:
-            warm(session.inputs(0, gpu, empty), gpu, 1, Caches())
-        t_quantile(10.0)
-
-    def measure(self, program: SampledProgram, number: int) -> Measured:
-        """See WholeLaunches."""
-        session, gpu, warm_up = program.session, program.gpu, program.warm_up
-        trace, blocks = program.launches.trace(number), program.launches.thread_blocks(number)
-        session.table(number, gpu)  # characterising is not timing
-        started = perf_counter()
-        simulation = session.simulation(number, gpu, trace, warm_up.before(session, number, gpu))
-        simulation.run(blocks.at(np.arange(blocks.launch.thread_blocks)), drain=True)
-        warm_up.after(simulation)
-        took = perf_counter() - started
-        result, instructions = simulation.result(), float(trace.warp_instructions.sum())
-        return Measured(result.cycles, instructions, blocks.seconds, took, result.counters)
-
-
-class ByModel:
-    """By a model that knows launches as a whole; its launches have cycles and no counters."""
-
-    def __init__(self, model: str) -> None:
-        self.model, self._module = model, model_named(model)
-
-    def prepare(self, program: SampledProgram) -> None:
-        """See WholeLaunches; what there is to load is loaded with the first launch."""
-        t_quantile(10.0)
-
-    def measure(self, program: SampledProgram, number: int) -> Measured:
-        """See WholeLaunches."""
-        blocks, trace = program.launches.thread_blocks(number), program.launches.trace(number)
-        program.session.table(number, program.gpu)
-        started = perf_counter()
-        row = self._module.launch_on(program.session, number, [program.gpu])[0]
-        took = perf_counter() - started
-        return Measured(row.cycles, float(trace.warp_instructions.sum()), blocks.seconds, took, {})
-
-
-def whole_launches(model: str) -> WholeLaunches:
-    """By name. Raises InputError for a model that there is not."""
-    return ByEngine() if model == DETAILED else ByModel(model)
 
 
 class SampledProgram:
     """A session on one GPU whose traces are `OnDemand` (which see for `traces`, `partial`, `keep`).
 
-    `warm_up`: what a launch finds in the caches. `whole`: what times whole launches. `seconds` adds up wall-clock time
-    by stage, of all threads.
+    `warm_up`: what a launch finds in the caches. `model`: what times whole launches, a name of `abstim.models.MODELS`.
+    `seconds` adds up wall-clock time by stage, of all threads.
     """
 
     def __init__(
         self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
-        warm_up: WarmUp | None = None, whole: WholeLaunches | None = None, instruction_budget: int | None = None,
+        warm_up: WarmUp | None = None, model: str = DETAILED, instruction_budget: int | None = None,
         progress: Progress = silent,
     ) -> None:  # fmt: skip
         self.launches = OnDemand(case, traces, partial, keep, instruction_budget)
         self.session, self.case, self.gpu, self.progress = Session(case, self.launches), case, gpu, progress
         self.warm_up: WarmUp = warm_up or Flushed()
-        self.whole = whole or ByEngine()
+        self.model = model
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
         self.asked: set[int] = set()  # which of them this one asked for ...
         self.simulated: set[int] = set()  # ... and which it simulated itself
@@ -144,19 +71,16 @@ class SampledProgram:
     def simulator(self, number: int, basic_blocks: bool = False, window_cycles: int = WINDOW_CYCLES) -> EngineSimulator:
         """A launch to be stepped."""
         blocks, before = self.launches.thread_blocks(number), bound(self.warm_up.before, self.session, number, self.gpu)
+        name, gpu = self.name(number), self.gpu
         found = EngineSimulator(
-            self.session,
-            number,
-            self.gpu,
-            blocks,
-            self.name(number),
-            basic_blocks,
-            self.spent,
-            before,
-            window_cycles,
-        )
+            self.session, number, gpu, blocks, name, basic_blocks, self.spent, before, window_cycles
+        )  # fmt: skip
         self.simulators[number] = found
         return found
+
+    def shape(self, number: int) -> LaunchShape:
+        """Counts of a launch."""
+        return launch_shape(self.session, number, self.gpu, self.name(number))
 
     def part(self, number: int) -> InPart:
         """What has been simulated of a launch, to be added to."""
@@ -190,15 +114,11 @@ class SampledProgram:
                 self.spent("execute", known.execute_seconds)
                 self.spent("time", known.time_seconds)
         else:
-            self.measured[number] = self._measure(number)
+            self.measured[number] = self._by_engine(number) if self.model == DETAILED else self._by_model(number)
+            self.spent("time", self.measured[number].time_seconds)
             self.simulated.add(number)
         self.asked.add(number)
         return self.measured[number]
-
-    def _measure(self, number: int) -> Measured:
-        found = self.whole.measure(self, number)
-        self.spent("time", found.time_seconds)
-        return found
 
     @property
     def executed_instructions(self) -> float:
@@ -217,5 +137,37 @@ class SampledProgram:
         return [launch.program.name for launch in self.case.launches]
 
     def prepare(self) -> None:
-        """Compile or load the model, characterise, import SciPy, so that no method's time holds them."""
-        self.whole.prepare(self)
+        """Compile or load the engine, and characterise, so that no method's time holds them; what there is to load of
+        another model is loaded with the first launch."""
+        if self.model != DETAILED:
+            return
+        none, offsets = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        masks, records, conflicts = none.astype(np.uint32), none.astype(np.uint32), none.astype(np.uint8)
+        empty = Trace(
+            none, 1, none.astype(np.uint16), masks, records, conflicts, offsets, offsets, offsets, none, none
+        )  # fmt: skip
+        self.session.simulation(0, self.gpu, empty).run(none, drain=True)
+        if self.warm_up.name != EMPTY:
+            warm(self.session.inputs(0, self.gpu, empty), self.gpu, 1, Caches())
+
+    def _by_engine(self, number: int) -> Measured:
+        """A launch in detail, from the caches that the warm-up leaves."""
+        session, gpu, blocks = self.session, self.gpu, self.launches.thread_blocks(number)
+        trace = self.launches.trace(number)
+        session.table(number, gpu)  # characterising is not timing
+        started = perf_counter()
+        simulation = session.simulation(number, gpu, trace, self.warm_up.before(session, number, gpu))
+        simulation.run(blocks.at(np.arange(blocks.launch.thread_blocks)), drain=True)
+        self.warm_up.after(simulation)
+        took = perf_counter() - started
+        result, instructions = simulation.result(), float(trace.warp_instructions.sum())
+        return Measured(result.cycles, instructions, blocks.seconds, took, result.counters)
+
+    def _by_model(self, number: int) -> Measured:
+        """A launch by a model that knows launches as a whole: cycles, and no counters."""
+        blocks, trace = self.launches.thread_blocks(number), self.launches.trace(number)
+        self.session.table(number, self.gpu)
+        started = perf_counter()
+        row = model_named(self.model).launch_on(self.session, number, [self.gpu])[0]
+        took = perf_counter() - started
+        return Measured(row.cycles, float(trace.warp_instructions.sum()), blocks.seconds, took, {})

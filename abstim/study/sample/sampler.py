@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
+from functools import partial as partial_of
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -24,7 +26,7 @@ from abstim.study.sample.kept import AnalysisStore, MeasuredStore, PartStore
 from abstim.study.sample.methods import METHODS, Known, Method, Needs, method_named
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
-from abstim.study.sample.sampled_program import SampledProgram, WholeLaunches, whole_launches
+from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets import trace_cache
 from abstim.targets.execution import execute, kept_execution
 from abstim.targets.resolve import open_target
@@ -36,6 +38,7 @@ from functional.trace_store import StoredCase
 from functional.traces.trace import Trace
 from sampling import Estimate, SamplingError
 from sampling.bounds import bounded
+from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -77,8 +80,8 @@ def sample(
     if chosen.needs is not Needs.PROFILE and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
     _refuse(chosen, case, point, model, before, warm_up)
-    whole = whole_launches(model)
-    program = opened(case, point, chosen.online, partial, instruction_budget, progress, before, whole)
+    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
+    program = opened(case, point, chosen.online, partial, warm_up=before, **options)
     program.prepare()
     store, parts = MeasuredStore(case, point, before.name, model), PartStore(case, point, before.name, model)
     analyses = AnalysisStore(case, analysis_share(program))
@@ -137,23 +140,18 @@ def _refuse(method: Method, case: Case, gpu: Gpu, model: str, warm_up: WarmUp, s
         raise InputError(why)
 
 
-def opened(
-    case: Case, gpu: Gpu, online: bool, partial: bool = False, instruction_budget: int | None = None,
-    progress: Progress = silent, warm_up: WarmUp | None = None, whole: WholeLaunches | None = None, keep: bool = False,
-) -> SampledProgram:  # fmt: skip
+def opened(case: Case, gpu: Gpu, online: bool, partial: bool = False, **options: Any) -> SampledProgram:
     """A case as a method wants it: with all of its traces, if a profile needs them and not each launch can be executed
-    alone. Raises InputError for a thread block that an SM cannot hold."""
-    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "warm_up": warm_up,
-                               "whole": whole, "keep": keep}  # fmt: skip
-    partial_options = options | {"partial": partial}
+    alone. `options`: of `SampledProgram`. Raises InputError for a thread block that an SM cannot hold."""
     if isinstance(case, StreamedCase):
-        return SampledProgram(case, gpu, **partial_options)
-    program = SampledProgram(case, gpu, traces=_recorded(case, progress), **partial_options)
+        return SampledProgram(case, gpu, partial=partial, **options)
+    progress = options.get("progress", silent)
+    program = SampledProgram(case, gpu, traces=_recorded(case, progress), partial=partial, **options)
     program.session.check_fit([gpu])
     if program.launches.given or program.launches.signatures is not None:
         return program
     if not online or program.warm_up.name != EMPTY:
-        traces = execute(case, None, instruction_budget, progress).traces
+        traces = execute(case, None, options.get("instruction_budget"), progress).traces
         return SampledProgram(case, gpu, traces=traces, **options)
     kept = kept_execution(case, trace_cache.execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
@@ -188,8 +186,8 @@ def run_method(
         gpu=program.gpu.name,
         memory_model=program.gpu.memory_model,
         method=method.name,
-        model=program.whole.model,
-        known_error=known_error_of(program.whole.model, program.gpu),
+        model=program.model,
+        known_error=known_error_of(program.model, program.gpu),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
@@ -255,8 +253,8 @@ def compare(
     chosen = [_chosen(name, inside) for name in methods or [name for name in default if name != "full"] or METHODS]
     for method in chosen:
         _refuse(method, *asked)
-    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
-    options["whole"] = whole_launches(model)
+    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
+    t_quantile(10.0)  # imports SciPy, so that no method's time holds it
     kept = Flushed("none") if before.name != EMPTY else None
     whole = SampledProgram(
         case, point, traces=_recorded(case, progress), keep=not isinstance(case, StreamedCase), warm_up=kept, **options
@@ -264,43 +262,32 @@ def compare(
     whole.prepare()
     full = run_method(METHODS["full"], whole)
     measured = [whole.measured[number] for number in range(len(whole))]
-    ready = Prepared(whole)
-    found = []
+    profiled, found = cache(partial_of(_profiled, whole)), []
     for method in chosen:
         if method is METHODS["full"]:
             continue
-        program = ready.open(method, partial, options | {"warm_up": warm_up_named(warm_up)})
+        program = _as_found_alone(whole, method, partial, options | {"warm_up": warm_up_named(warm_up)})
         program.measured = {} if kept else dict(enumerate(measured))
-        known, already = ready.known(method)
+        without = method.needs is not Needs.PROFILE or whole.launches.signatures is not None
+        known, already = (None, {}) if without else profiled()
         found.append(run_method(method, program, known, already))
     return Comparison(full=full, results=found, cycles=[each.cycles for each in measured])
 
 
-class Prepared:
-    """What methods would find out one after the other: traces where they need all, and the profile from them."""
+def _as_found_alone(whole: SampledProgram, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
+    """The program as the method by itself would find it: with all traces where it needs them."""
+    launches = whole.launches
+    if not launches.given and (launches.signatures is not None or method.online):
+        return SampledProgram(whole.case, whole.gpu, partial=partial, **options)
+    traces = [launches.trace(number) for number in range(len(whole))]
+    return SampledProgram(whole.case, whole.gpu, traces=traces, **options)
 
-    def __init__(self, whole: SampledProgram) -> None:
-        self.whole = whole
-        self._known: Known | None = None
-        self._already: dict[str, float] = {}
 
-    def open(self, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
-        """The program as the method by itself would find it."""
-        case, gpu = self.whole.case, self.whole.gpu
-        if not self.whole.launches.given and (self.whole.launches.signatures is not None or method.online):
-            return SampledProgram(case, gpu, partial=partial, **options)
-        traces = [self.whole.launches.trace(number) for number in range(len(self.whole))]
-        return SampledProgram(case, gpu, traces=traces, **options)
-
-    def known(self, method: Method) -> tuple[Known | None, dict[str, float]]:
-        """A profile, and the seconds it took; nothing where the method makes its own."""
-        if method.needs is not Needs.PROFILE or self.whole.launches.signatures is not None:
-            return None, {}
-        if self._known is None:
-            started = perf_counter()
-            self._known = Known(profile_of(self.whole))
-            self._already = {"execute": self.whole.seconds["execute"], "analyse": perf_counter() - started}
-        return self._known, self._already
+def _profiled(whole: SampledProgram) -> tuple[Known, dict[str, float]]:
+    """The profile from all traces, and the seconds that a method would have spent on it."""
+    started = perf_counter()
+    known = Known(profile_of(whole))
+    return known, {"execute": whole.seconds["execute"], "analyse": perf_counter() - started}
 
 
 def sample_application(

@@ -118,16 +118,7 @@ class EngineSimulator:
     ) -> None:  # fmt: skip
         self.session, self.number, self.gpu, self.thread_blocks = session, number, gpu, thread_blocks
         self.basic_blocks, self._spent, self._caches = basic_blocks, spent, caches
-        launch, blocks_per_sm = thread_blocks.launch, session.blocks_per_sm(number, gpu)
-        self.shape = LaunchShape(
-            name=name,
-            thread_blocks=launch.thread_blocks,
-            warps_per_block=launch.warps_per_block,
-            wave_blocks=blocks_per_sm * gpu.spec.sm_count,
-            cores=gpu.spec.sm_count,
-            kernel=launch.program.name,
-            window_cycles=window_cycles,
-        )
+        self.shape = launch_shape(session, number, gpu, name, window_cycles)
         self.windows = WINDOWS[window_cycles]
         self.latency = int(gpu.params.launch_latency_cycles)
         self.idle_windows = round(self.latency / window_cycles)  # before anything is dispatched
@@ -278,6 +269,15 @@ class EngineSimulator:
         idle = np.zeros(self.idle_windows if state.told == 0 and whole else 0)
         state.told = max(state.told, whole)
         return np.concatenate([idle, counts])
+
+
+def launch_shape(session: Session, number: int, gpu: Gpu, name: str, window_cycles: int = WINDOW_CYCLES) -> LaunchShape:
+    """Counts of a launch on a GPU."""
+    launch, cores = session.launch(number), gpu.spec.sm_count
+    return LaunchShape(
+        name=name, thread_blocks=launch.thread_blocks, warps_per_block=launch.warps_per_block, cores=cores,
+        wave_blocks=session.blocks_per_sm(number, gpu) * cores, kernel=launch.program.name, window_cycles=window_cycles,
+    )  # fmt: skip
 
 
 def _in_order(positions: np.ndarray, cycles: np.ndarray) -> np.ndarray:
