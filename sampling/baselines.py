@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,17 +52,10 @@ class FirstInstructions:
         unseen = 1.0 - selection.detailed_fraction
         cpi, error, degrees = batch_means(cycles / done)
         relative = error / cpi * math.sqrt(max(unseen, 0.0)) if cpi else 0.0
-        return around(
-            self.name,
-            plain.total,
-            max(plain.total * relative, plain.standard_error),
-            degrees,
-            basis="model" if unseen > 0 else "exact",
-            detailed_fraction=plain.detailed_fraction,
-            functional_fraction=plain.functional_fraction,
-            parts=plain.parts,
-            unit_cycles=plain.unit_cycles,
-        )
+        total, error = plain.total, max(plain.total * relative, plain.standard_error)
+        found = around(self.name, total, error, degrees, basis="model" if unseen > 0 else "exact",
+                       detailed_fraction=plain.detailed_fraction)  # fmt: skip
+        return replace(plain, method=self.name, low=found.low, high=found.high, basis=found.basis, counters={})
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,9 +53,7 @@ def read_nsight_compute(path: Path) -> Profile:
     launches = list(_launches(path))
     if not launches:
         raise SamplingError(f"{path}: no launches; is it the output of `ncu --csv`?")
-    columns: dict[str, np.ndarray] = {}
-    for name, metric in METRICS.items():
-        columns[name] = _column(launches, metric, path)
+    columns = {name: _column(launches, metric, path) for name, metric in METRICS.items()}
     time = next((metric for metric in _TIME if metric in launches[0]), None)
     names = [launch.get("Kernel Name", "") for launch in launches]
     return Profile(
@@ -83,7 +81,7 @@ def read_nsight_times(path: Path) -> tuple[str, Float64[np.ndarray, " launch"]]:
 
 def _launches(path: Path) -> Iterator[dict[str, str]]:
     """One dict a launch, whichever way the file is laid out."""
-    rows = list(_rows(path))
+    rows = _rows(path, lambda line: line.replace('"', "").startswith("ID,"))
     if not rows or "Metric Name" not in rows[0]:
         yield from (row for row in rows if row.get("ID", "").strip().isdigit())  # the row of units has no ID
         return
@@ -94,14 +92,14 @@ def _launches(path: Path) -> Iterator[dict[str, str]]:
     yield from found.values()
 
 
-def _rows(path: Path) -> Iterable[dict[str, str]]:
+def _rows(path: Path, is_header: Callable[[str], bool]) -> list[dict[str, str]]:
     """Rows after whatever the profiler printed before the header."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SamplingError(f"{path}: cannot be read ({error})") from None
-    start = next((n for n, line in enumerate(lines) if line.replace('"', "").startswith("ID,")), None)
-    return [] if start is None else csv.DictReader(lines[start:])
+    start = next((n for n, line in enumerate(lines) if is_header(line)), None)
+    return [] if start is None else list(csv.DictReader(lines[start:]))
 
 
 def _column(launches: list[dict[str, str]], metric: str, path: Path) -> Float64[np.ndarray, " launch"]:
@@ -152,12 +150,7 @@ def read_nsight_systems(path: Path) -> LightProfile:
     """Kernels of `nsys stats --report cuda_gpu_trace --format csv`; copies, which have no grid, are left out.
 
     Columns that begin with "Tensor", which a framework's annotations may add, are dimensions too."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SamplingError(f"{path}: cannot be read ({error})") from None
-    start = next((n for n, line in enumerate(lines) if "GrdX" in line and "Name" in line), None)
-    rows = [] if start is None else [row for row in csv.DictReader(lines[start:]) if row["GrdX"]]
+    rows = [row for row in _rows(path, lambda line: "GrdX" in line and "Name" in line) if row["GrdX"]]
     if not rows:
         raise SamplingError(f"{path}: no kernels; make it with `nsys stats --report cuda_gpu_trace --format csv`")
     time = next((name for name in rows[0] if name.startswith("Duration")), None)

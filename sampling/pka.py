@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,15 +121,8 @@ class TwoLevel:
         """`detailed` holds the first launches of `light`; `instructions` (of all, may be approximate) weigh them."""
         first = self.pks.select(detailed)
         strata = np.concatenate([first.strata, self.classify(light, first.strata)])
-        return Selection(
-            method=self.name,
-            units=first.units,
-            strata=strata,
-            size=np.ones(len(strata)),
-            instructions=np.asarray(instructions, float),
-            spread=first.spread,
-            bias=first.bias,
-        )
+        work = np.asarray(instructions, float)
+        return replace(first, method=self.name, strata=strata, size=np.ones(len(strata)), instructions=work)
 
     def classify(self, light: LightProfile, groups: Int64[np.ndarray, " detailed"]) -> Int64[np.ndarray, " rest"]:
         """The groups of the launches after the detailed ones."""

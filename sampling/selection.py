@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.estimate import Basis, Estimate, Part, around, weighted_counters, worst
+from sampling.estimate import Basis, Estimate, Part, around, exact, weighted_counters, worst
 from sampling.profile import SamplingError
 from sampling.statistics import pooled_error
 
@@ -65,11 +65,9 @@ class Selection:
         """The program's cycles from those of the selected units, each a number or itself an estimate."""
         if len(measured) != len(self.units):
             raise SamplingError(f"{self.method}: {len(measured)} results for {len(self.units)} selected launches")
-        given = [m for m in measured if isinstance(m, Estimate)]
-        cycles = np.array([m.total if isinstance(m, Estimate) else float(m) for m in measured])
-        detailed = np.array([m.detailed_fraction if isinstance(m, Estimate) else 1.0 for m in measured])
-        executed = np.array([m.functional_fraction if isinstance(m, Estimate) else 1.0 for m in measured])
-        inner = np.array([m.standard_error if isinstance(m, Estimate) else 0.0 for m in measured])
+        given = [m if isinstance(m, Estimate) else exact("", float(m)) for m in measured]
+        rows = [(m.total, m.detailed_fraction, m.functional_fraction, m.standard_error) for m in given]
+        cycles, detailed, executed, inner = (np.array(column) for column in zip(*rows, strict=True))
         variances, degrees, basis = self._variances(cycles)
         total = float(np.dot(self.multipliers, cycles))
         own = float(np.sum((self.multipliers * inner) ** 2))

@@ -49,14 +49,8 @@ class InterLaunch:
         spread = self.sigma / np.minimum(np.bincount(strata, vectors[:, 1]) / np.bincount(strata), 1.0)
         if profile.cycles is not None:
             spread = profiled_spread(np.asarray(profile.cycles, float), size, strata)
-        return Selection(
-            method=self.name,
-            units=nearest_to_centre(vectors, strata),
-            strata=strata,
-            size=size,
-            instructions=size,
-            spread=spread,
-        )
+        units = nearest_to_centre(vectors, strata)
+        return Selection(method=self.name, units=units, strata=strata, size=size, instructions=size, spread=spread)
 
 
 def inter_features(profile: Profile, method: str) -> Float64[np.ndarray, "launch 4"]:
@@ -179,14 +173,9 @@ class IntraLaunch:
 
     def launch(self, simulator: Simulator, requests: PerBlock, instructions: PerBlock) -> Estimate:
         """One launch, from the functional profile of every thread block: memory requests and warp instructions."""
-        table = identify(
-            np.asarray(requests, float),
-            np.asarray(instructions, float),
-            simulator.shape.wave_blocks,
-            self.sigma,
-            self.variation_factor,
-        )
-        return _Sampling(self, simulator, table, np.asarray(instructions, float)).run()
+        requests, instructions = np.asarray(requests, float), np.asarray(instructions, float)
+        table = identify(requests, instructions, simulator.shape.wave_blocks, self.sigma, self.variation_factor)
+        return _Sampling(self, simulator, table, instructions).run()
 
 
 class _SamplingUnits:
@@ -305,11 +294,5 @@ class _Sampling:
         if not self.skipped:
             return exact(self.method.name, cycles, tuple(parts))
         total = sum(part.cycles for part in parts)
-        return around(
-            self.method.name,
-            total,
-            math.sqrt(variance),
-            basis="model",
-            detailed_fraction=self.simulated / whole,
-            parts=tuple(parts),
-        )
+        error, done = math.sqrt(variance), self.simulated / whole
+        return around(self.method.name, total, error, basis="model", detailed_fraction=done, parts=tuple(parts))

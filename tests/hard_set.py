@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from hard_case import HardCase
 
 from abstim.targets import workloads
@@ -421,13 +422,24 @@ def hard_names(group: str) -> tuple[str, ...]:
     return tuple(f"hard_{maker.__name__}" for maker in GROUPS[group])
 
 
-def make_known() -> None:
-    """From now on the programs are targets by name, and their groups groups of workloads, in this process."""
-    if not workloads.is_name("hard_growing"):
-        names, is_name, case = workloads.names, workloads.is_name, workloads.case
-        workloads.GROUPS = (*workloads.GROUPS, *GROUPS)
-        workloads.names = lambda group=None: (
-            hard_names(group) if group in GROUPS else (*names(group), *(MAKERS if group is None else ()))
-        )
-        workloads.is_name = lambda target: is_hard(target) or is_name(target)
-        workloads.case = lambda name: hard_case(name) if is_hard(name) else case(name)
+def make_known(change: Callable[[object, str, object], None] = setattr) -> None:
+    """The programs become targets by name, and their groups groups of workloads; `change` sets an attribute."""
+    names, is_name, case = workloads.names, workloads.is_name, workloads.case
+
+    def all_names(group: str | None = None) -> tuple[str, ...]:
+        if group in GROUPS:
+            return hard_names(group)
+        return (*names(group), *(MAKERS if group is None else ()))
+
+    change(workloads, "GROUPS", (*workloads.GROUPS, *GROUPS))
+    change(workloads, "names", all_names)
+    change(workloads, "is_name", lambda target: is_hard(target) or is_name(target))
+    change(workloads, "case", lambda name: hard_case(name) if is_hard(name) else case(name))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_programs():
+    """For the tests of a module that imports this."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_known(patch.setattr)
+        yield

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hard_set import make_known
+from hard_set import known_programs  # noqa: F401
 
 from abstim.gpu.config import changed, load_gpu
 from abstim.session.session import open_session
@@ -23,7 +23,6 @@ from precharacterize.named_barriers import code_of
 from sampling.auto.iterations import SHARES
 
 GPU = load_gpu("gtx480")
-make_known()
 TARGET, VARY = "hard_shrinking", ("sm_count=8,30",)
 
 

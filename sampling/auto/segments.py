@@ -189,15 +189,8 @@ class _Launch:
             Part(name="the other segments", how="predicted", cycles=total - seen,
                  instructions=(1.0 - done) * self.instructions),
         )  # fmt: skip
-        return around(
-            self.method.name,
-            total,
-            half * total / t_quantile(math.inf),
-            basis="sampled",
-            detailed_fraction=done,
-            parts=parts,
-            confidence=self.method.confidence,
-        )
+        known = {"basis": "sampled", "detailed_fraction": done, "parts": parts, "confidence": self.method.confidence}
+        return around(self.method.name, total, half * total / t_quantile(math.inf), **known)
 
 
 def _total(found: Prediction, used: list[Batch]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -226,10 +225,7 @@ def _iterations(program: SampledProgram, number: int, all_of: Iterations, share:
     )
     if trace is None:
         return None
-    started = perf_counter()
-    cycles = program.session.simulate(number, program.gpu, trace).cycles - program.gpu.params.launch_latency_cycles
-    program.spent("time", perf_counter() - started)
-    known[share] = Timed(float(trace.warp_instructions.sum()), float(cycles))
+    known[share] = program.timed(number, program.gpu, trace)
     return known[share]
 
 

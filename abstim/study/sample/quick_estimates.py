@@ -11,10 +11,8 @@ in full besides, and the fit takes away what it is off by, or gives it no share.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,7 +80,9 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
     first = first[_wanted(program, work)[first]].tolist()
     if not _pays(program, work, first):
         return work, ()
-    timed = dict(zip(kinds[first].tolist(), _simulated(program, first), strict=True))
+    report, cores = partial(program.progress, "one SM"), os.cpu_count() or 1
+    simulated = in_parallel(lambda place: _on_one_sm(program, first[place]), len(first), cores, report)
+    timed = dict(zip(kinds[first].tolist(), simulated, strict=True))
     cycles = np.array([timed[kind].cycles if kind in timed else 0.0 for kind in kinds.tolist()])
     # Where DRAM takes as long for all SMs, it decides, and one SM alone tells nothing of it
     told = cycles > dram_cycles(work.columns[:, WORK.index("l2_misses")], program.gpu)
@@ -112,46 +112,24 @@ def _pays(program: SampledProgram, work: ProgramWork, first: list[int]) -> bool:
     return program.warm_up.name == EMPTY and len(first) >= FEWEST and cost <= MOST_COST * float(work.cost.sum())
 
 
-def _simulated(program: SampledProgram, launches: list[int]) -> list[Timed]:
-    """Each of them on one SM, as many at once as there are cores."""
-    report = partial(program.progress, "one SM")
-    return in_parallel(lambda place: _on_one_sm(program, launches[place]), len(launches), os.cpu_count() or 1, report)
-
-
 def _on_one_sm(program: SampledProgram, number: int) -> Timed:
-    part = program.part(number)
+    part, step = program.part(number), program.gpu.spec.sm_count
     if part.one_sm is None:
-        gpu, blocks = program.gpu, program.session.launch(number).thread_blocks
-        trace = program.launches.look_at(number, range(0, blocks, gpu.spec.sm_count))
-        started = perf_counter()
-        cycles = program.session.simulate(number, one_sm_of(gpu), trace).cycles - gpu.params.launch_latency_cycles
-        program.spent("time", perf_counter() - started)
-        part.one_sm = Timed(float(trace.warp_instructions.sum()), float(cycles))
+        trace = program.launches.look_at(number, range(0, program.session.launch(number).thread_blocks, step))
+        part.one_sm = program.timed(number, one_sm_of(program.gpu), trace)
     return part.one_sm
 
 
-@dataclass(frozen=True)
-class Quick:
+_WAYS = ("photon", "pkp", "tbpoint")  # of INSIDE
+CONTROLS = (*_WAYS, *(name for name in MODELS if name != DETAILED))
+
+
+def _quick(program: SampledProgram, number: int, name: str) -> Timed:
     """An estimate of a launch, and the warp instructions that were simulated in detail for it."""
-
-    cycles: float
-    instructions: float
-
-
-def _inside(name: str, program: SampledProgram, number: int) -> Quick:
+    if name not in _WAYS:
+        return Timed(0.0, float(model_named(name).launch_on(program.session, number, [program.gpu])[0].cycles))
     found = INSIDE[name](program, number)
-    instructions = sum(part.instructions for part in found.parts)
-    return Quick(found.total, found.detailed_fraction * instructions)
-
-
-def _modelled(name: str, program: SampledProgram, number: int) -> Quick:
-    return Quick(float(model_named(name).launch_on(program.session, number, [program.gpu])[0].cycles), 0.0)
-
-
-CONTROLS: dict[str, Callable[[SampledProgram, int], Quick]] = {
-    **{name: partial(_inside, name) for name in ("photon", "pkp", "tbpoint")},
-    **{name: partial(_modelled, name) for name in MODELS if name != DETAILED},
-}
+    return Timed(found.detailed_fraction * sum(part.instructions for part in found.parts), found.total)
 
 
 def check_control(name: str) -> None:
@@ -164,12 +142,11 @@ def with_control(program: SampledProgram, work: ProgramWork, name: str) -> tuple
     """The work with a column more, and the share of all instructions that was simulated for it. Of launches with
     equal traces one is estimated."""
     kind = kinds_of_launches(program)
-    first = np.unique(kind, return_index=True)[1].tolist()
-    found: dict[int, Quick] = {}
-    for place in sorted(first):
-        program.progress("control", place, len(program))
-        found[int(kind[place])] = CONTROLS[name](program, place)
-        program.launches.drop(place)
-    column = np.array([found[int(k)].cycles for k in kind])
-    spent = sum(quick.instructions for quick in found.values()) / float(work.instructions.sum())
+    found: list[Timed] = []
+    for number in np.unique(kind, return_index=True)[1].tolist():  # in their order, which numbers kinds
+        program.progress("control", number, len(program))
+        found.append(_quick(program, number, name))
+        program.launches.drop(number)
+    column = np.array([quick.cycles for quick in found])[kind]
+    spent = sum(quick.instructions for quick in found) / float(work.instructions.sum())
     return replace(work, columns=np.column_stack([work.columns, column])), spent

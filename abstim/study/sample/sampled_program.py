@@ -25,6 +25,7 @@ from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator, launch
 from functional.launches.case import Case
 from functional.traces.trace import Trace
 from sampling import LaunchShape
+from sampling.auto.iterations import Timed
 from sampling.photon import Analysis
 
 
@@ -77,6 +78,13 @@ class SampledProgram:
         )  # fmt: skip
         self.simulators[number] = found
         return found
+
+    def timed(self, number: int, gpu: Gpu, trace: Trace) -> Timed:
+        """What a part of a launch takes on a GPU, from empty caches."""
+        started = perf_counter()
+        cycles = self.session.simulate(number, gpu, trace).cycles - gpu.params.launch_latency_cycles
+        self.spent("time", perf_counter() - started)
+        return Timed(float(trace.warp_instructions.sum()), float(cycles))
 
     def shape(self, number: int) -> LaunchShape:
         """Counts of a launch."""

@@ -18,7 +18,7 @@ from abstim.study.sample.counts import initial_latencies, instruction_classes, k
 from abstim.study.sample.on_demand import ThreadBlocks
 from functional.traces.trace import Trace, concatenate
 from precharacterize.classify import Kind
-from sampling import LaunchShape, Observation
+from sampling import LaunchShape, Observation, Simulator
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -103,7 +103,7 @@ class Stepped:
     initial_latency_cycles: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
-class EngineSimulator:
+class EngineSimulator(Simulator):
     """One launch on one GPU. Thread blocks that are never stepped are never executed.
 
     `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
