@@ -56,14 +56,11 @@ class Stem:
         order = np.argsort(strata, kind="stable")
         parts = np.split(order, np.cumsum(np.bincount(strata))[:-1])
         chosen = [rng.choice(part, count, replace=False) for part, count in zip(parts, wanted.tolist(), strict=True)]
+        size, spread = (times, 0.5) if self.ratio else (np.ones(len(profile)), 1.0)
         return Selection(
-            method=self.name,
-            units=np.sort(np.concatenate(chosen)),
-            strata=strata,
-            size=times if self.ratio else np.ones(len(profile)),
-            instructions=np.asarray(profile.instructions, float),
-            spread=_variation(times, strata) * (0.5 if self.ratio else 1.0),
-        )
+            method=self.name, units=np.sort(np.concatenate(chosen)), strata=strata, size=size,
+            instructions=np.asarray(profile.instructions, float), spread=spread * _variation(times, strata),
+        )  # fmt: skip
 
     def root(self, times: PerUnit, kind: Labels) -> Labels:
         """Clusters of all launches, kind by kind."""

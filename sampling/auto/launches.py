@@ -198,16 +198,11 @@ def estimate_of(method: LaunchSampling, kernels: list[KernelSample], work: Progr
             Part(name=f"{left.sum():,} launches", how="predicted", instructions=of, cycles=float(cycles[left].sum()))
         )
     done = float(np.dot(share, work.instructions) / work.instructions.sum())
+    basis = "sampled" if left.any() else worst(inner)
     return around(
-        method.name,
-        total,
-        half / t_quantile(math.inf),
-        confidence=method.confidence,
-        basis="sampled" if left.any() else worst(inner),
-        parts=tuple(parts),
-        unit_cycles=tuple(cycles.tolist()),
-        detailed_fraction=min(round(done, 12), 1.0),
-    )
+        method.name, total, half / t_quantile(math.inf), confidence=method.confidence, basis=basis, parts=tuple(parts),
+        unit_cycles=tuple(cycles.tolist()), detailed_fraction=min(round(done, 12), 1.0),
+    )  # fmt: skip
 
 
 def _gain(kernel: KernelSample) -> float:

@@ -189,8 +189,10 @@ class _Launch:
             Part(name="the other segments", how="predicted", cycles=total - seen,
                  instructions=(1.0 - done) * self.instructions),
         )  # fmt: skip
-        known = {"basis": "sampled", "detailed_fraction": done, "parts": parts, "confidence": self.method.confidence}
-        return around(self.method.name, total, half * total / t_quantile(math.inf), **known)
+        error, confidence = half * total / t_quantile(math.inf), self.method.confidence
+        return around(
+            self.method.name, total, error, basis="sampled", detailed_fraction=done, parts=parts, confidence=confidence
+        )
 
 
 def _total(found: Prediction, used: list[Batch]) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.estimate import Estimate, Part, around
-from sampling.protocol import Functional, LaunchShape, WarpProfile
+from sampling.protocol import Functional, LaunchShape
 from sampling.selection import MODEL_ERROR
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Analysis:
     """
 
     gpu_bbv: Float64[np.ndarray, "warp_type d"]
-    type_ids: Int64[np.ndarray, " warp_type"]  # in the order of gpu_bbv
-    type_shares: Float64[np.ndarray, " warp_type"]
+    type_shares: Float64[np.ndarray, " warp_type"]  # in the order of gpu_bbv
     block_shares: Float64[np.ndarray, " basic_block"]  # of the instructions executed
     instructions: float  # warp instructions of the analysed warps
     warps: int  # analysed
@@ -96,19 +95,9 @@ def sample_blocks(shape: LaunchShape, share: float) -> Int64[np.ndarray, " tb"]:
 
 def analyse(functional: Functional, shape: LaunchShape, share: float = 0.01, dimensions: int = 16) -> Analysis:
     """Execute `share` of the warps functionally and summarise them."""
-    thread_blocks = sample_blocks(shape, share)
-    return summarise(functional.profile(thread_blocks), functional.block_instructions, dimensions)
-
-
-def summarise(
-    profile: WarpProfile, block_instructions: Int64[np.ndarray, " basic_block"], dimensions: int = 16
-) -> Analysis:
-    """The analysis of warps already executed."""
-    types, first, inverse, members = np.unique(
-        profile.types, return_index=True, return_inverse=True, return_counts=True
-    )
-    inverse = inverse.reshape(-1)
-    weighted = profile.counts * block_instructions
+    profile = functional.profile(sample_blocks(shape, share))
+    types, first, members = np.unique(profile.types, return_index=True, return_counts=True)
+    weighted = profile.counts * functional.block_instructions
     instructions = weighted.sum(1)
     vectors = weighted[first] / np.maximum(instructions[first], 1)[:, None]
     projection = projection_matrix(vectors.shape[1], dimensions)
@@ -119,7 +108,6 @@ def summarise(
     issued = instructions.reshape(by_block).sum(1)
     return Analysis(
         gpu_bbv=shares[:, None] * (vectors[order] @ projection),
-        type_ids=types[order],
         type_shares=shares,
         block_shares=weighted.sum(0) / max(weighted.sum(), 1),
         instructions=float(instructions.sum()),
