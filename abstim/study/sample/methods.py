@@ -95,11 +95,12 @@ class Method:
         return self.estimate(selection, simulate(program, selection.units.tolist(), INSIDE[self.inside]))
 
 
-def _by(name: str, guesses: bool = False) -> Callable[[Known], Selection]:
-    """Selected by a class of `sampling`; `guesses`: by cycles that nobody has measured too."""
+def _by(path: str, guesses: bool = False) -> Callable[[Known], Selection]:
+    """Selected by a class, `module.Class` of `sampling`; `guesses`: by cycles that nobody has measured too."""
 
     def select(known: Known) -> Selection:
-        method = getattr(import_module("sampling"), name)()
+        module, _, name = path.rpartition(".")
+        method = getattr(import_module(f"sampling.{module}"), name)()
         return method.select(known.profile if guesses else known.without_guesses)  # type: ignore[no-any-return]
 
     return select
@@ -171,7 +172,7 @@ _ALL = (
            uses="Photon, KernelSampling, WarpSampling, BlockSampling", source="MICRO 2023", needs=Needs.NOTHING,
            inside="", whole=_photon),
     Method(name="tbpoint", what="like launches, then like regions of thread blocks", uses="InterLaunch, IntraLaunch",
-           source="IPDPS 2014", select=_by("InterLaunch"), inside="tbpoint"),
+           source="IPDPS 2014", select=_by("tbpoint.InterLaunch"), inside="tbpoint"),
     Method(name="pka", what="principal launches, each stopped when IPC has settled", uses="Pks, Pkp",
            source="MICRO 2021", select=_by_principal_launches, inside="pkp"),
     Method(name="pks", what="principal launches", uses="Pks", source="MICRO 2021", select=_by_principal_launches),
@@ -180,16 +181,17 @@ _ALL = (
     Method(name="two-level", what="as pks; a classifier places launches not profiled in detail", uses="TwoLevel",
            source="MICRO 2021", select=_by_two_levels, completed=_in_two_levels),
     Method(name="sieve", what="strata of instruction counts, one launch each", uses="Sieve", source="ISPASS 2023",
-           select=_by("Sieve")),
+           select=_by("sieve.Sieve")),
     Method(name="stem", what="as many launches of a kind as the error bound asks for", uses="Stem",
-           source="MICRO 2025", select=_by("Stem", guesses=True)),
+           source="MICRO 2025", select=_by("stem.Stem", guesses=True)),
     Method(name="simpoint", what="clusters of basic-block vectors, one launch each", uses="SimPoint",
-           source="ASPLOS 2002; TBPoint, Equation 1", select=_by("SimPoint")),
-    Method(name="full", what="every launch", uses="Full", needs=Needs.NOTHING, select=_by("Full")),
+           source="ASPLOS 2002; TBPoint, Equation 1", select=_by("simpoint.SimPoint")),
+    Method(name="full", what="every launch", uses="Full", needs=Needs.NOTHING, select=_by("baselines.Full")),
     Method(name="first", what="the first billion warp instructions", uses="FirstInstructions",
-           select=_by("FirstInstructions"), estimate=_as_neighbours),
-    Method(name="random", what="a tenth of the launches at random", uses="RandomUnits", select=_by("RandomUnits")),
-    Method(name="systematic", what="one launch of every ten", uses="Systematic", select=_by("Systematic")),
+           select=_by("baselines.FirstInstructions"), estimate=_as_neighbours),
+    Method(name="random", what="a tenth of the launches at random", uses="RandomUnits",
+           select=_by("baselines.RandomUnits")),
+    Method(name="systematic", what="one launch of every ten", uses="Systematic", select=_by("baselines.Systematic")),
     _ideal("ideal-first", "the first tenth of the instructions", "FirstInstructions"),
     _ideal("ideal-random", "a tenth of the units at random", "RandomUnits"),
     _ideal("ideal-systematic", "one unit of every ten", "Systematic"),
