@@ -192,7 +192,6 @@ _ALL = (
     Method(name="random", what="a tenth of the launches at random", uses="RandomUnits",
            select=_by("baselines.RandomUnits")),
     Method(name="systematic", what="one launch of every ten", uses="Systematic", select=_by("baselines.Systematic")),
-    Method(name="middle", what="the middle launch of every kernel", uses="middle.Middle", select=_by("middle.Middle")),
     _ideal("ideal-first", "the first tenth of the instructions", "FirstInstructions"),
     _ideal("ideal-random", "a tenth of the units at random", "RandomUnits"),
     _ideal("ideal-systematic", "one unit of every ten", "Systematic"),
