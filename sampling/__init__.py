@@ -5,17 +5,16 @@ Inside a launch: `method.launch(simulator, ...)` with a `protocol.Simulator`. Bo
 """
 
 from sampling.baselines import FirstInstructions, Full, RandomUnits, Systematic
-from sampling.errors import SamplingError
 from sampling.estimate import Estimate, Part
 from sampling.photon import Photon
-from sampling.pka import Pka, Pkp, Pks, TwoLevel
-from sampling.profile import Profile
+from sampling.pka import Pkp, Pks, TwoLevel
+from sampling.profile import Profile, SamplingError
 from sampling.protocol import Functional, LaunchShape, Observation, Simulator, WarpProfile
 from sampling.selection import Selection
 from sampling.sieve import Sieve
 from sampling.simpoint import SimPoint
 from sampling.stem import Stem
-from sampling.tbpoint import InterLaunch, IntraLaunch, TBPoint
+from sampling.tbpoint import InterLaunch, IntraLaunch
 
 __all__ = [
     "Estimate",
@@ -28,7 +27,6 @@ __all__ = [
     "Observation",
     "Part",
     "Photon",
-    "Pka",
     "Pkp",
     "Pks",
     "Profile",
@@ -40,7 +38,6 @@ __all__ = [
     "Simulator",
     "Stem",
     "Systematic",
-    "TBPoint",
     "TwoLevel",
     "WarpProfile",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from sampling.estimate import Estimate, around
 from sampling.profile import Profile
 from sampling.selection import Selection
-from sampling.statistics import batch_means, coefficient_of_variation, t_quantile
+from sampling.statistics import batch_means
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -52,17 +52,10 @@ class FirstInstructions:
         unseen = 1.0 - selection.detailed_fraction
         cpi, error, degrees = batch_means(cycles / done)
         relative = error / cpi * math.sqrt(max(unseen, 0.0)) if cpi else 0.0
-        return around(
-            self.name,
-            plain.total,
-            max(plain.total * relative, plain.standard_error),
-            degrees,
-            basis="model" if unseen > 0 else "exact",
-            detailed_fraction=plain.detailed_fraction,
-            functional_fraction=plain.functional_fraction,
-            parts=plain.parts,
-            unit_cycles=plain.unit_cycles,
-        )
+        total, error = plain.total, max(plain.total * relative, plain.standard_error)
+        found = around(self.name, total, error, degrees, basis="model" if unseen > 0 else "exact",
+                       detailed_fraction=plain.detailed_fraction)  # fmt: skip
+        return replace(plain, method=self.name, low=found.low, high=found.high, basis=found.basis, counters={})
 
 
 @dataclass(frozen=True)
@@ -85,11 +78,9 @@ class Systematic:
     """One unit of every k consecutive ones, as SMARTS does (Wunderlich et al., ISCA 2003).
 
     Which of the k is drawn anew each time: launches repeat with a period, and a fixed step could meet one kernel alone.
-    `needed` is SMARTS' second step: the sample size that the first sample's own variation asks for.
     """
 
     fraction: float = 0.1
-    error: float = 0.03
     seed: int = 0
     name = "systematic"
 
@@ -100,11 +91,6 @@ class Systematic:
         starts = np.arange(0, len(profile), period)
         ends = np.minimum(starts + period, len(profile))
         return _one_stratum(self.name, profile, np.random.default_rng(self.seed).integers(starts, ends))
-
-    def needed(self, selection: Selection, cycles: np.ndarray) -> int:
-        """Units for a relative error of `error` at 95 %: n >= (z V / error)^2, V the sample's variation of CPI."""
-        variation = coefficient_of_variation(np.asarray(cycles, float) / selection.instructions[selection.units])
-        return max(2, math.ceil((t_quantile(math.inf) * variation / self.error) ** 2))
 
 
 def _one_stratum(name: str, profile: Profile, units: Int64[np.ndarray, " sample"]) -> Selection:

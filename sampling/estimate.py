@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sampling.statistics import CONFIDENCE, t_quantile
@@ -133,8 +133,3 @@ def weighted_counters(estimates: Sequence[object], weights: Sequence[float]) -> 
 def worst(estimates: Sequence[Estimate]) -> Basis:
     """The weakest basis among estimates; exact if there are none."""
     return max((e.basis for e in estimates), key=_RANK.__getitem__, default="exact")
-
-
-def renamed(estimate: Estimate, method: str) -> Estimate:
-    """The same estimate under another method's name."""
-    return replace(estimate, method=method)

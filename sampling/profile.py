@@ -1,16 +1,18 @@
-"""What is known of a program's launches (or of any other units of it) before a method selects some."""
+"""The profile of a program: what is known of its launches (or of any other units) before a method selects some."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sampling.errors import SamplingError
-
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
+
+
+class SamplingError(ValueError):
+    """A profile, a selection or a parameter that no method can work with. `str()` of it is the line a user sees."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,6 +46,11 @@ class Profile:
 
     def __len__(self) -> int:
         return len(self.instructions)
+
+    def first(self, count: int) -> Profile:
+        """The profile of the first units alone."""
+        columns: dict[str, Any] = {name: c if c is None else c[:count] for name, c in vars(self).items()}
+        return Profile(**columns)
 
     def need(self, column: str, method: str) -> np.ndarray:
         """A column. Raises SamplingError where the profile has none."""

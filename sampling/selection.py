@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.errors import SamplingError
-from sampling.estimate import Basis, Estimate, Part, around, weighted_counters, worst
+from sampling.estimate import Basis, Estimate, Part, around, exact, weighted_counters, worst
+from sampling.profile import SamplingError
 from sampling.statistics import pooled_error
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
+
+    Labels = Int64[np.ndarray, " unit"]
+    PerUnit = Float64[np.ndarray, " unit"]
+    PerStratum = Float64[np.ndarray, " stratum"]
+    PerSample = Float64[np.ndarray, " sample"]
 
 # Relative error of one unit's cycles, where nothing says how far units of its stratum differ in what no feature shows.
 MODEL_ERROR = 0.05
@@ -32,10 +37,10 @@ class Selection:
 
     method: str
     units: Int64[np.ndarray, " sample"]  # ascending
-    strata: Int64[np.ndarray, " unit"]  # 0 .. number of strata - 1
-    size: Float64[np.ndarray, " unit"]
-    instructions: Float64[np.ndarray, " unit"]
-    spread: Float64[np.ndarray, " stratum"] | None = None
+    strata: Labels  # 0 .. number of strata - 1
+    size: PerUnit
+    instructions: PerUnit
+    spread: PerStratum | None = None
     bias: float = 0.0  # relative error of the whole that the method itself admits; widens the interval
     unit: str = "launches"  # what is selected, for people
 
@@ -49,7 +54,7 @@ class Selection:
         return _share(self.instructions[self.units].sum(), self.instructions.sum())
 
     @property
-    def multipliers(self) -> Float64[np.ndarray, " sample"]:
+    def multipliers(self) -> PerSample:
         """What each selected unit's cycles are multiplied with; the sum is the estimate."""
         whole = np.bincount(self.strata, self.size)
         mine = self.strata[self.units]
@@ -60,11 +65,9 @@ class Selection:
         """The program's cycles from those of the selected units, each a number or itself an estimate."""
         if len(measured) != len(self.units):
             raise SamplingError(f"{self.method}: {len(measured)} results for {len(self.units)} selected launches")
-        given = [m for m in measured if isinstance(m, Estimate)]
-        cycles = np.array([m.total if isinstance(m, Estimate) else float(m) for m in measured])
-        detailed = np.array([m.detailed_fraction if isinstance(m, Estimate) else 1.0 for m in measured])
-        executed = np.array([m.functional_fraction if isinstance(m, Estimate) else 1.0 for m in measured])
-        inner = np.array([m.standard_error if isinstance(m, Estimate) else 0.0 for m in measured])
+        given = [m if isinstance(m, Estimate) else exact("", float(m)) for m in measured]
+        rows = [(m.total, m.detailed_fraction, m.functional_fraction, m.standard_error) for m in given]
+        cycles, detailed, executed, inner = (np.array(column) for column in zip(*rows, strict=True))
         variances, degrees, basis = self._variances(cycles)
         total = float(np.dot(self.multipliers, cycles))
         own = float(np.sum((self.multipliers * inner) ** 2))
@@ -84,13 +87,13 @@ class Selection:
             counters=weighted_counters(measured, self.multipliers.tolist()),
         )
 
-    def _unit_cycles(self, cycles: Float64[np.ndarray, " sample"]) -> Float64[np.ndarray, " unit"]:
+    def _unit_cycles(self, cycles: PerSample) -> PerUnit:
         """A unit's share of its stratum goes by its size; a selected one's is what it took only if it is alone."""
         mine = self.strata[self.units]
         ratio = np.bincount(mine, cycles) / np.bincount(mine, self.size[self.units])
         return self.size * ratio[self.strata]
 
-    def _parts(self, cycles: Float64[np.ndarray, " sample"]) -> tuple[Part, ...]:
+    def _parts(self, cycles: PerSample) -> tuple[Part, ...]:
         instructions = np.bincount(self.strata, self.instructions)
         scaled = np.bincount(self.strata[self.units], self.multipliers * cycles)
         members = np.bincount(self.strata)
@@ -101,7 +104,7 @@ class Selection:
             for h, (m, n, i, c) in enumerate(rows)
         )
 
-    def _variances(self, cycles: Float64[np.ndarray, " sample"]) -> tuple[np.ndarray, np.ndarray, Basis]:
+    def _variances(self, cycles: PerSample) -> tuple[np.ndarray, np.ndarray, Basis]:
         """Variance of every stratum's total, its degrees of freedom, and what they rest on.
 
         A unit's relative variance is `spread` squared where a stratum has one sample, its own sample's otherwise: the
@@ -132,7 +135,7 @@ class Selection:
         return unseen / chosen * (whole * ratio) ** 2 * relative, degrees, basis
 
     @property
-    def _spread(self) -> Float64[np.ndarray, " stratum"]:
+    def _spread(self) -> PerStratum:
         strata = int(self.strata.max()) + 1
         return np.full(strata, MODEL_ERROR) if self.spread is None else np.asarray(self.spread, float)
 
@@ -142,7 +145,7 @@ def _share(part: float, whole: float) -> float:
     return min(round(float(part / whole), 12), 1.0)
 
 
-def relabel(strata: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " unit"]:
+def relabel(strata: Labels) -> Labels:
     """Stratum numbers 0, 1, ... in order of first appearance."""
     _, first, inverse = np.unique(strata, return_index=True, return_inverse=True)
     order = np.empty(len(first), np.int64)
@@ -150,14 +153,12 @@ def relabel(strata: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " unit"]:
     return order[inverse]
 
 
-def first_of_each(strata: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " stratum"]:
+def first_of_each(strata: Labels) -> Int64[np.ndarray, " stratum"]:
     """The first unit of every stratum, chronologically."""
     return np.sort(np.unique(strata, return_index=True)[1])
 
 
-def assumed_spread(
-    size: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]
-) -> Float64[np.ndarray, " stratum"]:
+def assumed_spread(size: PerUnit, strata: Labels) -> PerStratum:
     """Relative deviation of cycles a size where no profile tells: MODEL_ERROR, and half of how far sizes differ.
 
     For all that is known, half of a launch's time may not grow with its size.
@@ -168,9 +169,7 @@ def assumed_spread(
     return np.hypot(MODEL_ERROR, 0.5 * variation)
 
 
-def profiled_spread(
-    cycles: Float64[np.ndarray, " unit"], size: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]
-) -> Float64[np.ndarray, " stratum"]:
+def profiled_spread(cycles: PerUnit, size: PerUnit, strata: Labels) -> PerStratum:
     """Relative deviation of cycles a size in every stratum of a profile: that of launches or of work, the larger one.
 
     A representative is a launch, whatever its size, but speaks for the work of its stratum.

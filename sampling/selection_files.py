@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sampling.errors import SamplingError
+from sampling.profile import SamplingError
 from sampling.selection import Selection
 
 _KERNEL = re.compile(r"kernel-(\d+)\.traceg")

@@ -42,14 +42,9 @@ class Sieve:
         strata = relabel(strata)
         cycles = profile.cycles
         spread = None if cycles is None else profiled_spread(np.asarray(cycles, float), size, strata)
-        return Selection(
-            method=self.name,
-            units=dominant(strata, threads),
-            strata=strata,
-            size=size,
-            instructions=size,
-            spread=assumed_spread(size, strata) if spread is None else spread,
-        )
+        spread = assumed_spread(size, strata) if spread is None else spread
+        units = dominant(strata, threads)
+        return Selection(method=self.name, units=units, strata=strata, size=size, instructions=size, spread=spread)
 
     def tiers(self, counts: Float64[np.ndarray, " launch"]) -> Int64[np.ndarray, " launch"]:
         """Strata of one kernel's launches."""

@@ -39,13 +39,11 @@ class SimPoint:
         distance = ((vectors - centres[strata]) ** 2).sum(1).round(9)
         typical = np.bincount(strata, size**2) / np.bincount(strata, size)  # of an instruction: how large its unit is
         order = np.lexsort((np.abs(size - typical[strata]), distance, strata))
-        units = order[np.unique(strata[order], return_index=True)[1]]
+        units = np.sort(order[np.unique(strata[order], return_index=True)[1]])
         spread = assumed_spread(size, strata)
         if profile.cycles is not None:
             spread = profiled_spread(np.asarray(profile.cycles, float), size, strata)
-        return Selection(
-            method=self.name, units=np.sort(units), strata=strata, size=size, instructions=size, spread=spread
-        )
+        return Selection(method=self.name, units=units, strata=strata, size=size, instructions=size, spread=spread)
 
     def _cluster(self, vectors: Float64[np.ndarray, "unit d"]) -> tuple[Int64[np.ndarray, " unit"], np.ndarray]:
         from sklearn.cluster import KMeans

@@ -15,6 +15,10 @@ from sampling.statistics import CONFIDENCE, t_quantile, two_means
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
+    Labels = Int64[np.ndarray, " unit"]
+    PerUnit = Float64[np.ndarray, " unit"]
+    PerStratum = Float64[np.ndarray, " stratum"]
+
 
 @dataclass(frozen=True)
 class Stem:
@@ -52,16 +56,13 @@ class Stem:
         order = np.argsort(strata, kind="stable")
         parts = np.split(order, np.cumsum(np.bincount(strata))[:-1])
         chosen = [rng.choice(part, count, replace=False) for part, count in zip(parts, wanted.tolist(), strict=True)]
+        size, spread = (times, 0.5) if self.ratio else (np.ones(len(profile)), 1.0)
         return Selection(
-            method=self.name,
-            units=np.sort(np.concatenate(chosen)),
-            strata=strata,
-            size=times if self.ratio else np.ones(len(profile)),
-            instructions=np.asarray(profile.instructions, float),
-            spread=_variation(times, strata) * (0.5 if self.ratio else 1.0),
-        )
+            method=self.name, units=np.sort(np.concatenate(chosen)), strata=strata, size=size,
+            instructions=np.asarray(profile.instructions, float), spread=spread * _variation(times, strata),
+        )  # fmt: skip
 
-    def root(self, times: Float64[np.ndarray, " unit"], kind: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " unit"]:
+    def root(self, times: PerUnit, kind: Labels) -> Labels:
         """Clusters of all launches, kind by kind."""
         share = np.bincount(kind, times) / times.sum()
         together = math.sqrt(float(np.sum(share**2)))
@@ -90,17 +91,13 @@ class Stem:
         after = np.dot(self.ideal_sizes(times, halves, error), _means(times, halves))
         return first if after < before else None
 
-    def sizes(
-        self, times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]
-    ) -> Int64[np.ndarray, " stratum"]:
+    def sizes(self, times: PerUnit, strata: Labels) -> Int64[np.ndarray, " stratum"]:
         """Launches to simulate of every cluster, whole numbers; all of them where more would be needed."""
         return np.minimum(
             np.ceil(self.ideal_sizes(times, strata, self.error) - 1e-9).astype(np.int64), np.bincount(strata)
         )
 
-    def _sizes_alone(
-        self, times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"], kind: Int64[np.ndarray, " unit"]
-    ) -> Int64[np.ndarray, " stratum"]:
+    def _sizes_alone(self, times: PerUnit, strata: Labels, kind: Labels) -> Int64[np.ndarray, " stratum"]:
         """`sizes` of each kind's clusters, as if it were the program."""
         wanted = np.zeros(int(strata.max()) + 1, np.int64)
         for one in np.unique(kind):
@@ -109,9 +106,7 @@ class Stem:
             wanted[clusters] = self.sizes(times[rows], inside.reshape(-1))
         return wanted
 
-    def ideal_sizes(
-        self, times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"], error: float
-    ) -> Float64[np.ndarray, " stratum"]:
+    def ideal_sizes(self, times: PerUnit, strata: Labels, error: float) -> PerStratum:
         """m_i = (z / (error T))^2 (sum_j N_j s_j sqrt(mu_j)) N_i s_i / sqrt(mu_i), at least `least`."""
         members = np.bincount(strata)
         mean = _means(times, strata)
@@ -123,19 +118,17 @@ class Stem:
         return np.maximum(ideal, self.least)
 
 
-def _means(times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]) -> Float64[np.ndarray, " stratum"]:
+def _means(times: PerUnit, strata: Labels) -> PerStratum:
     return np.bincount(strata, times) / np.bincount(strata)
 
 
-def _variation(
-    times: Float64[np.ndarray, " unit"], strata: Int64[np.ndarray, " unit"]
-) -> Float64[np.ndarray, " stratum"]:
+def _variation(times: PerUnit, strata: Labels) -> PerStratum:
     mean = _means(times, strata)
     square = np.bincount(strata, (times - mean[strata]) ** 2) / np.bincount(strata)
     return np.sqrt(square) / np.maximum(mean, 1e-300)
 
 
-def kinds(profile: Profile, method: str, by_shape: bool) -> Int64[np.ndarray, " unit"]:
+def kinds(profile: Profile, method: str, by_shape: bool) -> Labels:
     """A number a kernel, or one for each grid and block size of it."""
     columns = [profile.need("kernels", method)]
     if by_shape:

@@ -23,7 +23,7 @@ from abstim.application.run_application import run_application
 from abstim.application.runtime_environment import RUNTIMES, driver_calls, library_folder
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.study.sample.application_sample import sample_application
+from abstim.study.sample.sampler import sample_application
 from functional.errors import InputError
 from functional.launches.launch import Dim3, Launch
 from functional.launches.memory import Memory

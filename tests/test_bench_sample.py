@@ -1,19 +1,26 @@
-"""`abstim bench --stage sample`: means over targets, and a command that keeps what was done."""
+"""`bench_sampling.py methods`: means over targets, and a command that keeps what was done."""
 
 from __future__ import annotations
 
 import json
 
+import bench_sampling as sampling
 import pytest
+from bench_sampling import SampleBench, bench_samples, summary
 from call_command import call
 
-from abstim.study.bench import sampling
-from abstim.study.bench.sampling import SampleBench, bench_samples, summary
+from abstim.cli.app import app
 from abstim.study.sample import METHODS, compare
 from abstim.study.sample.sample_result import Row
 from abstim.targets.resolve import names_in
 from functional import suite
 from functional.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def known_command(monkeypatch):
+    monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
+    app.command("methods")(sampling.methods)
 
 
 def row(error, covered=True, detailed=0.5, speed_up=2.0, method="photon", target="x"):
@@ -52,11 +59,11 @@ def test_sets_of_methods():
     assert sorted([*everything, "full"]) == sorted(METHODS) and not set(sampling.expanded(["all"])) & set(ideal)
 
 
-STAGE = ("--stage", "sample", "--method", "pks", "--method", "ideal-first")
+METHODS_ASKED = ("--method", "pks", "--method", "ideal-first")
 
 
 def test_command_measures_and_prints():
-    code, out, _ = call("bench", "pathfinder", "nn_euclid", *STAGE, "--json")
+    code, out, _ = call("methods", "pathfinder", "nn_euclid", *METHODS_ASKED, "--json")
     data = json.loads(out)
     assert code == 0 and data["kind"] == "bench-sample" and not data["interrupted"] and not data["failed"]
     keys = [(r["target"], r["method"]) for r in data["rows"]]
@@ -66,7 +73,7 @@ def test_command_measures_and_prints():
     assert (first["true_cycles"], first["launches"]) == (direct.true_cycles, 3)
     assert first["error"] == direct.rows()[1].error
     assert data["overall"]["targets"] == 4 and [m["method"] for m in data["methods"]] == ["pks", "ideal-first"]
-    code, out, _ = call("bench", "nn_euclid", *STAGE)
+    code, out, _ = call("methods", "nn_euclid", *METHODS_ASKED)
     assert (
         code == 0
         and "ideal-first" in out
@@ -88,25 +95,22 @@ def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_f
 
     monkeypatch.setattr("abstim.study.sample.compare", stub)
     assert bench_samples(["nn_euclid", "bfs", "relu"], ["pks"]).to_json()["interrupted"]
-    code, out, err = call("bench", "nn_euclid", "bfs", "relu", *STAGE)
+    code, out, err = call("methods", "nn_euclid", "bfs", "relu", *METHODS_ASKED)
     assert code == 130 and "nn_euclid" in out and "interrupted" in err
-    code, out, err = call("bench", "hotspt", "nn_euclid", *STAGE, "--json")
+    code, out, err = call("methods", "hotspt", "nn_euclid", *METHODS_ASKED, "--json")
     assert code == 2 and len(json.loads(out)["rows"]) == 1 and "hotspt is left out: there is none" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--stage", "sample", "--stage", "time"], "--stage sample goes alone, without --stage"),
-        (["--stage", "sample", "--rounds", "3"], "without --rounds"),
-        (["--method", "photon"], "--method: no effect without --stage sample"),
-        (["--stage", "sample", "--method", "foton"], "did you mean photon"),
-        (["--stage", "sample", "--group", "16"], "no group '16'"),
-        (["--group", "16x"], "no group '16x' in the suite"),
+        (["methods", "--method", "foton"], "did you mean photon"),
+        (["methods", "--group", "16"], "no group '16'"),
+        (["bench", "--group", "16x"], "no group '16x' in the suite"),
     ],
 )
 def test_command_refuses_in_one_line(arguments, message):
-    code, out, err = call("bench", *arguments)
+    code, out, err = call(*arguments)
     assert (code, out) == (2, "") and message in err and err.count("\n") == 1
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abstim.study.sample import kept_samples
+from abstim.study.sample import kept as kept_samples
 from abstim.targets import trace_cache
 from functional.keep import kept as digest
 from functional.keep.folder import cache_dir, evict, make_folder

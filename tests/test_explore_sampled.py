@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from hard_set import known_programs  # noqa: F401
 
 from abstim.gpu.config import changed, load_gpu
 from abstim.session.session import open_session
@@ -14,10 +15,9 @@ from abstim.study.explore.launch_formula import waves
 from abstim.study.explore.sampled_selection import open_program
 from abstim.study.explore.timed_pairs import TimedPairs
 from abstim.study.sample import sample
-from abstim.study.sample.automatic import Aim
-from abstim.study.sample.kept_samples import MeasuredStore
+from abstim.study.sample.automatic import Aim, iterations_of, thinned
+from abstim.study.sample.kept import MeasuredStore
 from abstim.study.sample.profiling import kinds_of_launches
-from abstim.study.sample.thinned import iterations_of, thinned
 from functional.errors import InputError
 from precharacterize.synchronisation import code_of
 from sampling.auto.iterations import SHARES
@@ -147,5 +147,5 @@ def test_barriers_of_some_warps_are_not_cut(monkeypatch):
     """Warps that wait for each other at several barriers might go on to different ones."""
     program, trace = (session := open_session("matmul_tiled")).launch(0).program, session.traces.trace(0)
     kept = iterations_of(program, trace).kept(1 / 4, SHARES[0])
-    monkeypatch.setattr("abstim.study.sample.thinned.barriers_of", lambda *_: [code_of(1, 64)])
+    monkeypatch.setattr("abstim.study.sample.automatic.barriers_of", lambda *_: [code_of(1, 64)])
     assert thinned(program, trace, kept) is None

@@ -79,7 +79,6 @@ def folder(tmp_path, monkeypatch):
         ("sample relu --select-only -o x --method pks --warm-up 1", "--warm-up: no effect with --select-only"),
         ("bench relu --variant GTX480_a", "--variant: no effect without"),
         ("bench relu --group micro", "--group: no effect beside names"),
-        ("bench relu --method pks", "--method: no effect without --stage sample"),
         ("validate --points 5 --benchmark relu --plot x.svg", "--plot: no effect with --points"),
         ("validate --points 5 --benchmark relu --variant a", "--variant: no effect with --points"),
         ("validate --silicon t.csv --group apps", "--group: no effect with --silicon"),

@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
+from bench_sampling import reliability
+from hard_set import FIRST, MAKERS, known_programs  # noqa: F401
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.study.bench.sampling import reliability
 from abstim.study.sample import compare, sample
 from abstim.study.sample.automatic import Aim
-from abstim.study.sample.count_work import COLUMNS, L2_MISSES, NEW_LINES, OWN_LINES, REQUESTS, SECTORS
 from abstim.study.sample.sample_result import Row
-from abstim.study.sample.work import WORK, block_work
+from abstim.study.sample.work import COLUMNS, L2_MISSES, NEW_LINES, OWN_LINES, REQUESTS, SECTORS, WORK, block_work
 from abstim.targets import workloads
 from abstim.targets.resolve import names_in, open_target
-from abstim.targets.workloads.hard_set import FIRST, MAKERS
 from functional.errors import InputError
 from functional.keep.kept import Kept
 from functional.llvm_executor.run import LlvmExecutor
@@ -113,7 +112,7 @@ def test_parts_of_launches_are_simulated_once(tmp_path, monkeypatch):
         kept.folder = tmp_path
         return kept
 
-    monkeypatch.setattr("abstim.study.sample.kept_parts.Kept", here)
+    monkeypatch.setattr("abstim.study.sample.kept.Kept", here)
     for options in ({"aim": Aim(error=0.3)}, {"method": "pkp"}):
         first = sample("hard_persistent_falling", REAL, **options)
         with monkeypatch.context() as patch:  # nothing can be simulated

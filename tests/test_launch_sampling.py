@@ -74,16 +74,12 @@ def test_a_profile_of_some_thread_blocks_is_near_that_of_all():
 def test_launches_of_one_shape_take_one_simulation():
     case = resnet_network(18, stages=1, size=32).case()
     known = Known(profile_of(opened(case, GPU, online=False)))
-    shapes = replace(METHODS["stem"], run=lambda program, known, inside: _by_shape(program, known, inside))
+    by_shape = lambda known: Stem(by_shape=True, least=1).select(known.profile)  # noqa: E731
+    shapes = replace(METHODS["stem"], select=by_shape)
     found = run_method(shapes, opened(case, GPU, online=False), known)
     full = run_target(case, GPU).totals["cycles"]
     assert found.estimate.detailed_fraction < 0.75
     assert found.estimate.relative_error(full) < 0.03
-
-
-def _by_shape(program, known, inside):
-    selection = Stem(by_shape=True, least=1).select(known.profile)
-    return selection.estimate(simulate_launches(program, selection.units.tolist(), inside))
 
 
 def test_the_command_takes_targets_that_are_executed_launch_by_launch():

@@ -8,10 +8,12 @@ import math
 
 import numpy as np
 import pytest
+from bench_sampling import bench_samples
 from browser import Browser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
+from sampling_bench_page import sample_bench_section
 
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
@@ -19,7 +21,6 @@ from abstim.show.report import beside, write_report
 from abstim.show.report import cold_start as cold_start_page
 from abstim.show.report.page import charts_of, section_of
 from abstim.show.report.result_files import KINDS, Source, read_source
-from abstim.study.bench.sampling import bench_samples
 from abstim.study.cold_start import cold_start
 from abstim.study.sample import compare, sample
 from functional.errors import InputError
@@ -35,7 +36,6 @@ def results():
         "inside": sample("relu_16x", REAL, "photon"),
         "many": sample("gaussian_elimination", REAL, "photon"),
         "comparison": compare("gaussian_elimination", REAL, METHODS),
-        "bench": bench_samples(["pathfinder", "nn_euclid", "nonsense"], ["pks", "ideal-first"], REAL),
         "cold": cold_start(open_session("pathfinder"), REAL),
     }
 
@@ -54,8 +54,7 @@ def charts(files, name):
 
 def test_every_result_says_its_kind(results, files):
     kinds = {name: read_source(path).kind for name, path in files.items()}
-    assert kinds == {"inside": "sample", "many": "sample", "comparison": "sample-comparison", "bench": "bench-sample",
-                     "cold": "coldstart"}  # fmt: skip
+    assert kinds == {"inside": "sample", "many": "sample", "comparison": "sample-comparison", "cold": "coldstart"}
     assert {each.to_json()["kind"] for each in results["comparison"].results} == {"sample"}
     assert set(kinds.values()) < set(KINDS)
 
@@ -70,7 +69,7 @@ def html(files, tmp_path_factory):
 def test_page_is_whole_and_every_chart_has_its_text(files, html):
     page = Outline(html.read_text())
     found = list(charts_of([section_of(read_source(path)) for path in files.values()]))
-    assert page.tables == len(found) == 2 + 2 + 3 + 4 + 3
+    assert page.tables == len(found) == 2 + 2 + 3 + 3
     for chart in found:
         assert chart.summary.endswith(".") and chart.table.rows
         assert all(len(row) == len(chart.table.columns) for row in chart.table.rows), chart.title
@@ -78,7 +77,7 @@ def test_page_is_whole_and_every_chart_has_its_text(files, html):
     assert all((a.startswith("#") and a[1:] in page.ids) or a == "data:," for a in page.addresses)
 
 
-@pytest.mark.parametrize("kind", ["sample", "sample-comparison", "bench-sample", "coldstart"])
+@pytest.mark.parametrize("kind", ["sample", "sample-comparison", "coldstart"])
 def test_a_result_that_is_not_whole_is_refused(kind):
     with pytest.raises(InputError, match=f"not a whole result of kind '{kind}'"):
         section_of(Source(kind, "x", {"kind": kind}))
@@ -191,26 +190,27 @@ def test_a_speed_up_without_end_is_not_drawn(results):
     assert chart.table.rows[0][-3] == "-"
 
 
-def test_bench_draws_every_target_and_method(results, files):
-    found = results["bench"]
-    section = section_of(read_source(files["bench"]))
+def test_bench_draws_every_target_and_method():
+    found = bench_samples(["pathfinder", "nn_euclid", "nonsense"], ["pks", "ideal-first"], REAL)
+    section = sample_bench_section(found.to_json())
+    drawn_charts = {chart.title: chart for chart in section.charts}
     assert len(section.notes) == 1 and section.notes[0].startswith("nonsense is left out: ")
-    chart = charts(files, "bench")["Error of every target"]
+    chart = drawn_charts["Error of every target"]
     drawn = {}
     for renderer in chart.figure.renderers:
         data = renderer.data_source.data
         drawn |= dict(zip(data["label"], data["percent"], strict=True))
     assert drawn == {f"{row.method}, {each.full.target}": 100 * row.error for each, row in found.rows()}
     for title in ("Share simulated in detail", "Speed-up of every target"):
-        keys = {(row[0], row[1]) for row in charts(files, "bench")[title].table.rows}
+        keys = {(row[0], row[1]) for row in drawn_charts[title].table.rows}
         assert keys == {(each.full.target, row.method) for each, row in found.rows()}
-    summaries = charts(files, "bench")["Methods over all targets"].table.rows
+    summaries = drawn_charts["Methods over all targets"].table.rows
     assert [row[3] for row in summaries] == [f"{each.mean_error:.2%}" for each in found.summaries()]
 
 
 def test_a_bench_of_nothing_is_a_section_without_charts():
     data = bench_samples(["nonsense"], ["pks"], REAL).to_json() | {"interrupted": True}
-    section = section_of(Source("bench-sample", "x", data))
+    section = sample_bench_section(data)
     assert not section.charts and section.notes[0] == "Interrupted: targets are missing."
 
 

@@ -17,7 +17,7 @@ from abstim.gpu.config import load_gpu
 from abstim.show.parts import MOST_WAYS, by_way
 from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
 from abstim.study.sample.inside import analysis_share
-from abstim.study.sample.kept_samples import AnalysisStore
+from abstim.study.sample.kept import AnalysisStore
 from abstim.study.sample.sample_result import thinned
 from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target
@@ -112,7 +112,7 @@ def test_what_was_executed_in_an_earlier_run_counts_too(method, monkeypatch, tmp
         kept.folder = tmp_path / kind
         return kept
 
-    monkeypatch.setattr("abstim.study.sample.kept_samples.Kept", empty_at_first)
+    monkeypatch.setattr("abstim.study.sample.kept.Kept", empty_at_first)
     first, second = (sample("pagerank", REAL, method).estimate for _ in range(2))
     assert list(tmp_path.rglob("*")) and first.total == second.total
     assert first.functional_fraction == pytest.approx(second.functional_fraction, abs=0.02)
@@ -142,7 +142,7 @@ def test_thread_blocks_that_may_race_and_ran_in_another_order_are_named() -> Non
 
 
 def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
-    from abstim.study.sample.kept_samples import MeasuredStore
+    from abstim.study.sample.kept import MeasuredStore
     from abstim.study.sample.sampled_program import SampledProgram
     from functional import suite
 
@@ -180,7 +180,7 @@ def test_a_profile_for_a_method_that_uses_none() -> None:
 
 
 def nsight(path, launches: int) -> None:
-    from sampling.pka import METRICS
+    from sampling.nsight import METRICS
 
     rows = [["ID", "Kernel Name", "Block Size", "Grid Size", "Metric Name", "Metric Value"]]
     for n in range(launches):

@@ -6,17 +6,23 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hard_set import hard_case
 
 from abstim.engine.state import ISSUE, NEVER
 from abstim.gpu.config import load_gpu
 from abstim.models import run
-from abstim.study.sample.basic_block_events import Watch
-from abstim.study.sample.counts import block_counts, ranges, warp_types
-from abstim.study.sample.launch_features import kinds_of, launch_counts
+from abstim.study.sample.counts import (
+    EngineFunctional,
+    block_counts,
+    instruction_classes,
+    kinds_of,
+    launch_counts,
+    ranges,
+    warp_types,
+)
+from abstim.study.sample.on_demand import ThreadBlocks
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.simulator import WINDOW_CYCLES
-from abstim.study.sample.thread_blocks import ThreadBlocks
-from abstim.study.sample.warp_profiles import EngineFunctional, instruction_classes
+from abstim.study.sample.simulator import WINDOW_CYCLES, Watch
 from abstim.targets.resolve import open_target
 from functional.execution.default_executor import default_executor
 from sampling import Pkp
@@ -25,7 +31,7 @@ REAL = load_gpu("gtx480")
 PERFECT = load_gpu("gtx480_perfect")
 
 
-def program(target: str = "spmv_csr", gpu=REAL, **options) -> SampledProgram:
+def program(target="spmv_csr", gpu=REAL, **options) -> SampledProgram:
     return SampledProgram(open_target(target), gpu, **options)
 
 
@@ -237,7 +243,7 @@ def test_single_cycles_are_counted_as_windows_are() -> None:
 @pytest.mark.parametrize("gpu", [REAL, PERFECT])
 def test_a_launch_below_a_wave_that_is_looked_at_on_its_way_ends_as_it_would(gpu) -> None:
     """No IPC is stable enough for s = 0."""
-    opened = program("hard_decode", gpu)
+    opened = program(hard_case("hard_decode"), gpu)
     simulator, looks = opened.simulator(0, window_cycles=1), []
     advance = simulator.advance
     simulator.advance = lambda state, cycles: looks.append(cycles) or advance(state, cycles)

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.study.sample import Known, compare, ideal, sample, units
-from abstim.study.sample.launch_features import basic_block_vector
+from abstim.study.sample import METHODS, Known, compare, ideal, sample
+from abstim.study.sample.counts import basic_block_vector
+from abstim.study.sample.ideal import Cutter, simulate_units
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.units import Cutter, simulate_units
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
 from sampling import Profile
 
+IDEAL = [name for name in METHODS if name.startswith("ideal-")]
 REAL, PERFECT = load_gpu("gtx480"), load_gpu("gtx480_perfect")
 
 
@@ -56,7 +57,7 @@ def test_units_add_up_to_the_full_simulation(target, gpu, monkeypatch) -> None:
     ]
     assert np.array_equal(found.basic_blocks.sum(0), sum(vectors))  # one kernel each
     for rows in (1, 3_000):
-        monkeypatch.setattr(units, "STEP_ROWS", rows)
+        monkeypatch.setattr(ideal, "STEP_ROWS", rows)
         again = simulate_units(program, 777)
         assert np.array_equal(again.cycles, found.cycles) and np.array_equal(again.basic_blocks, found.basic_blocks)
 
@@ -73,7 +74,7 @@ def test_pieces_of_a_log_are_the_whole_log_in_order(gpu) -> None:
     whole = launch().run(order, drain=True, log_rows=int(trace.warp_instructions.sum()))
     cycle, sm, instruction = (whole[name] for name in ("cycle", "sm", "instruction"))
     sort = np.lexsort((sm, cycle))
-    pieces = list(units.issues(launch(), order, "", step_rows=2_000))
+    pieces = list(ideal.issues(launch(), order, "", step_rows=2_000))
     assert len(pieces) > 10
     assert np.array_equal(np.concatenate([piece[0] for piece in pieces]), cycle[sort])
     assert np.array_equal(np.concatenate([piece[1] for piece in pieces]), instruction[sort])
@@ -89,7 +90,7 @@ def test_kernels_have_columns_of_their_own() -> None:
 
 
 def test_a_log_that_memory_cannot_hold_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(units, "MOST_ROWS", 1_000)
+    monkeypatch.setattr(ideal, "MOST_ROWS", 1_000)
     with pytest.raises(InputError, match=r"0 nn_euclid: .* warp instructions in flight are too many"):
         simulate_units(SampledProgram(open_target("nn_euclid"), PERFECT))
 
@@ -100,7 +101,7 @@ def test_phases_are_found_and_their_cycles_exact() -> None:
     blocks = np.array([[90, 10, 0, 0], [0, 50, 50, 0], [10, 0, 0, 90]])[kind] * 10
     cycles = np.array([300, 900, 150])[kind]
     profile = Profile(instructions=np.full(200, 1000.0), basic_blocks=blocks.astype(float), cycles=cycles.astype(float))
-    for name in ideal.IDEAL:
+    for name in IDEAL:
         estimate = ideal.from_units(name, profile)
         if name == "ideal-simpoint":
             assert len(estimate.parts) == 3 and estimate.total == pytest.approx(cycles.sum())
@@ -123,8 +124,8 @@ def test_intervals_hold_the_total_of_units_with_a_drain(name) -> None:
 
 
 def test_baselines_choose_parts_of_a_single_launch_and_say_that_they_are_ideal() -> None:
-    found = compare("pathfinder", REAL, list(ideal.IDEAL))
-    assert [result.method for result in found.results] == list(ideal.IDEAL)
+    found = compare("pathfinder", REAL, IDEAL)
+    assert [result.method for result in found.results] == IDEAL
     for result in found.results:
         estimate = result.estimate
         assert estimate.ideal and estimate.detailed_fraction < 0.12 and estimate.functional_fraction == 1.0
@@ -135,7 +136,7 @@ def test_baselines_choose_parts_of_a_single_launch_and_say_that_they_are_ideal()
 
 
 def test_units_are_kept_and_made_again_when_damaged() -> None:
-    from abstim.study.sample.kept_samples import MeasuredStore
+    from abstim.study.sample.kept import MeasuredStore
     from functional.keep.kept import Kept
 
     gpu = load_gpu("gtx480", ["l1d_ways=2"])

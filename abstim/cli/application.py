@@ -78,7 +78,7 @@ def app(
     }  # fmt: skip
     sys.stdout.flush()
     if sample:
-        from abstim.study.sample.application_sample import sample_application
+        from abstim.study.sample.sampler import sample_application
 
         result, samples = sample_application(command, gpus, sample, **options)
     else:

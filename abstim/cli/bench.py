@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.bench_sample import bench_sample
 from abstim.cli.options import GpuName, Json, Model, Overrides, refuse_options
-from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.study.bench import BenchResult
     from abstim.study.bench.earlier_result import Verdict
 
-_REFERENCE, _COMPARE, _SAMPLE = "Beside the reference", "Beside an earlier result", "Sampling methods"
+_REFERENCE, _COMPARE = "Beside the reference", "Beside an earlier result"
 
 
 def bench(
@@ -24,23 +22,11 @@ def bench(
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Measured if no name is given: table1, apps, micro or all; with --stage sample also 16x, 256x or "
-            "programs. Repeatable. Default: table1, with --stage sample 16x."
-        ),
+        typer.Option(help="Measured if no name is given: table1, apps, micro or all; repeatable. Default: table1."),
     ] = None,
     stage: Annotated[
         list[str] | None,
-        typer.Option(help="Only this stage: parse, characterize, execute, time, or, alone, sample; repeatable."),
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="With --stage sample: as in `abstim sample`; all; or ideal, those that need the full simulation; "
-            "repeatable. Default: photon, tbpoint.",
-            rich_help_panel=_SAMPLE,
-        ),
+        typer.Option(help="Only this stage: parse, characterize, execute or time; repeatable."),
     ] = None,
     model: Model = "detailed",
     points: Annotated[int, typer.Option(help="Design points to time in one call.")] = 1,
@@ -82,15 +68,8 @@ def bench(
     `abstim bench --rounds 5 --reference tests/data/cycles.csv --json > now.json`
 
     `abstim bench --rounds 5 --compare before.json`
-
-    `abstim bench --stage sample`
     """
     refuse_options("beside names of benchmarks", group=group and names)
-    if "sample" in (stage or ()):
-        _only(stage=len(stage or ()) > 1, model=model != "detailed", points=points > 1, rounds=rounds > 1,
-              reference=reference, variant=variant, compare=compare, threads=threads)  # fmt: skip
-        return bench_sample(names or (), group or (), method or (), gpu, overrides or (), as_json)
-    refuse_options("without --stage sample", method=method)
     refuse_options("without --reference", variant=variant and not reference)
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json, progress
@@ -119,12 +98,6 @@ def _print(found: BenchResult, verdicts: list[Verdict], changed: list[str]) -> N
     _print_scaling(found)
     _print_against(found)
     _print_verdicts(verdicts, changed)
-
-
-def _only(**others: object) -> None:
-    """Sampling methods are measured by themselves."""
-    if given := [f"--{name}" for name, value in others.items() if value]:
-        raise InputError(f"--stage sample goes alone, without {', '.join(given)}")
 
 
 def _print_rates(found: BenchResult) -> None:

@@ -19,6 +19,7 @@ def markdown() -> str:
     import typer
 
     from abstim.cli.app import app
+    from abstim.study.sample.methods import table_for_docs
 
     group = typer.main.get_command(app)
     parts = [_HEAD, "## abstim [OPTIONS] COMMAND\n", "| | | default |\n|---|---|---|", *map(_row, group.params), ""]
@@ -30,6 +31,8 @@ def markdown() -> str:
         parts.append("| | | default |\n|---|---|---|")
         parts += [_row(p) for p in (*arguments, *options)]
         parts.append("")
+        if name == "sample":
+            parts.append(f"{table_for_docs()}\n")
     return "\n".join(parts).rstrip() + "\n"
 
 

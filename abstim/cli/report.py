@@ -25,7 +25,7 @@ def report(
     """Draw results as one HTML page that works offline, by keyboard, with a screen reader, light and dark.
 
     Files are recognised by what they hold: JSON of `abstim run`, `validate`, `bench`, `sample` (one method, or several
-    with `--compare`), `bench --stage sample`, `coldstart` and `advise`; JSON, CSV or Parquet of `abstim explore`.
+    with `--compare`), `coldstart` and `advise`; JSON, CSV or Parquet of `abstim explore`.
 
     Example: `abstim run hotspot --json > hotspot.json && abstim report hotspot.json -o hotspot.html`
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from abstim.cli.option_groups import NoEffect, expanded, given_options, refuse_without_effect
 from abstim.cli.options import (
     Arguments,
     Batch,
@@ -24,6 +26,8 @@ from abstim.cli.options import (
     launched,
     refuse_options,
 )
+from abstim.study.sample.methods import names_for_help
+from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.study.sample import Comparison, SampleResult
@@ -31,40 +35,41 @@ if TYPE_CHECKING:
     from sampling import Estimate
 
 _FILES = "From and for other tools"
+_SIMULATING, _SELECTING = NoEffect(beside="select_only"), NoEffect(without="select_only")
 
 
-def sample(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="A suite benchmark, a launches.json, or, to select only, a kernelslist.g."
-        ),
-    ],
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
-    prompt: Prompt = None,
-    steps: Steps = None,
-    batch: Batch = None,
+@dataclass(kw_only=True)
+class SampleOptions:
+    """Options of `abstim sample`."""
+
+    gpu: GpuName = "gtx480"
+    overrides: Overrides = None
+    kernel: Annotated[Kernel, _SIMULATING] = ""
+    grid: Annotated[Grid, _SIMULATING] = ""
+    block: Annotated[Block, _SIMULATING] = ""
+    arg: Annotated[Arguments, _SIMULATING] = None
+    dynamic_shared: Annotated[DynamicShared, _SIMULATING] = 0
+    prompt: Annotated[Prompt, _SIMULATING] = None
+    steps: Annotated[Steps, _SIMULATING] = None
+    batch: Annotated[Batch, _SIMULATING] = None
     method: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="auto, photon, tbpoint, pka, pks, pkp, two-level, sieve, stem, simpoint, full, first, random, "
-            "systematic; over parts of launches, needing the full simulation: ideal-first, -random, -systematic, "
-            "-simpoint; with --compare repeatable. Default: auto (with another model or a profile stem), or all.",
+            help=f"{names_for_help()}; with --compare repeatable. Default: auto (with another model or a profile "
+            "stem), or all.",
         ),
-    ] = None,
+    ] = None
     error: Annotated[
-        str, typer.Option(metavar="PERCENT", help="With auto: half of the interval to reach. Default: 2%.")
-    ] = "",
+        str,
+        typer.Option(metavar="PERCENT", help="With auto: half of the interval to reach. Default: 2%."),
+        _SIMULATING,
+    ] = ""
     confidence: Annotated[
-        str, typer.Option(metavar="PERCENT", help="With auto: how often the interval is to hold. Default: 95%.")
-    ] = "",
+        str,
+        typer.Option(metavar="PERCENT", help="With auto: how often the interval is to hold. Default: 95%."),
+        _SIMULATING,
+    ] = ""
     control: Annotated[
         str,
         typer.Option(
@@ -72,8 +77,9 @@ def sample(
             help="With auto: a quick estimate of every launch (analytic, occupancy, photon, pkp, tbpoint) as one more "
             "thing that cycles are fitted to. Default: none.",
         ),
-    ] = "",
-    model: Model = "detailed",
+        _SIMULATING,
+    ] = ""
+    model: Annotated[Model, _SIMULATING] = "detailed"
     inside: Annotated[
         str,
         typer.Option(
@@ -81,7 +87,8 @@ def sample(
             help="How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint. "
             "Default: full; photon, pkp, pka and tbpoint have a way of their own.",
         ),
-    ] = "",
+        _SIMULATING,
+    ] = ""
     warm_up: Annotated[
         str,
         typer.Option(
@@ -90,14 +97,17 @@ def sample(
             "accesses of the last N launches or of all; perfect: with --method full, simulate all in order. Default: "
             "flush them.",
         ),
-    ] = "",
+        _SIMULATING,
+    ] = ""
     compare: Annotated[
-        bool, typer.Option("--compare", help="Simulate everything too: errors and speed-ups side by side.")
-    ] = False,
+        bool,
+        typer.Option("--compare", help="Simulate everything too: errors and speed-ups side by side."),
+        _SIMULATING,
+    ] = False
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="With --compare: draw error against speed-up (.svg, .png, .pdf)."),
-    ] = None,
+    ] = None
     partial_functional: Annotated[
         bool,
         typer.Option(
@@ -105,16 +115,19 @@ def sample(
             help="Do not execute what is skipped, even where later launches read it: right only if values decide "
             "neither branches nor addresses.",
         ),
-    ] = False,
+        _SIMULATING,
+    ] = False
     select_only: Annotated[
         bool,
         typer.Option(
             "--select-only", help="Write which launches to simulate to --output; simulate none.", rich_help_panel=_FILES
         ),
-    ] = False,
+    ] = False
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Where to write.", rich_help_panel=_FILES)
-    ] = None,
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Where to write.", rich_help_panel=_FILES),
+        _SELECTING,
+    ] = None
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -123,7 +136,7 @@ def sample(
             "execution; for two-level, the first ones.",
             rich_help_panel=_FILES,
         ),
-    ] = None,
+    ] = None
     light_profile: Annotated[
         Path | None,
         typer.Option(
@@ -132,7 +145,7 @@ def sample(
             "cuda_gpu_trace -f csv`); for stem, their times.",
             rich_help_panel=_FILES,
         ),
-    ] = None,
+    ] = None
     traces: Annotated[
         bool,
         typer.Option(
@@ -140,7 +153,8 @@ def sample(
             help="With --select-only: Accel-Sim's traces of the selected launches, too.",
             rich_help_panel=_FILES,
         ),
-    ] = False,
+        _SELECTING,
+    ] = False
     times: Annotated[
         Path | None,
         typer.Option(
@@ -149,7 +163,38 @@ def sample(
             "columns launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`.",
             rich_help_panel=_FILES,
         ),
-    ] = None,
+    ] = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of methods."""
+        return self.method or []
+
+    def check(self) -> None:
+        """Raises InputError for options that have no effect together, or none but in company."""
+        aimed, profiled = self.error or self.confidence or self.control, self.profile or self.light_profile
+        wrong = {
+            "several methods need --compare": len(self.names) > 1 and not self.compare,
+            "--plot needs --compare": self.plot and not self.compare,
+            "--compare makes its own profile; leave out --profile and --light-profile": self.compare and profiled,
+            "--compare takes every method as it is; leave out --error, --confidence and --control":
+                self.compare and aimed,
+        }  # fmt: skip
+        for message, is_so in wrong.items():
+            if is_so:
+                raise InputError(message)
+        refuse_without_effect(self)
+
+
+@expanded
+def sample(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A suite benchmark, a launches.json, or, to select only, a kernelslist.g."
+        ),
+    ],
+    options: SampleOptions,
     as_json: Json = False,
 ) -> None:
     """Estimate a target's cycles from a sample: with a 95 % interval, the share simulated, and how each part was found.
@@ -169,52 +214,45 @@ def sample(
     `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
 
     `abstim sample reduced/selection.json --times measured.csv`
-    """  # fmt: skip
-    given = dict(locals())
+    """
     from abstim.show.tables import print_json, progress
     from abstim.study.sample.files import known_from, write_selection
 
-    if times is not None:
-        _refuse(given, given.keys() - {"target", "times", "as_json"}, "with --times, which needs the selection alone")
-        return _say_estimate(target, times, as_json)
-    names = method or []
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
-    _check(names, compare, plot is not None, bool(profile or light_profile), bool(error or confidence or control))
-    if select_only:
-        _refuse(given, _NOT_SELECTING, "with --select-only")
-    else:
-        refuse_options("without --select-only", output=output, traces=traces)
-    known = known_from(profile, light_profile)
-    options: dict[str, Any] = {"model": model, "inside": inside, "warm_up": warm_up, "partial": partial_functional}
+    if options.times is not None:
+        others = ("set" if name == "overrides" else name for name in sorted(given_options(options).keys() - {"times"}))
+        refuse_options("with --times, which needs the selection alone", **dict.fromkeys(others, True))
+        return _say_estimate(target, options.times, as_json)
+    options.check()
+    known = known_from(options.profile, options.light_profile)
     with progress(quiet=as_json) as report:
-        if select_only:
-            chosen = (names or ["pks"])[0]
-            written = write_selection(target, gpu, overrides or (), chosen, known, output, report, traces)
+        if options.select_only:
+            chosen, gpu = (options.names or ["pks"])[0], (options.gpu, options.overrides or ())
+            written = write_selection(target, *gpu, chosen, known, options.output, report, options.traces)
             return _say_written(written, as_json)
-        options |= {"progress": report} if compare else {"progress": report, "aim": aim_of(error, confidence, control)}
-        given_to = (opened, gpu, overrides, names)
-        found = _compare(*given_to, plot, options) if compare else _sample(*given_to, known, options)
-    show: Callable[[Any], None] = print_json if as_json else _print_comparison if compare else print_sample
+        found = _found(target, options, known, report)
+    show: Callable[[Any], None] = print_json if as_json else _print_comparison if options.compare else print_sample
     show(found.to_json() if as_json else found)
 
 
-_DEFAULTS = {"gpu": "gtx480", "model": "detailed"}  # of options whose default is not falsy
-_NOT_SELECTING = (
-    "inside", "compare", "warm_up", "model", "partial_functional", "kernel", "grid", "block", "arg", "dynamic_shared",
-    "prompt", "steps", "batch", "error", "confidence", "control",
-)  # fmt: skip
+def _found(target: str, options: SampleOptions, known: Any, report: Any) -> Any:
+    """A comparison, drawn if that is asked for, or one result."""
+    from abstim.study import sample as library
+    from abstim.study.sample.sample_result import check, draw
 
-
-def _refuse(given: dict[str, Any], names: Iterable[str], why: str) -> None:
-    """Raises InputError for options of these names that were given."""
-    options = {name: given[name] not in (_DEFAULTS.get(name), None) and given[name] for name in sorted(names)}
-    refuse_options(why, **{"set" if name == "overrides" else name: value for name, value in options.items()})
-
-
-def _sample(target, gpu, overrides, names, known, options) -> Any:
-    from abstim.study.sample import sample
-
-    return sample(target, gpu, (names or [""])[0], overrides or (), known=known, **options)
+    o = options
+    opened = launched(target, o.kernel, o.grid, o.block, o.arg, o.dynamic_shared, prompt=o.prompt, steps=o.steps,
+                      batch=o.batch)  # fmt: skip
+    common: dict[str, Any] = {"model": o.model, "inside": o.inside, "warm_up": o.warm_up,
+                              "partial": o.partial_functional, "progress": report}  # fmt: skip
+    if not o.compare:
+        aim, method = aim_of(o.error, o.confidence, o.control), (o.names or [""])[0]
+        return library.sample(opened, o.gpu, method, o.overrides or (), known=known, aim=aim, **common)
+    if o.plot is not None:
+        check(o.plot)
+    found = library.compare(opened, o.gpu, o.names, o.overrides or (), **common)
+    if o.plot is not None:
+        draw(found, o.plot)
+    return found
 
 
 def aim_of(error: str, confidence: str, control: str = "") -> Aim | None:
@@ -228,38 +266,10 @@ def aim_of(error: str, confidence: str, control: str = "") -> Aim | None:
 
 
 def _share(name: str, text: str) -> float:
-    from functional.errors import InputError
-
     try:
         return float(text.removesuffix("%")) / 100.0
     except ValueError:
         raise InputError(f"--{name} {text}: give a percentage, as in 2%") from None
-
-
-def _check(names: list[str], compare: bool, plot: bool, profiles: bool, aim: bool) -> None:
-    from functional.errors import InputError
-
-    wrong = {
-        "several methods need --compare": len(names) > 1 and not compare,
-        "--plot needs --compare": plot and not compare,
-        "--compare makes its own profile; leave out --profile and --light-profile": compare and profiles,
-        "--compare takes every method as it is; leave out --error, --confidence and --control": compare and aim,
-    }
-    for message, is_so in wrong.items():
-        if is_so:
-            raise InputError(message)
-
-
-def _compare(target, gpu, overrides, names, plot, options) -> Any:
-    from abstim.study.sample import compare
-    from abstim.study.sample.plot import check, draw
-
-    if plot is not None:
-        check(plot)
-    found = compare(target, gpu, names, overrides or (), **options)
-    if plot is not None:
-        draw(found, plot)
-    return found
 
 
 def _say_written(written: dict, as_json: bool) -> None:
@@ -275,7 +285,7 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
     from abstim.show.tables import print_json, print_table, quantity
-    from abstim.study.sample.timed_elsewhere import estimate_from
+    from abstim.study.sample.files import estimate_from
 
     found = estimate_from(selection, times)
     if as_json:
@@ -289,7 +299,6 @@ def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
 
 def print_sample(result: SampleResult) -> None:
     """An estimate as tables: the interval, what it rests on, and how each part was found."""
-
     from abstim.show.parts import by_way
     from abstim.show.tables import duration, on_gpu, print_table, quantity, say
 

@@ -12,16 +12,13 @@ _WHAT = {
     "programs": "Programs of many launches (programs)",
     "16x": "16 times the size (16x)",
     "256x": "256 times the size (256x)",
-    "hard": "Hard to sample (hard)",
-    "hard2": "Hard to sample, of other kernels (hard2)",
-    "hard3": "Hard to sample, other mixtures (hard3)",
 }
 
 
 def suite(
     group: Annotated[
         str | None,
-        typer.Option(help="Only this group: table1, apps, micro, programs, 16x, 256x, hard, hard2 or hard3."),
+        typer.Option(help="Only this group: table1, apps, micro, programs, 16x or 256x."),
     ] = None,
     as_json: Json = False,
 ) -> None:

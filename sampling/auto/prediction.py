@@ -2,18 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sampling.auto.distances import distances
-from sampling.auto.fits import BY_WORK, KIND_DEGREES, KIND_ERROR, Fit, told_shares, tried
 from sampling.statistics import pooled_error
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int64
+
+    PerSample = Float64[np.ndarray, " sample"]
+    SampleWork = Float64[np.ndarray, "sample work"]
+    PerLaunch = Float64[np.ndarray, " launch"]
+    SampleKinds = Int64[np.ndarray, " sample"]
+    LaunchKinds = Int64[np.ndarray, " launch"]
+    LaunchWork = Float64[np.ndarray, "launch work"]
+    Apart = Float64[np.ndarray, "launch sample"]
+    PerRow = Float64[np.ndarray, " n"]
+    RowWork = Float64[np.ndarray, "n work"]
+
+
+def distances(a: RowWork, b: Float64[np.ndarray, "m work"]) -> Float64[np.ndarray, "n m"]:
+    """How different launches are: the largest difference of a column's logarithms."""
+    found = np.zeros((len(a), len(b)))
+    for x, y in zip(np.log1p(a).T, np.log1p(b).T, strict=True):
+        np.maximum(found, np.abs(x[:, None] - y), out=found)
+    return found
+
+
+def squared_distances(
+    a: Float64[np.ndarray, "n column"], b: Float64[np.ndarray, "m column"] | None = None
+) -> Float64[np.ndarray, "n m"]:
+    """Of rows of `a` to rows of `b`, or to each other."""
+    b = a if b is None else b
+    found = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * a @ b.T
+    return np.asarray(np.maximum(found, 0.0))
+
+
+FARTHEST = 10.0  # distances beyond are one
+CANDIDATES = 256  # that are looked at for how much of the whole is like them
+
+
+def choose_unlike(
+    work: RowWork, size: PerRow, sample: Sequence[int], count: int, rng: np.random.Generator
+) -> list[int]:
+    """At most `count` that are not in `sample`: those that much is like, and unlike all that were chosen; every other
+    one at random, in proportion to the root of its size (STEM's allocation), because they may differ in what no column
+    shows."""
+    left = np.ones(len(work), bool)
+    chosen: list[int] = []
+    left[list(sample)] = False
+    nearest = np.full(len(work), FARTHEST)
+    if len(sample):
+        nearest = np.minimum(distances(work, work[list(sample)]).min(1), FARTHEST)
+    for _ in range(min(count, int(left.sum()))):
+        places = np.flatnonzero(left)
+        if (len(sample) + len(chosen)) % 2 == 0 and (size[places] * nearest[places]).max() > 0:
+            place = _nearest_to_most(work, size, nearest, places)
+        else:
+            root = np.sqrt(size[places]) + 1e-300
+            place = int(rng.choice(places, p=root / root.sum()))
+        chosen.append(place)
+        left[place] = False
+        nearest = np.minimum(nearest, distances(work, work[[place]])[:, 0])
+    return chosen
+
+
+def choose_heavy(size: PerRow, cost: PerRow, sample: Sequence[int], count: int) -> list[int]:
+    """At most `count` that are not in `sample`: those that for their cost take most off the variance of the whole, if
+    all are off by as much, relatively and independently."""
+    gain = size**2 / cost
+    gain[list(sample)] = 0.0
+    most = np.argsort(-gain, kind="stable")[:count]
+    return [int(place) for place in most if gain[place] > 0.0]
+
+
+def _nearest_to_most(work: RowWork, size: PerRow, nearest: PerRow, places: Int64[np.ndarray, " left"]) -> int:
+    """The one that brings everything nearest to what is chosen, each by its size: greedy facility location (Nemhauser,
+    Wolsey and Fisher, Mathematical Programming 1978). Of many, those unlike the others and large are looked at."""
+    tried = places[np.argsort(-(size * nearest)[places], kind="stable")[:CANDIDATES]]
+    closer = nearest[:, None] - np.minimum(distances(work, work[tried]), nearest[:, None])
+    return int(tried[np.argmax(np.round(size @ closer, 9))])
+
+
+MOST_FOLDS = 24  # of a cross-validation; beyond, several launches are left out at a time
+# What is assumed of a launch at a distance (`distances`) from all that were simulated, before errors have been seen;
+# it counts as much as one observed error. Equal launches differ by where their buffers lie
+EQUAL_ERROR, ERROR_A_DISTANCE = 0.007, 0.2
+KIND_ERROR, KIND_DEGREES = 0.01, 10.0  # of large launches that do the same, one told by another, and what tells it
+# The same where one SM has told, and as how many observed errors it counts: cycles over those of one SM spread by 2 %
+# over the 23 convolutions of ResNet-50 on the GTX 480, by 6 % on the RTX 3070
+ONE_SM_ERROR, ONE_SM_COUNTS = 0.03, 3.0
+
+
+def shares_of_work(work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
+    """A sum of shares of the columns, with the least relative squares."""
+    return np.maximum(work @ told_shares(known, measured), 1.0)
+
+
+def told_shares(known: SampleWork, measured: PerSample) -> Float64[np.ndarray, " work"]:
+    """Cycles a unit of each column."""
+    from scipy.optimize import nnls  # takes 0.3 s to import
+
+    scale = np.maximum(known.max(0), 1e-300)
+    return nnls((known / scale) / measured[:, None], np.ones(len(measured)))[0] / scale
+
+
+def as_neighbours(work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
+    """`shares_of_work`, times what the launches around lie above it, the nearest most."""
+    both = shares_of_work(np.concatenate([work, known]), known, measured, apart)
+    off = np.log(measured / both[len(work) :])
+    weights = 1.0 / (apart + 1e-6) ** 2
+    return both[: len(work)] * np.exp(weights @ off / weights.sum(1))
+
+
+def in_proportion(
+    work: Float64[np.ndarray, "launch one"], known: Float64[np.ndarray, "sample one"], measured: PerSample, apart: Apart
+) -> PerLaunch:
+    """A single column, times what those known lie above it: the geometric mean, which no launch outweighs."""
+    return np.asarray(work[:, 0] * np.exp(np.log(measured / known[:, 0]).mean()))
+
+
+Rule = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A way to predict launches from the columns of their work from `first` on. `most`: what is assumed at most of the
+    relative error of one, however far it is from those that were simulated; it counts as so many observed errors."""
+
+    rule: Rule
+    first: int = 0
+    most: float = 2.0
+    counts: float = 1.0
+
+    def of(self, work: Float64[np.ndarray, "*n work"]) -> Float64[np.ndarray, "*n used"]:
+        """The columns it looks at."""
+        return work[..., self.first :]
+
+    def cycles(self, work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
+        """Of launches so far `apart` from those known."""
+        return self.rule(self.of(work), self.of(known), measured, apart)
+
+    def assumed_error(self, distance: PerRow) -> PerRow:
+        """Relative error of a launch predicted from others so far away, before any has been seen."""
+        return EQUAL_ERROR + np.minimum(ERROR_A_DISTANCE * distance, self.most)
+
+
+BY_WORK = (Fit(as_neighbours), Fit(shares_of_work))
+# Where the last column is what a launch takes on one SM
+BY_ONE_SM = (*BY_WORK, Fit(in_proportion, -1, ONE_SM_ERROR, ONE_SM_COUNTS))
+
+
+def off_shares(work: SampleWork, measured: PerSample) -> PerSample:
+    """Logarithms of what shares of the work say of each, told by the others, over what was measured."""
+    return _cross_validated(shares_of_work, work, measured, distances(work, work))
+
+
+def _cross_validated(
+    fit: Rule, known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]
+) -> PerSample:
+    """Relative errors of launches that were simulated, each predicted without it; nothing of a single one."""
+    count = len(measured)
+    found = np.zeros(count)
+    if count == 1:
+        return found
+    folds = np.arange(count) % min(count, MOST_FOLDS)
+    for fold in range(int(folds.max()) + 1):
+        out = folds == fold
+        guess = fit(known[out], known[~out], measured[~out], apart[np.ix_(out, ~out)])
+        found[out] = np.log(guess / measured[out])
+    return found
+
+
+class Tried(NamedTuple):
+    """A fit held against what was simulated: `residuals`, what was `assumed` of them, the `mean_square` of one over the
+    other, what was assumed counted in, and the logarithm of the error that is `expected` of a launch."""
+
+    fit: Fit
+    residuals: PerSample
+    assumed: PerSample
+    mean_square: float
+    expected: float
+
+
+def tried(fit: Fit, known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]) -> Tried:
+    """Each that was simulated predicted without it."""
+    residuals = _cross_validated(fit.cycles, known, measured, apart)
+    assumed = fit.assumed_error(_nearest_other(apart))
+    mean_square = (float(np.sum((residuals / assumed) ** 2)) + fit.counts) / (len(measured) + fit.counts - 1.0)
+    return Tried(fit, residuals, assumed, mean_square, float(np.log(assumed).mean() + 0.5 * np.log(mean_square)))
+
+
+def _nearest_other(apart: Float64[np.ndarray, "sample sample"]) -> PerSample:
+    return (apart + np.diag(np.full(len(apart), np.inf))).min(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,16 +208,16 @@ class Prediction:
     those simulated, each predicted without its kind; `assumed`, `assumed_of_sample`: what was assumed of the errors;
     `reach`: `common_cycles` over the sum of all errors."""
 
-    cycles: Float64[np.ndarray, " launch"]
-    errors: Float64[np.ndarray, " launch"]
+    cycles: PerLaunch
+    errors: PerLaunch
     common_cycles: float
     degrees: float
     scale: float  # mean square of the errors seen, each over what was assumed of it
-    residuals: Float64[np.ndarray, " sample"]
-    assumed: Float64[np.ndarray, " launch"]
-    assumed_of_sample: Float64[np.ndarray, " sample"]
+    residuals: PerSample
+    assumed: PerLaunch
+    assumed_of_sample: PerSample
     reach: float
-    kinds: Int64[np.ndarray, " launch"]
+    kinds: LaunchKinds
     unseen: Bool[np.ndarray, " launch"]
 
     @property
@@ -46,14 +230,14 @@ class Prediction:
         """Of launches of kinds of which others were simulated."""
         return self.variance_of(self.cycles * self.errors * ~self.unseen)
 
-    def variance_of(self, errors_cycles: Float64[np.ndarray, " launch"]) -> float:
+    def variance_of(self, errors_cycles: PerLaunch) -> float:
         """Of the sum of such errors, of which launches of one kind have the same."""
         return float(np.sum(np.bincount(self.kinds, errors_cycles) ** 2))
 
 
 def predict(
-    work: Float64[np.ndarray, "launch work"], sample: np.ndarray, measured: Float64[np.ndarray, " sample"],
-    kinds: Int64[np.ndarray, " launch"] | None = None, fits: Sequence[Fit] | None = None,
+    work: LaunchWork, sample: np.ndarray, measured: PerSample,
+    kinds: LaunchKinds | None = None, fits: Sequence[Fit] | None = None,
 ) -> Prediction:  # fmt: skip
     """`work`: non-negative columns that cycles may grow with; `sample`: which launches have `measured` cycles; `kinds`,
     from 0 on: equal where launches do the same but for where their data lie; each does something else unless told. A
@@ -70,7 +254,7 @@ def predict(
     return _of_launches(found, kinds, sample, measured, of_sample)
 
 
-def _in_order(kinds: Int64[np.ndarray, " sample"]) -> tuple[Int64[np.ndarray, " kind"], Int64[np.ndarray, " sample"]]:
+def _in_order(kinds: SampleKinds) -> tuple[Int64[np.ndarray, " kind"], SampleKinds]:
     """Different ones, in the order in which they come, and each one's place among them."""
     found, first, places = np.unique(kinds, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -78,9 +262,8 @@ def _in_order(kinds: Int64[np.ndarray, " sample"]) -> tuple[Int64[np.ndarray, " 
 
 
 def _of_launches(
-    found: Prediction, kinds: Int64[np.ndarray, " launch"], sample: np.ndarray,
-    measured: Float64[np.ndarray, " sample"], of_sample: Int64[np.ndarray, " sample"],
-) -> Prediction:  # fmt: skip
+    found: Prediction, kinds: LaunchKinds, sample: np.ndarray, measured: PerSample, of_sample: SampleKinds
+) -> Prediction:
     """What is known of kinds, of each of their launches."""
     simulated = np.bincount(kinds[sample], minlength=len(found.cycles))[kinds]
     one, degrees = _kind_error(measured, of_sample)
@@ -103,9 +286,7 @@ def _of_launches(
     )
 
 
-def _kind_error(
-    measured: Float64[np.ndarray, " sample"], of_sample: Int64[np.ndarray, " sample"]
-) -> tuple[float, float]:
+def _kind_error(measured: PerSample, of_sample: SampleKinds) -> tuple[float, float]:
     """Relative error of a launch told by one that does the same, and its degrees of freedom: what is assumed, and what
     those of one kind that were simulated differ by."""
     apart = measured / (np.bincount(of_sample, measured) / np.bincount(of_sample))[of_sample] - 1.0
@@ -114,7 +295,7 @@ def _kind_error(
 
 
 def _of_kinds(
-    work: Float64[np.ndarray, "kind work"], sample: np.ndarray, measured: Float64[np.ndarray, " sample"],
+    work: Float64[np.ndarray, "kind work"], sample: np.ndarray, measured: PerSample,
     launches: Float64[np.ndarray, " kind"], fits: Sequence[Fit],
 ) -> Prediction:  # fmt: skip
     """Each of so many `launches`."""
@@ -135,10 +316,7 @@ def _of_kinds(
     )  # fmt: skip
 
 
-def _leverage(
-    left: Float64[np.ndarray, " work"], known: Float64[np.ndarray, "sample work"],
-    measured: Float64[np.ndarray, " sample"], cycles: float,
-) -> float:  # fmt: skip
+def _leverage(left: Float64[np.ndarray, " work"], known: SampleWork, measured: PerSample, cycles: float) -> float:
     """Cycles that the sum of all `left` work is off by, if launches are off by all of theirs, independently: by their
     number, or by how many shares of work they were to tell."""
     shares = told_shares(known, measured)

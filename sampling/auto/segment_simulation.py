@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.photon.launch_in_progress import FULL
+from sampling.launch_in_progress import FULL
 from sampling.protocol import LaunchShape, Observation, Simulator
 
 if TYPE_CHECKING:

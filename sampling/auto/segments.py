@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.auto.aging import put_off
-from sampling.auto.fits import off_shares
-from sampling.auto.prediction import Prediction, predict
+from sampling.auto.prediction import Prediction, choose_unlike, off_shares, predict
 from sampling.auto.segment_simulation import (
     DEAREST,
     Batch,
@@ -19,13 +18,48 @@ from sampling.auto.segment_simulation import (
     cut_into_segments,
     first_segments,
 )
-from sampling.auto.unlike import choose_unlike
 from sampling.estimate import Estimate, Part, around
 from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, t_quantile
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
+
+    BlockWork = Float64[np.ndarray, "tb work"]
+
+
+FEWEST = 4  # segments that a slope is read off
+
+
+def ages(batch: Batch) -> list[float]:
+    """Waves that were simulated before the middle of each of its segments."""
+    begun = batch.beginning
+    at = age = begun.waves
+    found = []
+    for segment in batch.segments:
+        first = begun.waves + segment * begun.segment_waves
+        age += min(first - at, begun.warm_waves)
+        found.append(age + begun.segment_waves / 2)
+        at, age = first + begun.segment_waves, age + begun.segment_waves
+    return found
+
+
+def put_off(used: Sequence[Batch], residuals: Float64[np.ndarray, " sample"], segments: int) -> float:
+    """By what share the pace of all `segments` lies beside that of the sample, since a launch that is simulated whole
+    is older: its slope over the logarithm of the age, as things do that relax, beyond its standard error.
+    `residuals`: of the sample's logarithms, each predicted without it."""
+    age = np.log([age for batch in used for age in ages(batch)])
+    apart = age - age.mean()
+    spread = float(apart @ apart)
+    if len(age) < FEWEST or spread == 0.0:
+        return 0.0
+    slope = float(apart @ residuals) / spread
+    around = residuals - residuals.mean() - slope * apart
+    error = np.sqrt(float(around @ around) / (len(age) - 2) / spread)
+    begun = used[0].beginning
+    whole = begun.waves + begun.segment_waves * (np.arange(segments) + 0.5)
+    return max(abs(slope) - error, 0.0) * abs(float(np.log(whole).mean() - age.mean()))
+
 
 MORE = 0.5  # of the segments simulated so far, how many are added between two looks at the error
 # Half of the interval at least: of all launches; of those in which memory decides the time, and is only read; and of
@@ -54,7 +88,7 @@ class SegmentSampling:
     name = "segments"
 
     def launch(
-        self, simulator: Simulator, work: Float64[np.ndarray, "tb work"], longest: Float64[np.ndarray, " tb"],
+        self, simulator: Simulator, work: BlockWork, longest: Float64[np.ndarray, " tb"],
         done: list[Batch] | None = None,
     ) -> Estimate | None:  # fmt: skip
         """`work` of every thread block, instructions first; `longest`: instructions of its longest warp; `done`: what
@@ -74,9 +108,7 @@ def has_giants(longest: Float64[np.ndarray, " tb"], shape: LaunchShape) -> bool:
 class _Launch:
     """One launch, of which some segments have been simulated."""
 
-    def __init__(
-        self, method: SegmentSampling, simulator: Simulator, work: Float64[np.ndarray, "tb work"], done: list[Batch]
-    ) -> None:
+    def __init__(self, method: SegmentSampling, simulator: Simulator, work: BlockWork, done: list[Batch]) -> None:
         self.method, self.simulator, self.done = method, simulator, done
         self.wave, self.blocks = simulator.shape.wave_blocks, simulator.shape.thread_blocks
         self.instructions = float(work[:, 0].sum())
@@ -157,14 +189,9 @@ class _Launch:
             Part(name="the other segments", how="predicted", cycles=total - seen,
                  instructions=(1.0 - done) * self.instructions),
         )  # fmt: skip
+        error, confidence = half * total / t_quantile(math.inf), self.method.confidence
         return around(
-            self.method.name,
-            total,
-            half * total / t_quantile(math.inf),
-            basis="sampled",
-            detailed_fraction=done,
-            parts=parts,
-            confidence=self.method.confidence,
+            self.method.name, total, error, basis="sampled", detailed_fraction=done, parts=parts, confidence=confidence
         )
 
 
@@ -190,7 +217,7 @@ def _error_of_waves(segments: list[list[float]]) -> float:
 
 
 def work_in_flight(
-    work: Float64[np.ndarray, "tb work"], cut: Int64[np.ndarray, " bound"], wave_blocks: int
+    work: BlockWork, cut: Int64[np.ndarray, " bound"], wave_blocks: int
 ) -> Float64[np.ndarray, "segment work"]:
     """Work done between the dispatch of one thread block and another: each is in flight, and works as evenly, while as
     many are dispatched after it as the GPU holds. Means over the wave before either, as `_clock` has them. The last
@@ -204,7 +231,7 @@ def work_in_flight(
     return np.column_stack([np.diff(done, axis=0), blocks, blocks * place])
 
 
-def _mean_over(values: Float64[np.ndarray, "tb work"], count: int) -> Float64[np.ndarray, "tb work"]:
+def _mean_over(values: BlockWork, count: int) -> BlockWork:
     """Mean of each value and those before it, `count` together; before the first there is 0."""
     sums = np.cumsum(values, 0)
     sums[count:] -= sums[:-count].copy()

@@ -18,8 +18,7 @@ from ptx_kernels import HEADER, REGISTERS
 from abstim.engine.inputs import COUNTERS
 from abstim.gpu.config import load_gpu
 from abstim.study.explore.kept_cycles import Store
-from abstim.study.sample.kept_parts import InPart, PartStore
-from abstim.study.sample.kept_samples import MeasuredStore
+from abstim.study.sample.kept import InPart, MeasuredStore, PartStore
 from abstim.study.sample.sampled_program import Measured
 from abstim.targets.execution import execute
 from functional.launches.case import Case
@@ -29,7 +28,8 @@ from functional.llvm_executor import LlvmExecutor, object_code
 from functional.programs.link import link
 from functional.ptx import parser
 from precharacterize import characterize
-from sampling.auto import Batch, Beginning, Timed
+from sampling.auto.iterations import Timed
+from sampling.auto.segment_simulation import Batch, Beginning
 
 TEXT = HEADER + (
     f".entry k(.param .u64 a) {{ {REGISTERS} ld.param.u64 %rd0, [a]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; "

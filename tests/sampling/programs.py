@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sampling.pka.features import METRICS
+from sampling.nsight import METRICS
 from sampling.profile import Profile
 
 

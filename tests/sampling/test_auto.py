@@ -8,30 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import SyntheticLaunch
 
-from sampling.auto import (
-    IterationSampling,
-    LaunchSampling,
-    ProgramWork,
-    SegmentSampling,
-    cut_into_segments,
-    multiples,
-    ratio,
-    timed_selection,
-)
-from sampling.auto.distances import distances
-from sampling.auto.fits import KIND_DEGREES, KIND_ERROR
-from sampling.auto.iterations import SHARES, Timed
-from sampling.auto.prediction import predict
+from sampling.auto.iterations import SHARES, IterationSampling, Timed
+from sampling.auto.launches import LaunchSampling, ProgramWork, multiples, ratio, timed_selection
+from sampling.auto.prediction import KIND_DEGREES, KIND_ERROR, choose_heavy, choose_unlike, distances, predict
 from sampling.auto.segment_simulation import (
     DEAREST,
     FIRST_SEGMENTS,
     TELLING_WAVES,
     Beginning,
     SegmentSimulation,
+    cut_into_segments,
     first_segments,
 )
-from sampling.auto.segments import LEAST, READING, WRITING_BACK, _error_of_waves, work_in_flight
-from sampling.auto.unlike import choose_heavy, choose_unlike
+from sampling.auto.segments import LEAST, READING, WRITING_BACK, SegmentSampling, _error_of_waves, work_in_flight
 from sampling.estimate import exact
 
 

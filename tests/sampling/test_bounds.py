@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bench_sampling import learn, learn_all, split
 
 from sampling import bounds
-from sampling.bounds import Bound, bounded, learn, learn_all, split
+from sampling.bounds import Bound, bounded
 from sampling.estimate import around, exact
 
 

@@ -7,21 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampling import Profile
-from sampling.baselines import Systematic
 from sampling.cold_start import (
     Blrl,
     Correction,
     Mrrl,
-    WarmUp,
     affected_share,
     backward_reuse,
     evenly_used_controllers,
     footprint,
     forward_reuse,
+    histogram,
     ipc_difference,
+    previous_reference,
 )
-from sampling.cold_start.latency import histogram, previous_reference
 
 
 def test_reuse_by_hand() -> None:
@@ -100,16 +98,3 @@ def test_evenly_used_controllers() -> None:
     reads[:8] = 10
     assert evenly_used_controllers(reads, np.zeros((16, 4))) == pytest.approx(8)
     assert evenly_used_controllers(np.zeros((4, 2)), np.zeros((4, 2))) == 0
-
-
-def test_warm_up_plans() -> None:
-    assert WarmUp("none").before(9, 3).tolist() == []
-    assert WarmUp("memory", 1).before(9, 3).tolist() == [8]
-    assert WarmUp("memory", 1).before(4, 3).tolist() == []  # the previous sample warmed it
-    assert WarmUp("memory", None).before(9, 3).tolist() == [4, 5, 6, 7, 8]
-    assert WarmUp("perfect").before(3, -1).tolist() == [0, 1, 2]
-    assert [plan.name for plan in (WarmUp("none"), WarmUp(), WarmUp(launches=None), WarmUp("perfect"))] == [
-        "no warm-up", "memory of 1", "memory of all", "perfect warm-up"]  # fmt: skip
-    selection = Systematic().select(Profile(instructions=np.full(100, 1000.0)))
-    costs = [plan.cost(selection, np.full(100, 200.0)) for plan in (WarmUp("none"), WarmUp(), WarmUp(launches=None))]
-    assert costs[0] == 0 and costs[1] == pytest.approx(0.02, abs=0.005) and costs[1] < costs[2] < 0.2

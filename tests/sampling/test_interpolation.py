@@ -7,10 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sampling.auto import Pairs, few_points, read_off
-from sampling.auto.interpolation import FIRST_PAIRS, largest, spread_out
-from sampling.auto.pair_choice import Choice
-from sampling.auto.surface import BEFORE, SETTINGS, Conditioned, Places
+from sampling.auto.interpolation import (
+    BEFORE,
+    FIRST_PAIRS,
+    SETTINGS,
+    Choice,
+    Conditioned,
+    Pairs,
+    Places,
+    few_points,
+    largest,
+    read_off,
+    spread_out,
+)
 from sampling.statistics import t_quantile
 
 GRID = np.array([(x, y) for x in np.linspace(-1, 1, 8) for y in np.linspace(-1, 1, 6)])

@@ -9,10 +9,9 @@ import pytest
 from programs import program
 from synthetic import SyntheticLaunch
 
-from sampling import Pka, Pkp, Pks, Profile, SamplingError, TwoLevel
-from sampling.pka import METRICS, LightProfile, features, read_nsight_compute, read_nsight_systems
-from sampling.pka.pks import projection_error
-from sampling.pka.two_level_profiling import CLASSIFIERS
+from sampling import Pkp, Pks, Profile, SamplingError, TwoLevel
+from sampling.nsight import METRICS, LightProfile, features, read_nsight_compute, read_nsight_systems
+from sampling.pka import CLASSIFIERS, projection_error
 
 VALUES = [f"{100 * k:,}" for k in range(1, 13)]
 
@@ -153,8 +152,10 @@ def test_unstable_ipc_is_not_projected() -> None:
 
 def test_both_levels() -> None:
     profile, _ = program(0, launches=30, kernels=2)
-    estimate = Pka(pks=Pks(most_clusters=4)).program(profile, lambda unit: SyntheticLaunch(unit))
-    assert estimate.method == "PKA" and estimate.detailed_fraction < 0.5
+    selection = Pks(most_clusters=4).select(profile)
+    launches = [Pkp().launch(SyntheticLaunch(unit)) for unit in selection.units.tolist()]
+    estimate = selection.estimate(launches)
+    assert estimate.detailed_fraction < 0.5
 
 
 def test_without_measured_cycles_every_characteristic_is_projected_and_kernels_stay_apart() -> None:

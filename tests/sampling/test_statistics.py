@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sampling import Estimate, Full, Profile, RandomUnits, SamplingError, Systematic
-from sampling.dispatcher import dispatch, dispatch_equal, finish
 from sampling.estimate import around, combine, exact
+from sampling.launch_in_progress import dispatch, dispatch_equal, finish
 from sampling.selection import Selection, first_of_each, relabel
 from sampling.selection_files import write_csv, write_kernelslist, write_simpoints
 from sampling.statistics import batch_means, coefficient_of_variation, least_squares, t_quantile, two_means
@@ -24,6 +24,9 @@ POSITIVE = st.floats(0.5, 1e6, allow_nan=False)
 def test_quantiles() -> None:
     assert t_quantile(math.inf) == pytest.approx(1.959964, abs=1e-6)
     assert t_quantile(1) == pytest.approx(12.7062, abs=1e-3)
+    assert t_quantile(1.0, 0.9) == pytest.approx(math.tan(0.45 * math.pi))  # Cauchy's distribution
+    assert t_quantile(2.0, 0.9) == pytest.approx(0.9 * math.sqrt(2 / (1 - 0.9**2)))
+    assert t_quantile(0.2, 0.9) == t_quantile(1.0, 0.9)  # none has fewer than one
     assert coefficient_of_variation(np.array([3.0])) == 0.0
 
 
@@ -106,13 +109,6 @@ def test_constant_cpi_is_found_by_any_sample(units, fraction, seed) -> None:
         assert estimate.total == pytest.approx(2.5 * work.sum())
         assert np.dot(selection.multipliers, work[selection.units]) == pytest.approx(work.sum())
         assert 0 < estimate.detailed_fraction <= 1
-
-
-def test_systematic_asks_for_more_where_it_varies() -> None:
-    selection = Systematic().select(profile(np.ones(100)))
-    calm, wild = np.full(len(selection.units), 2.0), np.linspace(1, 9, len(selection.units))
-    assert Systematic().needed(selection, calm) == 2
-    assert Systematic().needed(selection, wild) > 100
 
 
 def test_nested_estimates_pass_their_error_on() -> None:

@@ -1,4 +1,4 @@
-"""TBPoint: features, regions, sampling units, and the Markov chain behind them."""
+"""TBPoint: features, regions and sampling units."""
 
 from __future__ import annotations
 
@@ -9,29 +9,14 @@ from hypothesis import strategies as st
 from programs import program
 from synthetic import SyntheticLaunch
 
-from sampling import InterLaunch, IntraLaunch, Profile, SamplingError, TBPoint
-from sampling.tbpoint.inter import complete_linkage, inter_features, nearest_to_centre
-from sampling.tbpoint.markov import ipc_variation, markov_ipc, markov_ipc_by_matrix
-from sampling.tbpoint.regions import NO_REGION, identify, region_of
+from sampling import InterLaunch, IntraLaunch, Profile, SamplingError
+from sampling.tbpoint import NO_REGION, complete_linkage, identify, inter_features, nearest_to_centre, region_of
 
 
 def test_paper_parameters_are_the_defaults() -> None:
     assert InterLaunch().sigma == 0.1
     intra = IntraLaunch()
     assert (intra.sigma, intra.variation_factor, intra.warming, intra.times) == (0.2, 0.3, 0.1, 1)
-
-
-@settings(max_examples=40)
-@given(st.floats(0.01, 0.9), st.lists(st.floats(1.0, 900.0), min_size=1, max_size=5))
-def test_product_form_equals_the_matrix(p, stalls) -> None:
-    assert markov_ipc(p, np.array(stalls)) == pytest.approx(markov_ipc_by_matrix(p, np.array(stalls)), abs=1e-6)
-
-
-def test_lemma_4_1() -> None:
-    rng = np.random.default_rng(0)
-    for p, stall, warps in [(0.05, 100, 4), (0.1, 400, 8), (0.2, 400, 48)]:
-        ratio = ipc_variation(p, stall, warps, rng)
-        assert np.mean(np.abs(ratio - 1) < 0.1) > 0.95
 
 
 def test_equation_2() -> None:
@@ -112,7 +97,8 @@ def test_outliers_are_simulated() -> None:
 
 def test_both_levels() -> None:
     profile, _ = program(0, launches=40, kernels=2, noise=0.0)
-    opened = {unit: SyntheticLaunch(unit, thread_blocks=1500) for unit in TBPoint().select(profile).units.tolist()}
+    selection = InterLaunch().select(profile)
+    opened = [SyntheticLaunch(unit, thread_blocks=1500) for unit in selection.units.tolist()]
     assert len(opened) < 40
-    estimate = TBPoint().program(profile, lambda unit: (opened[unit], opened[unit].requests, opened[unit].instructions))
-    assert estimate.method == "TBPoint" and 0 < estimate.detailed_fraction < 0.5 and estimate.basis == "model"
+    estimate = selection.estimate([IntraLaunch().launch(each, each.requests, each.instructions) for each in opened])
+    assert 0 < estimate.detailed_fraction < 0.5 and estimate.basis == "model"

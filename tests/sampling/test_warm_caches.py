@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sampling.launch_in_progress import Run
 from sampling.photon import KernelSampling
-from sampling.photon.launch_in_progress import Run
 from sampling.protocol import LaunchShape, Observation
 
 

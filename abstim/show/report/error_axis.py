@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from abstim.show.report.chart import COLORS
-from abstim.study.bench.sampling import LEAST_ERROR
 
-LEAST_PERCENT = 100 * LEAST_ERROR  # a logarithmic axis has no zero: errors below it are drawn there
+# What an error counts at least: a logarithmic axis has no zero, and a single one would make a geometric mean 0
+LEAST_ERROR = 1e-4
+LEAST_PERCENT = 100 * LEAST_ERROR
 AXIS = "error (%)"
 TOOLTIPS = (("", "@label"), ("error", "@percent{0.00[00]}%"), ("true cycles in its interval", "@inside"))
 LEGEND = f"Hollow points: the true cycles are outside the interval. Triangles: an error of {LEAST_PERCENT:g}% or less."

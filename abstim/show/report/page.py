@@ -41,9 +41,7 @@ def section_of(source: Source) -> Section:
     from abstim.show.report.benchmark import bench_section
     from abstim.show.report.cold_start import coldstart_section
     from abstim.show.report.launches import comparison_section, run_section
-    from abstim.show.report.sample_bench import sample_bench_section
-    from abstim.show.report.sample_methods import comparison_of_methods_section
-    from abstim.show.report.sampled import sampling_section
+    from abstim.show.report.sampling import comparison_of_methods_section, sampling_section
     from abstim.show.report.sweep import sweep_section
     from abstim.show.report.validation import validation_section
 
@@ -55,7 +53,6 @@ def section_of(source: Source) -> Section:
         "explore": lambda: sweep_section(source.name, source.data),
         "sample": lambda: sampling_section(source.data),
         "sample-comparison": lambda: comparison_of_methods_section(source.data),
-        "bench-sample": lambda: sample_bench_section(source.data),
         "advice": lambda: advice_section(source.data),
         "coldstart": lambda: coldstart_section(source.data),
     }

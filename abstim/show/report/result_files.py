@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # the key "kind" of a JSON result
 KINDS = (
-    "run", "runs", "validate", "bench", "explore", "sample", "sample-comparison", "bench-sample", "coldstart", "advice",
+    "run", "runs", "validate", "bench", "explore", "sample", "sample-comparison", "coldstart", "advice",
 )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.auto import PairCycles, TimedSelection, ratio
+from sampling.auto.interpolation import PairCycles
+from sampling.auto.launches import TimedSelection, ratio
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:

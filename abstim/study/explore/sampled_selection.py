@@ -19,7 +19,8 @@ from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
-from sampling.auto import LaunchSampling, Pairs, ProgramWork, TimedSelection, multiples, timed_selection
+from sampling.auto.interpolation import Pairs
+from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, timed_selection
 from sampling.estimate import Estimate, exact
 
 if TYPE_CHECKING:

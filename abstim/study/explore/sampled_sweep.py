@@ -18,7 +18,7 @@ from abstim.study.explore.timed_pairs import MakeTimer, TimedPairs
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
-from sampling.auto import Pair, read_off
+from sampling.auto.interpolation import Pair, read_off
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,34 +5,131 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.study.sample.controls import check_control, with_control
+from abstim.study.sample.counts import ON_LINES, kinds_of
 from abstim.study.sample.inside import full, simulate
-from abstim.study.sample.one_sm import with_one_sm
-from abstim.study.sample.profiling import PROFILED_BLOCKS, irregular_kernels, kinds_of_launches
-from abstim.study.sample.regular import lasting_alike
+from abstim.study.sample.profiling import SomeBlocks, of_each_kind
+from abstim.study.sample.quick_estimates import check_control, lasting_alike, with_control, with_one_sm
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.some_blocks import SomeBlocks, execute_some
-from abstim.study.sample.thinned import Iterations, iterations_of, thinned
 from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
 from functional.errors import InputError
 from functional.programs.program import Program
-from sampling import Estimate, LaunchShape
-from sampling.auto import (
-    IterationSampling,
-    LaunchSampling,
-    ProgramWork,
-    SegmentSampling,
-    Timed,
-    cut_into_segments,
-    has_giants,
-)
-from sampling.auto.iterations import SHARES, uneven
+from functional.traces.line_record import in_phases, more_follow
+from functional.traces.trace import Trace
+from precharacterize.classify import Kind
+from precharacterize.synchronisation import NONE, barriers_of
+from sampling import Estimate
+from sampling.auto.iterations import SHARES, IterationSampling, Timed, uneven
+from sampling.auto.launches import LaunchSampling, ProgramWork
+from sampling.auto.segment_simulation import cut_into_segments
+from sampling.auto.segments import SegmentSampling, has_giants
 from sampling.statistics import CONFIDENCE
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64
+
+
+MOST_RUNS = 8  # stretches of a warp's life that are kept: it may have phases
+SHORTEST_RUN = 4  # iterations of the shortest of them, at the smallest share
+BARRIER = "bar"
+
+
+@dataclass(frozen=True, eq=False)
+class Iterations:
+    """Of every event of a trace: which iteration of its warp's loop it belongs to, of how many.
+
+    Where there are barriers, an iteration begins with the one that is passed most often: warps of a thread block must
+    go on meeting at the same ones. 0 is what comes before the first, the last one includes what comes after it.
+    Elsewhere each event is one: nothing else need stay together.
+    """
+
+    number: Int64[np.ndarray, " event"]
+    count: Int64[np.ndarray, " event"]
+
+    def kept(self, share: float, smallest: float) -> Bool[np.ndarray, " event"]:
+        """Events of about `share` of the iterations: first, last, and as many runs as for the `smallest` share."""
+        runs = np.clip((smallest * self.count / SHORTEST_RUN).astype(np.int64), 1, MOST_RUNS)
+        inside = (self.number * runs) % self.count < share * self.count
+        return inside | (self.number == 0) | (self.number == self.count - 1)
+
+
+def iterations_of(program: Program, trace: Trace) -> Iterations:
+    """See `Iterations`."""
+    lengths = np.diff(trace.block_offsets)
+    passed = np.bincount(trace.blocks, minlength=len(program.blocks)) * (_in_blocks(program, _barriers(program)) > 0)
+    if not passed.any():
+        place = np.arange(len(trace.blocks)) - np.repeat(trace.block_offsets[:-1], lengths)
+        return Iterations(place, np.repeat(lengths, lengths))
+    begun = np.cumsum(trace.blocks == int(np.argmax(passed)))
+    before = np.concatenate([np.zeros(1, np.int64), begun])[trace.block_offsets]
+    return Iterations(begun - np.repeat(before[:-1], lengths), np.repeat(np.diff(before) + 1, lengths))
+
+
+def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> Trace | None:
+    """The trace of these events alone. None where warps of a thread block would wait at different barriers, and for
+    programs whose barriers are not for all warps of a thread block, or for more, or are `mbarrier`s."""
+    kinds = kinds_of(program)
+    of_block = set(barriers_of(program.instructions, [Kind(kind) for kind in kinds])) <= {NONE, 0}
+    if not (of_block and _meet(program, trace, kept)) or in_phases(trace.records).any():
+        return None
+    accesses = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(ON_LINES)))[trace.blocks])
+    conflicts = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(_SHARED)))[trace.blocks])
+    records = np.repeat(accesses, _lengths(more_follow(trace.records) == 0))
+    issued = np.array([block.stop - block.start for block in program.blocks])[trace.blocks] * kept
+    counts = np.diff(np.concatenate([np.zeros(1, np.int64), np.cumsum(issued)])[trace.block_offsets])
+    share = counts / np.maximum(trace.warp_instructions, 1)
+    return replace(
+        trace,
+        blocks=trace.blocks[kept],
+        masks=trace.masks[kept],
+        records=trace.records[records],
+        conflicts=trace.conflicts[conflicts],
+        block_offsets=_offsets(kept, trace.block_offsets),
+        record_offsets=_offsets(records, trace.record_offsets),
+        conflict_offsets=_offsets(conflicts, trace.conflict_offsets),
+        warp_instructions=counts,
+        thread_instructions=np.rint(trace.thread_instructions * share).astype(np.int64),
+    )
+
+
+_SHARED = frozenset(kind for kind in Kind if kind.name.startswith("SHARED"))
+
+
+def _barriers(program: Program) -> Bool[np.ndarray, " instruction"]:
+    return np.array([instruction.opcode.startswith(BARRIER) for instruction in program.instructions])
+
+
+def _in_blocks(program: Program, which: Bool[np.ndarray, " instruction"]) -> Int64[np.ndarray, " basic_block"]:
+    """How many of these instructions each basic block has."""
+    return np.array([int(which[block.start : block.stop].sum()) for block in program.blocks])
+
+
+def _meet(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> bool:
+    """Do warps of a thread block that passed as many barriers before still do so?"""
+    barriers = _in_blocks(program, _barriers(program))[trace.blocks]
+    if not barriers.any():
+        return True
+    all_of, those = (
+        np.diff(np.concatenate([np.zeros(1, np.int64), np.cumsum(column)])[trace.block_offsets]).reshape(
+            -1, trace.warps_per_block
+        )
+        for column in (barriers, barriers * kept)
+    )
+    return bool(((all_of == all_of[:, :1]) & (those == those[:, :1])).all())
+
+
+def _lengths(last: Bool[np.ndarray, " record"]) -> Int64[np.ndarray, " access"]:
+    """Line records of each access, whose last one is marked."""
+    return np.diff(np.concatenate([np.full(1, -1), np.flatnonzero(last)]))
+
+
+def _offsets(kept: Bool[np.ndarray, " n"], offsets: Int64[np.ndarray, " warp_plus_1"]) -> Int64[np.ndarray, " w"]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[offsets]
+
 
 REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1
 LAUNCH_COST = 1000.0
@@ -98,23 +195,21 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
     """A chosen launch: from segments or from iterations where that pays, else in full."""
     if number in program.measured or program.gpu.spec.timed_code != "ptx":
         return full(program, number)
-    many_waves = cut_into_segments(_shape(program, number)) is not None
+    many_waves = cut_into_segments(program.shape(number)) is not None
     iterations = IterationSampling(error=aim.error, confidence=aim.confidence)
     if not (many_waves or iterations.worth_trying):
         return full(program, number)
     blocks = block_work([program.launches.trace(number)], program.gpu)[0]
     order = np.argsort(program.launches.trace(number).thread_blocks)
     columns, longest = blocks.columns[order], blocks.path_instructions[order]
-    if has_giants(longest, _shape(program, number)) if many_waves else uneven(longest):
+    if has_giants(longest, program.shape(number)) if many_waves else uneven(longest):
         return full(program, number)
     if many_waves:
         sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
         found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
     else:
-        latency = float(program.gpu.params.launch_latency_cycles)
-        timed = partial(
-            _iterations, program, number, iterations_of(_code(program, number), program.launches.trace(number))
-        )
+        kernel, latency = program.session.launch(number).program, float(program.gpu.params.launch_latency_cycles)
+        timed = partial(_iterations, program, number, iterations_of(kernel, program.launches.trace(number)))
         found = iterations.launch(float(columns[:, 0].sum()), latency, timed)
     return found or full(program, number)
 
@@ -124,29 +219,13 @@ def _iterations(program: SampledProgram, number: int, all_of: Iterations, share:
     known = program.part(number).shares
     if share in known:
         return known[share]
-    trace = thinned(_code(program, number), program.launches.trace(number), all_of.kept(share, SHARES[0]))
+    trace = thinned(
+        program.session.launch(number).program, program.launches.trace(number), all_of.kept(share, SHARES[0])
+    )
     if trace is None:
         return None
-    started = perf_counter()
-    cycles = program.session.simulate(number, program.gpu, trace).cycles - program.gpu.params.launch_latency_cycles
-    program.spent("time", perf_counter() - started)
-    known[share] = Timed(float(trace.warp_instructions.sum()), float(cycles))
+    known[share] = program.timed(number, program.gpu, trace)
     return known[share]
-
-
-def _code(program: SampledProgram, number: int) -> Program:
-    return program.session.launch(number).program
-
-
-def _shape(program: SampledProgram, number: int) -> LaunchShape:
-    launch, cores = program.session.launch(number), program.gpu.spec.sm_count
-    return LaunchShape(
-        name=program.name(number),
-        thread_blocks=launch.thread_blocks,
-        warps_per_block=launch.warps_per_block,
-        wave_blocks=program.session.blocks_per_sm(number, program.gpu) * cores,
-        cores=cores,
-    )
 
 
 def work_of(program: SampledProgram) -> ProgramWork:
@@ -156,14 +235,7 @@ def work_of(program: SampledProgram) -> ProgramWork:
 
 def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
     """`work_of` on several GPUs from one execution. Raises InputError for a thread block that does not fit."""
-    kind = kinds_of_launches(program)
-    irregular = irregular_kernels(program)
-    rows: list[list[np.ndarray]] = []
-    for number in range(len(program)):
-        if kind[number] == len(rows):
-            program.progress("profile", number, len(program))
-            rows.append(_rows(program, number, irregular, gpus))
-            program.launches.drop(number)
+    rows, kind = of_each_kind(program, lambda number, some: _rows(program, number, some, gpus), CHEAP)
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
     columns = [np.array([each[k] for each in rows])[kind] for k in range(len(gpus))]
@@ -172,19 +244,12 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
 
 
 def _program_work(columns: np.ndarray, kernels: np.ndarray, kinds: np.ndarray) -> ProgramWork:
-    instructions, requests = columns[:, 1], columns[:, 2]
-    return ProgramWork(
-        kernels=kernels,
-        kinds=kinds,
-        columns=columns,
-        cost=instructions + REQUEST_COST * requests + LAUNCH_COST,
-        instructions=instructions,
-    )
+    cost = columns[:, 1] + REQUEST_COST * columns[:, 2] + LAUNCH_COST
+    return ProgramWork(kernels=kernels, kinds=kinds, columns=columns, cost=cost, instructions=columns[:, 1])
 
 
-def _rows(program: SampledProgram, number: int, irregular: frozenset[str], gpus: Sequence[Gpu]) -> list[np.ndarray]:
+def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:
     """What is counted of a launch, a row a GPU."""
-    executed = _executed(program, number, irregular)
     counted: dict[tuple[bool, int], list[BlockWork]] = {}
     found = []
     for gpu in gpus:
@@ -194,17 +259,3 @@ def _rows(program: SampledProgram, number: int, irregular: frozenset[str], gpus:
             counted[caches] = block_work([trace for trace, _ in executed.pieces], gpu)
         found.append(summed(counted[caches], executed, wave_blocks))
     return found
-
-
-def _executed(program: SampledProgram, number: int, irregular: frozenset[str]) -> SomeBlocks:
-    launch = program.session.launch(number)
-    if program.launches.signatures is None:
-        return SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
-
-    def look_at(most: int) -> SomeBlocks:
-        return execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, most)
-
-    executed = look_at(launch.thread_blocks if launch.program.name in irregular else PROFILED_BLOCKS)
-    if not executed.all_of_it and executed.total(lambda trace: float(trace.warp_instructions.sum())) < CHEAP:
-        executed = look_at(launch.thread_blocks)
-    return executed

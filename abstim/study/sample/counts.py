@@ -1,4 +1,4 @@
-"""What warps did, counted from their traces."""
+"""The work of warps and launches counted from their traces, and `sampling.protocol.Functional` on the executor."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.traces.line_record import is_data, line_of
-from functional.traces.trace import Trace
+from abstim.gpu.spec import Params
+from abstim.study.sample.on_demand import ThreadBlocks
+from functional.programs.program import Program
+from functional.ptx.ir import Instruction
+from functional.traces.line_record import is_data, line_of, more_follow, sectors_of
+from functional.traces.trace import LOCAL_WINDOW_LINE, Trace
+from precharacterize.classify import Kind, kind_of
+from precharacterize.table import LatencyTable
+from sampling import WarpProfile
+from sampling.protocol import BlockCode
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64
+    from jaxtyping import Bool, Float64, Int64
+
 
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 
@@ -75,3 +84,147 @@ def sums(values: np.ndarray, lengths: Int64[np.ndarray, " n"]) -> np.ndarray:
     total = np.concatenate([np.zeros(1, values.dtype), np.cumsum(values, dtype=values.dtype)])
     ends = np.cumsum(lengths)
     return total[ends] - total[ends - lengths]
+
+
+_SECTORS = np.array([bin(bits).count("1") for bits in range(16)])
+ON_LINES = {  # make records
+    Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD,
+}  # fmt: skip
+
+
+def kinds_of(program: Program) -> Int64[np.ndarray, " instruction"]:
+    """The `Kind` of every instruction."""
+    names = zip(program.instructions, program.function_of, strict=True)
+    return np.array([kind_of(instruction, name == program.name) for instruction, name in names])
+
+
+def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
+    """PKA's twelve (`sampling.nsight.METRICS`): sums over the launch, as Nsight Compute counts them on hardware.
+
+    Loads, stores and atomics are warp instructions, "coalesced" ones 32-byte sectors; a generic access counts where it
+    went; `kinds` are the program's. Divergence efficiency is thread instructions a warp instruction.
+    """
+    blocks = np.bincount(trace.blocks, minlength=len(program.blocks))
+    executed = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
+    found = _on_lines(program, trace, kinds)
+    warp_instructions = float(trace.warp_instructions.sum())
+    return found | {
+        "shared_loads": float(executed[kinds == Kind.SHARED_LOAD].sum()),
+        "shared_stores": float(executed[kinds == Kind.SHARED_STORE].sum()),
+        "instructions": warp_instructions,
+        "divergence_efficiency": float(trace.thread_instructions.sum()) / max(warp_instructions, 1.0),
+        "thread_blocks": float(len(trace.thread_blocks)),
+    }
+
+
+def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
+    """Global and local accesses."""
+    kind, first = kinds_of_records(program, trace, kinds)
+    where = in_memory(trace.records)
+    local = where & (line_of(trace.records) >= LOCAL_WINDOW_LINE)
+    sectors = _SECTORS[sectors_of(trace.records)] * where
+    load, store, atomic = (kind == k for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
+    return {
+        "coalesced_global_loads": float(sectors[load & ~local].sum()),
+        "coalesced_global_stores": float(sectors[store & ~local].sum()),
+        "coalesced_local_loads": float(sectors[load & local].sum()),
+        "global_loads": float((load & where & ~local & first).sum()),
+        "global_stores": float((store & where & ~local & first).sum()),
+        "local_loads": float((load & local & first).sum()),
+        "global_atomics": float((atomic & where & first).sum()),
+    }
+
+
+def kinds_of_records(
+    program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]
+) -> tuple[Int64[np.ndarray, " record"], Bool[np.ndarray, " record"]]:
+    """The `Kind` of the instruction that made each line record, and whether it is the first of its instruction.
+
+    Records are in the order of the instructions that made them, one or more each.
+    """
+    on_lines = np.isin(kinds, list(ON_LINES))
+    per_block = [np.flatnonzero(on_lines[b.start : b.stop]) + b.start for b in program.blocks]
+    flat = np.concatenate([*per_block, np.zeros(0, np.int64)])
+    ends = np.cumsum([len(block) for block in per_block])
+    starts = ends - [len(block) for block in per_block]
+    accesses = kinds[flat[ranges(starts[trace.blocks], ends[trace.blocks])]]  # a kind an executed instruction
+    last = more_follow(trace.records) == 0
+    first = np.concatenate([np.ones(min(len(last), 1), bool), last[:-1]])
+    return np.repeat(accesses, np.diff(np.append(np.flatnonzero(first), len(last)))), first
+
+
+def basic_block_vector(program: Program, trace: Trace) -> Int64[np.ndarray, " basic_block"]:
+    """Warp instructions of a launch in each of its basic blocks."""
+    lengths = np.array([b.stop - b.start for b in program.blocks])
+    return np.bincount(trace.blocks, minlength=len(lengths)) * lengths
+
+
+def by_thread_block(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Memory requests, warp instructions and thread instructions of every thread block, in the trace's order."""
+    warps = np.arange(len(trace.warp_instructions))
+    columns = (memory_requests(trace, warps), trace.warp_instructions, trace.thread_instructions)
+    requests, issued, threads = (c.reshape(-1, trace.warps_per_block).sum(1).astype(float) for c in columns)
+    return requests, issued, threads
+
+
+class EngineFunctional:
+    """One launch, a thread block at a time."""
+
+    def __init__(self, thread_blocks: ThreadBlocks) -> None:
+        self.thread_blocks = thread_blocks
+        self.program = thread_blocks.launch.program
+        self.block_instructions = np.array([b.stop - b.start for b in self.program.blocks])
+        self.classes = instruction_classes(self.program)
+
+    def profile(self, thread_blocks: Int64[np.ndarray, " tb"]) -> WarpProfile:
+        """Execute these thread blocks, unless they have been."""
+        thread_blocks = np.asarray(thread_blocks, np.int64)
+        positions = self.thread_blocks.at(thread_blocks)
+        trace = self.thread_blocks.trace
+        assert trace is not None
+        warps = warps_of(trace, positions)
+        lines, all_lines = distinct_lines(trace, positions)
+        return WarpProfile(
+            thread_blocks=thread_blocks,
+            counts=block_counts(trace, warps, len(self.block_instructions)),
+            types=warp_types(trace, warps),
+            memory_requests=memory_requests(trace, warps),
+            thread_instructions=trace.thread_instructions[warps],
+            lines=lines,
+            all_lines=all_lines,
+        )
+
+    def code(self, basic_block: int) -> BlockCode:
+        """The instructions of a basic block and what each waits for inside of it."""
+        block = self.program.blocks[basic_block]
+        written: dict[str, int] = {}
+        sources = []
+        for place, instruction in enumerate(self.program.instructions[block.start : block.stop]):
+            sources.append(tuple(sorted({written[name] for name in _read(instruction) if name in written})))
+            written |= {register.name: place for register in instruction.writes()}
+        return BlockCode(classes=self.classes[block.start : block.stop], sources=tuple(sources))
+
+
+def instruction_classes(program: Program) -> Int64[np.ndarray, " instruction"]:
+    """A number for each opcode, state space and type that a program has: what has a latency in common."""
+    names = [f"{i.opcode}.{i.space}.{i.type}" for i in program.instructions]
+    return np.unique(names, return_inverse=True)[1].reshape(-1)
+
+
+def initial_latencies(program: Program, table: LatencyTable, params: Params) -> Float64[np.ndarray, " class"]:
+    """Cycles of each class's unit, and of the cache that an access asks first, as if it hit there; Photon starts from
+    these where it has seen none."""
+    caches = {
+        "shared": params.shared_latency_cycles, "const": params.const_latency_cycles,
+        "param": params.const_latency_cycles, "global": params.l1d_latency_cycles,
+        "local": params.l1d_latency_cycles, "generic": params.l1d_latency_cycles,
+    }  # fmt: skip
+    accesses = [caches.get(i.space, 0) if i.is_memory else 0 for i in program.instructions]
+    cycles = np.asarray(table.latency_cycles, float) + accesses
+    classes = instruction_classes(program)
+    return np.bincount(classes, cycles) / np.bincount(classes)
+
+
+def _read(instruction: Instruction) -> list[str]:
+    guard = [instruction.guard.register.name] if instruction.guard else []
+    return guard + [register.name for register in instruction.reads()]

@@ -1,45 +1,180 @@
-"""Baselines over the units of a full simulation. They cost all of it: only how few units they need says anything.
+"""Baselines over the units of a full simulation, which is cut into pieces of equally many warp instructions.
 
-Their intervals are ideal, too: the spread is that of all units. A launch's last ones hold far more cycles than others,
-and a sample of a tenth may not meet them.
+They cost all of it: only how few units they need says anything. Their intervals are ideal, too: the spread is that of
+all units. A launch's last ones hold far more cycles than others, and a sample of a tenth may not meet them.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import sampling
-from abstim.study.sample.kept_samples import MeasuredStore
+from abstim.engine.simulation import Simulation
+from abstim.study.sample.kept import MeasuredStore
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.units import Units, simulate_units
+from functional.errors import InputError
 from functional.keep.kept import Kept
+from functional.programs.program import Program
 from sampling import Estimate, Profile, Selection
 from sampling.selection import profiled_spread
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
+    from jaxtyping import Float64, Int64
+
+
+UNITS = 1000  # of a program, unless that makes them shorter or longer than
+LEAST_INSTRUCTIONS, MOST_INSTRUCTIONS = 1_000, 1_000_000  # TBPoint's are the longest
+STEP_ROWS = 1 << 20  # issues that are logged at a time, about
+MOST_ROWS = 1 << 26  # the longest log that memory must hold: 11 words a row
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Units:
+    """Units in chronological order, over the launches as if they were one stream; the last one may be shorter.
+
+    A unit ends with the cycle in which its last instruction issues, the last one with the program: all `cycles`
+    together are exactly those of the full simulation. `seconds`: what that took, its log included.
+    """
+
+    instructions: Int64[np.ndarray, " unit"]
+    cycles: Int64[np.ndarray, " unit"]
+    basic_blocks: Int64[np.ndarray, "unit basic_block"]  # warp instructions; every kernel has columns of its own
+    seconds: float
+
+    @property
+    def profile(self) -> Profile:
+        """As what `sampling` chooses from."""
+        return Profile(
+            instructions=self.instructions.astype(float),
+            basic_blocks=self.basic_blocks.astype(float),
+            cycles=self.cycles.astype(float),
+        )
+
+
+class Cutter:
+    """Takes a stream of issues in the order of their cycles, and counts them by unit and basic block."""
+
+    def __init__(self, instructions: int, each: int, basic_blocks: int) -> None:
+        self.each, self.taken = each, 0
+        units = -(-instructions // each)
+        self.instructions = np.full(units, each)
+        self.instructions[-1] -= units * each - instructions
+        self.ends = np.zeros(units, np.int64)  # cycles
+        self.counts = np.zeros((units, basic_blocks), np.int64)
+
+    def add(self, cycles: Int64[np.ndarray, " issue"], blocks: Int64[np.ndarray, " issue"]) -> None:
+        """Issues after those added before: the cycle that each ends in, and its basic block."""
+        places = self.taken + np.arange(len(cycles))
+        self.taken += len(cycles)
+        units, width = places // self.each, self.counts.shape[1]
+        if len(places):
+            first = int(units[0])
+            found = np.bincount((units - first) * width + blocks, minlength=(int(units[-1]) - first + 1) * width)
+            self.counts[first : int(units[-1]) + 1] += found.reshape(-1, width)
+            np.maximum.at(self.ends, units, cycles)
+
+    def units(self, total_cycles: int, seconds: float) -> Units:
+        """What was cut from all of it."""
+        assert self.taken == self.instructions.sum(), "every issue is in the log"
+        self.ends[-1] = total_cycles
+        cycles = np.diff(self.ends, prepend=0)
+        return Units(instructions=self.instructions, cycles=cycles, basic_blocks=self.counts, seconds=seconds)
+
+
+def unit_instructions(instructions: int) -> int:
+    """Warp instructions a unit, for a program of so many."""
+    return min(max(instructions // UNITS, LEAST_INSTRUCTIONS), MOST_INSTRUCTIONS)
+
+
+def simulate_units(program: SampledProgram, each: int = 0) -> Units:
+    """Simulate every launch in full, and cut. `each`: warp instructions a unit (0: `unit_instructions`).
+
+    The log is read piece by piece; at most what the GPU has in flight is held (InputError where that is too much).
+    """
+    started = perf_counter()
+    numbers = range(len(program))
+    whole = sum(int(program.launches.trace(number).warp_instructions.sum()) for number in numbers)
+    columns, width = _columns([launch.program for launch in program.case.launches])
+    cutter, total = Cutter(whole, each or unit_instructions(whole), width), 0
+    for number in numbers:
+        program.progress("log", number, len(program))
+        blocks = program.launches.thread_blocks(number)
+        launch = program.session.simulation(number, program.gpu, program.launches.trace(number))
+        order = blocks.at(np.arange(blocks.launch.thread_blocks))
+        begin = total + int(program.gpu.params.launch_latency_cycles)
+        for cycles, instructions in issues(launch, order, program.name(number)):
+            cutter.add(begin + cycles + 1, columns[blocks.launch.program.name][instructions])
+        total += launch.result().cycles
+    return cutter.units(total, perf_counter() - started)
+
+
+def issues(
+    launch: Simulation, order: Int64[np.ndarray, " tb"], name: str, step_rows: int = STEP_ROWS
+) -> Iterator[tuple[Int64[np.ndarray, " issue"], Int64[np.ndarray, " issue"]]]:
+    """Run a launch; cycle and instruction of every issue, in order of cycle, then SM, in pieces.
+
+    SMs run ahead of each other, but all have come as far as the last dispatch when a step returns.
+    """
+    trace = launch.inputs.trace
+    sizes = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)[order]
+    unissued, pending = 0, np.zeros((0, 3), np.int64)
+    for step in (*_steps(sizes, step_rows), slice(len(order), None)):
+        unissued += int(sizes[step].sum())
+        if unissued > MOST_ROWS:
+            raise InputError(f"{name}: {unissued:,} warp instructions in flight are too many for a log to be cut")
+        last = step.start == len(order)
+        rows = launch.run(order[step], drain=last, log_rows=unissued)
+        log = np.stack([rows["cycle"], rows["sm"], rows["instruction"]], axis=1)
+        unissued -= len(log)
+        pending = np.concatenate([pending, log])
+        final = pending[:, 0] <= launch.clock_cycles if not last else np.ones(len(pending), bool)
+        done, pending = pending[final], pending[~final]
+        done = done[np.lexsort((done[:, 1], done[:, 0]))]
+        yield done[:, 0], done[:, 2]
+
+
+def _steps(sizes: Int64[np.ndarray, " tb"], most: int) -> Iterator[slice]:
+    """Runs of thread blocks with at most so many instructions together, or a single one."""
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = ends[start] - sizes[start]
+        stop = max(int(np.searchsorted(ends, before + most, "right")), start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def _columns(programs: Sequence[Program]) -> tuple[dict[str, Int64[np.ndarray, " instruction"]], int]:
+    """For each kernel the column of every instruction's basic block, and how many columns there are."""
+    found: dict[str, Int64[np.ndarray, " instruction"]] = {}
+    width = 0
+    for program in programs:
+        if program.name not in found:
+            found[program.name] = np.zeros(len(program.instructions), np.int64)
+            for number, block in enumerate(program.blocks):
+                found[program.name][block.start : block.stop] = width + number
+            width += len(program.blocks)
+    return found, width
+
 
 SHARE = 0.1  # of the units or instructions, as TBPoint takes of random ones
-IDEAL: dict[str, tuple[str, Callable[[Profile], Any]]] = {
-    "ideal-first": (
-        "the first tenth of the instructions",
-        lambda units: sampling.FirstInstructions(SHARE * units.instructions.sum()),
-    ),
-    "ideal-random": ("a tenth of the units at random", lambda _: sampling.RandomUnits(SHARE)),
-    "ideal-systematic": ("one unit of every ten", lambda _: sampling.Systematic(SHARE)),
-    "ideal-simpoint": ("clusters of basic-block vectors, one unit each", lambda _: sampling.SimPoint()),
+_SELECTED: dict[str, Callable[[Profile], Any]] = {
+    "ideal-first": lambda units: sampling.FirstInstructions(SHARE * units.instructions.sum()),
+    "ideal-random": lambda _: sampling.RandomUnits(SHARE),
+    "ideal-systematic": lambda _: sampling.Systematic(SHARE),
+    "ideal-simpoint": lambda _: sampling.SimPoint(),
 }
 
 
 def estimate(name: str, program: SampledProgram) -> Estimate:
-    """What a baseline of `IDEAL` says of a program whose traces memory can hold together."""
+    """What a baseline, one of `METHODS`, says of a program whose traces memory can hold together."""
     units = units_of(program)
     program.spent("time", units.seconds)
     return from_units(name, units.profile)
@@ -48,11 +183,11 @@ def estimate(name: str, program: SampledProgram) -> Estimate:
 def from_units(name: str, units: Profile) -> Estimate:
     """The estimate of a baseline from units whose `cycles` are all known."""
     assert units.cycles is not None
-    method = IDEAL[name][1](units)
+    method = _SELECTED[name](units)
     selection = replace(method.select(units), unit="units")
     cycles = units.cycles[selection.units]
-    own = getattr(method, "estimate", None)
-    found: Estimate = own(selection, cycles) if own else selection.estimate(cycles.tolist())
+    own = method if isinstance(method, sampling.FirstInstructions) else None
+    found = own.estimate(selection, cycles.tolist()) if own else selection.estimate(cycles.tolist())
     half = t_quantile(math.inf) * max(_error(selection, units.cycles), found.standard_error)
     return replace(
         found, low=max(found.total - half, 0.0), high=found.total + half, basis="model" if half else "exact",
@@ -75,7 +210,7 @@ def units_of(program: SampledProgram) -> Units:
     if units is None:
         units = simulate_units(program)
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **{name: getattr(units, name) for name in (*_COLUMNS, "seconds")})
+        np.savez_compressed(buffer, **{name: getattr(units, name) for name in (*_KEPT_COLUMNS, "seconds")})
         kept.save(name, buffer.getvalue())
     return units
 
@@ -83,7 +218,7 @@ def units_of(program: SampledProgram) -> Units:
 def _units(content: bytes) -> Units:
     """The units of a file."""
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        return Units(seconds=float(file["seconds"]), **{name: file[name] for name in _COLUMNS})
+        return Units(seconds=float(file["seconds"]), **{name: file[name] for name in _KEPT_COLUMNS})
 
 
-_COLUMNS = ("instructions", "cycles", "basic_blocks")
+_KEPT_COLUMNS = ("instructions", "cycles", "basic_blocks")

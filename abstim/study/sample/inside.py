@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
 
 import sampling
 from abstim.progress import in_parallel
-from abstim.study.sample.kept_parts import Finished
-from abstim.study.sample.launch_features import by_thread_block
+from abstim.study.sample.counts import EngineFunctional, by_thread_block
+from abstim.study.sample.kept import Finished
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.warp_profiles import EngineFunctional
 from functional.errors import InputError
 from sampling import Estimate, Part
-from sampling.estimate import exact
+from sampling.estimate import combine, exact, weighted_counters
 
 Inside = Callable[[SampledProgram, int], Estimate]
 
@@ -79,12 +79,8 @@ def _finished(inside: Inside, program: SampledProgram, number: int) -> Finished:
     estimate = inside(program, number)
     trace, simulator = program.launches.thread_blocks(number).trace, program.simulators[number]
     executed = 0.0 if trace is None else float(trace.warp_instructions.sum())
-    return Finished(
-        estimate=estimate,
-        executed_instructions=executed,
-        seconds=perf_counter() - started,
-        history=simulator.history,
-    )
+    took = perf_counter() - started
+    return Finished(estimate=estimate, executed_instructions=executed, seconds=took, history=simulator.history)
 
 
 INSIDE: dict[str, Inside] = {
@@ -95,13 +91,24 @@ INSIDE: dict[str, Inside] = {
 }  # fmt: skip
 
 
-def inside_named(name: str) -> Inside:
-    """Raises InputError for a name that is none of INSIDE."""
+def inside_named(name: str) -> str:
+    """The name. Raises InputError for one that is none of INSIDE."""
     if name not in INSIDE:
         from abstim.gpu.config import nearest
 
         raise InputError(f"launches cannot be simulated {name!r}{nearest(name, INSIDE)}")
-    return INSIDE[name]
+    return name
+
+
+def every_launch(estimates: Sequence[Estimate]) -> Estimate:
+    """The program's cycles from those of all launches."""
+    weights = [sum(part.instructions for part in estimate.parts) for estimate in estimates]
+    if any(estimate.basis != "exact" for estimate in estimates):
+        return combine("every launch", estimates, weights)
+    cycles = tuple(estimate.total for estimate in estimates)
+    part = Part(name=f"{len(cycles)} launches", how="detailed", instructions=sum(weights), cycles=sum(cycles))
+    whole = exact("full", part.cycles, (part,), weighted_counters(estimates, [1.0] * len(cycles)))
+    return replace(whole, unit_cycles=cycles)
 
 
 def simulate(program: SampledProgram, launches: Sequence[int], inside: Inside) -> list[Estimate]:

@@ -1,26 +1,34 @@
-"""The methods by name, and how each is run on a program."""
+"""The table of sampling methods: what each needs, how it selects launches, and how their cycles make an estimate.
+
+A method is composed: `select` says which launches to take, `inside` how each of them is simulated (`inside.INSIDE`),
+and `estimate` what they say of the whole. Help, docs and tests read this table, and nothing slow is imported before a
+method is used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import sampling
-from abstim.study.sample import ideal
-from abstim.study.sample.automatic import Aim, automatic
-from abstim.study.sample.inside import INSIDE, Inside, analysis_share, simulate
-from abstim.study.sample.profiling import light_profile_of
-from abstim.study.sample.sampled_program import SampledProgram
 from functional.errors import InputError
-from sampling import Estimate, Part, Profile, Selection
-from sampling.estimate import combine, exact, weighted_counters
-from sampling.pka import LightProfile
 
 if TYPE_CHECKING:
-    import numpy as np
+    from abstim.study.sample.automatic import Aim
+    from abstim.study.sample.sampled_program import SampledProgram
+    from sampling import Estimate, Profile, Selection
+    from sampling.nsight import LightProfile
 
-Times = Literal["always", "measured"]
+
+class Needs(Enum):
+    """What must be there before a method begins."""
+
+    NOTHING = "launches in their order"
+    ANY_ORDER = "launches in any order"
+    PROFILE = "a profile of all launches"
+    FULL_SIMULATION = "the full simulation"
 
 
 @dataclass(frozen=True)
@@ -34,155 +42,160 @@ class Known:
     light: LightProfile | None = None
     measured: bool = False
 
+    @property
+    def without_guesses(self) -> Profile:
+        """The profile, without cycles that nobody has measured."""
+        return self.profile if self.measured else replace(self.profile, cycles=None)
 
-@dataclass(frozen=True)
+
+def plain(selection: Selection, measured: Sequence[Any]) -> Estimate:
+    """Selected launches stand for their strata."""
+    return selection.estimate(measured)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
-    """`run`: the estimate, each launch that the method chooses being simulated by `inside`. `select`: which it chooses.
+    """One row. `select`: launches by a profile (without it: all). `inside`: a name of `INSIDE`, which may be replaced
+    where it is "full". `estimate`: from the selection and its launches. `whole`: does all three itself.
 
-    `online`: needs no profile, so nothing is executed before it. `aimed`: the estimate for an aim, of a method that
-    takes one and looks at the launches itself; they must all be there, or be executable alone. `inside` may be replaced
-    unless it is `own`. `ideal`: needs all traces at once and a full simulation from empty caches.
+    `uses`: classes of `sampling`; `completed`: adds to a profile what no file gave.
     """
 
     name: str
     what: str
-    run: Callable[[SampledProgram, Known | None, Inside], Estimate]
+    uses: str
+    source: str = ""
+    needs: Needs = Needs.PROFILE
     select: Callable[[Known], Selection] | None = None
-    online: bool = False
-    inside: Inside = INSIDE["full"]
-    own: bool = False
-    ideal: bool = False
-    aimed: Callable[[SampledProgram, Aim], Estimate] | None = None
-    aim: Aim = field(default_factory=Aim)
+    inside: str = "full"
+    estimate: Callable[[Selection, Sequence[Any]], Estimate] = plain
+    whole: Callable[[SampledProgram, Aim], Estimate] | None = None
+    completed: Callable[[SampledProgram, Known], Known] = lambda program, known: known
 
     @property
-    def profiled(self) -> bool:
-        """Whether it needs a profile made for it."""
-        return not self.online and self.aimed is None
+    def online(self) -> bool:
+        """Whether nothing need be executed before it begins."""
+        return self.needs in (Needs.NOTHING, Needs.FULL_SIMULATION)
 
-    def aiming(self, aim: Aim) -> Method:
-        """The same with another aim. Raises InputError for a method that takes none."""
-        if self.aimed is None:
-            raise InputError(f"{self.name} aims at no error; leave out --error and --confidence, or --method auto")
-        return replace(self, aim=aim)
-
-    def estimate(self, program: SampledProgram, known: Known | None) -> Estimate:
-        """The program's cycles."""
-        return self.aimed(program, self.aim) if self.aimed else self.run(program, known, self.inside)
-
-    def with_inside(self, name: str, inside: Inside) -> Method:
+    def with_inside(self, inside: str) -> Method:
         """The same choice of launches, each simulated another way. Raises InputError if the method has its own."""
-        if self.own:
+        if self.inside != "full":
             raise InputError(f"{self.name} has its own way to simulate a launch; leave out --inside")
-        return replace(self, name=self.name if name == "full" else f"{self.name}+{name}", inside=inside)
+        return self if inside == "full" else replace(self, name=f"{self.name}+{inside}", inside=inside)
+
+    def run(self, program: SampledProgram, known: Known | None, aim: Aim) -> Estimate:
+        """The program's cycles. `known` is there where a profile is needed; `aim`: the error to reach, if it does."""
+        from abstim.study.sample.inside import INSIDE, every_launch, simulate
+
+        if self.whole:
+            return self.whole(program, aim)
+        if known is None or self.select is None:
+            return every_launch(simulate(program, range(len(program)), INSIDE[self.inside]))
+        selection = self.select(self.completed(program, known))
+        return self.estimate(selection, simulate(program, selection.units.tolist(), INSIDE[self.inside]))
 
 
-def _photon(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
-    method = sampling.Photon(analysis_share=analysis_share(program))
-    return method.program(program.online(), program.analyses)
-
-
-def _every_launch(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
-    estimates = simulate(program, range(len(program)), inside)
-    weights = [sum(part.instructions for part in estimate.parts) for estimate in estimates]
-    if all(estimate.basis == "exact" for estimate in estimates):
-        cycles = tuple(estimate.total for estimate in estimates)
-        total, count = sum(cycles), len(program)
-        part = Part(name=f"{count} launches", how="detailed", instructions=sum(weights), cycles=total)
-        whole = exact("full", total, (part,), weighted_counters(estimates, [1.0] * len(estimates)))
-        return replace(whole, unit_cycles=cycles)
-    return combine("every launch", estimates, weights)
-
-
-def _pks(known: Known) -> sampling.Pks:
-    return sampling.Pks(measured=known.measured)
-
-
-def _times_if_measured(known: Known) -> Profile:
-    """For methods that take a profile's times for what launches of a stratum differ by."""
-    return known.profile if known.measured else replace(known.profile, cycles=None)
-
-
-def _over_launches(
-    name: str, what: str, make: Callable[[Known], Any], times: Times, inside: str = "full", own: bool = False
-) -> Method:
-    """A method that has `select`, and perhaps an `estimate` of its own. `times`: which profile's it may use."""
+def _by(path: str, guesses: bool = False) -> Callable[[Known], Selection]:
+    """Selected by a class, `module.Class` of `sampling`; `guesses`: by cycles that nobody has measured too."""
 
     def select(known: Known) -> Selection:
-        return make(known).select(known.profile if times == "always" else _times_if_measured(known))
+        module, _, name = path.rpartition(".")
+        method = getattr(import_module(f"sampling.{module}"), name)()
+        return method.select(known.profile if guesses else known.without_guesses)  # type: ignore[no-any-return]
 
-    def run(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
-        assert known is not None
-        selection = select(known)
-        measured = simulate(program, selection.units.tolist(), inside)
-        estimate = getattr(make(known), "estimate", None)
-        return estimate(selection, measured) if estimate else selection.estimate(measured)
-
-    return Method(name, what, run, select, inside=INSIDE[inside], own=own)
+    return select
 
 
-def _two_level_selection(known: Known) -> Selection:
+def _by_principal_launches(known: Known) -> Selection:
+    from sampling import Pks
+
+    return Pks(measured=known.measured).select(known.profile)
+
+
+def _by_two_levels(known: Known) -> Selection:
+    from sampling import Pks, TwoLevel
+
     if known.light is None:
         raise InputError("two-level needs a light profile of all launches and a detailed one of the first")
-    weights = known.light.nanoseconds if known.light.nanoseconds is not None else _mean_weights(known)
-    return sampling.TwoLevel(pks=_pks(known)).select(known.profile, known.light, weights)
+    weights = known.light.nanoseconds
+    if weights is None:  # warp instructions of launches nobody counted: as many a thread as the detailed ones had
+        threads = known.light.dimensions.prod(1)
+        weights = threads * (known.profile.instructions.sum() / threads[: len(known.profile)].sum())
+    return TwoLevel(pks=Pks(measured=known.measured)).select(known.profile, known.light, weights)
 
 
-def _mean_weights(known: Known) -> np.ndarray:
-    """Warp instructions of launches nobody counted: as many a thread as the detailed ones had."""
-    assert known.light is not None
-    threads = known.light.dimensions.prod(1)
-    done = len(known.profile)
-    return threads * (known.profile.instructions.sum() / threads[:done].sum())
-
-
-def _two_level(program: SampledProgram, known: Known | None, inside: Inside) -> Estimate:
+def _in_two_levels(program: SampledProgram, known: Known) -> Known:
     """Without files: the first tenth of the launches (at least 20) in detail, of the rest names and shapes."""
-    assert known is not None
-    if known.light is None:
-        known = replace(
-            known, profile=first_launches(known.profile, max(20, len(program) // 10)), light=light_profile_of(program)
-        )
-    selection = _two_level_selection(known)
-    return selection.estimate(simulate(program, selection.units.tolist(), inside))
+    from abstim.study.sample.profiling import light_profile_of
+
+    if known.light is not None:
+        return known
+    return replace(known, profile=known.profile.first(max(20, len(program) // 10)), light=light_profile_of(program))
 
 
-def first_launches(profile: Profile, count: int) -> Profile:
-    """The profile of the first launches alone."""
-    first: dict[str, Any] = {name: None if column is None else column[:count] for name, column in vars(profile).items()}
-    return Profile(**first)
+def _as_neighbours(selection: Selection, measured: Sequence[Any]) -> Estimate:
+    from sampling import FirstInstructions
+
+    return FirstInstructions().estimate(selection, measured)
 
 
-def _ideal(name: str, what: str) -> Method:
+def _photon(program: SampledProgram, aim: Aim) -> Estimate:
+    from abstim.study.sample.inside import analysis_share
+    from sampling import Photon
+
+    return Photon(analysis_share=analysis_share(program)).program(program.online(), program.analyses)
+
+
+def _automatic(program: SampledProgram, aim: Aim) -> Estimate:
+    from abstim.study.sample.automatic import automatic
+
+    return automatic(program, aim)
+
+
+def _ideal(name: str, what: str, uses: str) -> Method:
     """A baseline over units of the full simulation, which it needs."""
-    return Method(name, f"ideal, needs the full simulation: {what}",
-                  lambda program, known, inside: ideal.estimate(name, program), online=True, own=True,
-                  ideal=True)  # fmt: skip
+
+    def whole(program: SampledProgram, aim: Aim) -> Estimate:
+        from abstim.study.sample import ideal
+
+        return ideal.estimate(name, program)
+
+    return Method(name=name, what=f"ideal, needs the full simulation: {what}", uses=uses, source="TBPoint, section V-A",
+                  needs=Needs.FULL_SIMULATION, inside="", whole=whole)  # fmt: skip
 
 
 _ALL = (
-    Method("auto", "as much of launches and inside of them as the error asked for takes", _every_launch, own=True,
-           aimed=automatic),
-    Method("photon", "online: like launches, then warps or basic blocks that have settled", _photon, online=True,
-           own=True),
-    _over_launches("tbpoint", "like launches, then like regions of thread blocks",
-                   lambda _: sampling.InterLaunch(), "measured", "tbpoint", own=True),
-    _over_launches("pka", "principal launches, each stopped when IPC has settled", _pks, "always", "pkp", own=True),
-    _over_launches("pks", "principal launches", _pks, "always"),
-    Method("pkp", "every launch, stopped when IPC has settled", _every_launch, online=True, inside=INSIDE["pkp"],
-           own=True),
-    Method("two-level", "as pks; a classifier places launches not profiled in detail", _two_level,
-           _two_level_selection),
-    _over_launches("sieve", "strata of instruction counts, one launch each", lambda _: sampling.Sieve(), "measured"),
-    _over_launches("stem", "as many launches of a kind as the error bound asks for",
-                   lambda _: sampling.Stem(), "always"),
-    _over_launches("simpoint", "clusters of basic-block vectors, one launch each",
-                   lambda _: sampling.SimPoint(), "measured"),
-    Method("full", "every launch", _every_launch, lambda known: sampling.Full().select(known.profile), online=True),
-    _over_launches("first", "the first billion warp instructions", lambda _: sampling.FirstInstructions(), "measured"),
-    _over_launches("random", "a tenth of the launches at random", lambda _: sampling.RandomUnits(), "measured"),
-    _over_launches("systematic", "one launch of every ten", lambda _: sampling.Systematic(), "measured"),
-    *(_ideal(name, what) for name, (what, _) in ideal.IDEAL.items()),
+    Method(name="auto", what="as much of launches and inside of them as the error asked for takes",
+           uses="auto.LaunchSampling, auto.SegmentSampling", source="sampling.md", needs=Needs.ANY_ORDER, inside="",
+           whole=_automatic),
+    Method(name="photon", what="online: like launches, then warps or basic blocks that have settled",
+           uses="Photon, KernelSampling, WarpSampling, BlockSampling", source="MICRO 2023", needs=Needs.NOTHING,
+           inside="", whole=_photon),
+    Method(name="tbpoint", what="like launches, then like regions of thread blocks", uses="InterLaunch, IntraLaunch",
+           source="IPDPS 2014", select=_by("tbpoint.InterLaunch"), inside="tbpoint"),
+    Method(name="pka", what="principal launches, each stopped when IPC has settled", uses="Pks, Pkp",
+           source="MICRO 2021", select=_by_principal_launches, inside="pkp"),
+    Method(name="pks", what="principal launches", uses="Pks", source="MICRO 2021", select=_by_principal_launches),
+    Method(name="pkp", what="every launch, stopped when IPC has settled", uses="Pkp", source="MICRO 2021",
+           needs=Needs.NOTHING, inside="pkp"),
+    Method(name="two-level", what="as pks; a classifier places launches not profiled in detail", uses="TwoLevel",
+           source="MICRO 2021", select=_by_two_levels, completed=_in_two_levels),
+    Method(name="sieve", what="strata of instruction counts, one launch each", uses="Sieve", source="ISPASS 2023",
+           select=_by("sieve.Sieve")),
+    Method(name="stem", what="as many launches of a kind as the error bound asks for", uses="Stem",
+           source="MICRO 2025", select=_by("stem.Stem", guesses=True)),
+    Method(name="simpoint", what="clusters of basic-block vectors, one launch each", uses="SimPoint",
+           source="ASPLOS 2002; TBPoint, Equation 1", select=_by("simpoint.SimPoint")),
+    Method(name="full", what="every launch", uses="Full", needs=Needs.NOTHING, select=_by("baselines.Full")),
+    Method(name="first", what="the first billion warp instructions", uses="FirstInstructions",
+           select=_by("baselines.FirstInstructions"), estimate=_as_neighbours),
+    Method(name="random", what="a tenth of the launches at random", uses="RandomUnits",
+           select=_by("baselines.RandomUnits")),
+    Method(name="systematic", what="one launch of every ten", uses="Systematic", select=_by("baselines.Systematic")),
+    _ideal("ideal-first", "the first tenth of the instructions", "FirstInstructions"),
+    _ideal("ideal-random", "a tenth of the units at random", "RandomUnits"),
+    _ideal("ideal-systematic", "one unit of every ten", "Systematic"),
+    _ideal("ideal-simpoint", "clusters of basic-block vectors, one unit each", "SimPoint"),
 )  # fmt: skip
 METHODS = {method.name: method for method in _ALL}
 
@@ -194,3 +207,17 @@ def method_named(name: str) -> Method:
 
         raise InputError(f"no method {name!r}{nearest(name, METHODS)}")
     return METHODS[name]
+
+
+def names_for_help() -> str:
+    """All methods on one line."""
+    first, *others = (name for name, method in METHODS.items() if method.needs is Needs.FULL_SIMULATION)
+    short = (f"-{name.removeprefix('ideal-')}" for name in others)
+    listed = ", ".join(name for name, method in METHODS.items() if method.needs is not Needs.FULL_SIMULATION)
+    return f"{listed}; over parts of launches, needing the full simulation: {', '.join((first, *short))}"
+
+
+def table_for_docs() -> str:
+    """All methods as Markdown."""
+    rows = (f"| {m.name} | {m.what} | {m.needs.value} | `{m.uses.replace(', ', '`, `')}` | {m.source} |" for m in _ALL)
+    return "\n".join(("| method | what | needs | classes of `sampling` | from |", "|---|---|---|---|---|", *rows))

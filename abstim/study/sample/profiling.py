@@ -1,24 +1,33 @@
-"""What is known of a program's launches before any is timed: a `sampling.Profile` from all of its traces, or, where
-launches can be executed alone, from a few thread blocks of one launch of each kind."""
+"""The profile of a program's launches before any is timed: from all of its traces or, where launches can be executed
+alone, from a few thread blocks of one launch of each kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.study.sample.launch_features import basic_block_vector, by_thread_block, kinds_of, launch_counts
+from abstim.study.sample.counts import (
+    basic_block_vector,
+    by_thread_block,
+    in_memory,
+    kinds_of,
+    launch_counts,
+    ranges,
+    warps_of,
+)
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.some_blocks import SomeBlocks, execute_some
 from abstim.targets.workloads.dependence import trace_inputs
-from functional.launches.launch import Launch
 from functional.programs.program import Program
+from functional.traces.line_record import line_of
 from functional.traces.trace import Trace
 from sampling import Profile
-from sampling.pka import LightProfile
-from sampling.pka.features import features
+from sampling.nsight import LightProfile, features
 from sampling.statistics import coefficient_of_variation
 
 if TYPE_CHECKING:
@@ -26,31 +35,112 @@ if TYPE_CHECKING:
 
     Row = dict[str, float | np.ndarray]
 
+
+Count = TypeVar("Count", float, np.ndarray)
+
+
+@dataclass(frozen=True)
+class SomeBlocks:
+    """Pieces of one launch: traces, and how many thread blocks each of a trace's stands for (of the first: itself)."""
+
+    thread_blocks: int  # of the launch
+    pieces: tuple[tuple[Trace, float], ...]
+
+    @property
+    def all_of_it(self) -> bool:
+        """Every thread block was executed: no weight is above 1."""
+        return self.count == self.thread_blocks
+
+    @property
+    def count(self) -> int:
+        """Thread blocks that were executed."""
+        return sum(len(trace.thread_blocks) for trace, _ in self.pieces)
+
+    def total(self, of: Callable[[Trace], Count]) -> Count:
+        """A sum over the launch's thread blocks, from that over a trace's."""
+        return sum((of(trace) * weight for trace, weight in self.pieces[1:]), start=of(self.pieces[0][0]))
+
+    def each(self, of: Callable[[Trace], np.ndarray]) -> np.ndarray:
+        """Values of the thread blocks that were executed."""
+        return np.concatenate([of(trace) for trace, _ in self.pieces])
+
+    def lines(self) -> float:
+        """Distinct cache lines in global and local memory that the launch touches.
+
+        They grow with the thread blocks not executed as they did over the last half of those that were.
+        """
+        *before, inner = [_lines(trace) for trace, _ in self.pieces]
+        distinct = len(np.unique(np.concatenate([*before, inner])))
+        if self.all_of_it:
+            return float(distinct)
+        last = self.pieces[-1][0]
+        half = np.arange(0, len(last.thread_blocks), 2)
+        fewer = len(np.unique(np.concatenate([*before, _lines(last, half)])))
+        growth = (distinct - fewer) / max(len(last.thread_blocks) - len(half), 1)
+        return distinct + growth * (self.thread_blocks - self.count)
+
+
+def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: int) -> SomeBlocks:
+    """At most about `most` thread blocks: the first and the last as they are, of those between as many as that leaves,
+    spread evenly, for all of them."""
+    if thread_blocks <= most:
+        return SomeBlocks(thread_blocks, ((run(list(range(thread_blocks))), 1.0),))
+    between = np.unique(np.linspace(1, thread_blocks - 2, most - 2).astype(np.int64))
+    share = (thread_blocks - 2) / len(between)
+    return SomeBlocks(thread_blocks, ((run([0, thread_blocks - 1]), 1.0), (run(between.tolist()), share)))
+
+
+def _lines(trace: Trace, positions: Int64[np.ndarray, " tb"] | None = None) -> np.ndarray:
+    records = trace.records
+    if positions is not None:
+        warps = warps_of(trace, positions)
+        records = records[ranges(trace.record_offsets[warps], trace.record_offsets[warps + 1])]
+    return line_of(records[in_memory(records)])
+
+
 PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be executed
 
 
 def profile_of(program: SampledProgram) -> Profile:
     """`cycles` are those of `expected_cycles`, which nobody has simulated."""
-    kind = kinds_of_launches(program)
-    rows: list[Row] = []
-    shapes = np.zeros((len(program), 2), np.int64)
+    case, gpu = program.case, program.gpu
+    rows, kind = of_each_kind(program, lambda number, some: row(case.launches[number].program, some, gpu))
     kernels: dict[str, int] = {}
-    irregular = irregular_kernels(program)
-    runs = np.zeros(len(program), np.int64)
-    for number in range(len(program)):
-        launch = program.case.launches[number]
-        shapes[number] = launch.thread_blocks, launch.threads_per_block
-        runs[number] = kernels.setdefault(launch.program.name, len(kernels))
-        if kind[number] == len(rows):
-            program.progress("profile", number, len(program))
-            rows.append(_row(program, number, launch, launch.program.name in irregular))
+    launches = ((each.thread_blocks, each.threads_per_block, each.program.name) for each in case.launches)
+    shapes = np.array([(blocks, threads, kernels.setdefault(name, len(kernels))) for blocks, threads, name in launches])
     columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
-    blocks = _basic_blocks([row["basic_blocks"] for row in rows], kind, runs)  # type: ignore[misc]
     return Profile(
-        kernels=runs, thread_blocks=shapes[:, 0], threads_per_block=shapes[:, 1], features=features(columns),
-        basic_blocks=blocks,
+        kernels=shapes[:, 2], thread_blocks=shapes[:, 0], threads_per_block=shapes[:, 1], features=features(columns),
+        basic_blocks=_basic_blocks([row["basic_blocks"] for row in rows], kind, shapes[:, 2]),  # type: ignore[misc]
         **{name: columns[name] for name in _COLUMNS},
     )  # fmt: skip
+
+
+def of_each_kind(
+    program: SampledProgram, row: Callable[[int, SomeBlocks], Any], cheap: float = 0.0
+) -> tuple[list[Any], Int64[np.ndarray, " launch"]]:
+    """A `row` of one launch of each kind, from thread blocks of it that are executed; the kind of every launch.
+
+    All are executed where data decide what they do, and of a launch of less than `cheap` warp instructions.
+    """
+    kind, irregular, rows = kinds_of_launches(program), irregular_kernels(program), list[Any]()
+    for number in range(len(program)):
+        if kind[number] == len(rows):
+            program.progress("profile", number, len(program))
+            rows.append(row(number, _some_of(program, number, irregular, cheap)))
+            program.launches.drop(number)
+    return rows, kind
+
+
+def _some_of(program: SampledProgram, number: int, irregular: frozenset[str], cheap: float) -> SomeBlocks:
+    launch, launches = program.case.launches[number], program.launches
+    if launches.signatures is None:
+        return SomeBlocks(launch.thread_blocks, ((launches.trace(number), 1.0),))
+    run, whole = partial(launches.look_at, number), launch.thread_blocks
+    found = execute_some(run, whole, whole if launch.program.name in irregular else PROFILED_BLOCKS)
+    if not found.all_of_it and found.total(lambda trace: float(trace.warp_instructions.sum())) < cheap:
+        return execute_some(run, whole, whole)
+    return found
 
 
 _COLUMNS = ("instructions", "thread_instructions", "memory_requests", "block_size_variation", "cycles")
@@ -73,17 +163,6 @@ def kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
         return np.arange(len(program))
     number_of: dict[object, int] = {}
     return np.array([number_of.setdefault(key, len(number_of)) for key in program.launches.signatures])
-
-
-def _row(program: SampledProgram, number: int, launch: Launch, irregular: bool) -> Row:
-    if program.launches.signatures is None:
-        executed = SomeBlocks(launch.thread_blocks, ((program.launches.trace(number), 1.0),))
-    else:
-        some = launch.thread_blocks if irregular else PROFILED_BLOCKS
-        executed = execute_some(lambda blocks: program.launches.look_at(number, blocks), launch.thread_blocks, some)
-    found = row(launch.program, executed, program.gpu)
-    program.launches.drop(number)
-    return found
 
 
 def irregular_kernels(program: SampledProgram) -> frozenset[str]:

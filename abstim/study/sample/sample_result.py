@@ -1,12 +1,14 @@
-"""What sampling returns. Plain data; `to_json` is the contract of `--json`."""
+"""The results of sampling as plain data, whose `to_json` is the contract of `--json`, and a comparison as a picture."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from functional.errors import InputError
 from sampling import Estimate
 from sampling.estimate import Basis
 
@@ -74,22 +76,13 @@ class SampleResult:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        return {
-            "kind": "sample",
-            "target": self.target,
-            "gpu": self.gpu,
-            "memory_model": self.memory_model,
-            "method": self.method,
-            "model": self.model,
-            "known_error": self.known_error,
+        known = {name: value for name, value in vars(self).items() if name != "true_cycles" or value is not None}
+        return {"kind": "sample"} | known | {
             "estimate": plain_estimate(self.estimate),
-            "own_half_width": self.own_half_width,
             "kernels": [asdict(kernel) for kernel in self.kernels],
             "notes": list(self.notes),
-            "seconds": self.seconds,
-            "memory": self.memory,
             "stability": {launch: thinned(history) for launch, history in self.stability.items()},
-        } | ({} if self.true_cycles is None else {"true_cycles": self.true_cycles})
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,3 +174,36 @@ def thinned(history: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 def _ratio(whole: float, part: float) -> float:
     return whole / part if part else float("inf")
+
+
+_FORMATS = (".svg", ".png", ".pdf")
+
+
+def check(path: Path) -> None:
+    """Raises InputError for a name that cannot be drawn to."""
+    if path.suffix not in _FORMATS:
+        raise InputError(f"{path}: choose a name that ends in {', '.join(_FORMATS)}")
+
+
+def draw(found: Comparison, path: Path) -> None:
+    """One point a method; the lower and the further right, the better. Raises InputError if it cannot be written."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    axes = figure.add_subplot()
+    rows = [row for row in found.rows() if row.method != "full"]
+    for row in rows:
+        axes.scatter(row.timing_speed_up, 100 * row.error, s=30)
+        axes.annotate(row.method, (row.timing_speed_up, 100 * row.error), xytext=(4, 4), textcoords="offset points")
+    axes.set_xscale("log")
+    axes.set_xlabel("speed-up of the timing stage")
+    axes.set_ylabel("error of the cycles (%)")
+    axes.set_title(f"{found.full.target} on {found.full.gpu}")
+    axes.grid(alpha=0.3)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+        figure.savefig(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None

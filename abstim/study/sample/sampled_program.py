@@ -6,39 +6,45 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial as bound
 from threading import Lock
+from time import perf_counter
 
+import numpy as np
+
+from abstim.engine.kept_caches import Caches
+from abstim.engine.warming import warm
 from abstim.gpu.config import Gpu
+from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
-from abstim.session.flush import Flushed
+from abstim.session.flush import EMPTY, Flushed
 from abstim.session.session import Session
 from abstim.session.warm_up import WarmUp
-from abstim.study.sample.kept_parts import Finished, InPart
-from abstim.study.sample.measured import Measured
+from abstim.study.sample.counts import EngineFunctional
+from abstim.study.sample.kept import Finished, InPart, Measured
 from abstim.study.sample.on_demand import OnDemand
-from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
-from abstim.study.sample.warp_profiles import EngineFunctional
-from abstim.study.sample.whole_launches import ByEngine, WholeLaunches
+from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator, launch_shape
 from functional.launches.case import Case
 from functional.traces.trace import Trace
+from sampling import LaunchShape
+from sampling.auto.iterations import Timed
 from sampling.photon import Analysis
 
 
 class SampledProgram:
     """A session on one GPU whose traces are `OnDemand` (which see for `traces`, `partial`, `keep`).
 
-    `warm_up`: what a launch finds in the caches. `whole`: what times whole launches. `seconds` adds up wall-clock time
-    by stage, of all threads.
+    `warm_up`: what a launch finds in the caches. `model`: what times whole launches, a name of `abstim.models.MODELS`.
+    `seconds` adds up wall-clock time by stage, of all threads.
     """
 
     def __init__(
         self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
-        warm_up: WarmUp | None = None, whole: WholeLaunches | None = None, instruction_budget: int | None = None,
+        warm_up: WarmUp | None = None, model: str = DETAILED, instruction_budget: int | None = None,
         progress: Progress = silent,
     ) -> None:  # fmt: skip
         self.launches = OnDemand(case, traces, partial, keep, instruction_budget)
         self.session, self.case, self.gpu, self.progress = Session(case, self.launches), case, gpu, progress
         self.warm_up: WarmUp = warm_up or Flushed()
-        self.whole = whole or ByEngine()
+        self.model = model
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
         self.asked: set[int] = set()  # which of them this one asked for ...
         self.simulated: set[int] = set()  # ... and which it simulated itself
@@ -66,19 +72,23 @@ class SampledProgram:
     def simulator(self, number: int, basic_blocks: bool = False, window_cycles: int = WINDOW_CYCLES) -> EngineSimulator:
         """A launch to be stepped."""
         blocks, before = self.launches.thread_blocks(number), bound(self.warm_up.before, self.session, number, self.gpu)
+        name, gpu = self.name(number), self.gpu
         found = EngineSimulator(
-            self.session,
-            number,
-            self.gpu,
-            blocks,
-            self.name(number),
-            basic_blocks,
-            self.spent,
-            before,
-            window_cycles,
-        )
+            self.session, number, gpu, blocks, name, basic_blocks, self.spent, before, window_cycles
+        )  # fmt: skip
         self.simulators[number] = found
         return found
+
+    def timed(self, number: int, gpu: Gpu, trace: Trace) -> Timed:
+        """What a part of a launch takes on a GPU, from empty caches."""
+        started = perf_counter()
+        cycles = self.session.simulate(number, gpu, trace).cycles - gpu.params.launch_latency_cycles
+        self.spent("time", perf_counter() - started)
+        return Timed(float(trace.warp_instructions.sum()), float(cycles))
+
+    def shape(self, number: int) -> LaunchShape:
+        """Counts of a launch."""
+        return launch_shape(self.session, number, self.gpu, self.name(number))
 
     def part(self, number: int) -> InPart:
         """What has been simulated of a launch, to be added to."""
@@ -112,15 +122,11 @@ class SampledProgram:
                 self.spent("execute", known.execute_seconds)
                 self.spent("time", known.time_seconds)
         else:
-            self.measured[number] = self._measure(number)
+            self.measured[number] = self._by_engine(number) if self.model == DETAILED else self._by_model(number)
+            self.spent("time", self.measured[number].time_seconds)
             self.simulated.add(number)
         self.asked.add(number)
         return self.measured[number]
-
-    def _measure(self, number: int) -> Measured:
-        found = self.whole.measure(self, number)
-        self.spent("time", found.time_seconds)
-        return found
 
     @property
     def executed_instructions(self) -> float:
@@ -139,5 +145,37 @@ class SampledProgram:
         return [launch.program.name for launch in self.case.launches]
 
     def prepare(self) -> None:
-        """Compile or load the model, characterise, import SciPy, so that no method's time holds them."""
-        self.whole.prepare(self)
+        """Compile or load the engine, and characterise, so that no method's time holds them; what there is to load of
+        another model is loaded with the first launch."""
+        if self.model != DETAILED:
+            return
+        none, offsets = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        masks, records, conflicts = none.astype(np.uint32), none.astype(np.uint32), none.astype(np.uint8)
+        empty = Trace(
+            none, 1, none.astype(np.uint16), masks, records, conflicts, offsets, offsets, offsets, none, none
+        )  # fmt: skip
+        self.session.simulation(0, self.gpu, empty).run(none, drain=True)
+        if self.warm_up.name != EMPTY:
+            warm(self.session.inputs(0, self.gpu, empty), self.gpu, 1, Caches())
+
+    def _by_engine(self, number: int) -> Measured:
+        """A launch in detail, from the caches that the warm-up leaves."""
+        session, gpu, blocks = self.session, self.gpu, self.launches.thread_blocks(number)
+        trace = self.launches.trace(number)
+        session.table(number, gpu)  # characterising is not timing
+        started = perf_counter()
+        simulation = session.simulation(number, gpu, trace, self.warm_up.before(session, number, gpu))
+        simulation.run(blocks.at(np.arange(blocks.launch.thread_blocks)), drain=True)
+        self.warm_up.after(simulation)
+        took = perf_counter() - started
+        result, instructions = simulation.result(), float(trace.warp_instructions.sum())
+        return Measured(result.cycles, instructions, blocks.seconds, took, result.counters)
+
+    def _by_model(self, number: int) -> Measured:
+        """A launch by a model that knows launches as a whole: cycles, and no counters."""
+        blocks, trace = self.launches.thread_blocks(number), self.launches.trace(number)
+        self.session.table(number, self.gpu)
+        started = perf_counter()
+        row = model_named(self.model).launch_on(self.session, number, [self.gpu])[0]
+        took = perf_counter() - started
+        return Measured(row.cycles, float(trace.warp_instructions.sum()), blocks.seconds, took, {})

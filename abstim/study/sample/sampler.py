@@ -1,13 +1,19 @@
-"""The driver: a target sampled by one method, or by all of them beside the full simulation."""
+"""The driver: a target, or a CUDA program, sampled by one method, or by all of them beside the full simulation."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
+from functools import partial as partial_of
+from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from abstim.application.run_application import ApplicationResult, run_application
 from abstim.gpu.config import Gpu, gpu_of
 from abstim.models import DETAILED, known_error_of, model_named
 from abstim.progress import Progress, silent
@@ -15,14 +21,12 @@ from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
 from abstim.session.warm_up import WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
-from abstim.study.sample.inside import INSIDE, analysis_share, inside_named
-from abstim.study.sample.kept_parts import PartStore
-from abstim.study.sample.kept_samples import AnalysisStore, MeasuredStore
-from abstim.study.sample.methods import METHODS, Known, Method, method_named
+from abstim.study.sample.inside import analysis_share, inside_named
+from abstim.study.sample.kept import AnalysisStore, MeasuredStore, PartStore
+from abstim.study.sample.methods import METHODS, Known, Method, Needs, method_named
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
 from abstim.targets import trace_cache
 from abstim.targets.execution import execute, kept_execution
 from abstim.targets.resolve import open_target
@@ -34,9 +38,12 @@ from functional.traces.store import StoredCase
 from functional.traces.trace import Trace
 from sampling import Estimate, SamplingError
 from sampling.bounds import bounded
+from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
     from abstim.targets.resolve import Target
+
 
 MODELLED = "stem"  # the method where another model than the detailed one times whole launches, and none is named
 
@@ -67,22 +74,21 @@ def sample(
     got wrong.
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
-    chosen = _chosen(method or _default_method(case, model, known), inside)
-    chosen = chosen.aiming(aim) if aim else chosen
-    if not chosen.profiled and known is not None:
+    chosen, before = _chosen(method or _default_method(case, model, known), inside), warm_up_named(warm_up)
+    if aim and chosen.needs is not Needs.ANY_ORDER:
+        raise InputError(f"{chosen.name} aims at no error; leave out --error and --confidence, or --method auto")
+    if chosen.needs is not Needs.PROFILE and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
-    before = _warm_up(warm_up, chosen, point)
-    _check_ideal(chosen, case, before)
-    _check_model(model, chosen, point, before)
-    whole = whole_launches(model)
-    program = opened(case, point, chosen.online, partial, instruction_budget, progress, before, whole)
+    _refuse(chosen, case, point, model, before, warm_up)
+    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
+    program = opened(case, point, chosen.online, partial, warm_up=before, **options)
     program.prepare()
     store, parts = MeasuredStore(case, point, before.name, model), PartStore(case, point, before.name, model)
     analyses = AnalysisStore(case, analysis_share(program))
     program.measured, program.in_part = store.load(), parts.load()
     program.analyses, program.loaded_analyses = analyses, analyses.loaded
     try:
-        return run_method(chosen, program, known)
+        return run_method(chosen, program, known, aim=aim)
     finally:  # after an interrupt too
         store.save(program.measured)
         parts.save(program.in_part)
@@ -99,64 +105,53 @@ def _in_turn(case: Case) -> bool:
     return isinstance(case, StreamedCase) and signatures(case) is None
 
 
-def _check_model(model: str, method: Method, gpu: Gpu, warm_up: WarmUp) -> None:
-    """Raises InputError for what only the detailed model can do."""
-    if model == DETAILED:
-        return
-    model_named(model).refuse([gpu], "all")
-    if warm_up.name != EMPTY:
-        raise InputError(f"the {model} model starts each launch with empty caches; leave out --warm-up")
-    if method.ideal or method.inside is not INSIDE["full"] or (method.own and not method.profiled):
-        raise InputError(
-            f"{method.name} looks into launches, which the {model} model times whole; --method {MODELLED} or pks, "
-            "or --model detailed"
-        )
-
-
 def _chosen(method: str, inside: str) -> Method:
     found = method_named(method)
-    return found.with_inside(inside, inside_named(inside)) if inside else found
+    return found.with_inside(inside_named(inside)) if inside else found
 
 
-def _warm_up(name: str, method: Method, gpu: Gpu) -> WarmUp:
-    """Raises InputError for a warm-up that the method or the GPU leaves nothing to do."""
-    found = warm_up_named(name)
-    if found.name != EMPTY and gpu.spec.perfect_memory:
-        raise InputError(f"{gpu.name} has perfect memory, which leaves nothing to warm up; take a GPU with L2 and DRAM")
-    if found.name == KEPT and method.name != "full":
-        raise InputError(
-            "a perfect warm-up is a full simulation: --method full; others take a number of launches, or all"
-        )
-    if found.in_order and method.aimed:
-        raise InputError(f"{method.name} goes back to earlier launches, which must come in turn with --warm-up {name}")
-    return found
+def why_not(method: Method, case: Case, gpu: Gpu, model: str, warm_up: WarmUp, said: str) -> str:
+    """What a method cannot do, before anything is simulated; nothing where it can. `said`: the warm-up as given."""
+    name, empty, streamed = method.name, warm_up.name == EMPTY, isinstance(case, StreamedCase)
+    ideal, at_will = method.needs is Needs.FULL_SIMULATION, method.needs is Needs.ANY_ORDER
+    wrong = {
+        f"{gpu.name} has perfect memory, which leaves nothing to warm up; take a GPU with L2 and DRAM":
+            not empty and gpu.spec.perfect_memory,
+        "a perfect warm-up is a full simulation: --method full; others take a number of launches, or all":
+            warm_up.name == KEPT and name != "full",
+        f"{name} goes back to earlier launches, which must come in turn with --warm-up {said}":
+            at_will and warm_up.in_order,
+        f"{name} goes back to earlier launches, which this program or warm-up does not allow; --method stem":
+            at_will and _in_turn(case),
+        f"{name} needs all traces at once; those of {case.name} are made launch by launch": ideal and streamed,
+        f"{name} starts each launch with empty caches; leave out --warm-up": ideal and not empty,
+        f"the {model} model starts each launch with empty caches; leave out --warm-up": model != DETAILED and not empty,
+        f"{name} looks into launches, which the {model} model times whole; --method {MODELLED} or pks, or --model "
+        "detailed": model != DETAILED and method.inside != "full",
+    }  # fmt: skip
+    return next((why for why, so in wrong.items() if so), "")
 
 
-def _check_ideal(method: Method, case: Case, warm_up: WarmUp) -> None:
-    """Before anything is simulated. Raises InputError for what an ideal baseline cannot do."""
-    if method.ideal and isinstance(case, StreamedCase):
-        raise InputError(f"{method.name} needs all traces at once; those of {case.name} are made launch by launch")
-    if method.ideal and warm_up.name != EMPTY:
-        raise InputError(f"{method.name} starts each launch with empty caches; leave out --warm-up")
+def _refuse(method: Method, case: Case, gpu: Gpu, model: str, warm_up: WarmUp, said: str) -> None:
+    """Raises InputError for what the method, or the model, cannot do."""
+    if model != DETAILED:
+        model_named(model).refuse([gpu], "all")
+    if why := why_not(method, case, gpu, model, warm_up, said):
+        raise InputError(why)
 
 
-def opened(
-    case: Case, gpu: Gpu, online: bool, partial: bool = False, instruction_budget: int | None = None,
-    progress: Progress = silent, warm_up: WarmUp | None = None, whole: WholeLaunches | None = None, keep: bool = False,
-) -> SampledProgram:  # fmt: skip
+def opened(case: Case, gpu: Gpu, online: bool, partial: bool = False, **options: Any) -> SampledProgram:
     """A case as a method wants it: with all of its traces, if a profile needs them and not each launch can be executed
-    alone. Raises InputError for a thread block that an SM cannot hold."""
-    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "warm_up": warm_up,
-                               "whole": whole, "keep": keep}  # fmt: skip
-    partial_options = options | {"partial": partial}
+    alone. `options`: of `SampledProgram`. Raises InputError for a thread block that an SM cannot hold."""
     if isinstance(case, StreamedCase):
-        return SampledProgram(case, gpu, **partial_options)
-    program = SampledProgram(case, gpu, traces=_recorded(case, progress), **partial_options)
+        return SampledProgram(case, gpu, partial=partial, **options)
+    progress = options.get("progress", silent)
+    program = SampledProgram(case, gpu, traces=_recorded(case, progress), partial=partial, **options)
     program.session.check_fit([gpu])
     if program.launches.given or program.launches.signatures is not None:
         return program
     if not online or program.warm_up.name != EMPTY:
-        traces = execute(case, None, instruction_budget, progress).traces
+        traces = execute(case, None, options.get("instruction_budget"), progress).traces
         return SampledProgram(case, gpu, traces=traces, **options)
     kept = kept_execution(case, trace_cache.execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
@@ -173,14 +168,15 @@ def run_method(
     program: SampledProgram,
     known: Known | None = None,
     already: Mapping[str, float] = MappingProxyType({}),
+    aim: Aim | None = None,
 ) -> SampleResult:
     """One method on a program. `already`: seconds that others have spent on what it would have needed itself."""
     started = perf_counter()
     try:
-        if known is None and method.profiled:
+        if known is None and method.needs is Needs.PROFILE:
             known = Known(profile_of(program))
         _check(known, program)
-        stated = method.estimate(program, known)
+        stated = method.run(program, known, aim or Aim())
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
     estimate, spent = bounded(stated, method.name), program.seconds
@@ -190,8 +186,8 @@ def run_method(
         gpu=program.gpu.name,
         memory_model=program.gpu.memory_model,
         method=method.name,
-        model=program.whole.model,
-        known_error=known_error_of(program.whole.model, program.gpu),
+        model=program.model,
+        known_error=known_error_of(program.model, program.gpu),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
@@ -251,61 +247,68 @@ def compare(
 ) -> Comparison:
     """All methods beside the full simulation, executed and timed anew, so that seconds compare. With a `warm_up` the
     full simulation keeps its caches between launches, and no method may use what another has measured."""
-    point, case = gpu_of(gpu, overrides), open_target(target)
-    not_ideal = isinstance(case, StreamedCase) or warm_up_named(warm_up).name != EMPTY
-    default = [n for n, method in METHODS.items() if not ((inside and method.own) or (not_ideal and method.ideal))]
-    if warm_up_named(warm_up).in_order or _in_turn(case):
-        default = [n for n in default if not METHODS[n].aimed]
-    if model != DETAILED:
-        default = [n for n in default if METHODS[n].inside is INSIDE["full"] and not METHODS[n].own]
-    chosen = [_chosen(name, inside) for name in methods or default]
-    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress}
-    before = [_warm_up(warm_up, method, point) for method in chosen]
-    for method, start in zip(chosen, before, strict=True):
-        _check_ideal(method, case, start)
-        _check_model(model, method, point, start)
-    options["whole"] = whole_launches(model)
-    kept = Flushed("none") if warm_up_named(warm_up).name != EMPTY else None
+    point, case, before = gpu_of(gpu, overrides), open_target(target), warm_up_named(warm_up)
+    asked = (case, point, model, before, warm_up)
+    default = [m.name for m in METHODS.values() if not (inside and m.inside != "full") and not why_not(m, *asked)]
+    chosen = [_chosen(name, inside) for name in methods or [name for name in default if name != "full"] or METHODS]
+    for method in chosen:
+        _refuse(method, *asked)
+    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
+    t_quantile(10.0)  # imports SciPy, so that no method's time holds it
+    kept = Flushed("none") if before.name != EMPTY else None
     whole = SampledProgram(
         case, point, traces=_recorded(case, progress), keep=not isinstance(case, StreamedCase), warm_up=kept, **options
     )
     whole.prepare()
     full = run_method(METHODS["full"], whole)
     measured = [whole.measured[number] for number in range(len(whole))]
-    ready = Prepared(whole)
-    found = []
-    for method, start in zip(chosen, before, strict=True):
+    profiled, found = cache(partial_of(_profiled, whole)), []
+    for method in chosen:
         if method is METHODS["full"]:
             continue
-        program = ready.open(method, partial, options | {"warm_up": start})
+        program = _as_found_alone(whole, method, partial, options | {"warm_up": warm_up_named(warm_up)})
         program.measured = {} if kept else dict(enumerate(measured))
-        known, already = ready.known(method)
+        without = method.needs is not Needs.PROFILE or whole.launches.signatures is not None
+        known, already = (None, {}) if without else profiled()
         found.append(run_method(method, program, known, already))
     return Comparison(full=full, results=found, cycles=[each.cycles for each in measured])
 
 
-class Prepared:
-    """What methods would find out one after the other: traces where they need all, and the profile from them."""
+def _as_found_alone(whole: SampledProgram, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
+    """The program as the method by itself would find it: with all traces where it needs them."""
+    launches = whole.launches
+    if not launches.given and (launches.signatures is not None or method.online):
+        return SampledProgram(whole.case, whole.gpu, partial=partial, **options)
+    traces = [launches.trace(number) for number in range(len(whole))]
+    return SampledProgram(whole.case, whole.gpu, traces=traces, **options)
 
-    def __init__(self, whole: SampledProgram) -> None:
-        self.whole = whole
-        self._known: Known | None = None
-        self._already: dict[str, float] = {}
 
-    def open(self, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
-        """The program as the method by itself would find it."""
-        case, gpu = self.whole.case, self.whole.gpu
-        if not self.whole.launches.given and (self.whole.launches.signatures is not None or method.online):
-            return SampledProgram(case, gpu, partial=partial, **options)
-        traces = [self.whole.launches.trace(number) for number in range(len(self.whole))]
-        return SampledProgram(case, gpu, traces=traces, **options)
+def _profiled(whole: SampledProgram) -> tuple[Known, dict[str, float]]:
+    """The profile from all traces, and the seconds that a method would have spent on it."""
+    started = perf_counter()
+    known = Known(profile_of(whole))
+    return known, {"execute": whole.seconds["execute"], "analyse": perf_counter() - started}
 
-    def known(self, method: Method) -> tuple[Known | None, dict[str, float]]:
-        """A profile, and the seconds it took; nothing where the method makes its own."""
-        if not method.profiled or self.whole.launches.signatures is not None:
-            return None, {}
-        if self._known is None:
-            started = perf_counter()
-            self._known = Known(profile_of(self.whole))
-            self._already = {"execute": self.whole.seconds["execute"], "analyse": perf_counter() - started}
-        return self._known, self._already
+
+def sample_application(
+    command: Sequence[str],
+    gpus: Sequence[Gpu],
+    method: str,
+    *,
+    model: str = "detailed",
+    record: Path | None = None,
+    **options: Any,
+) -> tuple[ApplicationResult, list[SampleResult]]:
+    """Run a program, keep what its kernels did, and estimate from a sample how long that takes: one result for each
+    module with kernels that were launched, and each GPU.
+
+    `record`: where traces are kept (default: nowhere, afterwards). `options` are those of `run_application`. Raises
+    InputError for a method that is not there, before anything runs.
+    """
+    method_named(method)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-sample-"))
+        folder = record or Path(scratch) / "traces"
+        result = run_application(command, gpus, model=model, record=folder, timed=False, **options)
+        stores = sorted(folder.glob("module-*"), key=lambda store: int(store.name.removeprefix("module-")))
+        return result, [sample(str(store), gpu, method, model=model) for store in stores for gpu in gpus]

@@ -1,4 +1,4 @@
-"""`sampling.protocol.Simulator` on the timing engine."""
+"""`sampling.protocol.Simulator` on the timing engine, and the basic blocks that its log of issues tells of."""
 
 from __future__ import annotations
 
@@ -11,19 +11,74 @@ import numpy as np
 
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
+from abstim.engine.state import NEVER
 from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.session.session import Session
-from abstim.study.sample.basic_block_events import BlockEvents, Watch
-from abstim.study.sample.counts import warps_of
-from abstim.study.sample.launch_features import kinds_of, kinds_of_records
-from abstim.study.sample.thread_blocks import ThreadBlocks
-from abstim.study.sample.warp_profiles import initial_latencies, instruction_classes
+from abstim.study.sample.counts import initial_latencies, instruction_classes, kinds_of, kinds_of_records, warps_of
+from abstim.study.sample.on_demand import ThreadBlocks
 from functional.traces.trace import Trace, concatenate
 from precharacterize.classify import Kind
-from sampling import LaunchShape, Observation
+from sampling import LaunchShape, Observation, Simulator
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
+    from jaxtyping import Float64, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEvents:
+    """Executions of basic blocks, in order of retirement."""
+
+    blocks: Int64[np.ndarray, " event"]
+    issue_cycles: Int64[np.ndarray, " event"]
+    retire_cycles: Int64[np.ndarray, " event"]
+
+
+class Watch:
+    """What a launch's log has said so far. A basic block retires when its warp issues the first instruction of the next
+    one, the last one when the warp retires (Photon, section 3)."""
+
+    def __init__(
+        self, block_start: Int64[np.ndarray, " basic_block"], classes: Int64[np.ndarray, " instruction"], warps: int
+    ) -> None:
+        self.block_at = np.full(len(classes), -1)
+        self.block_at[block_start] = np.arange(len(block_start))
+        self.classes = classes
+        self.open_block = np.full(warps, -1)  # of every warp
+        self.open_cycle = np.zeros(warps, np.int64)
+        self.latency_sum, self.seen = np.zeros(len(classes)), np.zeros(len(classes))
+
+    def read(self, log: np.ndarray, retired: Int64[np.ndarray, "warp 2"]) -> BlockEvents:
+        """Take in what was issued since; `retired`: warps that are gone now, each with its cycle."""
+        instructions, results = log["instruction"].astype(np.intp), log["result_cycle"]
+        known = results < NEVER  # not of what is still on its way: the mean is without those
+        took = np.where(known, results - log["cycle"], 0)
+        self.latency_sum += np.bincount(instructions, took, len(self.classes))
+        self.seen += np.bincount(instructions, known, len(self.classes))
+        first = log[np.flatnonzero(self.block_at[instructions] >= 0)]
+        warps = np.concatenate([first["warp"], retired[:, 0]])
+        cycles = np.concatenate([first["cycle"], retired[:, 1]])
+        blocks = np.concatenate([self.block_at[first["instruction"]], np.full(len(retired), -1)])
+        order = np.argsort(warps, kind="stable")
+        return self._close(warps[order], cycles[order], blocks[order])
+
+    def _close(self, warps: np.ndarray, cycles: np.ndarray, blocks: np.ndarray) -> BlockEvents:
+        """Rows, warp by warp, in which a block begins (or -1: nothing more does) and the one before it ends."""
+        begins = np.ones(len(warps), bool)
+        begins[1:] = warps[1:] != warps[:-1]
+        ended, since = np.roll(blocks, 1), np.roll(cycles, 1)
+        ended[begins], since[begins] = self.open_block[warps[begins]], self.open_cycle[warps[begins]]
+        last = np.roll(begins, -1)
+        self.open_block[warps[last]], self.open_cycle[warps[last]] = blocks[last], cycles[last]
+        real = ended >= 0
+        order = np.argsort(cycles[real], kind="stable")
+        return BlockEvents(ended[real][order], since[real][order], cycles[real][order])
+
+    @property
+    def class_latency_cycles(self) -> Float64[np.ndarray, " class"]:
+        """Mean cycles from issue to result; NaN for a class never seen."""
+        sums, seen = np.bincount(self.classes, self.latency_sum), np.bincount(self.classes, self.seen)
+        return np.divide(sums, seen, out=np.full(len(seen), np.nan), where=seen > 0)
+
 
 WINDOW_CYCLES = 128
 WINDOWS = {1: 1 << 24, WINDOW_CYCLES: 1 << 20}  # by their cycles; the last one is over all that is left
@@ -48,7 +103,7 @@ class Stepped:
     initial_latency_cycles: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
-class EngineSimulator:
+class EngineSimulator(Simulator):
     """One launch on one GPU. Thread blocks that are never stepped are never executed.
 
     `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
@@ -63,16 +118,7 @@ class EngineSimulator:
     ) -> None:  # fmt: skip
         self.session, self.number, self.gpu, self.thread_blocks = session, number, gpu, thread_blocks
         self.basic_blocks, self._spent, self._caches = basic_blocks, spent, caches
-        launch, blocks_per_sm = thread_blocks.launch, session.blocks_per_sm(number, gpu)
-        self.shape = LaunchShape(
-            name=name,
-            thread_blocks=launch.thread_blocks,
-            warps_per_block=launch.warps_per_block,
-            wave_blocks=blocks_per_sm * gpu.spec.sm_count,
-            cores=gpu.spec.sm_count,
-            kernel=launch.program.name,
-            window_cycles=window_cycles,
-        )
+        self.shape = launch_shape(session, number, gpu, name, window_cycles)
         self.windows = WINDOWS[window_cycles]
         self.latency = int(gpu.params.launch_latency_cycles)
         self.idle_windows = round(self.latency / window_cycles)  # before anything is dispatched
@@ -223,6 +269,15 @@ class EngineSimulator:
         idle = np.zeros(self.idle_windows if state.told == 0 and whole else 0)
         state.told = max(state.told, whole)
         return np.concatenate([idle, counts])
+
+
+def launch_shape(session: Session, number: int, gpu: Gpu, name: str, window_cycles: int = WINDOW_CYCLES) -> LaunchShape:
+    """Counts of a launch on a GPU."""
+    launch, cores = session.launch(number), gpu.spec.sm_count
+    return LaunchShape(
+        name=name, thread_blocks=launch.thread_blocks, warps_per_block=launch.warps_per_block, cores=cores,
+        wave_blocks=session.blocks_per_sm(number, gpu) * cores, kernel=launch.program.name, window_cycles=window_cycles,
+    )  # fmt: skip
 
 
 def _in_order(positions: np.ndarray, cycles: np.ndarray) -> np.ndarray:

@@ -18,22 +18,13 @@ ENLARGED = {  # by how much; the suite's names
 }
 SIZED = ("gpt", "llama")  # `sized` sets prompt, steps and batch
 PROMPT, STEPS, BATCH = 16, 64, 1
-HARD = ("hard", "hard2", "hard3")  # programs that mislead sampling
-GROUPS = (
-    "programs",
-    *(f"{times}x" for times in ENLARGED),
-    *HARD,
-)  # programs: many launches; hard: they mislead sampling
+GROUPS: tuple[str, ...] = ("programs", *(f"{times}x" for times in ENLARGED))  # programs: many launches
 
 
 def names(group: str | None = None) -> tuple[str, ...]:
     """Names of all workloads, or of one of GROUPS."""
-    from abstim.targets.workloads.hard_set import MAKERS, hard_names
-
     if group is None:
-        return (*_makers(), *MAKERS)
-    if group in HARD:
-        return hard_names(group)
+        return tuple(_makers())
     if group == "programs":
         return tuple(name for name in _makers() if not name.endswith(GROUPS[1:]))
     return tuple(name for name in _makers() if name.endswith(f"_{group}"))
@@ -41,16 +32,12 @@ def names(group: str | None = None) -> tuple[str, ...]:
 
 def is_name(target: str) -> bool:
     """Does `target` name a workload?"""
-    from abstim.targets.workloads.hard_set import is_hard
-
-    return target in _makers() or is_hard(target)
+    return target in _makers()
 
 
 def case(name: str) -> Case:
     """A workload ready to run. Raises KeyError for an unknown name (`is_name`)."""
-    from abstim.targets.workloads.hard_set import hard_case, is_hard
-
-    return hard_case(name) if is_hard(name) else _makers()[name]()
+    return _makers()[name]()
 
 
 def sized(name: str, sizes: Mapping[str, int]) -> Case:

@@ -1,0 +1,253 @@
+"""The sections of `abstim sample`, with `--compare` and without: one target, sampled by one method or by several."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from abstim.show.parts import OTHER_WAYS, by_way
+from abstim.show.report.beside import hover_on, named_beside
+from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, legend_outside, stacked_bars, unique
+from abstim.show.report.error_axis import AXIS, LEGEND, TOOLTIPS, ErrorPoint, error_points, plain_numbers
+from abstim.show.tables import duration, quantity
+
+Sample = dict[str, Any]  # `SampleResult.to_json`
+
+KINDS = {"in detail": COLORS[2], "projected": COLORS[1], "either": COLORS[6]}  # of parts
+SHOWN_PARTS = 24  # more are put together by how they were found
+SHOWN_KERNELS = 8  # that contribute most
+SHOWN_STEPPED = 6  # launches whose history is drawn: those stepped longest
+
+
+def sampling_section(data: Sample) -> Section:
+    """One target sampled by one method."""
+    estimate, truth = data["estimate"], data.get("true_cycles")
+    fractions = {key: f"{estimate[f'{key}_fraction']:.1%}" for key in ("detailed", "functional")}
+    facts = [
+        ("Method", data["method"]),
+        ("Memory", data.get("memory_model", "not said")),
+        ("Cycles", f"{estimate['total']:,.0f}"),
+        (
+            f"{estimate['confidence']:.0%} interval ({estimate['basis']})",
+            "no bound" if estimate["high"] is None else f"{estimate['low']:,.0f} to {estimate['high']:,.0f}",
+        ),
+        ("Simulated in detail", f"{fractions['detailed']} of the warp instructions"),
+        ("Executed at all", f"{fractions['functional']} of the warp instructions"),
+        ("Took", ", ".join(f"{stage} {duration(s)}" for stage, s in data["seconds"].items() if s) or "nothing"),
+    ]
+    if len(kernels := data.get("kernels", [])) > 1:
+        shares = [f"{k['kernel']} {k['share']:.1%}" for k in kernels[:SHOWN_KERNELS]]
+        facts.append(("Cycles by kernel", ", ".join(shares)))
+    if truth:
+        facts.append(("Error", f"{estimate['total'] / truth - 1:+.2%} of {quantity(truth)} cycles"))
+    charts = [_parts_chart(estimate["parts"]), _steadiness_chart(data["stability"])]
+    title = f"{data['target']} on {data['gpu']}, sampled"
+    notes = ["Ideal: choosing what to simulate took the full simulation."] if estimate["ideal"] else []
+    return Section(title, facts, [chart for chart in charts if chart is not None], [*notes, *data.get("notes", [])])
+
+
+def _parts_chart(parts: list[dict[str, Any]]) -> Chart | None:
+    """A bar a part, or a way to find parts if they are many."""
+    if not parts:
+        return None
+    ways = by_way((part["how"], part["instructions"], part["cycles"]) for part in parts)
+    columns: tuple[str, ...]
+    if len(parts) <= SHOWN_PARTS:
+        columns = ("part", "how", "warp instructions", "cycles")
+        rows = [(part["name"], part["how"], part["instructions"], part["cycles"]) for part in parts]
+        bars = [(f"{part['name']}: {part['how']}", part["how"], part["cycles"]) for part in parts]
+    else:
+        columns = ("how", "parts", "warp instructions", "cycles")
+        rows = [(way.how, way.parts, way.instructions, way.cycles) for way in ways]
+        bars = [(f"{way.how} ({_parts(way.parts)})", way.how, way.cycles) for way in ways]
+    cycles = sum(part["cycles"] for part in parts) or 1.0
+    shares = ", ".join(f"{way.how} {way.cycles / cycles:.1%}" for way in ways[:4])
+    more = f", and {len(ways) - 4} ways more" if len(ways) > 4 else ""
+    summary = f"Cycles of {_parts(len(parts))} by how they were found: {shares}{more}."
+    return Chart("How its parts were found", summary, _bars(bars), Table(columns, rows))
+
+
+def _parts(count: int) -> str:
+    return f"{count:,} part" + ("s" if count > 1 else "")
+
+
+def _was(how: str) -> str:
+    """Of KINDS; nothing is projected of "3 of 3 launches"."""
+    if how.endswith(OTHER_WAYS):
+        return "either"
+    return "in detail" if how == "detailed" or re.match(r"([\d,]+) of \1 ", how) else "projected"
+
+
+def _bars(bars: list[tuple[str, str, float]]) -> Any:
+    """Horizontal ones, whose names may be long: (name, how, cycles)."""
+    from bokeh.models import ColumnDataSource, FactorRange, NumeralTickFormatter
+
+    names = unique([name for name, *_ in bars])
+    plot = figure("cycles", "", [("", "@name"), ("cycles", "@cycles{0,0}")], y_range=FactorRange(*reversed(names)))
+    for kind, color in KINDS.items():
+        own = [k for k, (_, how, _) in enumerate(bars) if _was(how) == kind]
+        data = {"name": [names[k] for k in own], "cycles": [bars[k][2] for k in own]}
+        if own:
+            source = ColumnDataSource(data)
+            plot.hbar("name", 0.7, "cycles", source=source, color=color, legend_label=kind, line_color=None)
+    plot.x_range.start = 0
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
+    return legend_outside(plot)
+
+
+def _steadiness_chart(stability: dict[str, list[tuple[float, float]]]) -> Chart | None:
+    """Of each stepped launch, instructions a cycle until its detailed simulation ended."""
+    from bokeh.models import Span
+
+    longest = sorted(stability.items(), key=lambda item: -item[1][-1][0])[:SHOWN_STEPPED]
+    if not longest:
+        return None
+    tooltips = [("launch", "$name"), ("cycle", "@x{0,0}"), ("a cycle", "@y{0.00}")]
+    plot = figure("cycle of the launch", "warp instructions a cycle", tooltips)
+    for k, (name, history) in enumerate(longest):
+        cycles, rates = ([*column] for column in zip(*history, strict=True))
+        style: dict[str, Any] = {"name": name, "legend_label": name, "color": COLORS[k]}
+        plot.step(cycles, rates, mode="before", line_width=2, **style)
+        plot.scatter(cycles[-1:], rates[-1:], size=9, marker="square", **style)
+        plot.add_layout(
+            Span(location=cycles[-1], dimension="height", line_color=COLORS[k], line_dash="dashed", line_alpha=0.7)
+        )
+    plot.y_range.start, plot.x_range.start = 0, 0
+    name, history = longest[0]
+    summary = f"Detailed simulation of {name} ended at cycle {history[-1][0]:,.0f}, with {history[-1][1]:.2f} warp "
+    summary += "instructions a cycle: a square and a dashed line."
+    if len(stability) > len(longest):
+        summary += f" The {len(longest)} launches stepped longest, of {len(stability)}."
+    table = [(name, cycle, rate) for name, history in longest for cycle, rate in history]
+    columns = ("launch", "to cycle", "warp instructions a cycle")
+    return Chart("Steadiness of what was simulated", summary, legend_outside(plot), Table(columns, table))
+
+
+Comparison = dict[str, Any]  # `abstim.study.sample.Comparison.to_json`
+
+WHOLE = 0.999  # a method that simulates more than this in detail has sampled nothing
+SPEED_UPS = {
+    "the timing stage": "timing_speed_up",
+    "the whole way": "speed_up",
+    "instructions in detail": "instruction_speed_up",
+}
+STAGE_COLORS = {"execute": COLORS[2], "time": COLORS[0], "analyse": COLORS[1]}
+
+
+def comparison_of_methods_section(data: Comparison) -> Section:
+    """One target, all methods asked for."""
+    rows = data["rows"][1:]  # the first is the full simulation
+    without = sum(has_no_bound(row) for row in rows)
+    facts = [
+        ("Cycles", quantity(data["true_cycles"])),
+        ("Memory", data.get("memory_model", "not said")),
+        ("Launches", quantity(len(data["cycles"]))),
+        ("Full simulation", duration(data["rows"][0]["seconds"])),
+        ("Intervals that hold the true cycles", f"{sum(row['covered'] for row in rows)} of {len(rows) - without}"),
+    ]
+    ideal = [found["method"] for found in data["results"] if found["estimate"]["ideal"]]
+    notes = [f"Ideal, choosing what to simulate took the full simulation: {', '.join(ideal)}."] if ideal else []
+    title = f"Sampling methods on {data['target']}, {data['gpu']}"
+    charts = [_error_chart(rows, ideal), _interval_chart(data), _seconds_chart(data)] if rows else []
+    return Section(title, facts, [chart for chart in charts if chart is not None], notes)
+
+
+def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
+    """Error against a speed-up that can be chosen."""
+    first = next(iter(SPEED_UPS))
+    options = [Option(name, f"speed-up of {name}", AXIS) for name in SPEED_UPS]
+    plot = figure(options[0].x_label, AXIS, [*TOOLTIPS, ("speed-up", "@x{0.00}x")], x_axis_type="log",
+                  y_axis_type="log")  # fmt: skip
+    shown = []
+    for name, key in SPEED_UPS.items():
+        points = error_points(plot, [ErrorPoint(r["method"], float(r[key]), r["error"], r["covered"]) for r in rows])
+        shown.append(points)
+        for renderer in (points, named_beside(plot, points, "xy")):
+            renderer.name, renderer.visible = name, name == first
+    hover_on(plot, shown)
+    plain_numbers(plot)
+    plot.x_range.only_visible = plot.y_range.only_visible = True
+    cells = [
+        (r["method"], r["cycles"], f"{r['error']:.2%}", inside(r),
+         f"{r['detailed_fraction']:.2%}", f"{r['functional_fraction']:.1%}", duration(r["seconds"]),
+         *(times(r[key]) for key in SPEED_UPS.values()))
+        for r in rows
+    ]  # fmt: skip
+    columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", *SPEED_UPS)
+    summary = f"{_best([row for row in rows if row['method'] not in ideal])} {LEGEND}"
+    return Chart("Error against speed-up", summary, plot, Table(columns, cells), options, "Speed-up of")
+
+
+def _best(rows: list[dict[str, Any]]) -> str:
+    sampled = [row for row in rows if row["detailed_fraction"] < WHOLE]
+    if not sampled:
+        return "No method left anything out."
+    closest = min(sampled, key=lambda row: row["error"])
+    fastest = max(sampled, key=lambda row: row["timing_speed_up"])
+    return (
+        f"Of the methods that left something out, {closest['method']} is closest with an error of "
+        f"{closest['error']:.2%}; {fastest['method']} saves most of the timing stage "
+        f"({times(fastest['timing_speed_up'])}) with {fastest['error']:.2%}."
+    )
+
+
+def has_no_bound(row: dict[str, Any]) -> bool:
+    """Of a row of a comparison or of a bench; rows of old files all have an interval."""
+    return "half_width" in row and row["half_width"] is None
+
+
+def inside(row: dict[str, Any]) -> str:
+    """Whether the true cycles are in the interval, for people."""
+    return "no bound" if has_no_bound(row) else "yes" if row["covered"] else "no"
+
+
+def times(speed_up: float) -> str:
+    """A speed-up for people; what took no time at all has none."""
+    return f"{speed_up:.3g}x" if math.isfinite(speed_up) else "-"
+
+
+def _interval_chart(data: Comparison) -> Chart | None:
+    """Every method's interval around its estimate, as multiples of the true cycles; none if no method has one."""
+    from bokeh.models import ColumnDataSource, FactorRange, Span
+
+    truth = data["true_cycles"]
+    found = [each for each in data["results"] if each["estimate"]["high"] is not None]
+    unbounded = [row["method"] for row in data["rows"][1:] if has_no_bound(row)]
+    if not found:
+        return None
+    columns = ("method", "low", "estimate", "high", "true cycles", "which rests on")
+    rows = [
+        (each["method"], *(each["estimate"][key] for key in ("low", "total", "high")), truth,
+         each["estimate"]["basis"])
+        for each in found
+    ]  # fmt: skip
+    low, total, high = ([row[k] / truth for row in rows] for k in (1, 2, 3))
+    names = [row[0] for row in rows]
+    source = ColumnDataSource({"name": names, "low": low, "total": total, "high": high})
+    tooltips = [("", "@name"), ("estimate", "@total{0.0000}"), ("interval", "@low{0.0000} to @high{0.0000}")]
+    plot = figure("cycles, as a multiple of the true ones", "", tooltips, y_range=FactorRange(*reversed(names)))
+    plot.segment("low", "name", "high", "name", source=source, color=COLORS[0], line_width=2)
+    for end in ("low", "high"):
+        plot.scatter(end, "name", source=source, marker="dash", angle=math.pi / 2, size=10, color=COLORS[0])
+    points = plot.scatter("total", "name", source=source, size=8, color=COLORS[0])
+    hover_on(plot, [points])
+    plot.add_layout(Span(location=1, dimension="height", line_color=COLORS[3], line_width=2))
+    missed = [row["method"] for row in data["rows"][1:] if not row["covered"] and not has_no_bound(row)]
+    summary = f"{len(rows) - len(missed)} of {len(rows)} intervals hold the true {truth:,} cycles, the vertical line"
+    summary += f"; not {', '.join(missed)}" if missed else ""
+    summary += f"; {', '.join(unbounded)}: no bound." if unbounded else "."
+    return Chart("Intervals around the true cycles", summary, plot, Table(columns, rows))
+
+
+def _seconds_chart(data: Comparison) -> Chart:
+    found = [data["full"], *data["results"]]
+    stages = list(data["full"]["seconds"])
+    parts = {stage: [each["seconds"][stage] for each in found] for stage in stages}
+    names = [each["method"] for each in found]
+    plot = stacked_bars("method", "seconds", names, parts, STAGE_COLORS, "s")
+    full, quickest = found[0], min(found, key=lambda each: sum(each["seconds"].values()))
+    summary = f"The full simulation took {duration(sum(full['seconds'].values()))}, "
+    summary += f"{quickest['method']} the least with {duration(sum(quickest['seconds'].values()))}."
+    rows = [(name, *(duration(parts[stage][k]) for stage in stages)) for k, name in enumerate(names)]
+    return Chart("Where the time of each method goes", summary, plot, Table(("method", *stages), rows))

@@ -1,0 +1,160 @@
+"""The cold-start problem of sampled launches: how large it is, and what to do about it (thesis, 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float64, Int64
+
+
+THRESHOLDS = (0.05, 0.10, 0.15, 0.20)  # of the relative difference of IPC, section 4.2
+
+
+def footprint(lines: Int64[np.ndarray, " reference"]) -> Int64[np.ndarray, " line"]:
+    """The set of addresses (here: cache lines) a launch touches, sorted."""
+    return np.unique(lines)
+
+
+def forward_reuse(footprints: Sequence[np.ndarray]) -> Float64[np.ndarray, " launch"]:
+    """Equation 4.1: share of launch i's footprint that launch i + 1 touches too; NaN for the last launch."""
+    pairs = pairwise(footprints)
+    return np.array([_overlap(mine, later, mine) for mine, later in pairs] + [np.nan])[: len(footprints)]
+
+
+def backward_reuse(footprints: Sequence[np.ndarray]) -> Float64[np.ndarray, " launch"]:
+    """Equation 4.2: share of launch i's footprint that launch i - 1 touched too; NaN for the first launch."""
+    pairs = pairwise(footprints)
+    return np.array([np.nan] + [_overlap(earlier, mine, mine) for earlier, mine in pairs])[: len(footprints)]
+
+
+def _overlap(a: np.ndarray, b: np.ndarray, of: np.ndarray) -> float:
+    return len(np.intersect1d(a, b, assume_unique=True)) / len(of) if len(of) else 0.0
+
+
+def ipc_difference(
+    flushed_cycles: Float64[np.ndarray, " launch"], kept_cycles: Float64[np.ndarray, " launch"]
+) -> Float64[np.ndarray, " launch"]:
+    """|IPC flushed - IPC kept| / IPC kept; the instructions are the same, so cycles say it all."""
+    return np.abs(kept_cycles / np.asarray(flushed_cycles, float) - 1.0)
+
+
+def affected_share(
+    difference: Float64[np.ndarray, " launch"],
+    instructions: Float64[np.ndarray, " launch"],
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> dict[float, float]:
+    """Share of the instructions in launches whose IPC differs by at least each threshold (Figures 4.2 and 5.2)."""
+    weight = instructions / instructions.sum()
+    return {threshold: float(weight[difference >= threshold].sum()) for threshold in thresholds}
+
+
+@dataclass(frozen=True)
+class Mrrl:
+    """Memory reference reuse latency (Haskins and Skadron 2003): all references of pre-sample and sample count.
+
+    `percentile` of the references must find their previous one in the warm-up; buckets of `bucket` instructions.
+    """
+
+    percentile: float = 0.999
+    bucket: int = 1000
+    name = "MRRL"
+
+    def warm_up(
+        self, positions: Int64[np.ndarray, " reference"], addresses: Int64[np.ndarray, " reference"], boundary: int
+    ) -> int:
+        """Instructions to simulate warm before the sample; at most all of the pre-sample."""
+        previous = previous_reference(addresses)
+        seen = previous >= 0
+        latency = positions[seen] - positions[previous[seen]]
+        return min(_percentile_length(latency, self.bucket, self.percentile), boundary)
+
+
+@dataclass(frozen=True)
+class Blrl:
+    """Boundary line reuse latency (Eeckhout et al. 2005): only references of the sample whose line was last touched
+    before it count, and only with the part of their latency that lies before the sample.
+    """
+
+    percentile: float = 0.999
+    bucket: int = 1000
+    name = "BLRL"
+
+    def warm_up(
+        self, positions: Int64[np.ndarray, " reference"], addresses: Int64[np.ndarray, " reference"], boundary: int
+    ) -> int:
+        """Instructions to simulate warm before the sample; 0 if nothing crosses the boundary."""
+        previous = previous_reference(addresses)
+        crossing = (positions >= boundary) & (previous >= 0)
+        crossing[crossing] = positions[previous[crossing]] < boundary
+        return min(_percentile_length(boundary - positions[previous[crossing]], self.bucket, self.percentile), boundary)
+
+
+def previous_reference(addresses: Int64[np.ndarray, " reference"]) -> Int64[np.ndarray, " reference"]:
+    """Index of the last earlier reference to the same address, or -1."""
+    order = np.argsort(addresses, kind="stable")
+    previous = np.full(len(addresses), -1)
+    same = addresses[order][1:] == addresses[order][:-1]
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
+
+
+def histogram(latency: Int64[np.ndarray, " reference"], bucket: int) -> Float64[np.ndarray, " bucket"]:
+    """p_i: share of the latencies in [i bucket, (i + 1) bucket)."""
+    counts = np.bincount(latency // bucket)
+    return counts / max(counts.sum(), 1)
+
+
+def _percentile_length(latency: Int64[np.ndarray, " reference"], bucket: int, percentile: float) -> int:
+    """k buckets such that this share of the latencies is below k buckets."""
+    if len(latency) == 0:
+        return 0
+    reached = np.cumsum(histogram(latency, bucket)) >= percentile - 1e-12
+    return (int(np.argmax(reached)) + 1) * bucket
+
+
+@dataclass(frozen=True)
+class Correction:
+    """cycles = cycles_flushed - delta, delta = accesses / (controllers line) fwd_(i-1) (DRAM - L2) (Equation 6.2).
+
+    `accesses` is the number of distinct requests that reach DRAM; controllers serve them in parallel. Their number, not
+    their bytes, is divided by the line size, as the formula says; bytes would make delta the time of all misses one
+    after the other, several times a launch that overlaps them. It can only shorten, so it is applied only where reuse
+    says that the previous launch warmed the cache: at least `least_reuse`
+    of its footprint is used again. Below that a launch may be slower with kept caches (OceanFFT, section 5.3.1).
+    """
+
+    dram_latency_cycles: float = 254.0  # Figure 5.1
+    l2_latency_cycles: float = 187.0
+    line_bytes: int = 128
+    least_reuse: float = 0.5
+    name = "correction factor"
+
+    def saved_cycles(self, dram_requests: float, controllers: float, previous_forward_reuse: float) -> float:
+        """Delta. `dram_requests`: distinct ones, of 32 B here; reuse NaN (no previous launch): 0."""
+        if not previous_forward_reuse >= self.least_reuse or controllers <= 0:
+            return 0.0
+        lines = dram_requests / (controllers * self.line_bytes)
+        return lines * previous_forward_reuse * (self.dram_latency_cycles - self.l2_latency_cycles)
+
+    def apply(
+        self, flushed_cycles: float, dram_requests: float, controllers: float, previous_forward_reuse: float
+    ) -> float:
+        """Cycles with the previous launch's data in the cache. Delta is an upper bound: at most half is taken off."""
+        saved = self.saved_cycles(dram_requests, controllers, previous_forward_reuse)
+        return max(flushed_cycles - saved, 0.5 * flushed_cycles)
+
+
+def evenly_used_controllers(
+    reads: Float64[np.ndarray, "controller bank"], writes: Float64[np.ndarray, "controller bank"]
+) -> float:
+    """Equations 6.3 and 6.4: sum over controllers of their mean occupancy, over the largest; 0 without any access."""
+    occupancy = (reads.sum(1) + writes.sum(1)) / (2 * reads.shape[1])
+    most = float(occupancy.max()) if len(occupancy) else 0.0
+    return float(occupancy.sum()) / most if most else 0.0
