@@ -17,12 +17,12 @@ from functional.accelsim.register_allocation import allocate
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.execution.executor import DEFAULT_INSTRUCTION_BUDGET
+from functional.isa.windows import LOCAL_WINDOW, SHARED_WINDOW
 from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.log import Log
-from functional.numpy_executor.spaces import LOCAL_WINDOW, SHARED_WINDOW
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction, Register, registers_of
 from functional.traces.trace import Trace

@@ -12,11 +12,12 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.gpu_recording.words import What, Word, address_of, words_of
+from functional.isa.instructions import ENDS
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.numpy_executor.atomics import record_atomic
 from functional.numpy_executor.chunk_state import Machine
-from functional.numpy_executor.control import ENDS, fall_through, terminator
+from functional.numpy_executor.control import fall_through, terminator
 from functional.numpy_executor.decode import Block
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.gather import gather

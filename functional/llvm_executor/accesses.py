@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functional.isa.emitter import Value, vector
+from functional.isa.operation import Unsupported
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor import calls
-from functional.llvm_executor.emit import Value, vector
-from functional.llvm_executor.unit import NotGenerated, Unit
+from functional.llvm_executor.unit import Unit
 from functional.numpy_executor.memory_ops import _access as access_of
 from functional.numpy_executor.memory_ops import _elements as elements_of
 from functional.numpy_executor.memory_ops import space_of
@@ -17,7 +18,7 @@ from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 def address(unit: Unit, operand: Operand, space: str) -> Value:
     """The address as i64; those of shared memory wrap at 32 bits."""
     if not isinstance(operand, Address):
-        raise NotGenerated
+        raise Unsupported
     e, base, offset = unit.e, operand.base, operand.offset
     if base is None:
         value = e.literal(offset, "i64")
@@ -27,7 +28,7 @@ def address(unit: Unit, operand: Operand, space: str) -> Value:
     elif isinstance(base, Register):
         value = unit.get(base, "u" + base.type[1:])
     else:
-        raise NotGenerated
+        raise Unsupported
     if space == "shared":
         value = e.resize(value, "i32", False)
         value = value if base is None or not offset else e.op("add", value, offset)
@@ -61,10 +62,10 @@ def _slot(name: str) -> int:
 def _place(unit: Unit, inst: Instruction, operand: Operand) -> tuple[str, Value]:
     """(space, address) of a load, store or atomic."""
     if not isinstance(operand, Address):
-        raise NotGenerated
+        raise Unsupported
     space = space_of(unit.slots, inst, operand)
     if space == "call":
-        raise NotGenerated
+        raise Unsupported
     where = address(unit, operand, space)
     if space == "generic":
         _only_global(unit, where, unit.lanes())
@@ -192,7 +193,7 @@ def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> 
     if not isinstance(operand, Address) or space_of(unit.slots, inst, operand) != "call":
         return None
     if not isinstance(operand.base, Symbol):
-        raise NotGenerated
+        raise Unsupported
     offset = calls.offset_of(unit, inst, operand.base, operand.offset, size)
     calls.record(unit, offset)
     return calls.host(unit, offset)
@@ -210,7 +211,7 @@ def _load_parameter(unit: Unit, operand: Operand, size: int, count: int) -> list
     offset = unit.slots.kernel_parameters[operand.base.name] + operand.base.offset + operand.offset
     total = max((p.offset + p.bytes for p in unit.program.parameters), default=0)
     if offset < 0 or offset + size * count > total or offset % (size * count):
-        raise NotGenerated
+        raise Unsupported
     record = of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset)
     at = unit.context("records", "ptr").name
     e.store(at, 0, e.literal(record, "i32"))
@@ -226,7 +227,7 @@ def store(unit: Unit, inst: Instruction) -> None:
     e = unit.e
     elements = elements_of(value, count)
     if None in elements:
-        raise NotGenerated
+        raise Unsupported
     values = [e.widen(e.raw_bits(unit.get(v, inst.type))) for v in elements]
     own = _call_memory(unit, inst, operand, size * count)
     if own is not None:
@@ -235,7 +236,7 @@ def store(unit: Unit, inst: Instruction) -> None:
         return _store_generic(unit, address(unit, operand, "generic"), values, size)
     space, where = _place(unit, inst, operand)
     if space in ("const", "param"):
-        raise NotGenerated
+        raise Unsupported
     return _store_values(unit, space, where, values, size)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functional.isa.emitter import vector
+from functional.isa.operation import PACKED, Unsupported, kind_of
 from functional.llvm_executor.accesses import _call, _place
-from functional.llvm_executor.emit import vector
-from functional.llvm_executor.unit import NotGenerated, Unit, kind_of
+from functional.llvm_executor.unit import Unit
 from functional.numpy_executor.atomics import _operation
-from functional.numpy_executor.operation import PACKED
 from functional.ptx.ir import Instruction, Register
 
 _UPDATES = {
@@ -26,10 +26,10 @@ def atomic(unit: Unit, inst: Instruction) -> None:
     name, _ = _operation(inst)
     operands = inst.sources[1:]
     if inst.space not in ("global", "shared", "generic") or len(operands) != (2 if name == "cas" else 1):
-        raise NotGenerated
+        raise Unsupported
     kind = kind_of(inst.type)
     if kind not in ("i32", "i64", "float", "double") or inst.type in PACKED:
-        raise NotGenerated
+        raise Unsupported
     e, bits = unit.e, 64 if kind in ("i64", "double") else 32
     values = [e.widen(unit.get(o, inst.type)) for o in operands]
     space, where = _place(unit, inst, inst.sources[0])
@@ -53,7 +53,7 @@ def _function(function: str, name: str, kind: str, type_: str) -> str:
     update = _UPDATES[name].format(t=kind, s=type_[0] if type_[0] == "s" else "u")
     if kind in ("float", "double"):
         if name != "add":
-            raise NotGenerated
+            raise Unsupported
         update = f"  %new = fadd {kind} %old, %v\n"
     return f"""define internal {t} @{function}(<32 x i64> %host, {t} %a, {t} %b, i32 %mask) noinline #0 {{
 entry:

@@ -5,9 +5,10 @@ Recursive programs and calls through registers are left to the oracle. So is a f
 
 from __future__ import annotations
 
+from functional.isa.emitter import Value, vector
+from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
-from functional.llvm_executor.emit import Value, vector
-from functional.llvm_executor.unit import NotGenerated, Unit
+from functional.llvm_executor.unit import Unit
 from functional.programs.callgraph import BUILTINS
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Symbol
@@ -37,7 +38,7 @@ def offset_of(unit: Unit, inst: Instruction, symbol: Symbol, offset: int, size: 
     """Place of an access to a `.param` variable in the call memory; refuses one that would fault."""
     start = unit.slots.call_parameters[symbol.name] + symbol.offset + offset
     if start < 0 or start + size > unit.slots.call_bytes or start % size:
-        raise NotGenerated
+        raise Unsupported
     return start
 
 
@@ -83,7 +84,7 @@ def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
     formal, returns = program.function_parameters[inst.callee or ""]
     names = [s.name for s in inst.sources if isinstance(s, Symbol)]
     if len(names) != len(formal) or len(inst.sources) != len(names) or len(inst.destinations) != len(returns):
-        raise NotGenerated
+        raise Unsupported
     _copy(unit, [(n, p.name, p.bytes) for n, p in zip(names, formal, strict=True)], lanes)
     entry = program.block_of(program.callee_entry[inst.index])
     e.declarations["@enter"] = "declare i32 @enter(ptr, ptr, i32, i32, i32) #0"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functional.isa.emitter import Value
+from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.calls import call, jump_table, return_values
-from functional.llvm_executor.emit import Value
-from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit
+from functional.llvm_executor.unit import Unit
+from functional.numpy_executor.slots import CONDITION_CODE
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import Instruction, Register
 
@@ -56,7 +58,7 @@ def _fall_through(unit: Unit, block: BasicBlock, *_: object) -> None:
 
 def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
     if inst.target is None or set(inst.modifiers) - {"uni"}:
-        raise NotGenerated
+        raise Unsupported
     e, target, after = unit.e, unit.program.block_of(inst.target), block.index + 1
     if guard is None or target == after:
         unit.go_on(target)
@@ -105,11 +107,11 @@ def _barrier_operands(unit: Unit, inst: Instruction, lanes: str) -> list[Value]:
     kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
     known = {"sync", "warp", "aligned", "cta"}
     if not kinds or set(inst.modifiers) - known:
-        raise NotGenerated
+        raise Unsupported
     if "warp" in kinds:
         return []
     if not 1 <= len(inst.sources) <= 2:
-        raise NotGenerated
+        raise Unsupported
     e = unit.e
     values = [unit.get(s, "u32") for s in inst.sources]
     first = e.scalar(f"call i32 @llvm.cttz.i32(i32 {lanes}, i1 false)", "i32")

@@ -6,12 +6,12 @@ columns, of B) of consecutive elements. So fragments are stored block by block, 
 
 from __future__ import annotations
 
+from functional.isa.emitter import Value, vector
+from functional.isa.floats import join, narrow
+from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
-from functional.llvm_executor.emit import Value, vector
-from functional.llvm_executor.floats import narrow
-from functional.llvm_executor.halves import join
-from functional.llvm_executor.unit import NotGenerated, Unit
+from functional.llvm_executor.unit import Unit
 from functional.numpy_executor.async_copy import copy_of
 from functional.numpy_executor.ldmatrix import matrices_of
 from functional.numpy_executor.mma import mma_form
@@ -26,7 +26,7 @@ def mma(unit: Unit, inst: Instruction) -> None:
     """`mma.sync` on 16-row fragments of f16, bf16, tf32 and 8-bit integers."""
     form = mma_form(inst)
     if form.m != 16 or form.a.name not in _ELEMENTS or form.b.name not in _ELEMENTS or "satfinite" in form.options:
-        raise NotGenerated
+        raise Unsupported
     e = unit.e
     _store_blocks(unit, inst.sources[0], form.a.name, _A)
     _store_blocks(unit, inst.sources[1], form.b.name, _B)
@@ -118,7 +118,7 @@ def ldmatrix(unit: Unit, inst: Instruction) -> None:
     """`ldmatrix`: lane i names row i % 8 of matrix i / 8; lane l gets elements 2 (l % 4) and on of row l / 4."""
     matrices, transposed = matrices_of(inst)
     if inst.space != "shared":
-        raise NotGenerated
+        raise Unsupported
     e = unit.e
     whole_warp(unit)
     where = e.widen(address(unit, inst.sources[0], "shared"))

@@ -11,6 +11,7 @@ from threading import Lock
 from functional.errors import BudgetSpent
 from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.execution.threads import default_threads
+from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.llvm_executor.analysis import reads_what_others_write
@@ -20,7 +21,6 @@ from functional.llvm_executor.launch_state import Abandoned, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
-from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.run import checked_blocks
 from functional.programs.program import Program
@@ -63,7 +63,7 @@ class LlvmExecutor:
                     self._programs.pop(next(iter(self._programs)))
                 try:
                     known = program, load(program)
-                except NotGenerated:
+                except Unsupported:
                     known = program, None
                 self._programs[key] = known
         return known[1]

@@ -3,8 +3,8 @@ shared memory."""
 
 from __future__ import annotations
 
+from functional.isa.windows import WINDOWS
 from functional.llvm_executor.runtime_memory import get, put, splat
-from functional.numpy_executor.spaces import WINDOWS
 from functional.traces.line_record import MORE, SHARED_PASS
 
 _SHARED, _LOCAL = WINDOWS["shared"], WINDOWS["local"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functional.isa.windows import WINDOWS
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor.runtime_memory import SPACES, get, put
-from functional.numpy_executor.spaces import WINDOWS
 from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 
 _MULTIPLY = """

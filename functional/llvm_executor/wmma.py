@@ -6,13 +6,13 @@ accesses that overlap or are not aligned to words are left to it.
 
 from __future__ import annotations
 
+from functional.isa.emitter import Value, vector
+from functional.isa.floats import join, narrow, up
+from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
-from functional.llvm_executor.emit import Value, vector
-from functional.llvm_executor.floats import narrow
-from functional.llvm_executor.halves import join, up
 from functional.llvm_executor.matrices import whole_warp
-from functional.llvm_executor.unit import NotGenerated, Unit
+from functional.llvm_executor.unit import Unit
 from functional.numpy_executor.wmma import Fragment, fragments_of
 from functional.ptx.ir import Address, Instruction, Operand, Vector
 
@@ -47,11 +47,11 @@ class _Matrix:
     def __init__(self, unit: Unit, inst: Instruction, where: Operand, stride: Operand | None) -> None:
         rest = [m for m in inst.modifiers[2:] if m not in ("sync", "aligned", "global", "shared")]
         if len(rest) != 3 or inst.space not in ("global", "shared", "generic") or not isinstance(where, Address):
-            raise NotGenerated
+            raise Unsupported
         self.unit, self.by_column = unit, rest[0] == "col"
         self.fragment = fragment = Fragment.of(inst.modifiers[1], rest[1], rest[2])
         if fragment.kind.name not in _KINDS:
-            raise NotGenerated
+            raise Unsupported
         e, self.size = unit.e, fragment.kind.bits // 8
         lines, length = (fragment.columns, fragment.rows) if self.by_column else (fragment.rows, fragment.columns)
         leading = e.literal(length, "i64")
@@ -97,7 +97,7 @@ def _load(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
     e, (bits, count) = unit.e, matrix.pieces()
     targets = _elements(inst.destinations[0])
     if len(targets) != matrix.fragment.registers:
-        raise NotGenerated
+        raise Unsupported
     for register, target in enumerate(targets):
         word: Value | None = None
         for part in range(count):
@@ -114,7 +114,7 @@ def _store(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
     e, (bits, count) = unit.e, matrix.pieces()
     given = _elements(inst.sources[1])
     if len(given) != matrix.fragment.registers:
-        raise NotGenerated
+        raise Unsupported
     for register, source in enumerate(given):
         word = e.widen(unit.get(source, "b32"))
         for part in range(count):
@@ -126,7 +126,7 @@ def _store(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
 def _multiply(unit: Unit, inst: Instruction) -> None:
     (d, a, b, c), options = fragments_of(inst)
     if options or {f.kind.name for f in (a, b, c, d)} - _KINDS:
-        raise NotGenerated
+        raise Unsupported
     e = unit.e
     for fragment, operand, offset in ((a, inst.sources[0], _A), (b, inst.sources[1], _B)):
         for register, parts in enumerate(_numbers(unit, fragment, operand)):
@@ -151,7 +151,7 @@ def _numbers(unit: Unit, fragment: Fragment, operand: Operand) -> list[list[Valu
     """The elements of every register as float64, [register][part]."""
     e, name, found = unit.e, fragment.kind.name, []
     if len(_elements(operand)) != fragment.registers:
-        raise NotGenerated
+        raise Unsupported
     for register in _elements(operand):
         word = e.widen(unit.get(register, "b32"))
         if name in ("f32", "tf32"):

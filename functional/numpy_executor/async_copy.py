@@ -11,16 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.memory_ops import address_getter, record_mixed, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Immediate, Instruction, Operand, Register
 
 Step = Callable[[Frame], None]
-GROUPS = frozenset({"commit_group", "wait_group", "wait_all"})
 _HINTS = frozenset({"L2::64B", "L2::128B", "L2::256B", "L2::cache_hint"})
 
 
@@ -32,14 +31,6 @@ class Copy(NamedTuple):
     size: int
     read: Operand | None
     ignore: Operand | None  # predicate: read nothing
-
-
-def is_group(inst: Instruction) -> bool:
-    """`cp.async[.bulk].commit_group`, `wait_group`, `wait_all`, `prefetch`: without effect here."""
-    if inst.modifiers[:2] == ("async", "bulk"):
-        waits = (("commit_group",), ("wait_group",), ("wait_group", "read"))
-        return inst.modifiers[2:] in waits or inst.modifiers[2:3] == ("prefetch",)
-    return len(inst.modifiers) == 2 and inst.modifiers[0] == "async" and inst.modifiers[1] in GROUPS
 
 
 def copy_of(inst: Instruction) -> Copy:

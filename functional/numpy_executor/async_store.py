@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.atomics import atomic_step
 from functional.numpy_executor.mbarrier import COMPLETE_TX, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, split, store_step
 from functional.numpy_executor.operands import guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Vector
 
 if TYPE_CHECKING:

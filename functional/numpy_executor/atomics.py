@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.instructions import operation_of
+from functional.isa.operation import DTYPES, Unsupported
+from functional.isa.windows import SHARED
+from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter, setter
-from functional.numpy_executor.operation import DTYPES, Unsupported
-from functional.numpy_executor.spaces import SHARED
 from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, Register, Vector
 from functional.traces.coalesce import atomic_records
 
@@ -122,10 +124,7 @@ def operands_of(inst: Instruction) -> tuple[Operand, ...]:
 
 def _packed_add(type_: str) -> Update:
     """Addition of bf16, f16x2 or bf16x2 words: through the tables of arithmetic."""
-    from functional.numpy_executor import floating, halves
-
-    table = floating.TABLE if type_ == "bf16" else halves.TABLE
-    return table["add"](Instruction(0, 0, "add", (type_,), (), ())).function
+    return function_of(operation_of(Instruction(0, 0, "add", (type_,), (), ())))
 
 
 _PACKED_ADDS = {type_: _packed_add(type_) for type_ in ("bf16", "f16x2", "bf16x2")}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from functional.isa.windows import WINDOWS
 from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.spaces import SPACES, WINDOWS
+from functional.numpy_executor.spaces import SPACES
 from functional.ptx.ir import CLUSTER_SHARED, Instruction
 
 LONGEST = 1 << 16  # bytes of a string

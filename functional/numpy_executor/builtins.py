@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.builtin_thread import LONGEST, Thread
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.heap import Heap
 from functional.numpy_executor.launch_functions import launch_function
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.programs.callgraph import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ptx.ir import Instruction, Symbol

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functional.numpy_executor.clusters import RANK_BYTES
+from functional.isa.operation import Unsupported
+from functional.isa.windows import RANK_BYTES
 from functional.numpy_executor.mbarrier import COMPLETE_TX, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import Reduction, reduction_of
 from functional.numpy_executor.touched import log_touched
 from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.launches.memory import function_address
 from functional.numpy_executor.builtins import builtin_step
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.programs.callgraph import BUILTINS
 from functional.programs.program import BasicBlock

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional.errors import InputError
+from functional.isa.windows import RANK_BYTES
 from functional.launches.launch import Launch
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
-
-RANK_BYTES = 1 << 24
 
 
 class Clusters:

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 
+from functional.isa.instructions import ENDS
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.calls import call, executing, leave
 from functional.numpy_executor.frame import Frame, pack
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.stack import NOWHERE
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register
 
 Terminator = Callable[[Frame], None]
-ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call"})
 
 
 def terminator(slots: Slots, block: BasicBlock) -> Terminator | None:

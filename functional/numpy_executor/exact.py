@@ -1,8 +1,6 @@
-"""Error-free float transformations: the base of correctly rounded fma and of directed rounding.
+"""Fused multiply-add of float32 and float64 arrays, rounded once: NumPy has none.
 
-Sources: Dekker / Knuth two-sum and two-product; Boldo and Melquiond, "Emulation of a FMA and correctly rounded
-sums: proved algorithms using rounding to odd" (IEEE TC 2008). A value rounded to odd in float64 (53 bits) rounds
-once more, to any format of at most 51 bits, as if it had been rounded once.
+Sources: those of functional/isa/floats.py; sums whose splitting could over- or underflow are done on fractions.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ _SPLIT = F64(134217729.0)  # 2**27 + 1
 _HUGE, _TINY = F64(2.0**970), F64(2.0**-960)  # outside, splitting over- or underflows
 
 
-def two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(s, e) with s = RN(a + b) and s + e = a + b exactly; e is NaN where s is not finite."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
-def two_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _two_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(p, e) with p = RN(a * b) and p + e = a * b exactly, for magnitudes in [2**-960, 2**970]."""
     p = a * b
     t, u = _SPLIT * a, _SPLIT * b
@@ -32,7 +30,7 @@ def two_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return p, ((a_hi * b_hi - p) + a_hi * b_lo + a_lo * b_hi) + a_lo * b_lo
 
 
-def round_to_odd(s: np.ndarray, e: np.ndarray) -> np.ndarray:
+def _round_to_odd(s: np.ndarray, e: np.ndarray) -> np.ndarray:
     """The float64 rounded to odd of the exact value s + e, where s = RN(s + e)."""
     bits = np.ascontiguousarray(s).view(np.int64)
     even = (bits & 1) == 0
@@ -41,23 +39,14 @@ def round_to_odd(s: np.ndarray, e: np.ndarray) -> np.ndarray:
     return np.where(move, bits + step, bits).view(F64)
 
 
-def direct(r: np.ndarray, e: np.ndarray, mode: str) -> np.ndarray:
+def _direct(r: np.ndarray, e: np.ndarray, mode: str) -> np.ndarray:
     """Turn r = RN(x) into x rounded by `mode`; the sign of e is that of x - r."""
     if mode == "rn":
         return r
-    down, up = r.dtype.type(-np.inf), r.dtype.type(np.inf)
     lower = (e < 0) & ((mode == "rm") | (r > 0)) if mode != "rp" else np.False_
     raise_ = (e > 0) & ((mode == "rp") | (r < 0)) if mode != "rm" else np.False_
-    r = np.where(lower, np.nextafter(r, down), r)
-    return np.where(raise_, np.nextafter(r, up), r)
-
-
-def narrow(odd: np.ndarray, dtype: np.dtype | type, mode: str) -> np.ndarray:
-    """Round a float64 that was rounded to odd to a narrower float type by `mode`."""
-    r = odd.astype(dtype)
-    if mode == "rn":
-        return r
-    return direct(r, np.where(np.isfinite(odd), np.sign(odd - r.astype(F64)), 0), mode)
+    r = np.where(lower, np.nextafter(r, F64(-np.inf)), r)
+    return np.where(raise_, np.nextafter(r, F64(np.inf)), r)
 
 
 def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -75,25 +64,19 @@ def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         where = np.nonzero(doubtful)
         if where[0].size:
             x, y, z = (np.broadcast_to(v, s.shape)[where].astype(F64) for v in (a, b, c))
-            r[where] = round_to_odd(*two_sum(x * y, z)).astype(F32)
+            r[where] = _round_to_odd(*_two_sum(x * y, z)).astype(F32)
     return r
 
 
-def fma32_directed(a: np.ndarray, b: np.ndarray, c: np.ndarray, dtype: type, mode: str) -> np.ndarray:
-    """a * b + c of float32 or narrower operands, rounded once to `dtype` by `mode`."""
-    s, e = two_sum(np.multiply(a, b, dtype=F64), c.astype(F64))
-    return narrow(round_to_odd(s, e), dtype, mode)
-
-
 def fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str = "rn") -> np.ndarray:
-    """Correctly rounded a * b + c in float64."""
+    """a * b + c in float64, rounded once by `mode`."""
     a, b, c = np.broadcast_arrays(a, b, c)
-    hi, lo = two_product(a, b)
-    th, tl = two_sum(c, lo)
-    vh, vl = two_sum(hi, th)
-    z = round_to_odd(*two_sum(tl, vl))
-    r, e = two_sum(vh, z)
-    r = direct(r, e, mode)
+    hi, lo = _two_product(a, b)
+    th, tl = _two_sum(c, lo)
+    vh, vl = _two_sum(hi, th)
+    z = _round_to_odd(*_two_sum(tl, vl))
+    r, e = _two_sum(vh, z)
+    r = _direct(r, e, mode)
     extreme = np.nonzero(~_safe(a, b, c, hi))
     if extreme[0].size:
         r[extreme] = [_fma_exact(*v, mode) for v in zip(a[extreme], b[extreme], c[extreme], strict=True)]
@@ -119,4 +102,4 @@ def _fma_exact(a: float, b: float, c: float, mode: str) -> float:
     except OverflowError:
         r = np.inf if exact > 0 else -np.inf
     e = -np.sign(r) if np.isinf(r) else float((exact > Fraction(r)) - (exact < Fraction(r)))
-    return float(direct(np.array(r), np.array(e), mode))
+    return float(_direct(np.array(r), np.array(e), mode))

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from functional.numpy_executor import exact, fp8
-from functional.numpy_executor.floating import from_bf16
+from functional.isa.operation import Unsupported
+from functional.numpy_executor import exact
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import Getter, Setter, getter, setter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.small_floats import from_bf16, values
 from functional.ptx.ir import Operand, Vector
 
 FLOATING = frozenset({"f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2"})
@@ -83,7 +83,7 @@ def decode(words: np.ndarray, kind: Element) -> np.ndarray:
     if name == "tf32":
         return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
     if name in ("e4m3", "e5m2"):
-        return fp8.decode(words.view(np.uint8), name).astype(np.float64)
+        return values(name)[words.view(np.uint8)]
     if name == "s32":
         return words.view(np.int32).astype(np.int64)
     if kind.bits == 8:

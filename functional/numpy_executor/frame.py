@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.numpy_executor.operation import RAW_BY_BYTES
+from functional.isa.operation import RAW_BY_BYTES
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Machine

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from functional.isa.operation import Operation, Unsupported
+from functional.isa.windows import SHARED_WINDOW
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Getter, getter, setter
-from functional.numpy_executor.operation import Operation, Unsupported
 from functional.numpy_executor.slots import Slots
-from functional.numpy_executor.spaces import SHARED_WINDOW
 from functional.ptx.ir import Address, Instruction, Vector
 
 Step = Callable[[Frame], None]
@@ -95,16 +95,14 @@ def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tu
     return rows[..., None] + np.arange(8), part.space.storage(frame.machine).words[2]
 
 
-def _movmatrix(inst: Instruction) -> Operation:
+def movmatrix(inst: Instruction) -> Operation:
     """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: one matrix in registers, transposed."""
     if inst.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
         raise Unsupported
-
-    def function(frame: Frame, a: np.ndarray) -> np.ndarray:
-        halves = np.ascontiguousarray(frame.full(a)).view(np.uint16).reshape(frame.count, 8, 8)
-        return np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32)
-
-    return Operation(function, ("b32",), ("b32",), True)
+    return Operation(None, ("b32",), ("b32",))
 
 
-TABLE = {"movmatrix": _movmatrix}
+def transposed_matrix(frame: Frame, a: np.ndarray) -> np.ndarray:
+    """Of words [row, lane] that hold two halves each."""
+    halves = np.ascontiguousarray(frame.full(a)).view(np.uint16).reshape(frame.count, 8, 8)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32)

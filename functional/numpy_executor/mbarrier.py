@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from functional.isa.operation import Operation, Unsupported, flags_of
 from functional.numpy_executor.arrivals import PHASE_BIT
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, space_of, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
-from functional.numpy_executor.operation import Operation, Unsupported, flags_of
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
 from functional.numpy_executor.touched import log_touched
@@ -242,7 +242,7 @@ _BUILDERS: dict[str, Callable[[Instruction], Change]] = {
 
 def _pending_count(inst: Instruction) -> Operation:
     flags_of(inst, {"pending_count"})
-    return Operation(lambda state: ((state >> np.uint64(20)) & np.uint64(MOST)).astype(np.uint32), ("u32",), ("b64",))
+    return Operation(lambda e, s: e.cast("trunc", e.op("and", e.op("lshr", s, 20), MOST), "i32"), ("u32",), ("b64",))
 
 
 TABLE = {"mbarrier": _pending_count}

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional.isa.operation import RAW_BY_BYTES, Unsupported
+from functional.isa.windows import GENERIC, SHARED, WINDOWS
 from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
-from functional.numpy_executor.operation import RAW_BY_BYTES, Unsupported
-from functional.numpy_executor.spaces import OWN_SHARED, SHARED, SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
+from functional.numpy_executor.spaces import OWN_SHARED, SPACES, Lanes, repeat_active, rows_with_a_lane
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from functional.ptx.ir import SPACES as SPACE_NAMES
 from functional.traces.coalesce import Records, bank_passes, line_records, pack_records
@@ -118,7 +119,7 @@ def _split_generic(active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]
         inside = active & (addresses >= np.uint64(start)) & (addresses < np.uint64(stop))
         if inside.any():
             some = rows_with_a_lane(inside)
-            moved = repeat_active(addresses, inside, some) - np.uint64(SPACES[name].window)
+            moved = repeat_active(addresses, inside, some) - np.uint64(GENERIC[name])
             yield Lanes(SPACES[name], moved.astype(np.uint32) if name in SHARED else moved, inside, some)
             active = active & ~inside
     if active.any():

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.fragments import Element, element, multiply, read, registers_of, setters_of, write
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.layouts import a_layout, b_layout, c_layout, family_of, results_of
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.sparse_mma import is_sparse, sparse_step
 from functional.numpy_executor.volta_mma import is_volta, volta_step

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported
 from functional.numpy_executor.frame import Frame, raw
-from functional.numpy_executor.operation import DTYPES, RAW_BY_BYTES, Unsupported
 from functional.numpy_executor.special import CLOCKS, clock, special_type
 from functional.ptx.ir import Immediate, Operand, Register, Special, Symbol
 

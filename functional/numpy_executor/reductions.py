@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.operation import DTYPES, Unsupported
 from functional.numpy_executor.atomics import Update, in_turn, update_of
-from functional.numpy_executor.floating import from_bf16
-from functional.numpy_executor.operation import DTYPES, Unsupported
+from functional.numpy_executor.small_floats import from_bf16
 
 if TYPE_CHECKING:
     from functional.numpy_executor.chunk_state import Bytes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.numpy_executor.operation import Unsupported
+from functional.isa.operation import Unsupported
 from functional.ptx.ir import Immediate, Instruction
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.fragments import FLOATING, Element, element, read, registers_of, setters_of, write
 from functional.numpy_executor.frame import raw
 from functional.numpy_executor.layouts import a_layout, b_layout, c_layout, family_of, results_of
 from functional.numpy_executor.operands import Getter, getter
-from functional.numpy_executor.operation import Unsupported
 from functional.ptx.ir import Immediate, Instruction, Operand
 
 if TYPE_CHECKING:

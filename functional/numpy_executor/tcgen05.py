@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.bulk_copy import MULTICAST, in_block
 from functional.numpy_executor.mbarrier import ARRIVE, log_barriers, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.tcgen05_product import product_step
 from functional.numpy_executor.tensor_memory import allocation_step, freeing_step, group_of, permit_step
 from functional.numpy_executor.tensor_memory_moves import move_step, tensor_copy_in_step
@@ -27,16 +27,7 @@ if TYPE_CHECKING:
 
 Step = Callable[["Frame"], None]
 _ARRIVES = "mbarrier::arrive::one"
-_WAITS = frozenset({
-    ("wait::ld", "sync", "aligned"), ("wait::st", "sync", "aligned"), ("fence::before_thread_sync",),
-    ("fence::after_thread_sync",),
-})  # fmt: skip
 _MOST_BLOCKS = 16  # of a cluster
-
-
-def waits_for_nothing(inst: Instruction) -> bool:
-    """`tcgen05.wait`, `tcgen05.fence`: what they wait for is done."""
-    return inst.modifiers in _WAITS
 
 
 def commit_step(slots: Slots, inst: Instruction) -> Step:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from functional.numpy_executor.fragments import Element
-from functional.numpy_executor.sub_byte_floats import FORMATS
+from functional.numpy_executor.small_floats import SUB_BYTE
 from functional.numpy_executor.tcgen05_form import Form
 from functional.numpy_executor.tensor_memory import LANES
 
@@ -90,7 +90,7 @@ def product_of(form: Form, word: int) -> Product:
     """The product of an instruction descriptor. Raises ValueError, with what is wrong, for one that is none."""
     product = _scaled_product(form, word) if form.factors else _plain_product(form, word)
     kinds = (product.left.name, product.right.name)
-    if any(t and name in FORMATS for t, name in zip(product.transposed, kinds, strict=True)):
+    if any(t and name in SUB_BYTE for t, name in zip(product.transposed, kinds, strict=True)):
         raise ValueError(f"instruction descriptor {word:#x}: matrices of 4 and 6 bits have K innermost")
     if bool(word >> 2 & 1) != (form.metadata is not None):
         raise ValueError(f"instruction descriptor {word:#x} says of sparsity other than the instruction")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from functional.numpy_executor.operation import Unsupported
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.tensor_memory import group_of
 from functional.ptx.ir import Address, Immediate, Instruction, Operand, Vector
 

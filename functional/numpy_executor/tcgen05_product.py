@@ -18,8 +18,8 @@ from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.matrix_descriptor import Descriptor, addresses_of, of_blackwell
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.operands import Getter, getter, guard_getter
+from functional.numpy_executor.small_floats import SUB_BYTE, unpack_pairs, unpack_units
 from functional.numpy_executor.sparse_mma import multiply_sparse
-from functional.numpy_executor.sub_byte_floats import FORMATS, unpack_pairs, unpack_units
 from functional.numpy_executor.tcgen05_descriptor import Product, product_of
 from functional.numpy_executor.tcgen05_form import Form, form_of
 from functional.numpy_executor.tcgen05_layout import places_of_a, places_of_d
@@ -143,12 +143,12 @@ class _Side(NamedTuple):
         words = shared_bytes(self.frame, self.inst, self.place, at, self.view.block).view(f"u{size}")[..., 0]
         if product.packed:
             return unpack_pairs(words, kind.name)
-        return unpack_units(words, kind.name) if kind.name in FORMATS else decode_stored(words, kind)
+        return unpack_units(words, kind.name) if kind.name in SUB_BYTE else decode_stored(words, kind)
 
     def in_tensor_memory(self) -> np.ndarray:
         """A as numbers [row, k]. Raises ValueError."""
         product = self.product
-        if product.transposed[0] or product.left.name in FORMATS:
+        if product.transposed[0] or product.left.name in SUB_BYTE:
             raise ValueError("A of 4 or 6 bits in tensor memory, or with M innermost, is not supported")
         copies = [self.view.read(*places) for places in places_of_a(product, self.given.a, _ROW_BYTES // _WORD_BYTES)]
         if any((copy != copies[0]).any() for copy in copies):

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from functional.errors import InputError
+from functional.isa.operation import Unsupported
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.tensor_map import BYTES, TensorMap, decode
 from functional.numpy_executor.bulk_copy import MULTICAST, passes_of, targets_of
 from functional.numpy_executor.memory_ops import address_getter, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.reductions import OPERATIONS, reduction
 from functional.numpy_executor.tensor_boxes import MODES, ROWS, Elements
 from functional.numpy_executor.touched import log_touched

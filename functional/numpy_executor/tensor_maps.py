@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.launches.tensor_map import AXIS_FIELDS, BYTES, FIELDS, MAGIC
 from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.ptx.ir import Address, Immediate, Instruction
 
 if TYPE_CHECKING:

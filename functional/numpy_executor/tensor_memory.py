@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
 from functional.ptx.ir import Address, Instruction
 
 if TYPE_CHECKING:

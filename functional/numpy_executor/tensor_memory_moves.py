@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.matrix_descriptor import addresses_of, of_blackwell
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.operands import getter, guard_getter, setter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.tensor_memory import (
     blocks_together,

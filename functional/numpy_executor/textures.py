@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from functional.isa.operation import DTYPES, Unsupported
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.texture import Texture
 from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import log_records
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
-from functional.numpy_executor.operation import DTYPES, Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
 from functional.ptx.ir import Address, Instruction, Operand, Symbol, Vector

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.calls import executing
 from functional.numpy_executor.frame import Frame, pack, unpack
 from functional.numpy_executor.mbarrier import Change, follow, operand, operation_of
 from functional.numpy_executor.memory_ops import bank_passes_of, split
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.stack import WAITING
 from functional.numpy_executor.touched import wait_records

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.fragments import element, multiply, read, registers_of, setters_of, write
-from functional.numpy_executor.operation import Unsupported
 from functional.ptx.ir import Instruction
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.barriers import WARPGROUP
 from functional.numpy_executor.fragments import (
     Element,
@@ -28,7 +29,6 @@ from functional.numpy_executor.fragments import (
 from functional.numpy_executor.layouts import a_layout, family_of
 from functional.numpy_executor.matrix_descriptor import addresses_of, of_hopper
 from functional.numpy_executor.operands import Getter, getter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.sparse_mma import SPARSE, is_sparse, metadata_getter, multiply_sparse
 from functional.programs.program import BasicBlock

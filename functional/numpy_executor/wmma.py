@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from functional.isa.operation import Unsupported
 from functional.numpy_executor.fragments import (
     Element,
     decode,
@@ -26,7 +27,6 @@ from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.layouts import results_of
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, split
 from functional.numpy_executor.operands import Getter, getter
-from functional.numpy_executor.operation import Unsupported
 from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Instruction

@@ -1,4 +1,4 @@
-"""What the operation tables are made of: PTX types as NumPy types, and `Operation`.
+"""What the tables of instructions are made of: PTX types, and `Operation`.
 
 Every table maps an opcode to a builder `Instruction -> Operation`. A builder raises `Unsupported` for a modifier
 or type that it does not know, which decoding turns into the error that names the instruction and its line.
@@ -13,17 +13,23 @@ import numpy as np
 
 from functional.ptx.ir import TYPE_BYTES, Instruction
 
+KINDS = {  # PTX type -> kind of an emitter
+    **{f"{k}{n}": f"i{n}" for k in "bus" for n in (8, 16, 32, 64)},
+    **{"f16": "half", "f32": "float", "f64": "double", "bf16": "i16", "tf32": "i32", "pred": "i1"},
+    **dict.fromkeys(("f16x2", "bf16x2", "u16x2", "s16x2"), "i32"), **dict.fromkeys(("e4m3x2", "e5m2x2"), "i16"),
+}  # fmt: skip
 DTYPES: dict[str, np.dtype] = {
     **{f"u{n}": np.dtype(f"u{n // 8}") for n in (8, 16, 32, 64)},
     **{f"b{n}": np.dtype(f"u{n // 8}") for n in (8, 16, 32, 64)},
     **{f"s{n}": np.dtype(f"i{n // 8}") for n in (8, 16, 32, 64)},
-    "f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "tf32": np.dtype("u4"),
-    "f16x2": np.dtype("u4"), "bf16": np.dtype("u2"), "bf16x2": np.dtype("u4"), "pred": np.dtype("?"),
-    "u16x2": np.dtype("u4"), "s16x2": np.dtype("u4"), "e4m3x2": np.dtype("u2"), "e5m2x2": np.dtype("u2"),
+    "f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "pred": np.dtype("?"),
+    **dict.fromkeys(("tf32", "f16x2", "bf16x2", "u16x2", "s16x2"), np.dtype("u4")),
+    **dict.fromkeys(("bf16", "e4m3x2", "e5m2x2"), np.dtype("u2")),
 }  # fmt: skip
 RAW_BY_BYTES: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
 FLOATS = frozenset({"f16", "f32", "f64", "bf16"})
 PACKED = frozenset({"f16x2", "bf16x2", "u16x2", "s16x2"})
+ROUNDINGS = frozenset({"rn", "rz", "rm", "rp"})
 
 
 class Unsupported(Exception):
@@ -37,19 +43,25 @@ REFUSALS = (Unsupported, LookupError, ValueError, TypeError, AttributeError, Ari
 
 @dataclass(frozen=True)
 class Operation:
-    """`function(*sources)` on arrays that broadcast to [warp, 32]; yields one array, or a tuple for several results.
+    """`emit(emitter, *sources)` yields one value, or a tuple for several results. None: lanes look at each other, and
+    each executor does it in its own way.
 
-    Results must be new arrays, never a view of a source. `sources` and `destinations` are PTX type names.
-    `with_frame`: the function's first argument is the running `Frame` (lane masks, warp numbers).
+    `sources` and `destinations` are PTX type names.
     """
 
-    function: Callable
+    emit: Callable | None
     destinations: tuple[str, ...]
     sources: tuple[str, ...]
-    with_frame: bool = False
 
 
 Builder = Callable[[Instruction], Operation]
+
+
+def kind_of(type_: str) -> str:
+    """The kind of a PTX type. Raises Unsupported."""
+    if type_ not in KINDS:
+        raise Unsupported
+    return KINDS[type_]
 
 
 def types_of(inst: Instruction) -> tuple[str, ...]:
@@ -74,12 +86,13 @@ def only_type(inst: Instruction, allowed: Iterable[str]) -> str:
 
 
 def same_type(function: Callable, allowed: Iterable[str], arity: int, flags: Iterable[str] = ()) -> Builder:
-    """Builder of an operation whose sources and destination all have the instruction's type."""
+    """Builder of an operation whose sources and destination all have the instruction's type: it emits
+    `function(emitter, instruction, *sources)`."""
 
     def build(inst: Instruction) -> Operation:
         flags_of(inst, flags)
         type_ = only_type(inst, allowed)
-        return Operation(function, (type_,), (type_,) * arity)
+        return Operation(lambda e, *values: function(e, inst, *values), (type_,), (type_,) * arity)
 
     return build
 
@@ -87,3 +100,8 @@ def same_type(function: Callable, allowed: Iterable[str], arity: int, flags: Ite
 def bits_of(type_: str) -> int:
     """Width of a type in bits."""
     return TYPE_BYTES[type_] * 8
+
+
+def rounding(flags: Iterable[str]) -> str:
+    """The IEEE rounding mode among modifiers; round to nearest even by default."""
+    return next((flag for flag in flags if flag in ROUNDINGS), "rn")
