@@ -13,17 +13,16 @@ import numpy as np
 from functional.errors import InputError
 from functional.gpu_recording.words import What, Word, address_of, words_of
 from functional.isa.instructions import ENDS
+from functional.isa.slots import Slots
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.numpy_executor.atomics import record_atomic
-from functional.numpy_executor.chunk_state import Machine
 from functional.numpy_executor.control import fall_through, terminator
-from functional.numpy_executor.decode import Block
 from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.gather import gather
+from functional.numpy_executor.log import gather
+from functional.numpy_executor.machine import Block, Machine
 from functional.numpy_executor.memory_ops import record, space_of, split
 from functional.numpy_executor.run import run_chunk
-from functional.numpy_executor.slots import Slots
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
 from functional.traces.trace import Trace

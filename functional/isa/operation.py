@@ -105,3 +105,8 @@ def bits_of(type_: str) -> int:
 def rounding(flags: Iterable[str]) -> str:
     """The IEEE rounding mode among modifiers; round to nearest even by default."""
     return next((flag for flag in flags if flag in ROUNDINGS), "rn")
+
+
+def raw(value: np.ndarray) -> np.ndarray:
+    """The same bits as an unsigned integer array; predicates stay bool."""
+    return value if value.dtype.kind in "ub" else value.view(RAW_BY_BYTES[value.dtype.itemsize])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functional.isa.emitter import Value
 from functional.isa.operation import Unsupported
+from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.calls import call, jump_table, return_values
 from functional.llvm_executor.unit import Unit
-from functional.numpy_executor.slots import CONDITION_CODE
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import Instruction, Register
 

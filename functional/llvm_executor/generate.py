@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from functional.isa.instructions import CARRIED, ENDS, has_no_effect, is_vector_move, is_wide_move, operation_of
 from functional.isa.operation import REFUSALS, Unsupported
+from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import accesses, atomics, calls, matrices, warps, wmma
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import terminate
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.unit import Unit, register_kind
-from functional.numpy_executor.slots import CONDITION_CODE
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.isa.slots import Slots
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.llvm_executor import context_layout as at
@@ -14,7 +15,6 @@ from functional.llvm_executor.object_code import Compiled, call
 from functional.llvm_executor.storage import LaunchStorages, Storage
 from functional.llvm_executor.streams import MOST_KEPT_BYTES, Buffers, Streams
 from functional.llvm_executor.undo import Undo
-from functional.numpy_executor.slots import Slots
 from functional.traces.trace import Trace
 
 if TYPE_CHECKING:

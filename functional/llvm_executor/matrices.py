@@ -12,9 +12,9 @@ from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
 from functional.llvm_executor.unit import Unit
-from functional.numpy_executor.async_copy import copy_of
-from functional.numpy_executor.ldmatrix import matrices_of
+from functional.numpy_executor.async_copies import copy_of
 from functional.numpy_executor.mma import mma_form
+from functional.numpy_executor.wmma import matrices_of
 from functional.ptx.ir import Instruction, Operand, Vector
 
 _A, _B = at.SCRATCH, at.SCRATCH + 8 * 16 * 32

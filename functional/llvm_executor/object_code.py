@@ -9,12 +9,12 @@ from functools import cache
 from typing import Any
 
 from functional.isa.operation import Unsupported
+from functional.isa.slots import Slots
 from functional.jit.llvm import binding, engine_of, features, machine, target
 from functional.keep.kept import Kept, key
 from functional.llvm_executor import runtime
 from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.generate import Generated, generate
-from functional.numpy_executor.slots import Slots
 from functional.programs.program import Program
 from functional.ptx.ir import Symbol
 

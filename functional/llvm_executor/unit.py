@@ -6,12 +6,10 @@ from collections.abc import Callable
 
 from functional.isa.emitter import BITS, Value
 from functional.isa.operation import Unsupported, kind_of
+from functional.isa.slots import CLOCKS, Slots, immediate, special_type
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import LlvmEmitter
-from functional.numpy_executor.operands import immediate
-from functional.numpy_executor.slots import Slots
-from functional.numpy_executor.special import CLOCKS, special_type
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
 

@@ -1,25 +1,26 @@
-"""`atom` and `red`: each address sees its updates one after the other, in block, warp, lane order."""
+"""`atom` and `red`: each address sees its updates one after the other, in block, warp, lane order. And reductions of
+copied elements: add, min, max, inc, dec, and, or, xor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from functional.isa.instructions import operation_of
-from functional.isa.operation import DTYPES, Unsupported
+from functional.isa.operation import DTYPES, Unsupported, raw
+from functional.isa.slots import Slots
 from functional.isa.windows import SHARED
 from functional.numpy_executor.arrays import function_of
-from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.machine import Bytes
 from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, space_of, split
 from functional.numpy_executor.operands import getter, guard_getter, setter
+from functional.numpy_executor.small_floats import from_bf16
 from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, Register, Vector
 from functional.traces.coalesce import atomic_records
-
-if TYPE_CHECKING:
-    from functional.numpy_executor.slots import Slots
 
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
 _QUALIFIERS = frozenset(
@@ -211,3 +212,56 @@ def record_atomic(frame: Frame, space: str, size: int, parts: list[Lanes]) -> No
     part = parts[0]
     active = np.ones((frame.count, 32), bool) if part.active is None else part.active
     log_records(frame, atomic_records(frame.full(part.addresses), active, size), part.some)
+
+
+OPERATIONS = frozenset({"add", "min", "max", "inc", "dec", "and", "or", "xor"})
+_HALVES = ("f16", "bf16")
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An operation on elements of a PTX type."""
+
+    type: str
+    update: Update
+
+    def apply(self, into: Bytes, offsets: np.ndarray, data: np.ndarray) -> None:
+        """Join bytes [copy, byte] with what lies at the offsets [copy] of a storage, one after the other."""
+        dtype = DTYPES[self.type]
+        values = data.view(dtype)
+        at = (offsets // dtype.itemsize)[:, None] + np.arange(values.shape[1])
+        in_turn(into.words[dtype.itemsize].view(dtype), at.reshape(-1), [values.reshape(-1)], self.update)
+
+
+def reduction_of(modifiers: Sequence[str]) -> Reduction:
+    """`add.noftz.f16`, `min.u64`, `or.b32`, ... Raises Unsupported."""
+    name, *rest = modifiers
+    type_ = rest[-1] if rest else ""
+    if rest[:-1] != (["noftz"] if name == "add" and type_ in _HALVES else []):
+        raise Unsupported
+    return reduction(name, type_)
+
+
+def reduction(name: str, type_: str) -> Reduction:
+    """Raises Unsupported if elements of the type have no such operation."""
+    if name in ("min", "max") and type_ in _HALVES:
+        return Reduction(type_, _least if name == "min" else _most)
+    if name not in OPERATIONS or type_ not in DTYPES:
+        raise Unsupported
+    return Reduction(type_, update_of(name, type_))
+
+
+def _least(old: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return _chosen(old, value, np.fmin)
+
+
+def _most(old: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return _chosen(old, value, np.fmax)
+
+
+def _chosen(old: np.ndarray, value: np.ndarray, choose: np.ufunc) -> np.ndarray:
+    """Of halves; those of bfloat16 come as bits."""
+    if old.dtype.kind == "f":
+        return choose(old, value)
+    first, second = from_bf16(old), from_bf16(value)
+    return np.where(choose(first, second) == first, old, value)

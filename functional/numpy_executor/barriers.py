@@ -3,15 +3,12 @@ exits counts as arrived."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
 from functional.numpy_executor.clusters import Clusters
 from functional.numpy_executor.stack import DONE, WAITING, Stack
-
-if TYPE_CHECKING:
-    from functional.numpy_executor.chunk_state import Machine
 
 CLUSTER, WARPGROUP = 16, 17  # of a block, behind the 16 that have numbers: its cluster's, one each warpgroup
 BARRIERS = WARPGROUP + 8
@@ -21,7 +18,10 @@ NONE = -1
 class Barriers:
     """Barrier state of the blocks of a chunk. `block_of_row` maps warps to blocks."""
 
-    def __init__(self, block_of_row: np.ndarray, clusters: Clusters, stack: Stack) -> None:
+    def __init__(
+        self, block_of_row: np.ndarray, clusters: Clusters, stack: Stack, completed: Callable[[np.ndarray], None]
+    ) -> None:
+        self.completed = completed  # told rows whose barrier has just been completed
         self.block_of_row, self.stack = block_of_row, stack
         self.cluster_of_row = clusters.cluster[block_of_row]
         warps, blocks = len(block_of_row), len(clusters.cluster)
@@ -35,7 +35,7 @@ class Barriers:
         self.votes = np.zeros((blocks, BARRIERS, 2), np.int64)  # bar.red: threads, threads with a true predicate
 
     def arrive(
-        self, machine: Machine, rows: np.ndarray, barrier: np.ndarray, threads: np.ndarray, instruction: int,
+        self, rows: np.ndarray, barrier: np.ndarray, threads: np.ndarray, instruction: int,
         resume: int, waits: bool,
     ) -> None:  # fmt: skip
         """Warps `rows` reach `barrier` [row] that waits for `threads` [row] (0: whole block), then go to `resume`."""
@@ -47,18 +47,18 @@ class Barriers:
             self.stack.block[rows] = WAITING
         else:
             self.stack.advance(rows, resume)
-        self.release(machine, blocks)
+        self.release(blocks)
 
-    def exited(self, machine: Machine, rows: np.ndarray) -> None:
+    def exited(self, rows: np.ndarray) -> None:
         """Some of the warps `rows` may just have finished: that can complete a barrier."""
         rows = rows[self.stack.block[rows] == DONE]
         if rows.size:
             blocks = self.block_of_row[rows]
             np.subtract.at(self.alive, blocks, 1)
-            self.release(machine, blocks)
+            self.release(blocks)
             self._release_clusters(rows)
 
-    def release(self, machine: Machine, blocks: np.ndarray) -> None:
+    def release(self, blocks: np.ndarray) -> None:
         """Let every completed barrier of `blocks` go."""
         blocks = np.unique(blocks)
         arrived, expected = self.arrived[blocks], self.expected[blocks]
@@ -70,7 +70,7 @@ class Barriers:
         complete[blocks[at], barrier] = True
         rows = np.flatnonzero(self.waiting != NONE)
         rows = rows[complete[self.block_of_row[rows], self.waiting[rows]]]
-        self._reduce(machine, rows)
+        self.completed(rows)
         self.arrived[complete] = 0
         self.expected[complete] = 0
         self.votes[complete] = 0
@@ -106,12 +106,3 @@ class Barriers:
         blocks = self.block_of_row[rows]
         np.add.at(self.votes[..., 0], (blocks, barrier), active)
         np.add.at(self.votes[..., 1], (blocks, barrier), true)
-
-    def _reduce(self, machine: Machine, rows: np.ndarray) -> None:
-        for instruction, (slot, operation) in machine.code.slots.barrier_results.items():
-            mine = rows[self.instruction[rows] == instruction]
-            if not mine.size:
-                continue
-            total, true = self.votes[self.block_of_row[mine], self.waiting[mine]].T
-            value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
-            machine.write(slot, value[:, None], mine, machine.lanes(mine))

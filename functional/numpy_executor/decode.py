@@ -6,40 +6,33 @@ Whatever is not supported is refused here, by name and line, before anything run
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from functional.errors import PtxError
 from functional.isa.instructions import CARRIED, ENDS, has_no_effect, is_vector_move, operation_of
 from functional.isa.operation import REFUSALS, Builder
+from functional.isa.slots import CONDITION_CODE, Slots
 from functional.numpy_executor import warp_ops
 from functional.numpy_executor.arrays import function_of
-from functional.numpy_executor.async_copy import async_copy_step
-from functional.numpy_executor.async_store import async_store_step
+from functional.numpy_executor.async_copies import async_copy_step, async_store_step, bulk_copy_step, is_bulk
 from functional.numpy_executor.atomics import atomic_step
-from functional.numpy_executor.bulk_copy import bulk_copy_step, is_bulk
-from functional.numpy_executor.control import Terminator, fall_through, terminator
-from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.ldmatrix import ldmatrix_step, movmatrix, stmatrix_step, transposed_matrix
-from functional.numpy_executor.mbarrier import TABLE as MBARRIER
-from functional.numpy_executor.mbarrier import mbarrier_step
+from functional.numpy_executor.control import fall_through, terminator
+from functional.numpy_executor.frame import Frame, Step, Terminator
+from functional.numpy_executor.machine import Block, Code
+from functional.numpy_executor.mbarriers import TABLE as MBARRIER
+from functional.numpy_executor.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
 from functional.numpy_executor.operands import Getter, Setter, getter, guard_getter, setter
-from functional.numpy_executor.register_counts import register_count_step
-from functional.numpy_executor.slots import CONDITION_CODE, Slots
-from functional.numpy_executor.tcgen05 import tcgen05_step
-from functional.numpy_executor.tensor_copy import is_tensor_copy, tensor_copy_step
-from functional.numpy_executor.tensor_maps import tensor_map_step
+from functional.numpy_executor.tcgen05_product import tcgen05_step
+from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.try_wait import is_wait, wait_end
-from functional.numpy_executor.vector_moves import vector_move_step
+from functional.numpy_executor.warp_ops import register_count_step, vector_move_step
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
-from functional.numpy_executor.wmma import wmma_step
+from functional.numpy_executor.wmma import ldmatrix_step, movmatrix, stmatrix_step, transposed_matrix, wmma_step
 from functional.programs.liveness import live_in
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Special, Symbol, Vector
 
-Step = Callable[[Frame], None]
 _BITS_OF = {f"{code}{bits}": f"b{bits}" for code in "us" for bits in (8, 16, 32, 64)}  # integers come as bits
 _OWN: dict[str, Builder] = {**warp_ops.TABLE, **MBARRIER, "movmatrix": movmatrix}  # that this executor alone has
 _LANE_FUNCTIONS = {**warp_ops.LANE_FUNCTIONS, "movmatrix": lambda inst: transposed_matrix}
@@ -54,21 +47,8 @@ _BARRIER_STEPS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Block:
-    """A decoded basic block."""
-
-    index: int
-    reads: tuple[int, ...]  # slots read before they are written
-    writes: tuple[int, ...]  # slots written that live on
-    steps: tuple[Step, ...]
-    end: Terminator
-    instructions: int
-    unguarded: int
-
-
-class Code:
-    """A decoded program. Raises PtxError for an instruction that is not supported."""
+class Decoded(Code):
+    """A program decoded. Raises PtxError for an instruction that is not supported."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from functional.isa.operation import Unsupported
-from functional.numpy_executor import exact
-from functional.numpy_executor.frame import Frame, raw
+from functional.isa.operation import Unsupported, raw
+from functional.isa.slots import Slots
+from functional.numpy_executor.arrays import fma64
+from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.operands import Getter, Setter, getter, setter
-from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.small_floats import from_bf16, values
 from functional.ptx.ir import Operand, Vector
 
@@ -120,7 +120,7 @@ def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options
     if kind.name == "f64":
         total = c
         for k in range(a.shape[2]):
-            total = exact.fma64(a[:, :, k, None], b[:, None, k, :], total)
+            total = fma64(a[:, :, k, None], b[:, None, k, :], total)
         return total
     if kind.name in FLOATING:
         total = np.zeros(c.shape)

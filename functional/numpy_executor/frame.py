@@ -8,29 +8,14 @@ end of the block are the registers that live on blended into the machine state u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.isa.operation import RAW_BY_BYTES
+from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.stack import FULL, unpack
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.chunk_state import Machine
-
-FULL = np.uint32(0xFFFFFFFF)
-
-
-def pack(lanes: np.ndarray, rows: int) -> np.ndarray:
-    """bool, broadcastable to [rows, 32], as uint32 [rows]; lane 0 is bit 0."""
-    if lanes.shape != (rows, 32):
-        lanes = np.broadcast_to(lanes, (rows, 32))
-    return np.packbits(np.ascontiguousarray(lanes), axis=1, bitorder="little").view(np.uint32)[:, 0]
-
-
-def unpack(bits: np.ndarray) -> np.ndarray:
-    """uint32 [row] as bool [row, 32]."""
-    lanes = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little")
-    return lanes.view(bool).reshape(-1, 32)
+Step = Callable[["Frame"], None]  # an instruction
+Terminator = Callable[["Frame"], None]  # what ends a basic block, and says where its warps go
 
 
 class Frame:
@@ -79,8 +64,3 @@ class Frame:
         self.machine.guarded[self.index] += active.sum(axis=1)
         self.machine.log.lanes(self.index, active)
         return lanes
-
-
-def raw(value: np.ndarray) -> np.ndarray:
-    """The same bits as an unsigned integer array; predicates stay bool."""
-    return value if value.dtype.kind in "ub" else value.view(RAW_BY_BYTES[value.dtype.itemsize])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from functional.isa.operation import RAW_BY_BYTES, Unsupported
+from functional.isa.operation import RAW_BY_BYTES, Unsupported, raw
+from functional.isa.slots import Slots
 from functional.isa.windows import GENERIC, SHARED, WINDOWS
 from functional.launches.memory import GLOBAL_BASE
-from functional.numpy_executor.frame import Frame, raw
+from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.spaces import OWN_SHARED, SPACES, Lanes, repeat_active, rows_with_a_lane
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
@@ -19,10 +20,6 @@ from functional.traces.coalesce import Records, bank_passes, line_records, pack_
 from functional.traces.line_record import ALL_SECTORS, SHARED_PASS, line_of, sectors_of
 from functional.traces.trace import SHARED_WINDOW_LINE
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.slots import Slots
-
-Step = Callable[[Frame], None]
 _CACHE_HINTS = frozenset(
     [
         "ca",

@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported
-from functional.numpy_executor.frame import Frame, raw
-from functional.numpy_executor.special import CLOCKS, clock, special_type
-from functional.ptx.ir import Immediate, Operand, Register, Special, Symbol
-
-if TYPE_CHECKING:
-    from functional.numpy_executor.slots import Slots
+from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw
+from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_type
+from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.machine import clock
+from functional.ptx.ir import Guard, Immediate, Operand, Register, Special, Symbol
 
 Getter = Callable[[Frame], np.ndarray]
 Setter = Callable[[Frame, np.ndarray], None]
-
-
-def register_dtype(register: Register) -> np.dtype:
-    """How a register is kept: raw bits, predicates as bool."""
-    dtype = DTYPES[register.type]
-    return dtype if dtype.kind == "b" else RAW_BY_BYTES[dtype.itemsize]
-
-
-def immediate(value: int | float, type_: str) -> np.ndarray:
-    """A literal as (1, 1) array of the type; a float literal for an untyped operand gives its bits."""
-    dtype = DTYPES[type_]
-    if dtype.kind == "b":
-        return np.full((1, 1), bool(value))
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            return np.full((1, 1), value, np.float64).astype(dtype)
-    if isinstance(value, float):
-        bits = np.full((1, 1), value, f"f{max(dtype.itemsize, 2)}")
-        return bits.view(dtype)
-    unsigned = np.full((1, 1), value & ((1 << (8 * dtype.itemsize)) - 1), f"u{dtype.itemsize}")
-    return unsigned.view(dtype)
 
 
 def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) -> Getter:
@@ -134,8 +110,6 @@ def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] 
 
 def guard_getter(slots: Slots, guard: object) -> Getter | None:
     """The predicate under which an instruction executes, negation included; None if it has no guard."""
-    from functional.ptx.ir import Guard
-
     if not isinstance(guard, Guard):
         return None
     return getter(slots, guard.register, "pred", guard.negated)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional.isa.windows import RANK_BYTES
 from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.machine import Bytes, Machine
 from functional.ptx.ir import CLUSTER_SHARED, Instruction
 from functional.traces.coalesce import sector_numbers
 from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
-
-if TYPE_CHECKING:
-    from functional.numpy_executor.chunk_state import Bytes, Machine
 
 _LANES = np.arange(32, dtype=np.int64)[None, :]
 

@@ -9,30 +9,140 @@ CUTLASS.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.slots import Slots
 from functional.numpy_executor.fragments import Element, decode, decode_stored, multiply
-from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.matrix_descriptor import Descriptor, addresses_of, of_blackwell
+from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.memory_ops import address_getter
+from functional.numpy_executor.mma import multiply_sparse, positions
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.small_floats import SUB_BYTE, unpack_pairs, unpack_units
-from functional.numpy_executor.sparse_mma import multiply_sparse
-from functional.numpy_executor.tcgen05_descriptor import Product, product_of
-from functional.numpy_executor.tcgen05_form import Form, form_of
-from functional.numpy_executor.tcgen05_layout import places_of_a, places_of_d
-from functional.numpy_executor.tcgen05_scales import scale_factors
-from functional.numpy_executor.tcgen05_sparsity import stored_columns
-from functional.numpy_executor.tensor_memory import LANES, View, blocks_together, faults, view_of
-from functional.numpy_executor.tensor_memory_moves import shared_bytes, threads_of
+from functional.numpy_executor.small_floats import SUB_BYTE, unpack_pairs, unpack_units, values
+from functional.numpy_executor.tcgen05 import (
+    View,
+    allocation_step,
+    blocks_together,
+    commit_step,
+    faults,
+    freeing_step,
+    move_step,
+    permit_step,
+    shared_bytes,
+    tensor_copy_in_step,
+    threads_of,
+    view_of,
+)
+from functional.numpy_executor.tcgen05_form import Form, Product, Scaling, form_of, product_of
+from functional.numpy_executor.tensor_memory import LANES
+from functional.numpy_executor.wgmma import Descriptor, addresses_of, of_blackwell
 from functional.ptx.ir import Address, Instruction
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.slots import Slots
+_GROUP, _PARTITION = 16, 32  # lanes
+Places = tuple[np.ndarray, np.ndarray]  # lanes, columns: of the shape of the matrix
 
-Step = Callable[[Frame], None]
+
+def places_of_d(product: Product, address: int) -> Places:
+    """Of the rows of a thread block and of all columns. Raises ValueError."""
+    row, column = np.arange(product.own_rows)[:, None], np.arange(product.columns)[None]
+    per = product.columns // product.folds
+    lanes = _lanes(product, address, row) + column // per * (LANES // product.folds)
+    return tuple(np.broadcast_arrays(lanes, (address & 0xFFFF) + column % per))  # type: ignore[return-value]
+
+
+def places_of_a(product: Product, address: int, words: int) -> list[Places]:
+    """Of the rows of a thread block, each of so many words, once for each part of D's columns. Raises ValueError."""
+    if product.stationary and product.folds > 1:
+        raise ValueError(f"A of {product.rows} rows in tensor memory is not supported with .ws")
+    lanes = _lanes(product, address, np.arange(product.own_rows)[:, None])
+    columns = (address & 0xFFFF) + np.arange(words)[None]
+    return [
+        tuple(np.broadcast_arrays(lanes + part * (LANES // product.folds), columns))  # type: ignore[misc]
+        for part in range(product.folds)
+    ]
+
+
+def _lanes(product: Product, address: int, row: np.ndarray) -> np.ndarray:
+    """Of the first part of D's columns."""
+    first, half = address >> 16, product.own_rows * product.folds < LANES
+    if first not in ((0, _GROUP) if half else (0,)):
+        raise ValueError(f"a matrix of {product.own_rows} rows does not begin in lane {first} of tensor memory")
+    return first + (row // _GROUP * _PARTITION + row % _GROUP if half else row)
+
+
+_QUARTER = 32  # lanes
+_ID_SHIFT = 30  # of an address: two bits that may repeat the byte that the descriptor says
+
+
+_BIAS, _NAN, _SIGN = 127, 0xFF, 0x80
+
+
+def scale_factors(view: View, address: int, extent: int, scaling: Scaling, side: int) -> np.ndarray:
+    """Factors [extent, factor] of A (`side` 0) or B (1). Raises ValueError for what cannot be had."""
+    first = scaling.bytes[side]
+    if address >> _ID_SHIFT not in (0, first):
+        raise ValueError(f"an address of scale factors says byte {address >> _ID_SHIFT}, its descriptor byte {first}")
+    address &= (1 << _ID_SHIFT) - 1
+    if address >> 16:
+        raise ValueError(f"scale factors do not begin in lane {address >> 16} of tensor memory")
+    row = np.arange(extent)
+    lanes = row % _QUARTER + np.arange(0, LANES, _QUARTER)[:, None]
+    words = view.read(lanes, address + row // _QUARTER + np.zeros_like(lanes))
+    codes = np.stack([words >> np.uint32(8 * (first + k)) & np.uint32(0xFF) for k in range(scaling.factors)], axis=2)
+    if (codes != codes[0]).any():
+        raise ValueError("scale factors are not the same in all four quarters of the lanes of tensor memory")
+    return decoded_scales(codes[0].astype(np.uint8), scaling.kind)
+
+
+def decoded_scales(codes: np.ndarray, kind: str) -> np.ndarray:
+    """Bytes as float64 of the same shape: powers of two (`ue8m0`), or `e4m3` without a sign. Raises ValueError for a
+    sign."""
+    if kind == "ue8m0":
+        return np.where(codes == _NAN, np.nan, np.ldexp(1.0, codes.astype(np.int32) - _BIAS))
+    if (codes & _SIGN).any():
+        raise ValueError("a scale factor of type ue4m3 has its highest bit set")
+    return values("e4m3")[codes]
+
+
+_HALF, _NIBBLES = 8, np.arange(8)  # of a word
+_MEANT = (0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b0110, 0b1110)
+_MEANT_OF_PAIRS = (0b0100, 0b1110)  # of two columns
+
+
+def stored_columns(view: View, product: Product, address: int, stored: np.ndarray) -> np.ndarray:
+    """Columns [row, stored element] of A that are stored, of the rows of a thread block; `stored`: the elements. Raises
+    ValueError."""
+    if address >> 16:
+        raise ValueError(f"metadata do not begin in lane {address >> 16} of tensor memory")
+    lanes, columns, number = _places(product, (address & 0xFFFF) + (product.selector or 0))
+    copies = [view.read(lanes + LANES // product.folds * n, columns) for n in range(product.folds)]
+    if any((copy != copies[0]).any() for copy in copies):
+        raise ValueError("metadata are not the same in all lanes that need them")
+    found, per = copies[0] >> (4 * number).astype(np.uint32) & np.uint32(15), product.depth // lanes.shape[1]
+    _check(found, stored, _MEANT_OF_PAIRS if per == 2 else _MEANT)
+    return positions(found[None].astype(np.int64), per)[0]
+
+
+def _places(product: Product, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lanes, columns and numbers in their words of the nibbles [row, group]."""
+    row = np.arange(product.own_rows)[:, None]
+    if product.element_bytes == 1:
+        group = np.arange(2 * _HALF)[None]
+        return tuple(np.broadcast_arrays(row, column + group // _HALF, group % _HALF))  # type: ignore[return-value]
+    lanes = row // 16 * 16 + row % _HALF + _HALF * (_NIBBLES // 4)[None]
+    number = row // _HALF % 2 * 4 + _NIBBLES[None] % 4
+    return tuple(np.broadcast_arrays(lanes, np.int64(column), number))  # type: ignore[return-value]
+
+
+def _check(nibbles: np.ndarray, stored: np.ndarray, meant: tuple[int, ...]) -> None:
+    """Where a group has no element but zeros, its nibble says nothing: CUTLASS writes 0b0000 there."""
+    wrong = ~np.isin(nibbles, meant) & stored.reshape(*nibbles.shape, -1).any(axis=2)
+    if wrong.any():
+        row = int(wrong.any(axis=1).argmax())
+        raise ValueError(f"metadata {int(nibbles[row][wrong[row]][0]):#06b} of row {row} of A have no meaning")
+
+
 _WORD_BYTES, _ROW_BYTES, _WORD_BITS = 4, 32, 32
 _MASKS = 1 << 39  # a mask of zero columns does nothing without it
 _COLUMN_SHIFT = 56
@@ -202,3 +312,14 @@ def _encoded(total: np.ndarray, kind: Element) -> np.ndarray:
         return total.astype(np.int64).astype(np.uint32)
     narrow = total.astype(np.float16 if kind.bits == 16 else np.float32)
     return narrow.view(f"u{kind.bits // 8}").astype(np.uint32)
+
+
+_STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
+    "alloc": allocation_step, "dealloc": freeing_step, "relinquish_alloc_permit": permit_step, "ld": move_step,
+    "st": move_step, "cp": tensor_copy_in_step, "mma": product_step, "commit": commit_step,
+}  # fmt: skip
+
+
+def tcgen05_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of any of them. Raises Unsupported."""
+    return _STEPS[inst.modifiers[0]](slots, inst)

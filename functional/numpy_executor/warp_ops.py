@@ -1,4 +1,6 @@
-"""Across the lanes of a warp: `shfl vote match redux activemask elect`, and of clusters `mapa getctarank`."""
+"""Across the lanes of a warp: `shfl vote match redux activemask elect`; `mapa getctarank` of clusters, `setmaxnreg`,
+and `mov` of vectors.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,65 @@ import numpy as np
 
 from functional.isa.across_lanes import mode_of
 from functional.isa.emitter import Emitter, Value
-from functional.isa.operation import DTYPES, Builder, Operation, flags_of, only_type
+from functional.isa.instructions import is_wide_move
+from functional.isa.operation import DTYPES, RAW_BY_BYTES, Builder, Operation, Unsupported, flags_of, only_type, raw
+from functional.isa.slots import Slots
 from functional.isa.windows import RANK_BYTES, SHARED_WINDOW, WINDOWS
-from functional.numpy_executor.frame import Frame, pack
-from functional.ptx.ir import CLUSTER_SHARED, Instruction
+from functional.numpy_executor.frame import Frame, Step
+from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.operands import getter, guard_getter, setter
+from functional.numpy_executor.stack import pack
+from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Immediate, Instruction, Vector
+
+
+def _wide_move_step(slots: Slots, inst: Instruction) -> Step:
+    source, destination = inst.sources[0], inst.destinations[0]
+    if not isinstance(source, Vector) or not isinstance(destination, Vector) or None in source.elements:
+        raise Unsupported
+    guard = guard_getter(slots, inst.guard)
+    getters = [getter(slots, e, inst.type) for e in source.elements if e is not None]
+    setters = [setter(slots, e, inst.type, guard is not None) for e in destination.elements]
+    if len(getters) != len(setters):
+        raise Unsupported
+
+    def step(frame: Frame) -> None:
+        if guard is not None:
+            frame.set_guard(guard)
+        values = [np.copy(get(frame)) for get in getters]
+        for write, value in zip(setters, values, strict=True):
+            write(frame, value)
+
+    return step
+
+
+def vector_move_step(slots: Slots, inst: Instruction) -> Step:
+    """Pack the elements of a vector into one register, the first in the lowest bits, or unpack."""
+    source, destination = inst.sources[0], inst.destinations[0]
+    if inst.type == "b128":
+        raise Unsupported
+    if is_wide_move(inst):
+        return _wide_move_step(slots, inst)
+    size, guard = TYPE_BYTES[inst.type], guard_getter(slots, inst.guard)
+    inputs: tuple = source.elements if isinstance(source, Vector) else (source,)
+    outputs: tuple = destination.elements if isinstance(destination, Vector) else (destination,)
+    if size % len(inputs) or size % len(outputs) or None in inputs:
+        raise Unsupported
+    in_bits, out_bits = 8 * size // len(inputs), 8 * size // len(outputs)
+    getters = [getter(slots, e, f"b{in_bits}") for e in inputs]
+    setters = [setter(slots, e, f"b{out_bits}", guard is not None) for e in outputs]
+    whole, part = RAW_BY_BYTES[size].type, RAW_BY_BYTES[out_bits // 8]
+
+    def step(frame: Frame) -> None:
+        if guard is not None:
+            frame.set_guard(guard)
+        packed: np.ndarray = sum(  # type: ignore[assignment]
+            raw(get(frame)).astype(whole) << whole(in_bits * i) for i, get in enumerate(getters)
+        )
+        for i, write in enumerate(setters):
+            write(frame, (packed >> whole(out_bits * i)).astype(part))
+
+    return step
+
 
 LaneFunction = Callable[..., object]  # of a frame and the sources, arrays that broadcast to [warp, 32]
 _U32 = np.uint32
@@ -168,3 +225,46 @@ LANE_FUNCTIONS: dict[str, Callable[[Instruction], LaneFunction | None]] = {
     "isspacep": _isspacep,
 }  # fmt: skip
 TABLE: dict[str, Builder] = {"mapa": _mapa, "getctarank": _getctarank}
+
+
+_LEAST, _MOST, _UNIT = 24, 256, 8  # registers a thread
+
+
+def check_register_counts(machine: Machine) -> None:
+    """Raises ExecutionError if the warps of a thread block have taken more registers than there are.
+
+    An `inc` waits until enough are free; which warp comes first changes no result, so nobody waits here. What could
+    never be had is refused: at the end the warps of a block have no more than it was launched with, which is known of
+    kernels that say so (`.maxnreg`). Source: PTX ISA, "setmaxnreg".
+    """
+    counts = machine.register_counts
+    if not counts.launched or counts.last is None:
+        return
+    taken = np.bincount(machine.block_of_row, counts.now).astype(int)
+    there = counts.launched * machine.warps_per_block
+    if int(taken.max()) > there:
+        row = int(taken.argmax()) * machine.warps_per_block
+        message = f"deadlock: warps of a block want {taken.max()} registers a lane, all together; it has {there}"
+        raise machine.fault(counts.last, message, row)
+
+
+def register_count_step(slots: Slots, inst: Instruction) -> Step:
+    """`setmaxnreg.{inc,dec}.sync.aligned.u32 count`."""
+    wanted, grows = inst.sources[0], inst.modifiers[:1] == ("inc",)
+    if inst.modifiers[1:] != ("sync", "aligned", "u32") or inst.modifiers[0] not in ("inc", "dec") or inst.guard:
+        raise Unsupported
+    if not isinstance(wanted, Immediate) or wanted.value % _UNIT or not _LEAST <= wanted.value <= _MOST:
+        raise Unsupported
+    count = int(wanted.value)
+
+    def step(frame: Frame) -> None:
+        counts, rows = frame.machine.register_counts, frame.index
+        before = counts.now[rows]
+        wrong = (before > 0) & ((before > count) if grows else (before < count))
+        if wrong.any():
+            row = int(rows[int(np.argmax(wrong))])
+            message = f"the warp has {counts.now[row]} registers a thread, to which {inst.modifiers[0]} does not fit"
+            raise frame.machine.fault(inst, message, row)
+        counts.now[rows], counts.last = count, inst
+
+    return step

@@ -1,10 +1,7 @@
-"""`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`: one thread copies a box of a tensor, which a tensor map
-describes (functional.launches.tensor_map), between global and shared memory.
-Done at once, as all asynchronous copies are.
+"""Copies of boxes of tensors: `cp.async.bulk.tensor`, its reductions and prefetches, and changes of tensor maps.
 
-Source: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of padded
-elements; swizzles exchange its 16-byte units by address; an mbarrier counts bytes of global memory. tf32 is rounded to
-the nearest, ties to even (PTX does not say how).
+A box has its elements at addresses of global memory, some of them outside the tensor; in shared memory they lie one
+behind the other, exchanged by the swizzle of the map.
 """
 
 from __future__ import annotations
@@ -16,23 +13,179 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.isa.operation import Unsupported
+from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
-from functional.launches.tensor_map import BYTES, TensorMap, decode
-from functional.numpy_executor.bulk_copy import MULTICAST, passes_of, targets_of
-from functional.numpy_executor.memory_ops import address_getter, split
+from functional.launches.tensor_map import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
+from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets_of
+from functional.numpy_executor.atomics import OPERATIONS, reduction
+from functional.numpy_executor.frame import Frame, Step
+from functional.numpy_executor.mbarriers import log_touched
+from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.reductions import OPERATIONS, reduction
-from functional.numpy_executor.tensor_boxes import MODES, ROWS, Elements
-from functional.numpy_executor.touched import log_touched
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, Vector
+from functional.numpy_executor.spaces import Lanes
+from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
 from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
-    from functional.numpy_executor.frame import Frame
-    from functional.numpy_executor.slots import Slots
-    from functional.numpy_executor.spaces import Lanes
+    from jaxtyping import Bool, Int64
 
-Step = Callable[["Frame"], None]
+ROWS = 4  # of a gather
+
+
+class Elements(NamedTuple):
+    """Bytes of each element behind the tensor's first, in the order in which they lie in shared memory, and whether it
+    is inside the tensor."""
+
+    at: Int64[np.ndarray, " element"]
+    inside: Bool[np.ndarray, " element"]
+
+
+def tile(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
+    """A box that begins at the element `first`."""
+    _check(tensor, first, len(tensor.size), tiled=True)
+    along = [c + np.arange(n) * s for c, n, s in zip(first, tensor.counts, tensor.taken, strict=True)]
+    return _product(tensor, along)
+
+
+def four_rows(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
+    """The same columns, from the first coordinate on, of the rows that the other four name."""
+    if len(tensor.size) != 2 or tensor.counts[1] != 1:
+        raise InputError(f"four rows are of a tensor of two axes and boxes of one row, not of boxes of {tensor.box}")
+    _check(tensor, first, 1 + ROWS, tiled=True)
+    return _product(tensor, [first[0] + np.arange(tensor.counts[0]), np.array(first[1:])])
+
+
+def im2col(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
+    """Channels, from the first coordinate on, of as many pixels as the map says. They begin at the other coordinates
+    and go, by the map's steps, through its window of an image and on into the next image; `offsets` lead from each to
+    the pixel that is taken."""
+    _check(tensor, first, len(tensor.size), tiled=False)
+    if len(offsets) not in (0, len(tensor.size) - 2):
+        raise InputError(f"{len(offsets)} offsets for a tensor of {len(tensor.size)} axes")
+    pixels = _pixels(tensor, first[1:])
+    pixels[:, : len(offsets)] += np.array(offsets, np.int64)
+    channels = first[0] + np.arange(tensor.box[0], dtype=np.int64)
+    within = (pixels >= 0) & (pixels < np.array(tensor.size[1:]))
+    inside: np.ndarray = np.logical_and.reduce(within, axis=1)
+    at = pixels @ np.array(tensor.strides_bytes, np.int64)
+    return Elements(
+        (at[:, None] + channels * tensor.element_bytes).reshape(-1),
+        (inside[:, None] & (channels >= 0) & (channels < tensor.size[0])).reshape(-1),
+    )
+
+
+MODES: dict[str, Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]] = {
+    "tile": tile, "im2col": im2col, "im2col_no_offs": im2col, "tile::gather4": four_rows, "tile::scatter4": four_rows,
+}  # fmt: skip
+
+
+def _check(tensor: TensorMap, first: Sequence[int], wanted: int, tiled: bool) -> None:
+    if len(first) != wanted:
+        raise InputError(f"{len(first)} coordinates for a tensor of {len(tensor.size)} axes")
+    if tiled != (not tensor.pixels):
+        raise InputError(f"the tensor map is for {'tiles' if not tensor.pixels else 'im2col'}, the copy is not")
+
+
+def _product(tensor: TensorMap, along: Sequence[np.ndarray]) -> Elements:
+    """All combinations of indices along the axes, the innermost first and fastest."""
+    at, inside = np.zeros(1, np.int64), np.ones(1, bool)
+    strides = (tensor.element_bytes, *tensor.strides_bytes)
+    for axis in reversed(range(len(along))):
+        there = (along[axis] >= 0) & (along[axis] < tensor.size[axis])
+        at = (at[:, None] + along[axis].astype(np.int64) * strides[axis]).reshape(-1)
+        inside = (inside[:, None] & there).reshape(-1)
+    return Elements(at, inside)
+
+
+def _pixels(tensor: TensorMap, first: Sequence[int]) -> Int64[np.ndarray, "pixel axis"]:
+    """Places in the window, one behind the other: along the innermost axis, then the next; the last counts images."""
+    spaces = range(len(tensor.lower))
+    ends = [tensor.size[1 + axis] - 1 + tensor.upper[axis] for axis in spaces]
+    place, found = list(first), []
+    for _ in range(tensor.pixels):
+        found.append(list(place))
+        for axis in spaces:
+            place[axis] += tensor.taken[1 + axis]
+            if place[axis] <= ends[axis]:
+                break
+            place[axis] = tensor.lower[axis]
+        else:
+            place[-1] += 1
+    return np.array(found, np.int64)
+
+
+_WORD_BYTES = 8
+_COPY = ("cp_fenceproxy", "global", "shared", "tensormap::generic", "release")
+
+
+def tensor_map_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of a `tensormap.*`."""
+    return _copy_step(slots, inst) if inst.modifiers[0] == "cp_fenceproxy" else _replace_step(slots, inst)
+
+
+def _replace_step(slots: Slots, inst: Instruction) -> Step:
+    """`tensormap.replace.tile.FIELD[.space].b1024.{b32,b64} [map], [axis,] value`; the rank is given less 1."""
+    field, rest = inst.modifiers[2], [m for m in inst.modifiers[3:] if m not in ("global", "shared")]
+    if inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS or rest[:1] != ["b1024"] or len(rest) != 2:
+        raise Unsupported
+    start, size = FIELDS[field]
+    address, *axis, value = inst.sources
+    if not isinstance(address, Address) or len(axis) != (field in AXIS_FIELDS):
+        raise Unsupported
+    for which in axis:
+        if not isinstance(which, Immediate) or not 0 <= which.value < (4 if field == "global_stride" else 5):
+            raise Unsupported
+        start += size * int(which.value)
+    space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
+    where, given = address_getter(slots, address, space), getter(slots, value, rest[1])
+    more = np.uint64(field == "rank")
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else frame.set_guard(guard)
+        parts = list(split(frame, inst, space, where(frame), lanes))
+        for part in parts:
+            base = frame.full(part.space.offsets(frame, inst, part.addresses, BYTES // 2))
+            part.space.offsets(frame, inst, part.addresses + part.addresses.dtype.type(BYTES // 2), BYTES // 2)
+            chosen = ... if part.active is None else part.active
+            data = (frame.full(given(frame)).astype(np.uint64) + more)[chosen].reshape(-1, 1).view(np.uint8)
+            at = base[chosen].reshape(-1, 1) + start + np.arange(size)
+            if frame.machine.watch is not None:
+                frame.machine.watch.stores(frame, inst, part, base + start, size)
+            part.space.storage(frame.machine).data[at] = data[:, :size]
+            marked = base[chosen].reshape(-1, 1) + np.arange(len(MAGIC))  # kernels make maps out of zeros, too
+            part.space.storage(frame.machine).data[marked] = np.frombuffer(MAGIC, np.uint8)
+        record(frame, space == "shared", _WORD_BYTES, parts)
+
+    return step
+
+
+def _copy_step(slots: Slots, inst: Instruction) -> Step:
+    """`tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [to], [from], 128`."""
+    to, source, size = inst.sources
+    if inst.modifiers[:5] != _COPY or not isinstance(size, Immediate) or size.value != BYTES:
+        raise Unsupported
+    if not isinstance(to, Address) or not isinstance(source, Address):
+        raise Unsupported
+    into, from_ = address_getter(slots, to, "global"), address_getter(slots, source, "shared")
+    guard = guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else frame.set_guard(guard)
+        parts = [list(split(frame, inst, s, w(frame), lanes)) for s, w in (("shared", from_), ("global", into))]
+        for read, written in zip(*parts, strict=True):
+            for half in (0, BYTES // 2):
+                at = [
+                    frame.full(p.space.offsets(frame, inst, p.addresses + p.addresses.dtype.type(half), BYTES // 2))
+                    for p in (read, written)
+                ]
+                chosen = ... if read.active is None else read.active
+                data = read.space.storage(frame.machine).data[at[0][chosen][..., None] + np.arange(BYTES // 2)]
+                written.space.storage(frame.machine).data[at[1][chosen][..., None] + np.arange(BYTES // 2)] = data
+        record(frame, False, BYTES, parts[1])
+
+    return step
+
+
 Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
 _COMPLETES = "mbarrier::complete_tx::bytes"
 _LOAD_ALIGNMENT_BYTES = 128
@@ -110,8 +263,6 @@ def _fits(modes: list[str], loads: bool, axes: int, coordinates: Vector, taps: t
 
 
 _OF_LOADS, _OF_STORES = ("im2col", "tile::gather4"), ("im2col_no_offs", "tile::scatter4")
-
-
 _LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
 
 

@@ -1,4 +1,4 @@
-"""Numbering of everything an instruction can read from the machine state: registers, special registers, symbols."""
+"""Everything an instruction can read from the state of a machine, numbered: registers, special registers, symbols."""
 
 from __future__ import annotations
 
@@ -6,15 +6,61 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from functional.isa.operation import DTYPES, RAW_BY_BYTES
 from functional.launches.launch import layout
 from functional.launches.memory import Memory, function_address
-from functional.numpy_executor.operands import register_dtype
 from functional.programs.liveness import live_in
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Register, Symbol
 
 CONDITION_CODE = Register("%cc", "pred")
 STACK_BYTES, MOST_CALLS = 64 << 10, 1024  # of a thread, in a recursive program
+CONSTANTS = {"WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0}
+IN_CLUSTER = frozenset({"%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank"})
+# Where the shared memory lies that is CUDA's own, and bytes of it; cooperative groups of several warps meet there
+RESERVED_SHARED, RESERVED_SHARED_BYTES = "%reserved_smem_offset_1", 1024
+WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
+CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
+_AXES = frozenset(
+    {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
+)
+
+
+def special_type(name: str) -> str | None:
+    """PTX type of a special register; None if it is not supported."""
+    base, _, axis = name.partition(".")
+    known = (
+        name in CONSTANTS
+        or name in CLOCKS
+        or name in IN_CLUSTER
+        or (base in _AXES and axis)
+        or name in (RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
+        or name.startswith(("%lanemask_", "%envreg"))
+    )
+    if name == "%is_explicit_cluster":
+        return "pred"
+    return ("u64" if name in WIDE else "u32") if known else None
+
+
+def register_dtype(register: Register) -> np.dtype:
+    """How a register is kept: raw bits, predicates as bool."""
+    dtype = DTYPES[register.type]
+    return dtype if dtype.kind == "b" else RAW_BY_BYTES[dtype.itemsize]
+
+
+def immediate(value: int | float, type_: str) -> np.ndarray:
+    """A literal as (1, 1) array of the type; a float literal for an untyped operand gives its bits."""
+    dtype = DTYPES[type_]
+    if dtype.kind == "b":
+        return np.full((1, 1), bool(value))
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.full((1, 1), value, np.float64).astype(dtype)
+    if isinstance(value, float):
+        bits = np.full((1, 1), value, f"f{max(dtype.itemsize, 2)}")
+        return bits.view(dtype)
+    unsigned = np.full((1, 1), value & ((1 << (8 * dtype.itemsize)) - 1), f"u{dtype.itemsize}")
+    return unsigned.view(dtype)
 
 
 @dataclass

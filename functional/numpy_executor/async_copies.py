@@ -1,32 +1,126 @@
-"""`cp.async.bulk` and `cp.reduce.async.bulk`: one thread copies many bytes between global and shared memory. Done at
-once, as `cp.async` is; a copy into shared memory then counts its bytes at an mbarrier.
+"""Asynchronous copies, done at once: `cp.async`, `cp.async.bulk`, `cp.reduce.async.bulk`, `st.async`, `red.async`.
+
+That is a legal execution: only what is read before the wait could tell, and such a read is a data race. Bulk copies
+into shared memory, and asynchronous stores, count their bytes at an mbarrier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from functional.isa.operation import Unsupported
+from functional.isa.slots import Slots
 from functional.isa.windows import RANK_BYTES
-from functional.numpy_executor.mbarrier import COMPLETE_TX, update_barriers
-from functional.numpy_executor.memory_ops import address_getter, split
+from functional.numpy_executor.atomics import Reduction, atomic_step, reduction_of
+from functional.numpy_executor.frame import Frame, Step
+from functional.numpy_executor.mbarriers import COMPLETE_TX, log_touched, update_barriers
+from functional.numpy_executor.memory_ops import address_getter, record_mixed, split, store_step
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.reductions import Reduction, reduction_of
-from functional.numpy_executor.touched import log_touched
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand
+from functional.numpy_executor.spaces import Lanes
+from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Vector
 from functional.traces.coalesce import BANK_BYTES, BANKS
 from functional.traces.trace import SECTOR_BYTES
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.frame import Frame
-    from functional.numpy_executor.slots import Slots
-    from functional.numpy_executor.spaces import Lanes
+_HINTS = frozenset({"L2::64B", "L2::128B", "L2::256B", "L2::cache_hint"})
 
-Step = Callable[["Frame"], None]
+
+class Copy(NamedTuple):
+    """A `cp.async`: addresses, bytes a lane, and how many of them are read (an operand; None: all)."""
+
+    to: Address
+    source: Address
+    size: int
+    read: Operand | None
+    ignore: Operand | None  # predicate: read nothing
+
+
+def copy_of(inst: Instruction) -> Copy:
+    """The operands of `cp.async.{ca,cg}.shared.global [to], [from], size[, read or ignore][, policy]`."""
+    flags = [m for m in inst.modifiers if m not in _HINTS]
+    if flags not in (["async", "ca", "shared", "global"], ["async", "cg", "shared", "global"]):
+        raise Unsupported
+    operands = list(inst.sources)
+    if "L2::cache_hint" in inst.modifiers:
+        operands.pop()
+    if not 3 <= len(operands) <= 4:
+        raise Unsupported
+    to, source, size = operands[:3]
+    if not isinstance(to, Address) or not isinstance(source, Address) or not isinstance(size, Immediate):
+        raise Unsupported
+    if size.value not in ((16,) if flags[1] == "cg" else (4, 8, 16)):
+        raise Unsupported
+    last = operands[3] if len(operands) > 3 else None
+    ignores = isinstance(last, Register) and last.type == "pred"
+    return Copy(to, source, int(size.value), None if ignores else last, last if ignores else None)
+
+
+def async_copy_step(slots: Slots, inst: Instruction) -> Step:
+    """`cp.async`, 4, 8 or 16 bytes a lane; bytes beyond those to read become 0."""
+    copy = copy_of(inst)
+    guard, size = guard_getter(slots, inst.guard), copy.size
+    to, source = address_getter(slots, copy.to, "shared"), address_getter(slots, copy.source, "global")
+    wanted = _wanted(slots, copy)
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else frame.set_guard(guard)
+        count = np.minimum(frame.full(wanted(frame)), size)
+        some = (count > 0) if lanes is None else lanes & (count > 0)
+        data = np.zeros((frame.count, 32, size), np.uint8)
+        read = list(split(frame, inst, "global", source(frame), some))
+        for part in read:
+            _read(frame, inst, part, np.where(some, count, 0), data)
+        written = list(split(frame, inst, "shared", to(frame), lanes))
+        for part in written:
+            at = frame.full(part.space.offsets(frame, inst, part.addresses, size))
+            if frame.machine.watch is not None:
+                frame.machine.watch.stores(frame, inst, part, at, size)
+            chosen = ... if part.active is None else part.active
+            part.space.storage(frame.machine).data[at[chosen][..., None] + np.arange(size)] = data[chosen]
+        record_mixed(frame, size, [*read, *written])
+
+    return step
+
+
+def _wanted(slots: Slots, copy: Copy) -> Getter:
+    """Bytes to read of each lane."""
+    whole = np.full((1, 1), copy.size, np.int64)
+    if copy.ignore is not None:
+        ignore = getter(slots, copy.ignore, "pred")
+        return lambda frame: np.where(ignore(frame), np.int64(0), whole)
+    if copy.read is None:
+        return lambda _: whole
+    read = getter(slots, copy.read, "u32")
+    return lambda frame: read(frame).astype(np.int64)
+
+
+def _read(frame: Frame, inst: Instruction, part: Lanes, count: np.ndarray, data: np.ndarray) -> None:
+    """Fill the first `count` bytes of each lane; no byte beyond them is touched."""
+    space, size = part.space, data.shape[2]
+    space.check_alignment(frame, inst, part.addresses, size)
+    if (count == size).all():
+        at = frame.full(space.offsets(frame, inst, part.addresses, size))
+        if frame.machine.watch is not None:
+            frame.machine.watch.loads(frame, inst, part, at, size)
+        data[:] = space.storage(frame.machine).data[at[..., None] + np.arange(size)]
+        return
+    addresses = frame.full(part.addresses)
+    lanes = np.maximum(count, 1) - 1
+    active = np.ones(count.shape, bool) if part.active is None else part.active
+    last = np.where(active, addresses + lanes.astype(addresses.dtype), addresses)
+    space.offsets(frame, inst, last, 1)
+    first = frame.full(space.offsets(frame, inst, addresses, 1))
+    if frame.machine.watch is not None:
+        frame.machine.watch.loads(frame, inst, replace(part, active=active & (count > 0)), first, 1)
+    bytes_ = space.storage(frame.machine).data
+    for i in range(size):
+        here = active & (count > i)
+        data[here, i] = bytes_[first[here] + i]
+
+
 UNIT_BYTES = 16  # addresses and sizes are multiples of it
 MULTICAST = "multicast::cluster"
 _COMPLETES = "mbarrier::complete_tx::bytes"
@@ -218,3 +312,25 @@ def _record(frame: Frame, copy: BulkCopy, parts: list[Lanes], sizes: np.ndarray)
 def passes_of(sizes_bytes: np.ndarray) -> np.ndarray:
     """Cycles in which shared memory takes or gives so many bytes, all banks at once."""
     return -(-sizes_bytes // (BANKS * BANK_BYTES))
+
+
+def async_store_step(slots: Slots, inst: Instruction) -> Step:
+    """`st.async...shared::cluster.mbarrier::complete_tx::bytes... [to], value, [barrier]`, and `red.async` likewise."""
+    if not {CLUSTER_SHARED, _COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3:
+        raise Unsupported
+    *given, barrier = inst.sources
+    if not isinstance(barrier, Address):
+        raise Unsupported
+    modifiers = tuple(m for m in inst.modifiers if m not in ("async", _COMPLETES))
+    plain = replace(inst, modifiers=modifiers, sources=tuple(given))
+    run = store_step(slots, plain) if inst.opcode == "st" else atomic_step(slots, plain)
+    guard, where = guard_getter(slots, inst.guard), address_getter(slots, barrier, CLUSTER_SHARED)
+    elements = len(given[1].elements) if isinstance(given[1], Vector) else 1
+    size = np.int64(elements * TYPE_BYTES[inst.type])
+
+    def step(frame: Frame) -> None:
+        run(frame)
+        parts = list(split(frame, inst, CLUSTER_SHARED, where(frame), None if guard is None else guard(frame)))
+        update_barriers(frame, inst, parts, COMPLETE_TX, np.full((frame.count, 32), size))
+
+    return step

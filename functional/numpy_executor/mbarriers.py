@@ -3,31 +3,63 @@
 The 64-bit object is opaque to a kernel. Here: bits 0-19 threads to arrive in a phase, 20-39 those still missing, 40 the
 parity of the running phase, 41-63 bytes of copies that are still to come (signed). A phase ends when nothing is missing
 and no bytes are to come. The state that `arrive` yields is the object before it.
+
+`try_wait`: PTX lets an implementation suspend the thread, and give up after a while. Here a warp waits as long as any
+other can run: what it would have asked in vain is not in the trace. If none can, the wait ends, with false.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from functional.isa.operation import Operation, Unsupported, flags_of
+from functional.isa.slots import Slots
 from functional.numpy_executor.arrivals import PHASE_BIT
-from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, space_of, split
+from functional.numpy_executor.control import executing
+from functional.numpy_executor.frame import Frame, Step, Terminator
+from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, space_of, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
-from functional.numpy_executor.slots import Slots
 from functional.numpy_executor.spaces import Lanes
-from functional.numpy_executor.touched import log_touched
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction
+from functional.numpy_executor.stack import WAITING, pack, unpack
+from functional.programs.program import BasicBlock
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Register
+from functional.traces.coalesce import line_records
+from functional.traces.line_record import MORE, SHARED_PASS
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.chunk_state import Machine
 
-Step = Callable[[Frame], None]
+def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.ndarray) -> None:
+    """Log the numbers of the sectors that an instruction touched, by row of the frame, what it did at barriers, and its
+    passes of shared memory [row]."""
+    phases = frame.machine.phases.take()
+    rows, records = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
+    for row, sectors in sorted(touched.items()):
+        _, lines = line_records(np.unique(np.concatenate([np.zeros(0, np.uint32), *sectors])).astype(np.uint32)[None])
+        noted = np.array(sorted(phases.get(int(frame.index[row]), ())), np.uint32)
+        made = np.concatenate([lines, noted, np.full(passes[row], SHARED_PASS, np.uint32)])
+        made[:-1] |= MORE
+        rows.append(np.full(len(made), row))
+        records.append(made)
+    some = np.zeros(frame.count, bool)
+    some[list(touched)] = True
+    log_records(frame, (np.concatenate(rows), np.concatenate(records)), None if some.all() else some)
+
+
+def wait_records(phases: list[int], passes: int) -> np.ndarray:
+    """The records of a lone warp's access to barriers."""
+    made = np.array([*sorted(phases), *[SHARED_PASS] * passes], np.uint32)
+    made[:-1] |= MORE
+    return made
+
+
 Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals
 MOST = (1 << 20) - 1
+
+
 _TX_BIT, _TX_BITS = 41, 23
 _PHASE = 1 << PHASE_BIT
 _SCOPES = {"b64", "shared", CLUSTER_SHARED, "cta", "cluster", "release", "acquire", "relaxed"}
@@ -246,3 +278,90 @@ def _pending_count(inst: Instruction) -> Operation:
 
 
 TABLE = {"mbarrier": _pending_count}
+
+
+def is_wait(inst: Instruction) -> bool:
+    """`mbarrier.try_wait`."""
+    return inst.opcode == "mbarrier" and "try_wait" in inst.modifiers
+
+
+@dataclass
+class Waiting:
+    """A warp at a wait: which threads wait for which object, in what state of it; what follows."""
+
+    inst: Instruction
+    change: Change
+    lanes: dict[tuple[int, int], np.ndarray]  # place in the storage of shared memory, operand -> bool [lane]
+    passes: int
+    slot: int  # of the result
+    after: int
+
+
+def end_waits(machine: Machine, rows: Iterable[int] | None = None, give_up: bool = False) -> None:
+    """Of `rows` (None: of all that wait) those go on whose phases are over; if there is none, and with `give_up`, all
+    do."""
+    seen = {row: _seen(machine, machine.held[row]) for row in (list(machine.held) if rows is None else rows)}
+    over = [row for row, found in seen.items() if all(found.values())]
+    for row in over or (list(seen) if give_up else []):
+        _go_on(machine, row, seen[row])
+
+
+def _go_on(machine: Machine, row: int, seen: dict[tuple[int, int], bool]) -> None:
+    waiting = machine.held.pop(row)
+    value = np.zeros((1, 32), bool)
+    for (word, given), lanes in waiting.lanes.items():
+        value[0] |= lanes & seen[word, given]
+        follow(machine, waiting.inst, row, word, 0, 0, seen[word, given])
+    rows, lanes = np.array([row]), np.logical_or.reduce(list(waiting.lanes.values()))[None]
+    machine.write(waiting.slot, value, rows, lanes)
+    records = wait_records(machine.phases.take().get(row, []), waiting.passes)
+    machine.log.records(np.full(len(records), row), records)
+    machine.stack.resume(rows, np.array([waiting.after]))
+
+
+def _seen(machine: Machine, waiting: Waiting) -> dict[tuple[int, int], bool]:
+    """What those that wait for an object see now."""
+    objects = machine.shared.words[8]
+    return {(at, given): bool(waiting.change(int(objects[at]), given)[1]) for at, given in waiting.lanes}
+
+
+def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    """Behind a block that ends with a `try_wait`."""
+    test, after, result = operation_of(slots, inst), block.index + 1, inst.destinations[0]
+    if not isinstance(result, Register) or result.type != "pred":
+        raise Unsupported
+    slot = slots.register(result)
+
+    def step(frame: Frame) -> None:
+        machine, lanes = frame.machine, unpack(executing(frame, test.guard))
+        given = operand(frame, test)
+        for part in split(frame, inst, test.space, test.where(frame), lanes):
+            offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 8))
+            if machine.watch is not None:
+                machine.watch.updates(frame, inst, part, offsets, 8)
+            if part.space.storage(machine) is not machine.shared:
+                raise machine.fault(inst, "the barrier is not in shared memory", int(frame.index[0]))
+            active = np.ones(offsets.shape, bool) if part.active is None else part.active
+            passes = np.broadcast_to(bank_passes_of(frame.full(part.addresses)), frame.count)
+            for row in np.flatnonzero(active.any(axis=1)).tolist():
+                wanted: dict[tuple[int, int], np.ndarray] = {}
+                for lane in np.flatnonzero(active[row]).tolist():
+                    at = (int(offsets[row, lane]) >> 3, int(given[row, lane]))
+                    wanted.setdefault(at, np.zeros(32, bool))[lane] = True
+                _hold(machine, int(frame.index[row]), Waiting(inst, test.change, wanted, int(passes[row]), slot, after))
+        idle = pack(lanes, frame.count) == 0
+        machine.log.records(frame.index[idle], np.zeros(int(idle.sum()), np.uint32))
+        machine.stack.advance(frame.index[idle], after)
+        end_waits(machine, frame.index[~idle].tolist())
+
+    return step
+
+
+def _hold(machine: Machine, row: int, waiting: Waiting) -> None:
+    held = machine.held
+    if row in held:  # its threads name objects in several windows
+        held[row].lanes.update(waiting.lanes)
+        held[row].passes += waiting.passes
+        return
+    held[row] = waiting
+    machine.stack.block[row] = WAITING

@@ -3,32 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
 from functional.errors import ExecutionError
+from functional.isa.operation import raw
+from functional.isa.slots import CONSTANTS, IN_CLUSTER, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
 from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
 from functional.numpy_executor.arrivals import Phases
 from functional.numpy_executor.barriers import Barriers
 from functional.numpy_executor.clusters import Clusters
-from functional.numpy_executor.decode import Code
-from functional.numpy_executor.frame import Frame, raw, unpack
-from functional.numpy_executor.gather import ChunkTrace
-from functional.numpy_executor.log import Log
-from functional.numpy_executor.register_counts import RegisterCounts
-from functional.numpy_executor.sanitizer import Sanitizer
-from functional.numpy_executor.special import (
-    RESERVED_SHARED,
-    RESERVED_SHARED_BYTES,
-    reserved_shared_offset,
-    special_values,
-)
-from functional.numpy_executor.stack import Stack
-from functional.numpy_executor.tensor_memory import TensorMemory, check_given_back
-from functional.numpy_executor.try_wait import Waits
+from functional.numpy_executor.log import ChunkTrace, Log
+from functional.numpy_executor.stack import Stack, unpack
+from functional.numpy_executor.tensor_memory import TensorMemory
+from functional.programs.program import Program
 from functional.ptx.ir import Instruction, Symbol
+
+_LANES = np.arange(32, dtype=np.uint32)[None, :]
+_BIT = np.uint32(1) << _LANES
+_MASKS = {"eq": _BIT, "lt": _BIT - 1, "le": (_BIT - 1) | _BIT, "gt": ~((_BIT - 1) | _BIT), "ge": ~(_BIT - 1)}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A decoded basic block: its steps and its end are functions of a frame."""
+
+    index: int
+    reads: tuple[int, ...]  # slots read before they are written
+    writes: tuple[int, ...]  # slots written that live on
+    steps: tuple[Callable, ...]
+    end: Callable
+    instructions: int
+    unguarded: int
+
+
+class Code:
+    """A program as a chunk runs it: its basic blocks, and what its slots hold."""
+
+    program: Program
+    slots: Slots
+    blocks: tuple[Block, ...]
+    slot_dtypes: list[np.dtype]
+    special_slots: dict[int, str]
+    symbol_slots: dict[int, Symbol]
+
+
+class Watch(Protocol):
+    """What looks at every access of a launch. Accesses are parts of the accesses of a frame (spaces.Lanes)."""
+
+    def begin(self, machine: Machine) -> None:
+        """A chunk begins."""
+
+    def loads(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size: int) -> None:
+        """A read of `size` bytes at offsets [row, lane] of the storage of a space."""
+
+    def stores(
+        self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size: int, values: np.ndarray | None = None
+    ) -> None:
+        """A write that is still to be done, of bytes [row, lane, byte] if they are known."""
+
+    def updates(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size: int) -> None:
+        """An atomic update."""
+
+    def box(
+        self, frame: Any, inst: Instruction, thread: tuple[int, int], space: str, offsets: np.ndarray, size: int,
+        writes: bool,
+    ) -> None:  # fmt: skip
+        """An access of one thread (row, lane) to many places."""
+
+
+@dataclass
+class RegisterCounts:
+    """Registers a thread of each warp of a chunk; `launched`: with how many each begins, 0 if that is not known."""
+
+    launched: int
+    now: np.ndarray
+    last: Instruction | None = None
 
 
 class Bytes:
@@ -75,7 +129,7 @@ class Machine:
 
     def __init__(
         self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log,
-        watch: Sanitizer | None = None,
+        watch: Watch | None = None,
     ) -> None:  # fmt: skip
         self.code, self.launch, self.memory = code, launch, memory
         self.thread_blocks = thread_blocks
@@ -85,9 +139,10 @@ class Machine:
         self.block_of_row = self.all_rows // self.warps_per_block
         self.stack = Stack(self._initial_masks(), 0)
         self.clusters = Clusters(launch, thread_blocks)
-        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack)
-        self.register_counts = RegisterCounts(code.program.directives.get("maxnreg", (0,))[0], self.warps)
-        self.waits, self.phases = Waits(), Phases(self)
+        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._reduce)
+        launched = code.program.directives.get("maxnreg", (0,))[0]
+        self.register_counts = RegisterCounts(launched, np.full(self.warps, launched))
+        self.held: dict[int, Any] = {}  # rows that wait for a phase of an mbarrier -> mbarriers.Waiting
         self.log = log(self.warps)
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
         self.saved: dict[int, Saved] = {}  # by level
@@ -101,6 +156,7 @@ class Machine:
         for slot, symbol in code.symbol_slots.items():
             self.registers[slot] = self._address_of(symbol)
         self._memories()
+        self.phases = Phases(self.block_of_row, self.shared_stride)
         self.watch = watch
         if watch is not None:
             watch.begin(self)
@@ -155,14 +211,14 @@ class Machine:
             old = self.registers[slot] = np.broadcast_to(old, shape).copy()
         old[rows] = value
 
-    def enter(self, frame: Frame, inst: Instruction, lanes: np.ndarray, kept: tuple[int, ...]) -> None:
-        """Lanes of a frame are about to be in a function: put their registers `kept` aside until they are back.
+    def enter(self, rows: np.ndarray, inst: Instruction, lanes: np.ndarray, kept: tuple[int, ...]) -> None:
+        """Lanes of warps are about to be in a function: put their registers `kept` aside until they are back.
 
         Raises ExecutionError if they have no frame left.
         """
         if not self.code.program.recursive:
             return
-        rows, lanes = frame.index[lanes != 0], lanes[lanes != 0]
+        rows, lanes = rows[lanes != 0], lanes[lanes != 0]
         levels = self.stack.level[rows]
         if rows.size and int(levels.max()) + 1 >= self.code.slots.frames:
             row = int(rows[levels.argmax()])
@@ -178,6 +234,17 @@ class Machine:
         for level in np.unique(levels):
             self.saved[int(level)].restore(self, rows[levels == level])
 
+    def _reduce(self, rows: np.ndarray) -> None:
+        """The results of `bar.red`, for warps whose barrier has just been completed."""
+        barriers = self.barriers
+        for instruction, (slot, operation) in self.code.slots.barrier_results.items():
+            mine = rows[barriers.instruction[rows] == instruction]
+            if not mine.size:
+                continue
+            total, true = barriers.votes[self.block_of_row[mine], barriers.waiting[mine]].T
+            value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
+            self.write(slot, value[:, None], mine, self.lanes(mine))
+
     def prints(self, row: int, text: str) -> None:
         """Keep what a thread of a warp printed."""
         self.printed.append((row, text))
@@ -188,8 +255,6 @@ class Machine:
 
     def finish(self) -> ChunkTrace:
         """The trace of the chunk, once all warps are done."""
-        self.register_counts.check(self)
-        check_given_back(self)
         blocks, masks, events = self.log.block_streams()
         sizes = np.array([b.instructions for b in self.code.blocks], np.int64)
         unguarded = np.array([b.unguarded for b in self.code.blocks], np.int64)
@@ -215,3 +280,75 @@ class Machine:
         """(x, y, z) of a linear thread block id."""
         x, y, _ = self.launch.grid
         return block % x, block // x % y, block // (x * y)
+
+
+def reserved_shared_offset(launch: Launch) -> int:
+    """It lies behind a thread block's own, static and dynamic."""
+    return -(-launch.shared_bytes // 16) * 16
+
+
+def special_values(machine: Machine, name: str) -> np.ndarray:
+    """The value of a special register other than the clocks, (1 | warp, 1 | 32)."""
+    base, _, axis = name.partition(".")
+    if axis:
+        return _coordinate(machine, base, "xyz".index(axis))
+    if name in IN_CLUSTER:
+        return _in_cluster(machine, name)
+    if name.startswith("%lanemask_"):
+        return _MASKS[name[-2:]].astype(np.uint32)
+    if name == RESERVED_SHARED:
+        first = machine.clusters.first_address[machine.block_of_row].astype(np.uint32)[:, None]
+        return first + np.uint32(reserved_shared_offset(machine.launch))
+    if name == "%laneid":
+        return _LANES.copy()
+    if name == "%warpid":
+        return (machine.all_rows % machine.warps_per_block).astype(np.uint32)[:, None]
+    scalars = {
+        **CONSTANTS,
+        "%nwarpid": machine.warps_per_block,
+        "%dynamic_smem_size": machine.launch.dynamic_shared_bytes,
+        "%total_smem_size": machine.launch.shared_bytes,
+        # What CUDA's grid synchronisation reads there (cooperative_groups/details/driver_abi.h)
+        "%envreg1": machine.launch.grid_workspace >> 32,
+        "%envreg2": machine.launch.grid_workspace & 0xFFFFFFFF,
+    }
+    return np.full((1, 1), scalars.get(name, 0), np.uint64 if name in WIDE else np.uint32)
+
+
+def _in_cluster(machine: Machine, name: str) -> np.ndarray:
+    launch, clusters = machine.launch, machine.clusters
+    if name == "%is_explicit_cluster":
+        asked = launch.requested_cluster is not None or "reqnctapercluster" in launch.program.directives
+        return np.full((1, 1), asked)
+    if name == "%cluster_nctarank":
+        return np.full((1, 1), clusters.size, np.uint32)
+    return clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
+
+
+def _coordinate(machine: Machine, base: str, axis: int) -> np.ndarray:
+    launch = machine.launch
+    grid, cluster = launch.grid, launch.cluster
+    extents = {"%ntid": launch.block, "%nctaid": grid, "%cluster_nctaid": cluster}.get(base)
+    if extents is not None:
+        return np.full((1, 1), extents[axis], np.uint32)
+    if base == "%nclusterid":
+        return np.full((1, 1), grid[axis] // cluster[axis], np.uint32)
+    extents = launch.block if base == "%tid" else grid
+    below = int(np.prod(extents[:axis], dtype=np.int64))
+    if base == "%tid":
+        linear = (32 * (machine.all_rows % machine.warps_per_block))[:, None] + _LANES
+    elif extents[axis] == 1:
+        return np.zeros((1, 1), np.uint32)
+    else:
+        linear = np.repeat(machine.thread_blocks, machine.warps_per_block)[:, None]
+    along = linear // below % extents[axis]
+    shown = {"%clusterid": along // cluster[axis], "%cluster_ctaid": along % cluster[axis]}.get(base, along)
+    return shown.astype(np.uint32)
+
+
+def clock(issued: np.ndarray, name: str) -> np.ndarray:
+    """A monotone stand-in for a clock, (row, 1): the executor knows no time, so it shows the instructions that the
+    warp has issued (int64 [row])."""
+    wide = name in WIDE
+    value = issued >> 32 if name.endswith("_hi") else issued
+    return value[:, None].astype(np.uint64) if wide else (value[:, None] & 0xFFFFFFFF).astype(np.uint32)
