@@ -13,6 +13,7 @@ import numpy as np
 from functional.errors import InputError
 from functional.gpu_recording.words import What, Word, address_of, words_of
 from functional.isa.instructions import ENDS
+from functional.isa.memory import space_of
 from functional.isa.slots import Slots
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
@@ -21,7 +22,7 @@ from functional.numpy_executor.control import fall_through, terminator
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.log import gather
 from functional.numpy_executor.machine import Block, Machine
-from functional.numpy_executor.memory_ops import record, space_of, split
+from functional.numpy_executor.memory_ops import record, split
 from functional.numpy_executor.run import run_chunk
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol

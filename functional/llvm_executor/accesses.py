@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functional.isa.emitter import Value, vector
+from functional.isa.memory import access_of, elements_of, space_of
 from functional.isa.operation import Unsupported
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor import calls
 from functional.llvm_executor.unit import Unit
-from functional.numpy_executor.memory_ops import _access as access_of
-from functional.numpy_executor.memory_ops import _elements as elements_of
-from functional.numpy_executor.memory_ops import space_of
 from functional.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from functional.traces.line_record import of_byte
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE

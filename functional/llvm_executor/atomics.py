@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functional.isa.emitter import vector
+from functional.isa.memory import atomic_name
 from functional.isa.operation import PACKED, Unsupported, kind_of
 from functional.llvm_executor.accesses import _call, _place
 from functional.llvm_executor.unit import Unit
-from functional.numpy_executor.atomics import _operation
 from functional.ptx.ir import Instruction, Register
 
 _UPDATES = {
@@ -23,7 +23,7 @@ _UPDATES = {
 
 def atomic(unit: Unit, inst: Instruction) -> None:
     """`atom` (yields the value before) and `red` (yields none)."""
-    name, _ = _operation(inst)
+    name = atomic_name(inst)
     operands = inst.sources[1:]
     if inst.space not in ("global", "shared", "generic") or len(operands) != (2 if name == "cas" else 1):
         raise Unsupported

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from functional.isa.instructions import CARRIED, ENDS, has_no_effect, is_vector_move, is_wide_move, operation_of
+from functional.isa.memory import access_of
 from functional.isa.operation import REFUSALS, Unsupported
 from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import accesses, atomics, calls, matrices, warps, wmma
@@ -86,13 +87,11 @@ def _bound(inst: Instruction) -> int:
     """Most line records of a memory instruction."""
     if inst.opcode == "wmma":
         return 64  # 32 lines of at most 128 bytes
-    from functional.numpy_executor.memory_ops import _access
-
     if inst.opcode == "cp":
         return 64  # what it reads, and the passes in which it writes
     if inst.opcode in ("atom", "red") or inst.space in ("global", "const", "param"):
         return 32
-    size, count = _access(inst)
+    size, count = access_of(inst)
     return 32 * max(1, size * count // 4)
 
 

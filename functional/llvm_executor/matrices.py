@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow
+from functional.isa.matrices import matrices_of, mma_form
+from functional.isa.memory import copy_of
 from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
 from functional.llvm_executor.unit import Unit
-from functional.numpy_executor.async_copies import copy_of
-from functional.numpy_executor.mma import mma_form
-from functional.numpy_executor.wmma import matrices_of
 from functional.ptx.ir import Instruction, Operand, Vector
 
 _A, _B = at.SCRATCH, at.SCRATCH + 8 * 16 * 32

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow, up
+from functional.isa.matrices import Fragment, fragments_of
 from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import _call, address
 from functional.llvm_executor.matrices import whole_warp
 from functional.llvm_executor.unit import Unit
-from functional.numpy_executor.wmma import Fragment, fragments_of
 from functional.ptx.ir import Address, Instruction, Operand, Vector
 
 _A, _B, _C = at.SCRATCH, at.SCRATCH + 8 * 512, at.SCRATCH + 8 * 1024

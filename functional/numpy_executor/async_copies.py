@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.memory import Copy, copy_of
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.isa.windows import RANK_BYTES
@@ -21,41 +22,9 @@ from functional.numpy_executor.mbarriers import COMPLETE_TX, log_touched, update
 from functional.numpy_executor.memory_ops import address_getter, record_mixed, split, store_step
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.spaces import Lanes
-from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Vector
+from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Vector
 from functional.traces.coalesce import BANK_BYTES, BANKS
 from functional.traces.trace import SECTOR_BYTES
-
-_HINTS = frozenset({"L2::64B", "L2::128B", "L2::256B", "L2::cache_hint"})
-
-
-class Copy(NamedTuple):
-    """A `cp.async`: addresses, bytes a lane, and how many of them are read (an operand; None: all)."""
-
-    to: Address
-    source: Address
-    size: int
-    read: Operand | None
-    ignore: Operand | None  # predicate: read nothing
-
-
-def copy_of(inst: Instruction) -> Copy:
-    """The operands of `cp.async.{ca,cg}.shared.global [to], [from], size[, read or ignore][, policy]`."""
-    flags = [m for m in inst.modifiers if m not in _HINTS]
-    if flags not in (["async", "ca", "shared", "global"], ["async", "cg", "shared", "global"]):
-        raise Unsupported
-    operands = list(inst.sources)
-    if "L2::cache_hint" in inst.modifiers:
-        operands.pop()
-    if not 3 <= len(operands) <= 4:
-        raise Unsupported
-    to, source, size = operands[:3]
-    if not isinstance(to, Address) or not isinstance(source, Address) or not isinstance(size, Immediate):
-        raise Unsupported
-    if size.value not in ((16,) if flags[1] == "cg" else (4, 8, 16)):
-        raise Unsupported
-    last = operands[3] if len(operands) > 3 else None
-    ignores = isinstance(last, Register) and last.type == "pred"
-    return Copy(to, source, int(size.value), None if ignores else last, last if ignores else None)
 
 
 def async_copy_step(slots: Slots, inst: Instruction) -> Step:

@@ -10,23 +10,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from functional.isa.instructions import operation_of
+from functional.isa.memory import ATOMIC_TYPES, atomic_name, operands_of, space_of
 from functional.isa.operation import DTYPES, Unsupported, raw
 from functional.isa.slots import Slots
+from functional.isa.small_floats import from_bf16
 from functional.isa.windows import SHARED
 from functional.numpy_executor.arrays import function_of
-from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.machine import Bytes
-from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, space_of, split
+from functional.numpy_executor.memory_ops import address_getter, log_records, record, split
 from functional.numpy_executor.operands import getter, guard_getter, setter
-from functional.numpy_executor.small_floats import from_bf16
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, Register, Vector
+from functional.numpy_executor.spaces import Lanes
+from functional.ptx.ir import Address, Instruction, Register, Vector
 from functional.traces.coalesce import atomic_records
 
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
-_QUALIFIERS = frozenset(
-    ["relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "cluster", "sys", "noftz", "global", "shared",
-     CLUSTER_SHARED, "L2::cache_hint", "v2", "v4", "v8"]
-)  # fmt: skip
 
 
 def _inc(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -41,20 +39,17 @@ def _cas(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
     return np.where(old == compare, value, old)
 
 
-_INTEGER = ("u32", "s32", "u64", "s64")
-_UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {  # operation -> (update, types)
-    "add": (np.add, (*_INTEGER, "f32", "f64", "f16", "f16x2", "bf16", "bf16x2")),
-    "min": (np.minimum, _INTEGER), "max": (np.maximum, _INTEGER),
-    "and": (np.bitwise_and, ("b32", "b64")), "or": (np.bitwise_or, ("b32", "b64")),
-    "xor": (np.bitwise_xor, ("b32", "b64")), "exch": (lambda old, value: value, ("b32", "b64")),
-    "inc": (_inc, ("u32",)), "dec": (_dec, ("u32",)), "cas": (_cas, ("b16", "b32", "b64")),
+_UPDATES: dict[str, Update] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "exch": lambda old, value: value, "inc": _inc, "dec": _dec, "cas": _cas,
 }  # fmt: skip
 _ASSOCIATIVE = frozenset({"add", "min", "max", "and", "or", "xor", "exch"})
 
 
 def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     """`atom` (yields the value before) and `red` (yields none). Without `records`: a further element of a vector."""
-    name, update = _operation(inst)
+    name = atomic_name(inst)
+    update = update_of(name, inst.type)
     address = inst.sources[0]
     operands = operands_of(inst)
     if isinstance(operands[0], Vector):
@@ -70,7 +65,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     returns = bool(inst.destinations) and isinstance(inst.destinations[0], Register)
     write = setter(slots, inst.destinations[0] if returns else None, type_, guard is not None)
     dtype, size = DTYPES[type_], DTYPES[type_].itemsize
-    associative = name in _ASSOCIATIVE and dtype.kind != "f" and update is _UPDATES[name][0]
+    associative = name in _ASSOCIATIVE and dtype.kind != "f" and update is _UPDATES[name]
     every_old = returns or not associative
 
     def step(frame: Frame) -> None:
@@ -99,28 +94,11 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     return step
 
 
-def _operation(inst: Instruction) -> tuple[str, Update]:
-    names = [m for m in inst.modifiers if m in _UPDATES]
-    known = set(_QUALIFIERS) | set(names) | {inst.type}
-    if len(names) != 1 or set(inst.modifiers) - known:
-        raise Unsupported
-    return names[0], update_of(names[0], inst.type)
-
-
 def update_of(name: str, type_: str) -> Update:
     """The operation of a name on words of a type. Raises Unsupported."""
-    update, types = _UPDATES[name]
-    if type_ not in types:
+    if type_ not in ATOMIC_TYPES[name]:
         raise Unsupported
-    return _PACKED_ADDS.get(type_, update) if name == "add" else update
-
-
-def operands_of(inst: Instruction) -> tuple[Operand, ...]:
-    """The operands behind the address, without a cache policy. Raises Unsupported if there is none."""
-    operands = inst.sources[1:-1] if "L2::cache_hint" in inst.modifiers else inst.sources[1:]
-    if not operands:
-        raise Unsupported
-    return operands
+    return _PACKED_ADDS.get(type_, _UPDATES[name]) if name == "add" else _UPDATES[name]
 
 
 def _packed_add(type_: str) -> Update:

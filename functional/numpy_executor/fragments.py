@@ -7,50 +7,16 @@ multiply-adds that begins with C. Integers are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from functional.isa.matrices import FLOAT_ELEMENTS, Element
 from functional.isa.operation import Unsupported, raw
 from functional.isa.slots import Slots
+from functional.isa.small_floats import from_bf16, values
 from functional.numpy_executor.arrays import fma64
 from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.operands import Getter, Setter, getter, setter
-from functional.numpy_executor.small_floats import from_bf16, values
 from functional.ptx.ir import Operand, Vector
-
-FLOATING = frozenset({"f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2"})
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8,
-         "s4": 4, "u4": 4, "b1": 1}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Element:
-    """A matrix element type: its bits, and how many lie in one register."""
-
-    name: str
-
-    @property
-    def bits(self) -> int:
-        """Bits of an element."""
-        return _BITS[self.name]
-
-    @property
-    def per_register(self) -> int:
-        """Elements of a 32-bit register, at least one."""
-        return max(1, 32 // self.bits)
-
-    @property
-    def register(self) -> str:
-        """PTX type of a register of such elements."""
-        return {"f64": "f64", "f32": "f32"}.get(self.name, "b32")
-
-
-def element(name: str) -> Element:
-    """The element type of a PTX name. Raises Unsupported."""
-    if name not in _BITS:
-        raise Unsupported
-    return Element(name)
 
 
 def registers_of(slots: Slots, operand: Operand, kind: Element) -> list[Getter]:
@@ -122,7 +88,7 @@ def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options
         for k in range(a.shape[2]):
             total = fma64(a[:, :, k, None], b[:, None, k, :], total)
         return total
-    if kind.name in FLOATING:
+    if kind.name in FLOAT_ELEMENTS:
         total = np.zeros(c.shape)
         for k in range(a.shape[2]):
             total = total + a[:, :, k, None] * b[:, None, k, :]

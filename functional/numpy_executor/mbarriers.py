@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.memory import space_of
 from functional.isa.operation import Operation, Unsupported, flags_of
 from functional.isa.slots import Slots
 from functional.numpy_executor.arrivals import PHASE_BIT
 from functional.numpy_executor.control import executing
 from functional.numpy_executor.frame import Frame, Step, Terminator
 from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, space_of, split
+from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.spaces import Lanes
 from functional.numpy_executor.stack import WAITING, pack, unpack

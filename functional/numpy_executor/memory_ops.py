@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functional.isa.memory import access_of, elements_of, space_of
 from functional.isa.operation import RAW_BY_BYTES, Unsupported, raw
 from functional.isa.slots import Slots
 from functional.isa.windows import GENERIC, SHARED, WINDOWS
@@ -14,58 +15,10 @@ from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.spaces import OWN_SHARED, SPACES, Lanes, repeat_active, rows_with_a_lane
-from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
-from functional.ptx.ir import SPACES as SPACE_NAMES
+from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
 from functional.traces.coalesce import Records, bank_passes, line_records, pack_records
 from functional.traces.line_record import ALL_SECTORS, SHARED_PASS, line_of, sectors_of
 from functional.traces.trace import SHARED_WINDOW_LINE
-
-_CACHE_HINTS = frozenset(
-    [
-        "ca",
-        "cg",
-        "cs",
-        "lu",
-        "cv",
-        "wb",
-        "wt",
-        "nc",
-        "volatile",
-        "relaxed",
-        "acquire",
-        "release",
-        "weak",
-        "mmio",
-        "sys",
-        "gpu",
-        "cta",
-        "cluster",
-        "L1::evict_normal",
-        "L1::evict_unchanged",
-        "L1::evict_first",
-        "L1::evict_last",
-        "L1::no_allocate",
-        "L2::64B",
-        "L2::128B",
-        "L2::256B",
-        "L2::evict_last",
-        "L2::evict_normal",
-        "L2::evict_first",
-        "L2::cache_hint",
-        "unified",
-    ]
-)
-
-
-def space_of(slots: Slots, inst: Instruction, address: Address) -> str:
-    """A name in SPACES, or "generic"."""
-    space = CLUSTER_SHARED if CLUSTER_SHARED in inst.modifiers else inst.space
-    if space != "param":
-        return space
-    base = address.base
-    if isinstance(base, Symbol):
-        return "param" if base.name in slots.kernel_parameters else "call"
-    return "param" if slots.program.function_of[inst.index] == slots.program.name else "call"
 
 
 def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
@@ -198,34 +151,15 @@ def record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
     log_records(frame, (row, pack_records(row, line[order], bit[order])), some)
 
 
-def _access(inst: Instruction) -> tuple[int, int]:
-    """(element bytes, elements) of `ld` and `st`. Raises Unsupported for unknown modifiers."""
-    flags = [m for m in inst.modifiers if m not in TYPE_BYTES and m not in SPACE_NAMES and m not in _CACHE_HINTS]
-    if inst.type in ("", "pred", "b128") or len(flags) > 1 or any(f not in ("v2", "v4", "v8") for f in flags):
-        raise Unsupported
-    elements = int(flags[0][1:]) if flags else 1
-    size = TYPE_BYTES[inst.type]
-    if size * elements > 32:
-        raise Unsupported
-    return size, elements
-
-
-def _elements(operand: Operand | None, count: int) -> tuple[Operand | None, ...]:
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    if len(elements) != count:
-        raise Unsupported
-    return elements
-
-
 def load_step(slots: Slots, inst: Instruction) -> Step:
     """`ld`, `ldu`."""
-    size, count = _access(inst)
+    size, count = access_of(inst)
     address = inst.sources[0]
     if not isinstance(address, Address) or len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers):
         raise Unsupported
     space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
     where = address_getter(slots, address, space)
-    setters = [setter(slots, d, inst.type, guard is not None) for d in _elements(inst.destinations[0], count)]
+    setters = [setter(slots, d, inst.type, guard is not None) for d in elements_of(inst.destinations[0], count)]
     word, shift = RAW_BY_BYTES[size], size.bit_length() - 1
     shared = space in SHARED
 
@@ -251,7 +185,7 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
 
 def store_step(slots: Slots, inst: Instruction) -> Step:
     """`st`. Where lanes write the same address, the last lane of the last warp wins."""
-    size, count = _access(inst)
+    size, count = access_of(inst)
     if len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers):
         raise Unsupported
     address, value = inst.sources[:2]
@@ -261,7 +195,7 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
     if space in ("const", "param"):
         raise Unsupported
     where = address_getter(slots, address, space)
-    getters = [getter(slots, e, inst.type) for e in _elements(value, count) if e is not None]
+    getters = [getter(slots, e, inst.type) for e in elements_of(value, count) if e is not None]
     shift, shared = size.bit_length() - 1, space in SHARED
 
     def step(frame: Frame) -> None:

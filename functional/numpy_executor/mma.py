@@ -13,24 +13,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.matrices import (
+    FLOAT_ELEMENTS,
+    Element,
+    a_layout,
+    b_layout,
+    c_layout,
+    element,
+    family_of,
+    mma_form,
+    results_of,
+)
 from functional.isa.operation import Unsupported, raw
 from functional.isa.slots import Slots
-from functional.numpy_executor.fragments import (
-    FLOATING,
-    Element,
-    element,
-    multiply,
-    read,
-    registers_of,
-    setters_of,
-    write,
-)
+from functional.numpy_executor.fragments import multiply, read, registers_of, setters_of, write
 from functional.numpy_executor.frame import Frame, Step
-from functional.numpy_executor.layouts import a_layout, b_layout, c_layout, family_of, results_of
 from functional.numpy_executor.operands import Getter, getter
 from functional.ptx.ir import Immediate, Instruction, Operand, Vector
 
@@ -136,7 +136,7 @@ def multiply_sparse(
     a: np.ndarray, index: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options: frozenset[str]
 ) -> np.ndarray:
     """D = A B + C of a stored A [row, m, k / 2], the rows of B that its elements belong to, B [row, k, n] and C."""
-    total = np.zeros(c.shape, np.float64 if kind.name in FLOATING else np.int64)
+    total = np.zeros(c.shape, np.float64 if kind.name in FLOAT_ELEMENTS else np.int64)
     for k in range(a.shape[2]):
         total = total + a[:, :, k, None] * np.take_along_axis(b, index[:, :, k, None], axis=1)
     total = total + c
@@ -215,52 +215,6 @@ def _volta_c(kind: str) -> Layout:
 def _spread(rows: np.ndarray, columns: np.ndarray) -> Layout:
     rows, columns = np.broadcast_arrays(rows, columns)
     return rows, columns
-
-
-_HALF, _BYTE, _NIBBLE = (
-    ("m16n8k8", "m16n8k16"),
-    ("m8n8k16", "m16n8k16", "m16n8k32"),
-    ("m8n8k32", "m16n8k32", "m16n8k64"),
-)
-_SHAPES = {
-    "f16": _HALF, "bf16": _HALF, "tf32": ("m16n8k4", "m16n8k8"), "e4m3": _BYTE[1:], "e5m2": _BYTE[1:],
-    "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"), "s8": _BYTE, "u8": _BYTE, "s4": _NIBBLE, "u4": _NIBBLE,
-    "b1": ("m8n8k128", "m16n8k128", "m16n8k256"),
-}  # fmt: skip
-
-
-class Form(NamedTuple):
-    """What an `mma` says: extents, element types, and options (satfinite, xor, and)."""
-
-    m: int
-    n: int
-    k: int
-    d: Element
-    a: Element
-    b: Element
-    c: Element
-    options: frozenset[str]
-
-
-def mma_form(inst: Instruction) -> Form:
-    """The form of `mma.sync.aligned.SHAPE.row.col.D.A.B.C`. Raises Unsupported."""
-    options = frozenset(inst.modifiers) & {"satfinite", "xor", "and", "popc"}
-    plain = [m for m in inst.modifiers if m not in options]
-    if len(plain) != 9 or plain[:2] != ["sync", "aligned"] or plain[3:5] != ["row", "col"] or inst.guard is not None:
-        raise Unsupported
-    shape, (d, a, b, c) = plain[2], plain[5:]
-    if (
-        shape not in _SHAPES.get(a, ())
-        or family_of(a) != family_of(b)
-        or d not in results_of(a)
-        or c not in results_of(a)
-    ):
-        raise Unsupported
-    allowed = {"b1": {"popc", "xor", "and"}, "s8": {"satfinite"}, "s4": {"satfinite"}}.get(family_of(a), set())
-    if options - allowed or (a == "b1") != ("popc" in options) or len(inst.sources) != 3:
-        raise Unsupported
-    m, n, k = (int(x) for x in re.findall(r"\d+", shape))
-    return Form(m, n, k, element(d), element(a), element(b), element(c), options)
 
 
 def mma_step(slots: Slots, inst: Instruction) -> Step:

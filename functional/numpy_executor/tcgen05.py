@@ -17,20 +17,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.memory import space_of
 from functional.isa.operation import Unsupported, raw
 from functional.isa.slots import Slots
+from functional.isa.tcgen05_form import group_of
 from functional.numpy_executor.async_copies import MULTICAST, in_block
 from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.mbarriers import ARRIVE, log_barriers, update_barriers
-from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
+from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.tensor_memory import TensorMemory
 from functional.numpy_executor.wgmma import addresses_of, of_blackwell
 from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
-
-_GROUPS = {"cta_group::1": 1, "cta_group::2": 2}
 
 
 class View(NamedTuple):
@@ -93,15 +93,6 @@ def _check_pairs(machine: Machine) -> None:
             what, address, columns = calls[peer][len(own)]
             message = f"the other thread block of its pair does not {what} {columns} columns from {address:#x} on"
             raise machine.fault(machine.tensor_memory.last, message, peer * machine.warps_per_block)
-
-
-def group_of(inst: Instruction, modifiers: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-    """(how many thread blocks an instruction is of, one or a pair; its other modifiers). Raises Unsupported where that
-    is not said."""
-    groups = [m for m in modifiers if m in _GROUPS]
-    if len(groups) != 1:
-        raise Unsupported
-    return _GROUPS[groups[0]], tuple(m for m in modifiers if m not in _GROUPS)
 
 
 def whole_warps(frame: Frame, inst: Instruction, guard: Getter | None) -> np.ndarray:

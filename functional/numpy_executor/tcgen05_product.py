@@ -13,13 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.matrices import Element
 from functional.isa.slots import Slots
-from functional.numpy_executor.fragments import Element, decode, decode_stored, multiply
+from functional.isa.small_floats import SUB_BYTE, unpack_pairs, unpack_units, values
+from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
+from functional.numpy_executor.fragments import decode, decode_stored, multiply
 from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.mma import multiply_sparse, positions
 from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.small_floats import SUB_BYTE, unpack_pairs, unpack_units, values
 from functional.numpy_executor.tcgen05 import (
     View,
     allocation_step,
@@ -34,8 +36,6 @@ from functional.numpy_executor.tcgen05 import (
     threads_of,
     view_of,
 )
-from functional.numpy_executor.tcgen05_form import Form, Product, Scaling, form_of, product_of
-from functional.numpy_executor.tensor_memory import LANES
 from functional.numpy_executor.wgmma import Descriptor, addresses_of, of_blackwell
 from functional.ptx.ir import Address, Instruction
 
@@ -47,7 +47,7 @@ def places_of_d(product: Product, address: int) -> Places:
     """Of the rows of a thread block and of all columns. Raises ValueError."""
     row, column = np.arange(product.own_rows)[:, None], np.arange(product.columns)[None]
     per = product.columns // product.folds
-    lanes = _lanes(product, address, row) + column // per * (LANES // product.folds)
+    lanes = _lanes(product, address, row) + column // per * (TENSOR_LANES // product.folds)
     return tuple(np.broadcast_arrays(lanes, (address & 0xFFFF) + column % per))  # type: ignore[return-value]
 
 
@@ -58,14 +58,14 @@ def places_of_a(product: Product, address: int, words: int) -> list[Places]:
     lanes = _lanes(product, address, np.arange(product.own_rows)[:, None])
     columns = (address & 0xFFFF) + np.arange(words)[None]
     return [
-        tuple(np.broadcast_arrays(lanes + part * (LANES // product.folds), columns))  # type: ignore[misc]
+        tuple(np.broadcast_arrays(lanes + part * (TENSOR_LANES // product.folds), columns))  # type: ignore[misc]
         for part in range(product.folds)
     ]
 
 
 def _lanes(product: Product, address: int, row: np.ndarray) -> np.ndarray:
     """Of the first part of D's columns."""
-    first, half = address >> 16, product.own_rows * product.folds < LANES
+    first, half = address >> 16, product.own_rows * product.folds < TENSOR_LANES
     if first not in ((0, _GROUP) if half else (0,)):
         raise ValueError(f"a matrix of {product.own_rows} rows does not begin in lane {first} of tensor memory")
     return first + (row // _GROUP * _PARTITION + row % _GROUP if half else row)
@@ -87,7 +87,7 @@ def scale_factors(view: View, address: int, extent: int, scaling: Scaling, side:
     if address >> 16:
         raise ValueError(f"scale factors do not begin in lane {address >> 16} of tensor memory")
     row = np.arange(extent)
-    lanes = row % _QUARTER + np.arange(0, LANES, _QUARTER)[:, None]
+    lanes = row % _QUARTER + np.arange(0, TENSOR_LANES, _QUARTER)[:, None]
     words = view.read(lanes, address + row // _QUARTER + np.zeros_like(lanes))
     codes = np.stack([words >> np.uint32(8 * (first + k)) & np.uint32(0xFF) for k in range(scaling.factors)], axis=2)
     if (codes != codes[0]).any():
@@ -116,7 +116,7 @@ def stored_columns(view: View, product: Product, address: int, stored: np.ndarra
     if address >> 16:
         raise ValueError(f"metadata do not begin in lane {address >> 16} of tensor memory")
     lanes, columns, number = _places(product, (address & 0xFFFF) + (product.selector or 0))
-    copies = [view.read(lanes + LANES // product.folds * n, columns) for n in range(product.folds)]
+    copies = [view.read(lanes + TENSOR_LANES // product.folds * n, columns) for n in range(product.folds)]
     if any((copy != copies[0]).any() for copy in copies):
         raise ValueError("metadata are not the same in all lanes that need them")
     found, per = copies[0] >> (4 * number).astype(np.uint32) & np.uint32(15), product.depth // lanes.shape[1]
@@ -215,8 +215,10 @@ def _make(frame: Frame, inst: Instruction, place: tuple[int, int], form: Form, g
 
 def _kept_lanes(without: list[int], view: View, blocks: tuple[int, ...]) -> list[np.ndarray]:
     """Lanes [128] of D that stay as they are, of each thread block. Raises ValueError where it is not known."""
-    bits = [bool(word >> n & 1) for word in without or [0] * len(blocks) * (LANES // 32) for n in range(_WORD_BITS)]
-    kept = np.array(bits).reshape(len(blocks), LANES)
+    bits = [
+        bool(word >> n & 1) for word in without or [0] * len(blocks) * (TENSOR_LANES // 32) for n in range(_WORD_BITS)
+    ]
+    kept = np.array(bits).reshape(len(blocks), TENSOR_LANES)
     if view.user != blocks[0] and (kept != kept[0]).any():
         raise ValueError(
             "lanes that stay as they are, where the block of odd rank of a pair asks for it, are the same in both"

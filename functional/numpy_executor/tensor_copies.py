@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from functional.errors import InputError
+from functional.isa.memory import space_of
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
@@ -20,7 +21,7 @@ from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets
 from functional.numpy_executor.atomics import OPERATIONS, reduction
 from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.mbarriers import log_touched
-from functional.numpy_executor.memory_ops import address_getter, record, space_of, split
+from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Getter, getter, guard_getter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from functional.isa.tcgen05_form import COLUMNS, TENSOR_LANES
 from functional.ptx.ir import Instruction
 
-LANES, COLUMNS = 128, 512
 _LEAST_COLUMNS = 32  # of an allocation, which is a power of two
 
 
@@ -20,8 +20,8 @@ class TensorMemory:
     """Of the thread blocks of a chunk, by their place in it."""
 
     def __init__(self, blocks: int) -> None:
-        self.words = np.zeros((blocks, LANES, COLUMNS), np.uint32)
-        self.written = np.zeros((blocks, LANES, COLUMNS), bool)
+        self.words = np.zeros((blocks, TENSOR_LANES, COLUMNS), np.uint32)
+        self.written = np.zeros((blocks, TENSOR_LANES, COLUMNS), bool)
         self.taken = np.zeros((blocks, COLUMNS), bool)
         self.closed = np.zeros(blocks, bool)  # has said that it will not allocate again
         self.calls: dict[int, list[tuple[str, int, int]]] = {}  # of thread blocks of pairs: agree
@@ -63,8 +63,10 @@ class TensorMemory:
 
     def check(self, block: int, lanes: np.ndarray, columns: np.ndarray) -> None:
         """Raise ValueError unless an access to these lanes and columns is to allocated memory."""
-        if int(lanes.max()) >= LANES or int(columns.max()) >= COLUMNS:
-            raise ValueError(f"lane {lanes.max()}, column {columns.max()}: tensor memory has {LANES} by {COLUMNS}")
+        if int(lanes.max()) >= TENSOR_LANES or int(columns.max()) >= COLUMNS:
+            raise ValueError(
+                f"lane {lanes.max()}, column {columns.max()}: tensor memory has {TENSOR_LANES} by {COLUMNS}"
+            )
         if not self.taken[block, columns].all():
             missing = int(columns[~self.taken[block, columns]].min())
             raise ValueError(f"column {missing} of tensor memory is not allocated")

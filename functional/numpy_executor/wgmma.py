@@ -14,21 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.matrices import Element, a_layout, element, family_of
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.numpy_executor.barriers import WARPGROUP
-from functional.numpy_executor.fragments import (
-    Element,
-    decode_stored,
-    element,
-    multiply,
-    read,
-    registers_of,
-    setters_of,
-    write,
-)
+from functional.numpy_executor.fragments import decode_stored, multiply, read, registers_of, setters_of, write
 from functional.numpy_executor.frame import Frame, Step, Terminator
-from functional.numpy_executor.layouts import a_layout, family_of
 from functional.numpy_executor.mma import SPARSE, is_sparse, metadata_getter, multiply_sparse
 from functional.numpy_executor.operands import Getter, getter
 from functional.numpy_executor.spaces import SPACES

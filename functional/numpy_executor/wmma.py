@@ -8,27 +8,16 @@ register r.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from functional.isa.matrices import Fragment, fragments_of, matrices_of
 from functional.isa.operation import Operation, Unsupported, raw
 from functional.isa.slots import Slots
 from functional.isa.windows import SHARED_WINDOW
-from functional.numpy_executor.fragments import (
-    Element,
-    decode,
-    element,
-    multiply,
-    read,
-    registers_of,
-    setters_of,
-    write,
-)
+from functional.numpy_executor.fragments import decode, multiply, read, registers_of, setters_of, write
 from functional.numpy_executor.frame import Frame, Step
-from functional.numpy_executor.layouts import results_of
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, record, split
 from functional.numpy_executor.operands import Getter, getter, setter
 from functional.numpy_executor.spaces import Lanes
@@ -36,16 +25,6 @@ from functional.ptx.ir import Address, Instruction, Vector
 from functional.traces.coalesce import line_records
 
 _LANE = np.arange(32)
-
-
-def matrices_of(inst: Instruction) -> tuple[int, bool]:
-    """(matrices, transposed). Raises Unsupported for a form that is not implemented."""
-    flags = set(inst.modifiers) - {"sync", "aligned", "m8n8", "shared", "b16", "trans"}
-    if len(flags) != 1 or not flags <= {"x1", "x2", "x4"} or inst.guard is not None:
-        raise Unsupported
-    if not {"m8n8", "b16"} <= set(inst.modifiers):
-        raise Unsupported
-    return int(next(iter(flags))[1:]), "trans" in inst.modifiers
 
 
 def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
@@ -122,56 +101,6 @@ def transposed_matrix(frame: Frame, a: np.ndarray) -> np.ndarray:
     """Of words [row, lane] that hold two halves each."""
     halves = np.ascontiguousarray(frame.full(a)).view(np.uint16).reshape(frame.count, 8, 8)
     return np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32)
-
-
-_BIG = ("m16n16k16", "m8n32k16", "m32n8k16")
-_SHAPES = {
-    **dict.fromkeys(("f16", "bf16", "s8", "u8"), _BIG), "tf32": ("m16n16k8",), "f64": ("m8n8k4",),
-    "s4": ("m8n8k32",), "u4": ("m8n8k32",), "b1": ("m8n8k128",),
-}  # fmt: skip
-_ACCUMULATORS = {"f16": _BIG, "f32": (*_BIG, "m16n16k8"), "s32": (*_BIG, "m8n8k32", "m8n8k128"), "f64": ("m8n8k4",)}
-
-
-@dataclass(frozen=True)
-class Fragment:
-    """One of the matrices A, B, C, D of a shape: rows, columns, element type, registers a lane."""
-
-    rows: int
-    columns: int
-    kind: Element
-    registers: int
-
-    @classmethod
-    def of(cls, role: str, shape: str, type_: str) -> Fragment:
-        """Raises Unsupported for a shape that the type does not have."""
-        if shape not in (_SHAPES if role in "ab" else _ACCUMULATORS).get(type_, ()):
-            raise Unsupported
-        m, n, k = (int(x) for x in re.findall(r"\d+", shape))
-        rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
-        kind = element(type_)
-        per = 1 if type_ == "f32" else kind.per_register
-        count = 8 if type_ == "f16" and role in "ab" else rows * columns // 32 // per
-        return cls(rows, columns, kind, count)
-
-    def matrix(self, values: np.ndarray) -> np.ndarray:
-        """[row, lane, element] as [row, matrix row, matrix column]."""
-        flat = values.reshape(len(values), -1)[:, : self.rows * self.columns]
-        return flat.reshape(len(values), self.rows, self.columns)
-
-    def lanes(self, matrix: np.ndarray) -> np.ndarray:
-        """A matrix [row, ...] as [row, lane, element], repeated to fill all lanes."""
-        per = 1 if self.kind.name == "f32" else self.kind.per_register
-        each = self.registers * per
-        flat = matrix.reshape(len(matrix), -1)
-        return np.tile(flat, (1, 32 * each // flat.shape[1])).reshape(len(matrix), 32, each)
-
-    def addresses(self, stride: np.ndarray, column_major: bool) -> np.ndarray:
-        """Byte offsets [row, storage units] of the matrix with a leading dimension `stride` [row, 1] in elements."""
-        unit = max(8, self.kind.bits)  # sub-byte elements are moved by bytes
-        packed = unit // self.kind.bits
-        outer, inner = (self.columns, self.rows) if column_major else (self.rows, self.columns)
-        first = np.arange(outer)[None, :, None] * stride[:, :, None] + packed * np.arange(inner // packed)
-        return (first * self.kind.bits // 8).reshape(len(stride), -1)
 
 
 def wmma_step(slots: Slots, inst: Instruction) -> Step:
@@ -272,20 +201,6 @@ def _store(slots: Slots, inst: Instruction) -> Step:
     return step
 
 
-def fragments_of(inst: Instruction) -> tuple[tuple[Fragment, Fragment, Fragment, Fragment], frozenset[str]]:
-    """((D, A, B, C), options among satfinite, xor, and, popc) of a `wmma.mma`. Raises Unsupported."""
-    options = frozenset(inst.modifiers) & {"satfinite", "xor", "and", "popc"}
-    plain = [m for m in inst.modifiers[1:] if m not in options and m not in ("sync", "aligned", "row", "col", "rn")]
-    shape, types = plain[0], plain[1:]
-    if len(types) == 2:  # half-precision: only the types of D and C are named
-        types = [types[0], "f16", "f16", types[1]]
-    if len(types) != 4 or types[1] != types[2] or len(inst.sources) != 3:
-        raise Unsupported
-    d, a, b, c = (Fragment.of(role, shape, t) for role, t in zip("dabc", types, strict=True))
-    _check_types(types, options)
-    return (d, a, b, c), options
-
-
 def _mma(slots: Slots, inst: Instruction) -> Step:
     (d, a, b, c), options = fragments_of(inst)
     sources = [registers_of(slots, o, f.kind) for o, f in zip(inst.sources, (a, b, c), strict=True)]
@@ -309,14 +224,3 @@ def _right(frame: Frame, getters: list[Getter], b: Fragment) -> np.ndarray:
     words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
     flat = decode(words, b.kind).reshape(frame.count, -1)
     return flat.reshape(frame.count, b.columns, b.rows).swapaxes(1, 2)
-
-
-def _check_types(types: list[str], options: frozenset[str]) -> None:
-    """Raises Unsupported unless D, C and the options go with A."""
-    allowed = {"b1": {"popc", "xor", "and"}, "f16": {"satfinite"}}.get(
-        types[1], {"satfinite"} if types[1][1:] in "84" else set()
-    )
-    if types[0] not in results_of(types[1]) or types[3] not in results_of(types[1]) or options - allowed:
-        raise Unsupported
-    if (types[1] == "b1") != ("popc" in options) or (types[1] == "f16" and "satfinite" in options):
-        raise Unsupported

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from functional.isa.matrices import Element
 from functional.isa.operation import Unsupported
-from functional.numpy_executor.fragments import Element
-from functional.numpy_executor.small_floats import SUB_BYTE
-from functional.numpy_executor.tcgen05 import group_of
-from functional.numpy_executor.tensor_memory import LANES
+from functional.isa.small_floats import SUB_BYTE
 from functional.ptx.ir import Address, Immediate, Instruction, Operand, Vector
 
+TENSOR_LANES, COLUMNS = 128, 512  # of tensor memory
 _PLAIN = frozenset({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"})
 _SCALABLE = frozenset({"kind::f16", "kind::tf32"})
 _MOST_SHIFT = 15
@@ -29,6 +28,16 @@ _FACTORS: dict[tuple[str, str], int] = {  # of a row, by kind and what the text 
     ("kind::mxf4nvf4", "block32"): 2, ("kind::mxf4nvf4", "scale_vec::2X"): 2,
     ("kind::mxf4nvf4", "block16"): 4, ("kind::mxf4nvf4", "scale_vec::4X"): 4,
 }  # fmt: skip
+_GROUPS = {"cta_group::1": 1, "cta_group::2": 2}
+
+
+def group_of(inst: Instruction, modifiers: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """(how many thread blocks an instruction is of, one or a pair; its other modifiers). Raises Unsupported where that
+    is not said."""
+    groups = [m for m in modifiers if m in _GROUPS]
+    if len(groups) != 1:
+        raise Unsupported
+    return _GROUPS[groups[0]], tuple(m for m in modifiers if m not in _GROUPS)
 
 
 class Form(NamedTuple):
@@ -173,8 +182,8 @@ class Product(NamedTuple):
     def folds(self) -> int:
         """Parts of D's columns that lie in one column of tensor memory, each in lanes of its own."""
         if self.stationary:
-            return LANES // self.rows
-        return 2 if self.blocks == 2 and self.rows == LANES and self.selector is None else 1
+            return TENSOR_LANES // self.rows
+        return 2 if self.blocks == 2 and self.rows == TENSOR_LANES and self.selector is None else 1
 
 
 def product_of(form: Form, word: int) -> Product:
@@ -234,13 +243,13 @@ def _check_extents(form: Form, product: Product) -> None:
         raise ValueError(f"a product of {rows} x {columns} is none of {form.kind}{_named(form)}")
     if form.stationary and columns not in ((64, 128) if form.metadata else (64, 128, 256)):
         raise ValueError(f"a product of {rows} x {columns} is none of {form.kind}{_named(form)}")
-    if form.metadata is not None and not form.stationary and rows != LANES * form.blocks:
+    if form.metadata is not None and not form.stationary and rows != TENSOR_LANES * form.blocks:
         raise ValueError(f"sparse products of {rows} rows{_named(form)} are not supported")
 
 
 def _rows_of(form: Form) -> tuple[int, ...]:
     if form.factors:
-        return (LANES * form.blocks,)
+        return (TENSOR_LANES * form.blocks,)
     return (32, 64, 128) if form.stationary else (64 * form.blocks, 128 * form.blocks)
 
 
@@ -250,7 +259,7 @@ def _step_of(form: Form, product: Product) -> int:
         return 16 * form.blocks
     if form.kind == "kind::i8":
         return 32 if form.blocks == 2 else 8 if product.columns in (8, 24) else 16
-    return 16 if form.blocks == 2 or (product.rows == LANES and not form.factors) else 8
+    return 16 if form.blocks == 2 or (product.rows == TENSOR_LANES and not form.factors) else 8
 
 
 def _named(form: Form) -> str:
