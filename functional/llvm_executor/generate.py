@@ -12,10 +12,10 @@ from functional.isa.instructions import CARRIED, ENDS, has_no_effect, is_vector_
 from functional.isa.memory import access_of
 from functional.isa.operation import REFUSALS, Unsupported
 from functional.isa.slots import CONDITION_CODE
-from functional.llvm_executor import accesses, atomics, calls, matrices, warps, wmma
+from functional.llvm_executor import accesses, matrices, warps
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
-from functional.llvm_executor.control import terminate
+from functional.llvm_executor.control import generated, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.unit import Unit, register_kind
 from functional.programs.program import BasicBlock, Program
@@ -36,7 +36,7 @@ class Generated:
 
 def generate(program: Program) -> Generated:
     """Raises Unsupported if the program holds an instruction that only the oracle does."""
-    if not calls.generated(program):
+    if not generated(program):
         raise Unsupported
     try:
         return _generate(program)
@@ -130,9 +130,9 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     if inst.opcode == "st":
         return accesses.store(unit, inst)
     if inst.opcode in ("atom", "red"):
-        return atomics.atomic(unit, inst)
+        return accesses.atomic(unit, inst)
     if inst.opcode == "wmma":
-        return wmma.wmma(unit, inst)
+        return matrices.wmma(unit, inst)
     if inst.opcode in matrices.TABLE:
         return matrices.TABLE[inst.opcode](unit, inst)
     if is_vector_move(inst):
