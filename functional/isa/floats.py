@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial, reduce
 
 from functional.isa import integers
 from functional.isa.emitter import Emitter, Value
@@ -276,13 +277,14 @@ def _fma(e: Emitter, inst: Instruction, a: Value, b: Value, c: Value) -> Value:
 
 def _extremum(inst: Instruction) -> Operation:
     """`min max` with -0 < +0; a NaN operand loses, unless `.NaN`. `.xorsign.abs`: of the magnitudes, with the sign of
-    the product."""
+    the product. f32 may have three operands."""
     flags, type_ = flags_of(inst, {"ftz", "NaN", "xorsign", "abs"}), only_type(inst, ALL)
-    if len({"xorsign", "abs"} & flags) == 1:
+    arity, signs = len(inst.sources), {"xorsign", "abs"} & flags
+    if len(signs) == 1 or (arity != 2 and (arity != 3 or type_ != "f32" or signs)):
         raise Unsupported
     less, ftz = inst.opcode == "min", "ftz" in flags and type_ != "f64"
 
-    def emit(e: Emitter, a: Value, b: Value) -> Value:
+    def pair(e: Emitter, a: Value, b: Value) -> Value:
         a, b = (down(e, flush(e, up(e, v), TINY[type_]), type_) if ftz else v for v in (a, b))
         kind, bits_a, bits_b = a.kind, e.raw_bits(a), e.raw_bits(b)
         sign = e.op("and", e.op("xor", bits_a, bits_b), 1 << (a.bits - 1)) if "abs" in flags else None
@@ -297,7 +299,7 @@ def _extremum(inst: Instruction) -> Operation:
         chosen = e.select(e.compare("oeq", x, y), joined, picked)
         return e.as_kind(chosen if sign is None else e.op("or", chosen, sign), kind)
 
-    return Operation(emit, (type_,), (type_, type_))
+    return Operation(lambda e, *values: reduce(partial(pair, e), values), (type_,), (type_,) * arity)
 
 
 def _sign(inst: Instruction) -> Operation:

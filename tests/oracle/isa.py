@@ -372,6 +372,8 @@ def _float_forms() -> list[Form]:
     one = lambda f: lambda a, b: f(_arithmetic("add", "f32", "rn")(a, b))  # noqa: E731
     saturated = lambda x: min(x, 1.0) if x > 0 else 0.0  # noqa: E731
     forms += [
+        Form("min.f32", ("f32", "f32", "f32"), "f32", lambda a, b, c: _minimum(
+            _minimum(value(a, "f32"), value(b, "f32"), True, False), value(c, "f32"), True, False)),
         Form("add.sat.f32", ("f32", "f32"), "f32", one(saturated)),
         Form("add.ftz.f32", ("f32", "f32"), "f32", lambda a, b: _flushed(_arithmetic("add", "f32", "rn")(
             *(pattern(_flushed(value(x, "f32")), "f32") for x in (a, b))))),
