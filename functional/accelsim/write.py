@@ -17,7 +17,7 @@ from functional.accelsim.register_allocation import allocate
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.execution.executor import DEFAULT_INSTRUCTION_BUDGET
-from functional.isa.windows import LOCAL_WINDOW, SHARED_WINDOW
+from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW
 from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory

@@ -10,7 +10,7 @@ from functional.errors import InputError
 from functional.gpu_recording.device import Device
 from functional.gpu_recording.instrument import ENTRY_BYTES, TABLE, WINDOWS, WORD_BYTES, constants_of, instrument
 from functional.gpu_recording.replay import replay
-from functional.isa.windows import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
 from functional.launches.memory import CONST_WINDOW

@@ -19,10 +19,10 @@ from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.numpy_executor.atomics import record_atomic
 from functional.numpy_executor.control import fall_through, terminator
-from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.log import gather
 from functional.numpy_executor.machine import Block, Machine
 from functional.numpy_executor.memory_ops import record, split
+from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.run import run_chunk
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functional.isa.emitter import FLOATING, Emitter, Value
 from functional.isa.floats import TINY, fabs, finite, flush, halves, join, up
+from functional.isa.memory import GENERIC, WINDOWS
 from functional.isa.operation import FLOATS, Builder, Operation, Unsupported, flags_of, kind_of, types_of
-from functional.isa.windows import GENERIC, WINDOWS
 from functional.launches.memory import GLOBAL_BASE
 from functional.ptx.ir import Immediate, Instruction, Register
 

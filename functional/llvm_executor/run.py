@@ -15,8 +15,7 @@ from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.llvm_executor.analysis import reads_what_others_write
-from functional.llvm_executor.attempts import Conflict, Job, Pool, parallel, serial
-from functional.llvm_executor.chunks import joined
+from functional.llvm_executor.attempts import Conflict, Job, Pool, joined, parallel, serial
 from functional.llvm_executor.launch_state import Abandoned, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow

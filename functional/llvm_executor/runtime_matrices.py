@@ -4,7 +4,7 @@ warp.
 
 from __future__ import annotations
 
-from functional.isa.windows import WINDOWS
+from functional.isa.memory import WINDOWS
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor.runtime_memory import SPACES, get, put, splat
 from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT

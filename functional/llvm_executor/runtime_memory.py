@@ -5,7 +5,7 @@ copies into shared memory.
 
 from __future__ import annotations
 
-from functional.isa.windows import WINDOWS
+from functional.isa.memory import WINDOWS
 from functional.llvm_executor.context_layout import LOADED, SLOT, STORED
 from functional.traces.line_record import MORE, SHARED_PASS
 from functional.traces.trace import PARAM_WINDOW_LINE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functional.isa.across_lanes import mode_of
 from functional.isa.emitter import LANES, Value, vector
+from functional.isa.instructions import mode_of
 from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.unit import Unit

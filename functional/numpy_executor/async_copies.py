@@ -12,15 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.memory import Copy, copy_of
+from functional.isa.memory import RANK_BYTES, Copy, copy_of
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
-from functional.isa.windows import RANK_BYTES
 from functional.numpy_executor.atomics import Reduction, atomic_step, reduction_of
-from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.mbarriers import COMPLETE_TX, log_touched, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, record_mixed, split, store_step
-from functional.numpy_executor.operands import Getter, getter, guard_getter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Vector
 from functional.traces.coalesce import BANK_BYTES, BANKS
@@ -45,8 +43,7 @@ def async_copy_step(slots: Slots, inst: Instruction) -> Step:
         written = list(split(frame, inst, "shared", to(frame), lanes))
         for part in written:
             at = frame.full(part.space.offsets(frame, inst, part.addresses, size))
-            if frame.machine.watch is not None:
-                frame.machine.watch.stores(frame, inst, part, at, size)
+            frame.machine.watch.stores(frame, inst, part, at, size)
             chosen = ... if part.active is None else part.active
             part.space.storage(frame.machine).data[at[chosen][..., None] + np.arange(size)] = data[chosen]
         record_mixed(frame, size, [*read, *written])
@@ -72,8 +69,7 @@ def _read(frame: Frame, inst: Instruction, part: Lanes, count: np.ndarray, data:
     space.check_alignment(frame, inst, part.addresses, size)
     if (count == size).all():
         at = frame.full(space.offsets(frame, inst, part.addresses, size))
-        if frame.machine.watch is not None:
-            frame.machine.watch.loads(frame, inst, part, at, size)
+        frame.machine.watch.loads(frame, inst, part, at, size)
         data[:] = space.storage(frame.machine).data[at[..., None] + np.arange(size)]
         return
     addresses = frame.full(part.addresses)
@@ -82,8 +78,7 @@ def _read(frame: Frame, inst: Instruction, part: Lanes, count: np.ndarray, data:
     last = np.where(active, addresses + lanes.astype(addresses.dtype), addresses)
     space.offsets(frame, inst, last, 1)
     first = frame.full(space.offsets(frame, inst, addresses, 1))
-    if frame.machine.watch is not None:
-        frame.machine.watch.loads(frame, inst, replace(part, active=active & (count > 0)), first, 1)
+    frame.machine.watch.loads(frame, inst, replace(part, active=active & (count > 0)), first, 1)
     bytes_ = space.storage(frame.machine).data
     for i in range(size):
         here = active & (count > i)
@@ -238,7 +233,7 @@ def _move(
     for start in range(0, int(sizes[active].max(initial=0)), UNIT_BYTES):
         here = active & (sizes > start)
         at = [_offsets(frame, inst, part, start, here)[here][:, None] for part in (read, written)]
-        if frame.machine.watch is not None:
+        if frame.machine.watch.strict:
             _watch(frame, inst, read, written, start, here)
         data = read.space.storage(frame.machine).data[at[0] + np.arange(UNIT_BYTES)]
         into = written.space.storage(frame.machine)
@@ -250,7 +245,6 @@ def _move(
 
 def _watch(frame: Frame, inst: Instruction, read: Lanes, written: Lanes, start: int, here: np.ndarray) -> None:
     watch = frame.machine.watch
-    assert watch is not None
     look = watch.updates if inst.modifiers[0] == "reduce" else watch.stores
     for part, watched in ((read, watch.loads), (written, look)):
         watched(frame, inst, replace(part, active=here), _offsets(frame, inst, part, start, here), UNIT_BYTES)

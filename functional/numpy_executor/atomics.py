@@ -10,16 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from functional.isa.instructions import operation_of
-from functional.isa.memory import ATOMIC_TYPES, atomic_name, operands_of, space_of
+from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of, space_of
 from functional.isa.operation import DTYPES, Unsupported, raw
 from functional.isa.slots import Slots
 from functional.isa.small_floats import from_bf16
-from functional.isa.windows import SHARED
 from functional.numpy_executor.arrays import function_of
-from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.machine import Bytes
 from functional.numpy_executor.memory_ops import address_getter, log_records, record, split
-from functional.numpy_executor.operands import getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Step, getter, guard_getter, setter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Instruction, Register, Vector
 from functional.traces.coalesce import atomic_records
@@ -74,8 +72,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
             offsets = part.space.offsets(frame, inst, part.addresses, size)
-            if frame.machine.watch is not None:
-                frame.machine.watch.updates(frame, inst, part, offsets, size)
+            frame.machine.watch.updates(frame, inst, part, offsets, size)
             at = frame.full(offsets) >> (size.bit_length() - 1)
             chosen = np.ones(at.shape, bool) if part.active is None else part.active
             words = part.space.storage(frame.machine).words[size].view(dtype)

@@ -16,8 +16,7 @@ from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.launches.memory import function_address
 from functional.numpy_executor.device_runtime import builtin_step
-from functional.numpy_executor.frame import Frame, Terminator
-from functional.numpy_executor.operands import Getter, getter, guard_getter
+from functional.numpy_executor.operands import Frame, Getter, Terminator, getter, guard_getter
 from functional.numpy_executor.stack import NOWHERE, pack
 from functional.programs.callgraph import BUILTINS
 from functional.programs.program import BasicBlock

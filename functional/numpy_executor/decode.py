@@ -16,13 +16,12 @@ from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.async_copies import async_copy_step, async_store_step, bulk_copy_step, is_bulk
 from functional.numpy_executor.atomics import atomic_step
 from functional.numpy_executor.control import fall_through, terminator
-from functional.numpy_executor.frame import Frame, Step, Terminator
 from functional.numpy_executor.machine import Block, Code
 from functional.numpy_executor.mbarriers import TABLE as MBARRIER
 from functional.numpy_executor.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
-from functional.numpy_executor.operands import Getter, Setter, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter, guard_getter, setter
 from functional.numpy_executor.tcgen05_product import tcgen05_step
 from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step

@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from functional.execution.device_launches import DeviceLaunches
+from functional.isa.memory import WINDOWS
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
-from functional.isa.windows import WINDOWS
 from functional.launches.memory import GLOBAL_BASE, Memory, Region, function_address
-from functional.numpy_executor.frame import Frame
+from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.spaces import SPACES
 from functional.programs.callgraph import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from functional.isa.slots import CONSTANTS, IN_CLUSTER, RESERVED_SHARED, RESERVE
 from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
 from functional.numpy_executor.arrivals import Phases
-from functional.numpy_executor.barriers import Barriers
-from functional.numpy_executor.clusters import Clusters
+from functional.numpy_executor.barriers import Barriers, Clusters
 from functional.numpy_executor.log import ChunkTrace, Log
 from functional.numpy_executor.stack import Stack, unpack
 from functional.numpy_executor.tensor_memory import TensorMemory
@@ -52,28 +51,34 @@ class Code:
     symbol_slots: dict[int, Symbol]
 
 
-class Watch(Protocol):
-    """What looks at every access of a launch. Accesses are parts of the accesses of a frame (spaces.Lanes)."""
+class Watch:
+    """What looks at every access of a launch; this one at none. Parts of accesses are spaces.Lanes."""
+
+    strict = False  # does it look?
 
     def begin(self, machine: Machine) -> None:
         """A chunk begins."""
 
-    def loads(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size: int) -> None:
-        """A read of `size` bytes at offsets [row, lane] of the storage of a space."""
+    def loads(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int) -> None:
+        """A read at offsets [row, lane] of the storage of a space."""
 
     def stores(
-        self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size: int, values: np.ndarray | None = None
-    ) -> None:
-        """A write that is still to be done, of bytes [row, lane, byte] if they are known."""
+        self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int,
+        values: Sequence[np.ndarray] = (),
+    ) -> None:  # fmt: skip
+        """A write that is still to be done. `values`: elements [row, lane] of what is written, if that is known."""
 
-    def updates(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size: int) -> None:
+    def updates(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int) -> None:
         """An atomic update."""
 
     def box(
-        self, frame: Any, inst: Instruction, thread: tuple[int, int], space: str, offsets: np.ndarray, size: int,
+        self, frame: Any, inst: Instruction, place: tuple[int, int], space: str, starts: np.ndarray, size_bytes: int,
         writes: bool,
     ) -> None:  # fmt: skip
-        """An access of one thread (row, lane) to many places."""
+        """What one lane, `place` (row, lane), reads or writes at many offsets [element] of a storage."""
+
+
+_UNWATCHED = Watch()
 
 
 @dataclass
@@ -129,7 +134,7 @@ class Machine:
 
     def __init__(
         self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log,
-        watch: Watch | None = None,
+        watch: Watch = _UNWATCHED,
     ) -> None:  # fmt: skip
         self.code, self.launch, self.memory = code, launch, memory
         self.thread_blocks = thread_blocks
@@ -158,8 +163,7 @@ class Machine:
         self._memories()
         self.phases = Phases(self.block_of_row, self.shared_stride)
         self.watch = watch
-        if watch is not None:
-            watch.begin(self)
+        watch.begin(self)
 
     def _address_of(self, symbol: Symbol) -> np.ndarray:
         """The address of a variable within its space, uint64 (1 | warp, 1)."""

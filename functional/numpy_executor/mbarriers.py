@@ -21,10 +21,9 @@ from functional.isa.operation import Operation, Unsupported, flags_of
 from functional.isa.slots import Slots
 from functional.numpy_executor.arrivals import PHASE_BIT
 from functional.numpy_executor.control import executing
-from functional.numpy_executor.frame import Frame, Step, Terminator
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, split
-from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, guard_getter, setter
 from functional.numpy_executor.spaces import Lanes
 from functional.numpy_executor.stack import WAITING, pack, unpack
 from functional.programs.program import BasicBlock
@@ -164,9 +163,8 @@ def update_barriers(
     result: np.ndarray = np.zeros((frame.count, 32), dtype)
     for part in parts:
         offsets = part.space.offsets(frame, inst, part.addresses, 8)
-        if frame.machine.watch is not None:
-            look = frame.machine.watch.stores if "init" in inst.modifiers else frame.machine.watch.updates
-            look(frame, inst, part, offsets, 8)
+        look = frame.machine.watch.stores if "init" in inst.modifiers else frame.machine.watch.updates
+        look(frame, inst, part, offsets, 8)
         at = frame.full(offsets) >> 3
         words = part.space.storage(frame.machine).words[8]
         active = np.ones(at.shape, bool) if part.active is None else part.active
@@ -338,8 +336,7 @@ def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         given = operand(frame, test)
         for part in split(frame, inst, test.space, test.where(frame), lanes):
             offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 8))
-            if machine.watch is not None:
-                machine.watch.updates(frame, inst, part, offsets, 8)
+            machine.watch.updates(frame, inst, part, offsets, 8)
             if part.space.storage(machine) is not machine.shared:
                 raise machine.fault(inst, "the barrier is not in shared memory", int(frame.index[0]))
             active = np.ones(offsets.shape, bool) if part.active is None else part.active

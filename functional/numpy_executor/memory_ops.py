@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from functional.isa.memory import access_of, elements_of, space_of
+from functional.isa.memory import GENERIC, SHARED, WINDOWS, access_of, elements_of, space_of
 from functional.isa.operation import RAW_BY_BYTES, Unsupported, raw
 from functional.isa.slots import Slots
-from functional.isa.windows import GENERIC, SHARED, WINDOWS
 from functional.launches.memory import GLOBAL_BASE
-from functional.numpy_executor.frame import Frame, Step
-from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
 from functional.numpy_executor.spaces import OWN_SHARED, SPACES, Lanes, repeat_active, rows_with_a_lane
 from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
 from functional.traces.coalesce import Records, bank_passes, line_records, pack_records
@@ -169,8 +167,7 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
             offsets = part.space.offsets(frame, inst, part.addresses, size * count)
-            if frame.machine.watch is not None:
-                frame.machine.watch.loads(frame, inst, part, offsets, size * count)
+            frame.machine.watch.loads(frame, inst, part, offsets, size * count)
             at, words = offsets >> shift, part.space.storage(frame.machine).words[size]
             loaded = [words.take(at + i if i else at) for i in range(count)]
             values = loaded if part.active is None or len(parts) == 1 else [
@@ -206,15 +203,9 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
             at, words = frame.full(offsets) >> shift, part.space.storage(frame.machine).words[size]
             chosen = ... if part.active is None else part.active
             values = [frame.full(raw(get(frame))) for get in getters]
-            if frame.machine.watch is not None:
-                frame.machine.watch.stores(frame, inst, part, offsets, size * count, _as_bytes(values))
+            frame.machine.watch.stores(frame, inst, part, offsets, size * count, values)
             for i, value in enumerate(values):
                 words[at[chosen] + i if i else at[chosen]] = value[chosen]
         record(frame, shared, size * count, parts)
 
     return step
-
-
-def _as_bytes(values: list[np.ndarray]) -> np.ndarray:
-    """Elements of vectors, as bytes [row, lane, byte]."""
-    return np.stack(values, axis=2).view(np.uint8)

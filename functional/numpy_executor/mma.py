@@ -7,12 +7,16 @@ its upper one; of narrower types 8 groups of one row, row g in lanes 0 and 2, ro
 `m8n8k4` of f16 a warp makes four products, each by eight threads, four of either half of the warp: quarter q = (lane
 mod 16) / 4 is the product's number, the lower half of the warp has rows (or columns, of B) 0 to 3, the upper half 4 to
 7. Sources: PTX ISA, "mma.sp", "Matrix Fragments for mma.m8n8k4 with .f16 floating point type"; ELayout_* of CUTLASS.
+
+Products are exact; the sum over k is formed in float64 in ascending order of k, C is added last, and the result is
+rounded once (hardware truncates partial sums: differences of an ulp or so). float64 matrices are a chain of fused
+multiply-adds that begins with C. Integers are exact.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,10 +33,94 @@ from functional.isa.matrices import (
 )
 from functional.isa.operation import Unsupported, raw
 from functional.isa.slots import Slots
-from functional.numpy_executor.fragments import multiply, read, registers_of, setters_of, write
-from functional.numpy_executor.frame import Frame, Step
-from functional.numpy_executor.operands import Getter, getter
+from functional.isa.small_floats import from_bf16, values
+from functional.numpy_executor.arrays import fma64
+from functional.numpy_executor.operands import Frame, Getter, Setter, Step, getter, setter
 from functional.ptx.ir import Immediate, Instruction, Operand, Vector
+
+Layout = tuple[np.ndarray, np.ndarray]  # (rows, columns) [lane, element]
+
+
+def registers_of(slots: Slots, operand: Operand, kind: Element) -> list[Getter]:
+    """Getters of a source fragment."""
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    if None in elements:
+        raise Unsupported
+    return [getter(slots, e, kind.register) for e in elements if e is not None]
+
+
+def setters_of(slots: Slots, operand: Operand | None, kind: Element) -> list[Setter]:
+    """Setters of a destination fragment."""
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    return [setter(slots, e, kind.register, False) for e in elements]
+
+
+def read(frame: Frame, registers: list[Getter], kind: Element) -> np.ndarray:
+    """Registers of all lanes as float64 or int64 [row, lane, element]."""
+    words = np.stack([raw(frame.full(get(frame))) for get in registers], axis=2)
+    return decode(words, kind)
+
+
+def decode(words: np.ndarray, kind: Element) -> np.ndarray:
+    """Registers [..., register] as numbers [..., element]."""
+    name = kind.name
+    if name in ("f64", "f32", "f16"):
+        return words.view(f"f{kind.bits // 8}").astype(np.float64)
+    if name == "bf16":
+        return from_bf16(words.view(np.uint16)).astype(np.float64)
+    if name == "tf32":
+        return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    if name in ("e4m3", "e5m2"):
+        return values(name)[words.view(np.uint8)]
+    if name == "s32":
+        return words.view(np.int32).astype(np.int64)
+    if kind.bits == 8:
+        return words.view(np.int8 if name == "s8" else np.uint8).astype(np.int64)
+    shifts = np.arange(0, 32, kind.bits, dtype=np.uint32)
+    parts = ((words[..., None] >> shifts) & np.uint32((1 << kind.bits) - 1)).astype(np.int64)
+    parts = parts.reshape(*words.shape[:-1], -1)
+    return np.where(parts > 7, parts - 16, parts) if name == "s4" else parts
+
+
+def decode_stored(values: np.ndarray, kind: Element) -> np.ndarray:
+    """Elements as memory has them, unsigned and of their own size, as float64 or int64 of the same shape."""
+    return decode(np.ascontiguousarray(values), kind)
+
+
+def encode(values: np.ndarray, kind: Element) -> np.ndarray:
+    """Numbers [..., element] as registers [..., register]; f16 pairs are packed. Only accumulator types."""
+    if kind.name == "f16":
+        return np.ascontiguousarray(values.astype(np.float16)).view(np.uint32)
+    return values.astype({"f32": np.float32, "f64": np.float64, "s32": np.int64}[kind.name])
+
+
+def write(frame: Frame, setters: list[Setter], values: np.ndarray, kind: Element) -> None:
+    """Write an accumulator [row, lane, element] to a destination fragment."""
+    registers = encode(values, kind)
+    if kind.name == "s32":
+        registers = registers.astype(np.uint32)
+    for i, put in enumerate(setters):
+        put(frame, np.ascontiguousarray(registers[..., i]))
+
+
+def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options: frozenset[str]) -> np.ndarray:
+    """D = A B + C of matrices [row, m, k], [row, k, n] and [row, m, n]; `options` may hold satfinite, xor, and."""
+    if kind.name == "f64":
+        total = c
+        for k in range(a.shape[2]):
+            total = fma64(a[:, :, k, None], b[:, None, k, :], total)
+        return total
+    if kind.name in FLOAT_ELEMENTS:
+        total = np.zeros(c.shape)
+        for k in range(a.shape[2]):
+            total = total + a[:, :, k, None] * b[:, None, k, :]
+        return total + c
+    product = np.matmul(a.astype(np.float64), b.astype(np.float64))  # integers below 2**53: exact in any order
+    if kind.name == "b1" and "xor" in options:
+        product = a.sum(axis=2)[:, :, None] + b.sum(axis=1)[:, None, :] - 2 * product
+    total = product.astype(np.int64) + c
+    return np.clip(total, -(1 << 31), (1 << 31) - 1) if "satfinite" in options else total
+
 
 SPARSE = frozenset({"sp", "sp::ordered_metadata"})
 
@@ -49,37 +137,45 @@ def is_sparse(inst: Instruction) -> bool:
     return not SPARSE.isdisjoint(inst.modifiers)
 
 
-def sparse_step(slots: Slots, inst: Instruction) -> Step:
-    """`mma.sp.sync.aligned.SHAPE.row.col.D.A.B.C d, a, b, c, metadata, selector`."""
-    depth, kinds = _form(inst)
-    d, a, b, c = kinds
-    places = (a_layout(_ROWS, depth // 2, a), b_layout(depth, b), c_layout(_ROWS))
-    sources = [registers_of(slots, o, kind) for o, kind in zip(inst.sources[:3], (a, b, c), strict=True)]
-    setters = setters_of(slots, inst.destinations[0], d)
-    counts = [*map(len, sources), len(setters)]
-    elements = [rows.shape[1] for rows, _ in (*places, places[2])]
-    if any(n * _held(kind) != e for n, kind, e in zip(counts, (a, b, c, d), elements, strict=True)):
-        raise Unsupported
-    index_of = metadata_getter(slots, inst.sources[3], inst.sources[4], a, depth)
-    extents = ((_ROWS, depth // 2), (depth, _COLUMNS), (_ROWS, _COLUMNS))
-    options = frozenset(inst.modifiers) & {"satfinite"}
+def _product_step(
+    slots: Slots, inst: Instruction, kinds: Sequence[Element], places: Sequence[Layout], extents: Sequence[tuple],
+    product: Callable[..., np.ndarray], number: np.ndarray | None = None,
+) -> Step:  # fmt: skip
+    """The step that puts A, B and C together from their fragments, makes `product(frame, a, b, c)`, and takes it apart:
+    `kinds` and `places` of A, B, C and D. `number` [lane, 1]: which of several products of the warp a lane is of."""
+    sources = [registers_of(slots, o, kind) for o, kind in zip(inst.sources[:3], kinds, strict=False)]
+    setters = setters_of(slots, inst.destinations[0], kinds[3])
+    for registers, kind, (rows, _) in zip((*sources, setters), kinds, places, strict=True):
+        if len(registers) * (1 if kind.name == "f32" else kind.per_register) != rows.shape[1]:
+            raise Unsupported
+    numbers = [np.broadcast_to(0 if number is None else number, rows.shape) for rows, _ in places]
+    count = int(numbers[0].max()) + 1
 
     def step(frame: Frame) -> None:
         matrices = []
-        for get, kind, (rows, columns), extent in zip(sources, (a, b, c), places, extents, strict=True):
+        for get, kind, (rows, columns), of, extent in zip(sources, kinds, places, numbers, extents, strict=False):
             values = read(frame, get, kind)
-            matrix = np.zeros((frame.count, *extent), values.dtype)
-            matrix[:, rows, columns] = values
-            matrices.append(matrix)
-        left, right, third = matrices
-        total = multiply_sparse(left, index_of(frame), right, third, a, options)
-        write(frame, setters, total[:, places[2][0], places[2][1]], d)
+            matrix = np.zeros((frame.count, count, *extent), values.dtype)
+            matrix[:, of, rows, columns] = values
+            matrices.append(matrix.reshape(-1, *extent))
+        total = product(frame, *matrices).reshape(frame.count, count, *extents[2])
+        write(frame, setters, total[:, numbers[3], *places[3]], kinds[3])
 
     return step
 
 
-def _held(kind: Element) -> int:
-    return 1 if kind.name == "f32" else kind.per_register
+def sparse_step(slots: Slots, inst: Instruction) -> Step:
+    """`mma.sp.sync.aligned.SHAPE.row.col.D.A.B.C d, a, b, c, metadata, selector`."""
+    depth, (d, a, b, c) = _form(inst)
+    index_of = metadata_getter(slots, inst.sources[3], inst.sources[4], a, depth)
+    options, last = frozenset(inst.modifiers) & {"satfinite"}, c_layout(_ROWS)
+
+    def product(frame: Frame, left: np.ndarray, right: np.ndarray, third: np.ndarray) -> np.ndarray:
+        return multiply_sparse(left, index_of(frame), right, third, a, options)
+
+    places = (a_layout(_ROWS, depth // 2, a), b_layout(depth, b), last, last)
+    extents = ((_ROWS, depth // 2), (depth, _COLUMNS), (_ROWS, _COLUMNS))
+    return _product_step(slots, inst, (a, b, c, d), places, extents, product)
 
 
 def _form(inst: Instruction) -> tuple[int, tuple[Element, Element, Element, Element]]:
@@ -143,13 +239,11 @@ def multiply_sparse(
     return np.clip(total, -(1 << 31), (1 << 31) - 1) if "satfinite" in options else total
 
 
-Layout = tuple[np.ndarray, np.ndarray]  # (rows, columns) [lane, element]
 _COLUMN_LANE = np.arange(32)[:, None]
 _PRODUCT = _COLUMN_LANE % 16 // 4
 
 
 _OWN, _UPPER = _COLUMN_LANE % 4, _COLUMN_LANE // 16 * 4
-_PRODUCTS = 4
 
 
 def is_volta(inst: Instruction) -> bool:
@@ -164,28 +258,10 @@ def volta_step(slots: Slots, inst: Instruction) -> Step:
     (_, left, right, d, a, b, c), majors = inst.modifiers[2:], ("row", "col")
     if left not in majors or right not in majors or (a, b) != ("f16", "f16") or (d, c) not in _RESULTS:
         raise Unsupported
-    kinds = [element(name) for name in ("f16", "f16", c)]
-    places = [_volta_a(left), _volta_b(right), _volta_c(c)]
-    sources = [registers_of(slots, o, kind) for o, kind in zip(inst.sources, kinds, strict=True)]
-    result, target = element(d), _volta_c(d)
-    setters = setters_of(slots, inst.destinations[0], result)
-    counts = [len(s) for s in sources] + [len(setters)]
-    if counts != [2, 2, 4 if c == "f16" else 8, 4 if d == "f16" else 8]:
-        raise Unsupported
-    extents = ((8, 4), (4, 8), (8, 8))
-
-    def step(frame: Frame) -> None:
-        matrices = []
-        for get, kind, (rows, columns), extent in zip(sources, kinds, places, extents, strict=True):
-            values = read(frame, get, kind)
-            matrix = np.zeros((frame.count, _PRODUCTS, *extent), values.dtype)
-            matrix[:, np.broadcast_to(_PRODUCT, rows.shape), rows, columns] = values
-            matrices.append(matrix.reshape(-1, *extent))
-        first, second, third = matrices
-        total = multiply(first, second, third, kinds[0], frozenset()).reshape(frame.count, _PRODUCTS, 8, 8)
-        write(frame, setters, total[:, np.broadcast_to(_PRODUCT, target[0].shape), target[0], target[1]], result)
-
-    return step
+    kinds = [element(name) for name in ("f16", "f16", c, d)]
+    places = (_volta_a(left), _volta_b(right), _volta_c(c), _volta_c(d))
+    product = lambda _, first, second, third: multiply(first, second, third, kinds[0], frozenset())  # noqa: E731
+    return _product_step(slots, inst, kinds, places, ((8, 4), (4, 8), (8, 8)), product, _PRODUCT)
 
 
 _RESULTS = {("f16", "f16"), ("f16", "f32"), ("f32", "f32")}  # types of D and C
@@ -224,28 +300,8 @@ def mma_step(slots: Slots, inst: Instruction) -> Step:
     if is_sparse(inst):
         return sparse_step(slots, inst)
     form = mma_form(inst)
-    places = (a_layout(form.m, form.k, form.a), b_layout(form.k, form.b), c_layout(form.m))
-    kinds = (form.a, form.b, form.c)
-    sources = [registers_of(slots, o, kind) for o, kind in zip(inst.sources, kinds, strict=True)]
-    setters = setters_of(slots, inst.destinations[0], form.d)
-    elements = [rows.shape[1] for rows, _ in (*places, places[2])]
-    given = [*map(len, sources), len(setters)]
-    per = [kind.per_register if kind.name != "f32" else 1 for kind in (*kinds, form.d)]
-    if any(n * p != e for n, p, e in zip(given, per, elements, strict=True)):
-        raise Unsupported
-    if not isinstance(inst.destinations[0], Vector) and len(setters) > 1:
-        raise Unsupported
+    last = c_layout(form.m)
+    places = (a_layout(form.m, form.k, form.a), b_layout(form.k, form.b), last, last)
     extents = ((form.m, form.k), (form.k, form.n), (form.m, form.n))
-
-    def step(frame: Frame) -> None:
-        matrices = []
-        for get, kind, (rows, columns), extent in zip(sources, kinds, places, extents, strict=True):
-            values = read(frame, get, kind)
-            matrix = np.zeros((frame.count, *extent), values.dtype)
-            matrix[:, rows, columns] = values
-            matrices.append(matrix)
-        left, right, third = matrices
-        total = multiply(left, right, third, form.a, form.options)
-        write(frame, setters, total[:, places[2][0], places[2][1]], form.d)
-
-    return step
+    product = lambda _, left, right, third: multiply(left, right, third, form.a, form.options)  # noqa: E731
+    return _product_step(slots, inst, (form.a, form.b, form.c, form.d), places, extents, product)

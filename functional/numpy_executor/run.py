@@ -10,13 +10,12 @@ from functional.errors import BudgetSpent, ExecutionError, InputError
 from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
-from functional.numpy_executor.barriers import CLUSTER
-from functional.numpy_executor.clusters import check_whole, chunk_stops
+from functional.numpy_executor.barriers import CLUSTER, check_whole, chunk_stops
 from functional.numpy_executor.decode import Decoded
-from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.log import Log, gather
 from functional.numpy_executor.machine import Code, Machine, Watch
 from functional.numpy_executor.mbarriers import end_waits
+from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.stack import DONE, WAITING
 from functional.numpy_executor.tcgen05 import check_given_back
 from functional.numpy_executor.warp_ops import check_register_counts
@@ -86,9 +85,9 @@ class NumpyExecutor:
                 memory.printed.add(text for _, text in sorted(machine.printed, key=lambda p: p[0]))
             yield trace
 
-    def watch(self, launch: Launch, memory: Memory) -> Watch | None:
-        """What looks at every access of a launch, if anything does."""
-        return None
+    def watch(self, launch: Launch, memory: Memory) -> Watch:
+        """What looks at every access of a launch."""
+        return Watch()
 
     def prepare(self, program: Program) -> None:
         """Make what a launch of the program needs, and keep it. Raises as `decode`."""

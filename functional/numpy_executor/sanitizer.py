@@ -6,6 +6,7 @@ A byte counts as read when it is loaded, whatever becomes of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,8 +14,8 @@ import numpy as np
 
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
-from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.machine import Machine, Watch
+from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.spaces import Lanes
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Instruction
@@ -185,8 +186,10 @@ class Accesses(NamedTuple):
         return self.starts[:, None] + np.arange(self.size_bytes)
 
 
-class Sanitizer:
+class Sanitizer(Watch):
     """Watches one launch. Each method raises ExecutionError at the first access that no GPU promises anything of."""
+
+    strict = True
 
     def __init__(self, launch: Launch, memory: Memory) -> None:
         self._races = BlockRaces(launch, memory)
@@ -204,22 +207,21 @@ class Sanitizer:
         if part.space.name == "global":
             blocks = _blocks(frame, accesses)
             self._tell(frame, inst, accesses, self._races.loads(accesses.starts, size_bytes, blocks, _strong(inst)))
-        elif self._known(part):
-            self._check(frame, inst, part, accesses)
+        elif part.space.name in _OWN:
+            self._refuse_unwritten(frame, inst, part.space.name, accesses)
 
     def stores(
         self, frame: Frame, inst: Instruction, part: Lanes, offsets: np.ndarray, size_bytes: int,
-        values: np.ndarray | None = None,
+        values: Sequence[np.ndarray] = (),
     ) -> None:  # fmt: skip
-        """`st` and all that writes alone, before it does. `values`: what, bytes [row, lane, byte], if that is known."""
-        accesses = Accesses.of(frame, part, offsets, size_bytes, each=values is not None)
+        """`st` and all that writes alone, before it does."""
+        accesses = Accesses.of(frame, part, offsets, size_bytes, each=bool(values))
         if part.space.name == "global":
-            if values is not None:
-                values = values[accesses.indices]
+            written = np.stack(values, axis=2).view(np.uint8)[accesses.indices] if values else None
             blocks = _blocks(frame, accesses)
-            found = self._races.stores(accesses.starts, size_bytes, blocks, _strong(inst), values)
+            found = self._races.stores(accesses.starts, size_bytes, blocks, _strong(inst), written)
             self._tell(frame, inst, accesses, found)
-        elif self._known(part):
+        elif part.space.name in _OWN:
             self._written[part.space.name][accesses.bytes] = True
 
     def updates(self, frame: Frame, inst: Instruction, part: Lanes, offsets: np.ndarray, size_bytes: int) -> None:
@@ -234,8 +236,8 @@ class Sanitizer:
                 inst.opcode == "atom",
             )
             self._tell(frame, inst, accesses, found)
-        elif self._known(part):
-            self._check(frame, inst, part, accesses)
+        elif part.space.name in _OWN:
+            self._refuse_unwritten(frame, inst, part.space.name, accesses)
 
     def box(
         self, frame: Frame, inst: Instruction, place: tuple[int, int], space: str, starts: np.ndarray, size_bytes: int,
@@ -253,12 +255,6 @@ class Sanitizer:
             self._written[space][accesses.bytes] = True
         else:
             self._refuse_unwritten(frame, inst, space, accesses)
-
-    def _known(self, part: Lanes) -> bool:
-        return part.space.name in _OWN
-
-    def _check(self, frame: Frame, inst: Instruction, part: Lanes, accesses: Accesses) -> None:
-        self._refuse_unwritten(frame, inst, part.space.name, accesses)
 
     def _refuse_unwritten(self, frame: Frame, inst: Instruction, name: str, accesses: Accesses) -> None:
         unwritten = ~self._written[name][accesses.bytes].all(axis=1)

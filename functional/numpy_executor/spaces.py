@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from functional.isa.windows import RANK_BYTES
+from functional.isa.memory import RANK_BYTES
 from functional.launches.memory import GLOBAL_BASE
-from functional.numpy_executor.frame import Frame
 from functional.numpy_executor.machine import Bytes, Machine
+from functional.numpy_executor.operands import Frame
 from functional.ptx.ir import CLUSTER_SHARED, Instruction
 from functional.traces.coalesce import sector_numbers
 from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE

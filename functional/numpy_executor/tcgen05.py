@@ -22,11 +22,10 @@ from functional.isa.operation import Unsupported, raw
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import group_of
 from functional.numpy_executor.async_copies import MULTICAST, in_block
-from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.mbarriers import ARRIVE, log_barriers, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, record, split
-from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.tensor_memory import TensorMemory
 from functional.numpy_executor.wgmma import addresses_of, of_blackwell
@@ -60,7 +59,7 @@ def view_of(frame: Frame, row: int, block: int | None = None) -> View:
     """Of the thread block of a row of the frame, or of one of its pair, as that row accesses it."""
     machine = frame.machine
     user = int(machine.block_of_row[frame.index[row]])
-    return View(machine.tensor_memory, user if block is None else block, user, machine.watch is not None)
+    return View(machine.tensor_memory, user if block is None else block, user, machine.watch.strict)
 
 
 def blocks_together(frame: Frame, row: int, count: int) -> tuple[int, ...]:
@@ -166,8 +165,7 @@ def _store(
         if part.space.name != "shared":
             raise frame.machine.fault(inst, "the address is not in shared memory", int(frame.index[0]))
         offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 4))
-        if frame.machine.watch is not None:
-            frame.machine.watch.stores(frame, inst, part, offsets, 4)
+        frame.machine.watch.stores(frame, inst, part, offsets, 4)
         chosen = ... if part.active is None else part.active
         part.space.storage(frame.machine).words[4][(offsets >> 2)[chosen]] = frame.full(words)[chosen]
     record(frame, True, 4, parts)
@@ -380,8 +378,7 @@ def shared_bytes(
     alone = Frame(machine, frame.index[row : row + 1], 0)
     there = addresses.reshape(1, -1).astype(np.uint32) + machine.clusters.first_address[block].astype(np.uint32)
     offsets = SPACES[CLUSTER_SHARED].offsets(alone, inst, there, 1)[0]
-    if machine.watch is not None:
-        machine.watch.box(frame, inst, place, "shared", offsets, 1, False)
+    machine.watch.box(frame, inst, place, "shared", offsets, 1, False)
     return machine.shared.data[offsets].reshape(addresses.shape)
 
 

@@ -17,11 +17,9 @@ from functional.isa.matrices import Element
 from functional.isa.slots import Slots
 from functional.isa.small_floats import SUB_BYTE, unpack_pairs, unpack_units, values
 from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
-from functional.numpy_executor.fragments import decode, decode_stored, multiply
-from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.memory_ops import address_getter
-from functional.numpy_executor.mma import multiply_sparse, positions
-from functional.numpy_executor.operands import Getter, getter, guard_getter
+from functional.numpy_executor.mma import decode, decode_stored, multiply, multiply_sparse, positions
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
 from functional.numpy_executor.tcgen05 import (
     View,
     allocation_step,

@@ -19,10 +19,9 @@ from functional.launches.memory import GLOBAL_BASE
 from functional.launches.tensor_map import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
 from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets_of
 from functional.numpy_executor.atomics import OPERATIONS, reduction
-from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.mbarriers import log_touched
 from functional.numpy_executor.memory_ops import address_getter, record, split
-from functional.numpy_executor.operands import Getter, getter, guard_getter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
 from functional.traces.trace import SECTOR_BYTES
@@ -150,8 +149,7 @@ def _replace_step(slots: Slots, inst: Instruction) -> Step:
             chosen = ... if part.active is None else part.active
             data = (frame.full(given(frame)).astype(np.uint64) + more)[chosen].reshape(-1, 1).view(np.uint8)
             at = base[chosen].reshape(-1, 1) + start + np.arange(size)
-            if frame.machine.watch is not None:
-                frame.machine.watch.stores(frame, inst, part, base + start, size)
+            frame.machine.watch.stores(frame, inst, part, base + start, size)
             part.space.storage(frame.machine).data[at] = data[:, :size]
             marked = base[chosen].reshape(-1, 1) + np.arange(len(MAGIC))  # kernels make maps out of zeros, too
             part.space.storage(frame.machine).data[marked] = np.frombuffer(MAGIC, np.uint8)
@@ -427,7 +425,7 @@ class Box:
 
     def _watch(self, space: str, inside: np.ndarray, copy: TensorCopy) -> None:
         watch = self.frame.machine.watch
-        if watch is None:
+        if not watch.strict:
             return
         loads, place = copy.barrier is not None, (self.row, self.lane)
         shared, world = (space, inside), ("global", self.places - GLOBAL_BASE)

@@ -13,9 +13,8 @@ from functional.isa.operation import DTYPES, Unsupported, raw
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.texture import Texture
-from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.memory_ops import log_records
-from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
 from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
 from functional.ptx.ir import Address, Instruction, Operand, Symbol, Vector
 from functional.traces.coalesce import line_records, sector_numbers

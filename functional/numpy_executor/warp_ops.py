@@ -8,15 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.isa.across_lanes import mode_of
 from functional.isa.emitter import Emitter, Value
-from functional.isa.instructions import is_wide_move
+from functional.isa.instructions import is_wide_move, mode_of
+from functional.isa.memory import RANK_BYTES, SHARED_WINDOW, WINDOWS
 from functional.isa.operation import DTYPES, RAW_BY_BYTES, Builder, Operation, Unsupported, flags_of, only_type, raw
 from functional.isa.slots import Slots
-from functional.isa.windows import RANK_BYTES, SHARED_WINDOW, WINDOWS
-from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.operands import getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Step, getter, guard_getter, setter
 from functional.numpy_executor.stack import pack
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Immediate, Instruction, Vector
 

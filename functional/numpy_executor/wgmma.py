@@ -18,10 +18,19 @@ from functional.isa.matrices import Element, a_layout, element, family_of
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.numpy_executor.barriers import WARPGROUP
-from functional.numpy_executor.fragments import decode_stored, multiply, read, registers_of, setters_of, write
-from functional.numpy_executor.frame import Frame, Step, Terminator
-from functional.numpy_executor.mma import SPARSE, is_sparse, metadata_getter, multiply_sparse
-from functional.numpy_executor.operands import Getter, getter
+from functional.numpy_executor.mma import (
+    SPARSE,
+    decode_stored,
+    is_sparse,
+    metadata_getter,
+    multiply,
+    multiply_sparse,
+    read,
+    registers_of,
+    setters_of,
+    write,
+)
+from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter
 from functional.numpy_executor.spaces import SPACES
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import Immediate, Instruction, Operand, Vector
@@ -250,9 +259,8 @@ def _stored(
         raise frame.machine.fault(inst, str(error), int(frame.index[0])) from None
     machine, flat = frame.machine, addresses.reshape(frame.count, -1)
     offsets = SPACES["shared"].offsets(frame, inst, flat.astype(np.uint32), size)
-    if machine.watch is not None:
-        for row in range(frame.count):
-            machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
+    for row in range(frame.count):
+        machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
     values = machine.shared.words[size][offsets // size]
     return decode_stored(values, kind).reshape(addresses.shape)
 

@@ -13,13 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from functional.isa.matrices import Fragment, fragments_of, matrices_of
+from functional.isa.memory import SHARED_WINDOW
 from functional.isa.operation import Operation, Unsupported, raw
 from functional.isa.slots import Slots
-from functional.isa.windows import SHARED_WINDOW
-from functional.numpy_executor.fragments import decode, multiply, read, registers_of, setters_of, write
-from functional.numpy_executor.frame import Frame, Step
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, record, split
-from functional.numpy_executor.operands import Getter, getter, setter
+from functional.numpy_executor.mma import decode, multiply, read, registers_of, setters_of, write
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Instruction, Vector
 from functional.traces.coalesce import line_records
@@ -82,9 +81,8 @@ def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tu
     parts = list(split(frame, inst, "shared", where(frame), named))
     (part,) = parts
     offsets = part.space.offsets(frame, inst, part.addresses, 16)
-    if frame.machine.watch is not None:
-        look = frame.machine.watch.loads if inst.opcode == "ldmatrix" else frame.machine.watch.stores
-        look(frame, inst, part, offsets, 16)
+    look = frame.machine.watch.loads if inst.opcode == "ldmatrix" else frame.machine.watch.stores
+    look(frame, inst, part, offsets, 16)
     rows = frame.full(offsets)[:, : 8 * matrices] >> 1
     record(frame, True, 16, parts)
     return rows[..., None] + np.arange(8), part.space.storage(frame.machine).words[2]
@@ -145,9 +143,8 @@ class _Access:
         addresses = (base + fragment.addresses(stride, self.column_major)).astype(part.addresses.dtype)
         whole = Lanes(part.space, addresses, None, None)
         offsets = part.space.offsets(frame, inst, addresses, size)
-        if frame.machine.watch is not None:
-            look = frame.machine.watch.loads if inst.modifiers[0] == "load" else frame.machine.watch.stores
-            look(frame, inst, whole, offsets, size)
+        look = frame.machine.watch.loads if inst.modifiers[0] == "load" else frame.machine.watch.stores
+        look(frame, inst, whole, offsets, size)
         at = offsets >> (size.bit_length() - 1)
         if self.space == "shared":
             frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
