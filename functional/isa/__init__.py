@@ -1,1 +1,1 @@
-"""What a PTX instruction means: its form, its types, and what it computes, for every executor."""
+"""The meaning of PTX instructions, for every executor: form, types, and what they compute."""

@@ -1,4 +1,4 @@
-"""What the meaning of an instruction is written in: values, and an emitter of operations on them.
+"""Values, and an emitter of operations on them: the language in which the meaning of an instruction is written.
 
 Kinds and operations have LLVM's names; integers have no sign, operations do. An emitter of LLVM IR and one of NumPy
 code make the two executors.

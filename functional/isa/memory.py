@@ -1,6 +1,5 @@
-"""Where the state spaces lie among generic addresses, and forms of the instructions that access memory: `ld st atom red
-cp.async`.
-"""
+"""The windows of the state spaces among generic addresses, and forms of the instructions that access memory:
+`ld st atom red cp.async`."""
 
 from __future__ import annotations
 

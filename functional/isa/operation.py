@@ -1,4 +1,4 @@
-"""What the tables of instructions are made of: PTX types, and `Operation`.
+"""PTX types and `Operation`, of which the tables of instructions are made.
 
 Every table maps an opcode to a builder `Instruction -> Operation`. A builder raises `Unsupported` for a modifier
 or type that it does not know, which decoding turns into the error that names the instruction and its line.

@@ -1,7 +1,10 @@
-"""What a `tcgen05.mma` says: its text (kind, thread blocks, operands) and its 32-bit instruction descriptor.
+"""The form of a `tcgen05.mma`: its text (kind, thread blocks, operands) and its 32-bit instruction descriptor.
 
 Source: PTX ISA, "tcgen05.mma", "tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.mma.ws.sp", "Block Scaling", "Instruction
 descriptor".
+
+Of the descriptor: "Instruction Descriptor", "Matrix Shape", "Data Path Layout Organization"; `InstrDescriptor` and
+`InstrDescriptorBlockScaled` of CUTLASS.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _elsewhere(unit: Unit, where: Value, mask: str) -> str:
 
 
 def _only_global(unit: Unit, where: Value, mask: str) -> None:
-    """A generic atomic that is not all in global memory is left to the oracle."""
+    """A generic atomic that is not all in global memory is left to the NumPy executor."""
     e, wrong = unit.e, _elsewhere(unit, where, mask)
     old = unit.context("fault")
     e.store("%ctx", _slot("fault"), e.op("or", old, e.cast("zext", Value(wrong, "i1", False), "i64")), align=8)

@@ -35,12 +35,12 @@ class Generated:
 
 
 def generate(program: Program) -> Generated:
-    """Raises Unsupported if the program holds an instruction that only the oracle does."""
+    """Raises Unsupported if the program holds an instruction that only the NumPy executor does."""
     if not generated(program):
         raise Unsupported
     try:
         return _generate(program)
-    except REFUSALS:  # the oracle says which instruction it is
+    except REFUSALS:  # the NumPy executor says which instruction it is
         raise Unsupported from None
 
 

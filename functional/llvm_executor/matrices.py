@@ -109,7 +109,7 @@ def _results(unit: Unit, operand: Operand, total: list[Value], name: str) -> lis
 
 
 def whole_warp(unit: Unit) -> None:
-    """Refuse to run an aligned instruction with a part of the warp: the oracle decides what that means."""
+    """Refuse to run an aligned instruction with a part of the warp: the NumPy executor decides what that means."""
     e = unit.e
     wrong = e.cast("zext", e.compare("ne", Value(unit.mask, "i32", False), -1), "i64")
     e.store("%ctx", at.SLOT["fault"], e.op("or", unit.context("fault"), wrong), align=8)
@@ -158,7 +158,7 @@ def _picked(unit: Unit, rows: str, which: list[int], offsets: list[int], bits: i
 
 
 def async_copy(unit: Unit, inst: Instruction) -> None:
-    """`cp.async`, done at once. Lanes that read some but not all of their bytes are left to the oracle."""
+    """`cp.async`, done at once. Lanes that read some but not all of their bytes are left to the NumPy executor."""
     copy, e = copy_of(inst), unit.e
     lanes = reading = unit.lanes()
     if copy.ignore is not None:

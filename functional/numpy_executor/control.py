@@ -1,4 +1,4 @@
-"""What ends a basic block: branches, calls, returns, barriers, traps.
+"""The ends of basic blocks: branches, calls, returns, barriers, traps.
 
 Parameters and local variables of a function are kept per thread at places known at link time. Where a function can
 be called again while it runs, every call takes a new frame of all those places (`Slots.frame_bytes`), and the

@@ -1,7 +1,13 @@
-"""What a kernel does that no GPU promises, seen while it runs: shared and local memory that is read though nothing has
-written it, and thread blocks that race (`block_races`). The first such access ends the launch.
+"""Checks at run time of what no GPU promises: shared and local memory that is read though nothing has written it, and
+thread blocks that race (`BlockRaces`).
 
 A byte counts as read when it is loaded, whatever becomes of it.
+
+Two accesses to the same bytes of global memory by different thread blocks race if one of them writes another value, not
+both are atomic (or volatile, relaxed, ...), and nothing orders them. A block publishes what it has done with a strong
+write (atomic, `red`, volatile or release store) and acquires what was published before with a strong read. To whom a
+write is addressed is not looked at, nor whether a fence stands before it: so races of blocks that also synchronise may
+be missed, and none is reported where there is order. Reads of a cell by several blocks are kept as one, by "several".
 """
 
 from __future__ import annotations

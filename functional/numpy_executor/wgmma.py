@@ -44,8 +44,13 @@ _BLACKWELL_VERSION = 1
 
 
 class Descriptor(NamedTuple):
-    """Where a matrix begins, its two strides, how wide its swizzle is (0: none), and what that exchanges, all in
-    bytes."""
+    """Of a matrix in shared memory, of `wgmma` and `tcgen05`: where it begins, its two strides, how wide its swizzle is
+    (0: none), and what that exchanges, all in bytes.
+
+    It lies in 8 by 16-byte core matrices, or in rows of a swizzle's width whose units are exchanged by address: of 16
+    bytes, or, where M or N lies innermost, of 32. Source: PTX ISA, "Matrix Descriptor Format" and "Shared memory
+    descriptor"; canonical layouts of CUTLASS.
+    """
 
     start: int
     leading: int
