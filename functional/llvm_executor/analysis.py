@@ -1,5 +1,5 @@
-"""An analysis of a program for the code generator: which registers are equal in all lanes, and which writes have to keep
-the old value of waiting lanes.
+"""An analysis of a program for the code generator: which registers are equal in all lanes, and which writes have to
+keep the old value of waiting lanes.
 
 Lanes that wait do so at the other paths of a divergent branch or where the branch's paths meet. A write in a basic
 block that can run in between must be blended if one of those places can still read the old value. A register is

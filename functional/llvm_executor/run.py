@@ -1,5 +1,6 @@
-"""The LLVM executor: it lets machine code run a launch, on several threads where that changes nothing, and hands whatever
-goes wrong to the NumPy executor."""
+"""The LLVM executor: it lets machine code run a launch, on several threads where that changes nothing, and hands
+whatever goes wrong to the NumPy executor.
+"""
 
 from __future__ import annotations
 

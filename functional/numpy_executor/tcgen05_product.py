@@ -6,14 +6,15 @@ columns of B, each where the same address says in its own memory. Source: PTX IS
 CUTLASS.
 
 A word of D in tensor memory holds one element, a word of A as many as fit. Row i lies in lane i. Of 64 rows 16 lie in
-each 32 lanes, unless the other lanes have other columns: of a pair's 128 rows, and of products with `.ws`. Scale factors
-are a byte each, 32 rows of a matrix in a column: factor k of row r lies in lane r % 32, column r / 32, in the k-th byte
-from the one that the instruction descriptor says; each of the four quarters of the lanes holds the same. A nibble of
-the metadata of a sparse A says which elements are stored of a group of its columns: of 4 (2 of tf32, 8 of packed 4-bit
-elements). Of 16 and 32-bit elements a word holds four groups of one row in its lower and of the row eight below in its
-upper half, the next four groups lie eight lanes further; of narrower ones two words in neighbouring columns hold those
-of the row of their lane. Sources: PTX ISA, "Data Path Layout Organization", "Block Scaling for tcgen05.mma", "Scale
-Factor A ID", "Sparse Matrices"; `tmem_frg`, `tmem_sf_frg`, `tmem_e_frg` and their `_ws` kinds of CUTLASS.
+each 32 lanes, unless the other lanes have other columns: of a pair's 128 rows, and of products with `.ws`. Scale
+factors are a byte each, 32 rows of a matrix in a column: factor k of row r lies in lane r % 32, column r / 32, in the
+k-th byte from the one that the instruction descriptor says; each of the four quarters of the lanes holds the same. A
+nibble of the metadata of a sparse A says which elements are stored of a group of its columns: of 4 (2 of tf32, 8 of
+packed 4-bit elements). Of 16 and 32-bit elements a word holds four groups of one row in its lower and of the row eight
+below in its upper half, the next four groups lie eight lanes further; of narrower ones two words in neighbouring
+columns hold those of the row of their lane. Sources: PTX ISA, "Data Path Layout Organization", "Block Scaling for
+tcgen05.mma", "Scale Factor A ID", "Sparse Matrices"; `tmem_frg`, `tmem_sf_frg`, `tmem_e_frg` and their `_ws` kinds of
+CUTLASS.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ A box has its elements at addresses of global memory, some of them outside the t
 behind the other, exchanged by the swizzle of the map.
 
 One thread copies, at once, as all asynchronous copies are. A box is a box, pixels under the taps of a filter, or four
-rows. Sources: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of padded
-elements; swizzles exchange its 16-byte units by address; an mbarrier counts bytes of global memory. tf32 is rounded to
-the nearest, ties to even (PTX does not say how). "Tiled mode", "im2col mode", "tile::gather4 and tile::scatter4 modes";
-CUDA driver API, `cuTensorMapEncodeIm2col`.
+rows. Sources: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of
+padded elements; swizzles exchange its 16-byte units by address; an mbarrier counts bytes of global memory. tf32 is
+rounded to the nearest, ties to even (PTX does not say how). "Tiled mode", "im2col mode", "tile::gather4 and
+tile::scatter4 modes"; CUDA driver API, `cuTensorMapEncodeIm2col`.
 """
 
 from __future__ import annotations
