@@ -1,4 +1,4 @@
-"""The log of a chunk while it runs, in execution order, its sorting into the streams of each warp, and chunks joined."""
+"""The log of a chunk while it runs, in execution order; its sorting into streams of each warp; chunks joined."""
 
 from __future__ import annotations
 
