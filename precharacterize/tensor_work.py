@@ -108,7 +108,7 @@ def refuse_commits(table: LatencyTable, model: str) -> None:
 
 def unknown_descriptors(program: Program) -> tuple[Register, ...]:
     """Registers that hold instruction descriptors of which the text does not say the value."""
-    from functional.numpy_executor.tcgen05_form import form_of
+    from functional.isa.tcgen05_form import form_of
 
     products = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "mma"]
     held = dict.fromkeys(form_of(i).described for i in products)
@@ -125,8 +125,7 @@ def _product_cycles(instruction: Instruction, program: Program, one: Operation) 
     """Rows that lie in half of the lanes take as long as those in all. Operands come from shared memory meanwhile,
     those of a pair of thread blocks half from each. 32 bytes of a row of A take as long in every kind: 4-bit products
     are made twice as fast as 8-bit ones, sparse ones of twice the K in the time of dense ones, as a B200 does."""
-    from functional.numpy_executor.tcgen05_descriptor import product_of
-    from functional.numpy_executor.tcgen05_form import form_of
+    from functional.isa.tcgen05_form import form_of, product_of
 
     form = form_of(instruction)
     word = constant(program, form.described)

@@ -24,7 +24,7 @@ from random import Random
 from fuzz_kinds import KINDS, judged, warm_up
 from processes import processor_seconds
 
-from functional.llvm_executor.storage import GUARD
+from functional.llvm_executor.launch_state import GUARD
 from functional.terminal import plain
 
 CORPUS = Path(__file__).parent / "data" / "fuzz"

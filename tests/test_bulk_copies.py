@@ -11,7 +11,7 @@ from functional.errors import ExecutionError, PtxError
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.numpy_executor.mbarrier import Barrier
+from functional.numpy_executor.mbarriers import Barrier
 from functional.programs.link import link
 from functional.traces.line_record import line_of, more_follow, phase_record
 from functional.traces.trace import SHARED_WINDOW_LINE

@@ -100,7 +100,7 @@ def test_half_flags() -> None:
         "mov.b32 {%h0, %h9}, %i0; mov.b32 {%h1, %h9}, %i1; mov.b16 %h5, 0; "
         "min.xorsign.abs.f16 %h8, %h0, %h1; mov.b32 %o0, {%h8, %h5};"
     )
-    assert each_lane(body, words, 1, native=False)[0, 0] == 0xBE00
+    assert each_lane(body, words, 1)[0, 0] == 0xBE00
 
 
 def test_packed_comparisons() -> None:
@@ -135,7 +135,7 @@ def test_fp8(name: str) -> None:
     for i in range(4):
         body += f"cvt.u16.u32 %h1, %i{i}; cvt.rn.f16x2.{name}x2 %o{i}, %h1;"
         body += f"cvt.rn.satfinite.{name}x2.f16x2 %h2, %o{i}; cvt.u32.u16 %o{4 + i}, %h2;"
-    out = each_lane(body, pairs, 8, native=False)
+    out = each_lane(body, pairs, 8)
     halves = np.ascontiguousarray(out[:, :4]).view(np.float16).reshape(-1)
     back = np.ascontiguousarray(out[:, 4:]).view(np.uint16).reshape(32, 8)[:, ::2]
     back = np.stack([back & 255, back >> 8], axis=-1).reshape(-1)
@@ -150,7 +150,7 @@ def test_fp8(name: str) -> None:
     middles = [(eight_bit(int(c), name) + eight_bit(int(c) + 1, name)) / 2 for c in below]  # type: ignore[operator]
     words = np.array([float(m) for m in middles], np.float32).view(np.uint32).reshape(32, 2)
     body = f"mov.b32 %f1, %i0; mov.b32 %f2, %i1; cvt.rn.satfinite.{name}x2.f32 %h1, %f2, %f1; cvt.u32.u16 %o0, %h1;"
-    out = each_lane(body, words, 1, native=False)[:, 0]
+    out = each_lane(body, words, 1)[:, 0]
     got = np.stack([out & 255, out >> 8], axis=-1).reshape(-1)
     assert (got == below + (below & 1)).all()
 
@@ -164,7 +164,7 @@ def test_fp8_saturates() -> None:
             f"cvt.rn.satfinite.{name}x2.f32 %h3, %f3, %f2; mov.b32 %o{2 * i}, {{%h1, %h2}}; "
             f"cvt.u32.u16 %o{2 * i + 1}, %h3;"
         )
-    out = each_lane(body, words, 4, native=False)[0].tolist()
+    out = each_lane(body, words, 4)[0].tolist()
     assert out == [0x007EFE7E, 0x807F, 0x007BFB7B, 0x807F]
 
 
@@ -174,7 +174,7 @@ def test_conversions_that_pack() -> None:
         "cvt.pack.sat.u16.s32 %o0, %i0, %i1; cvt.pack.sat.s8.s32.b32 %o1, %i1, %i3, %i2;"
         "cvt.pack.sat.u8.s32.b32 %o2, %i0, %i3, 0;"
     )
-    assert each_lane(body, words, 3, native=False)[0].tolist() == [0xFFFF0000, 0x56788005, 0x0000FF05]
+    assert each_lane(body, words, 3)[0].tolist() == [0xFFFF0000, 0x56788005, 0x0000FF05]
     floats = np.tile(np.array([1.0 + 2.0**-11 + 2.0**-20, -3.5], np.float32).view(np.uint32), (32, 1))
     body = "mov.b32 %f0, %i0; mov.b32 %f1, %i1; cvt.rn.f16x2.f32 %o0, %f1, %f0; cvt.rz.f16x2.f32 %o1, %f1, %f0;"
     body += "cvt.rn.relu.f16x2.f32 %o2, %f1, %f0; cvt.rn.bf16x2.f32 %o3, %f1, %f0; cvt.rna.tf32.f32 %o4, %f0;"
@@ -246,7 +246,7 @@ def test_dot_products_and_simd() -> None:
     simd = each_lane(
         "vabsdiff4.u32.u32.u32 %o0, %i0, %i1, 0; vabsdiff4.u32.u32.u32.add %o1, %i0, %i1, %i2;"
         "vadd2.s32.s32.s32.sat %o2, %i0, %i1, 0; vmax4.u32.u32.u32 %o3, %i0, %i1, 0;",
-        words, 4, native=False,
+        words, 4,
     )  # fmt: skip
     signed = lambda x, bits: x - (1 << bits) if x >> (bits - 1) else x  # noqa: E731
     for lane in range(32):
@@ -277,7 +277,7 @@ def test_bit_oddities() -> None:
         "selp.u32 %r1, 1, 0, %p1; add.u32 %o7, %o7, %r1;"
     )
     want = [4, 5, 0xFFFFFFFF, 4, 0xFFFFFFB4, 0b10100, 0xFFFFFFF0, 0xB1]
-    assert each_lane(body, words, 8, native=False)[0].tolist() == want
+    assert each_lane(body, words, 8)[0].tolist() == want
 
 
 # -- copies, clocks, warps -------------------------------------------------------------------------------------------

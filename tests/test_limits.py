@@ -131,7 +131,7 @@ def test_large_kernels_are_compiled(tmp_path, body) -> None:
 # -- guard pages ------------------------------------------------------------------------------------------------------
 
 TOUCH = (
-    "import ctypes; from functional.llvm_executor.storage import PAD_BYTES, Storage; "
+    "import ctypes; from functional.llvm_executor.launch_state import PAD_BYTES, Storage; "
     "s, n = Storage.of({size}), {size}; s.view(n)[:] = 1; ctypes.memset(s.address - PAD_BYTES, 0, n + 2 * PAD_BYTES); "
     "ctypes.memset({where}, 0, 1)"
 )

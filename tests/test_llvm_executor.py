@@ -66,7 +66,7 @@ def test_thread_blocks_on_demand() -> None:
 
 
 def test_what_is_not_generated_runs_all_the_same() -> None:
-    text = ptx_kernels.entry("fns.b32 %r1, 12, 0, 2; st.global.u32 [%rd0], %r1;")
+    text = ptx_kernels.entry("movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r0; st.global.u32 [%rd0], %r1;")
     module = ptx_kernels.module(text)
     memory = Memory(module.variables)
     memory.allocate("out", 4)

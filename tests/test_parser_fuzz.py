@@ -12,8 +12,8 @@ from ptx_kernels import HEADER
 from random_kernels import KernelText
 
 from functional.errors import InputError
+from functional.isa.operation import Unsupported
 from functional.llvm_executor.generate import generate
-from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.ptx.parser import parse_bytes
@@ -43,7 +43,7 @@ def judge(data: bytes) -> bool:
                 NumpyExecutor().decode(program)
                 generate(program)
         return True
-    except NotGenerated:
+    except Unsupported:
         return True
     except InputError as error:
         message = str(error)

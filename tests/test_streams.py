@@ -17,7 +17,7 @@ from functional.errors import ExecutionError, InputError
 from functional.execution.executor import Executor
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.llvm_executor import LlvmExecutor, attempts, chunks
+from functional.llvm_executor import LlvmExecutor, attempts
 from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.launch_state import Machine
 from functional.numpy_executor import NumpyExecutor
@@ -32,9 +32,9 @@ FAST = ("hotspot", "bfs", "reduction", "histogram_atomics", "micro_local_spill",
 def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several threads, and several chunks, for every launch however small."""
     monkeypatch.setattr(attempts, "_WORTH_THREADS", 1)
-    monkeypatch.setattr(chunks, "_FIRST_WARPS", 4)
-    monkeypatch.setattr(chunks, "_LEAST_INSTRUCTIONS", 1 << 12)
-    monkeypatch.setattr(chunks, "_MOST_INSTRUCTIONS", 1 << 16)
+    monkeypatch.setattr(attempts, "_FIRST_WARPS", 4)
+    monkeypatch.setattr(attempts, "_LEAST_INSTRUCTIONS", 1 << 12)
+    monkeypatch.setattr(attempts, "_MOST_INSTRUCTIONS", 1 << 16)
 
 
 @pytest.fixture

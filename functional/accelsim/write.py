@@ -21,13 +21,13 @@ from functional.accelsim.trace_files import LIST_NAME, format_addresses
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.execution.executor import DEFAULT_INSTRUCTION_BUDGET
+from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW
 from functional.keep.folder import replacing
 from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.log import Log
-from functional.numpy_executor.spaces import LOCAL_WINDOW, SHARED_WINDOW
 from functional.programs.program import Program
 from functional.programs.registers import live_behind
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register, Vector, registers_of

@@ -24,20 +24,20 @@ from functional.gpu_recording.instrument import (
     instrument,
     words_of,
 )
+from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from functional.isa.slots import Slots
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
 from functional.launches.memory import CONST_WINDOW, Memory
 from functional.numpy_executor.atomics import record_atomic
-from functional.numpy_executor.chunk_state import Machine
 from functional.numpy_executor.control import ENDS, fall_through, terminator
 from functional.numpy_executor.decode import Block
-from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.gather import gather
+from functional.numpy_executor.log import gather
+from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.memory_ops import record as record_access
 from functional.numpy_executor.memory_ops import space_of, split
+from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.run import run_chunk
-from functional.numpy_executor.slots import Slots
-from functional.numpy_executor.spaces import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
 from functional.traces.trace import Trace

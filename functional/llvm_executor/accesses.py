@@ -1,14 +1,15 @@
-"""Memory instructions as calls of the run time's helpers."""
+"""Memory instructions as calls of the run time's helpers; atomics lane after lane, each seeing what the one before
+left.
+"""
 
 from __future__ import annotations
 
+from functional.isa.emitter import Value, vector
+from functional.isa.memory import access_of, atomic_name, elements_of, space_of
+from functional.isa.operation import PACKED, Unsupported, kind_of
 from functional.launches.memory import GLOBAL_BASE
-from functional.llvm_executor import calls
-from functional.llvm_executor.emit import Value, vector
-from functional.llvm_executor.unit import NotGenerated, Unit
-from functional.numpy_executor.memory_ops import _access as access_of
-from functional.numpy_executor.memory_ops import _elements as elements_of
-from functional.numpy_executor.memory_ops import space_of
+from functional.llvm_executor import control
+from functional.llvm_executor.unit import Unit
 from functional.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from functional.traces.line_record import of_byte
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
@@ -17,7 +18,7 @@ from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 def address(unit: Unit, operand: Operand, space: str) -> Value:
     """The address as i64; those of shared memory wrap at 32 bits."""
     if not isinstance(operand, Address):
-        raise NotGenerated
+        raise Unsupported
     e, base, offset = unit.e, operand.base, operand.offset
     if base is None:
         value = e.literal(offset, "i64")
@@ -27,7 +28,7 @@ def address(unit: Unit, operand: Operand, space: str) -> Value:
     elif isinstance(base, Register):
         value = unit.get(base, "u" + base.type[1:])
     else:
-        raise NotGenerated
+        raise Unsupported
     if space == "shared":
         value = e.resize(value, "i32", False)
         value = value if base is None or not offset else e.op("add", value, offset)
@@ -46,7 +47,7 @@ def _elsewhere(unit: Unit, where: Value, mask: str) -> str:
 
 
 def _only_global(unit: Unit, where: Value, mask: str) -> None:
-    """A generic atomic that is not all in global memory is left to the oracle."""
+    """A generic atomic that is not all in global memory is left to the NumPy executor."""
     e, wrong = unit.e, _elsewhere(unit, where, mask)
     old = unit.context("fault")
     e.store("%ctx", _slot("fault"), e.op("or", old, e.cast("zext", Value(wrong, "i1", False), "i64")), align=8)
@@ -61,10 +62,10 @@ def _slot(name: str) -> int:
 def _place(unit: Unit, inst: Instruction, operand: Operand) -> tuple[str, Value]:
     """(space, address) of a load, store or atomic."""
     if not isinstance(operand, Address):
-        raise NotGenerated
+        raise Unsupported
     space = space_of(unit.slots, inst, operand)
     if space == "call":
-        raise NotGenerated
+        raise Unsupported
     where = address(unit, operand, space)
     if space == "generic":
         _only_global(unit, where, unit.lanes())
@@ -192,10 +193,10 @@ def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> 
     if not isinstance(operand, Address) or space_of(unit.slots, inst, operand) != "call":
         return None
     if not isinstance(operand.base, Symbol):
-        raise NotGenerated
-    offset = calls.offset_of(unit, inst, operand.base, operand.offset, size)
-    calls.record(unit, offset)
-    return calls.host(unit, offset)
+        raise Unsupported
+    offset = control.offset_of(unit, inst, operand.base, operand.offset, size)
+    control.record(unit, offset)
+    return control.host(unit, offset)
 
 
 def _is_constant_parameter(unit: Unit, operand: Operand) -> bool:
@@ -210,7 +211,7 @@ def _load_parameter(unit: Unit, operand: Operand, size: int, count: int) -> list
     offset = unit.slots.kernel_parameters[operand.base.name] + operand.base.offset + operand.offset
     total = max((p.offset + p.bytes for p in unit.program.parameters), default=0)
     if offset < 0 or offset + size * count > total or offset % (size * count):
-        raise NotGenerated
+        raise Unsupported
     record = of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset)
     at = unit.context("records", "ptr").name
     e.store(at, 0, e.literal(record, "i32"))
@@ -226,7 +227,7 @@ def store(unit: Unit, inst: Instruction) -> None:
     e = unit.e
     elements = elements_of(value, count)
     if None in elements:
-        raise NotGenerated
+        raise Unsupported
     values = [e.widen(e.raw_bits(unit.get(v, inst.type))) for v in elements]
     own = _call_memory(unit, inst, operand, size * count)
     if own is not None:
@@ -235,7 +236,7 @@ def store(unit: Unit, inst: Instruction) -> None:
         return _store_generic(unit, address(unit, operand, "generic"), values, size)
     space, where = _place(unit, inst, operand)
     if space in ("const", "param"):
-        raise NotGenerated
+        raise Unsupported
     return _store_values(unit, space, where, values, size)
 
 
@@ -264,3 +265,85 @@ def _scattered(unit: Unit, host: Value, values: list[Value], size: int) -> None:
         at = unit.e.op("add", host, size * i) if i else host
         types = f"{vector('i64')}, {kind}, i32"
         _call(unit, "void", f"scatter_{8 * size}", f"{at}, {v}, i32 {unit.lanes()}", types)
+
+
+_UPDATES = {
+    "add": "  %new = add {t} %old, %v\n", "and": "  %new = and {t} %old, %v\n", "or": "  %new = or {t} %old, %v\n",
+    "xor": "  %new = xor {t} %old, %v\n", "exch": "  %new = add {t} %v, 0\n",
+    "min": "  %c = icmp {s}lt {t} %v, %old\n  %new = select i1 %c, {t} %v, {t} %old\n",
+    "max": "  %c = icmp {s}gt {t} %v, %old\n  %new = select i1 %c, {t} %v, {t} %old\n",
+    "inc": "  %c = icmp uge {t} %old, %v\n  %i = add {t} %old, 1\n  %new = select i1 %c, {t} 0, {t} %i\n",
+    "dec": "  %z = icmp eq {t} %old, 0\n  %g = icmp ugt {t} %old, %v\n  %c = or i1 %z, %g\n  %i = sub {t} %old, 1\n"
+           "  %new = select i1 %c, {t} %v, {t} %i\n",
+    "cas": "  %c = icmp eq {t} %old, %v\n  %new = select i1 %c, {t} %w, {t} %old\n",
+}  # fmt: skip
+
+
+def atomic(unit: Unit, inst: Instruction) -> None:
+    """`atom` (yields the value before) and `red` (yields none)."""
+    name = atomic_name(inst)
+    operands = inst.sources[1:]
+    if inst.space not in ("global", "shared", "generic") or len(operands) != (2 if name == "cas" else 1):
+        raise Unsupported
+    kind = kind_of(inst.type)
+    if kind not in ("i32", "i64", "float", "double") or inst.type in PACKED:
+        raise Unsupported
+    e, bits = unit.e, 64 if kind in ("i64", "double") else 32
+    values = [e.widen(unit.get(o, inst.type)) for o in operands]
+    space, where = _place(unit, inst, inst.sources[0])
+    where, lanes, size = e.widen(where), unit.lanes(), bits // 8
+    record = "conflict_atomic" if space == "shared" else "record_atomic"
+    _call(unit, "void", record, f"ptr %ctx, {where}, i32 {lanes}, i64 {size}", f"ptr, {vector('i64')}, i32, i64")
+    locate = f"locate_some_{'stored' if space == 'global' else space}"
+    host = _call(unit, vector("i64"), locate, f"ptr %ctx, {where}, i32 {lanes}, i64 {size}",
+                 f"ptr, {vector('i64')}, i32, i64")  # fmt: skip
+    function = f"atomic_{name}_{inst.type}"
+    unit.e.functions[function] = _function(function, name, kind, inst.type)
+    arguments = f"{vector('i64')} {host}, {values[0]}, {values[-1]}, i32 {lanes}"
+    old = e.let(f"call {vector(kind)} @{function}({arguments})", kind, True)
+    if inst.destinations and isinstance(inst.destinations[0], Register):
+        unit.set(inst.destinations[0], old, inst.type)
+
+
+def _function(function: str, name: str, kind: str, type_: str) -> str:
+    """A loop over the lanes of a mask."""
+    t = vector(kind)
+    update = _UPDATES[name].format(t=kind, s=type_[0] if type_[0] == "s" else "u")
+    if kind in ("float", "double"):
+        if name != "add":
+            raise Unsupported
+        update = f"  %new = fadd {kind} %old, %v\n"
+    return f"""define internal {t} @{function}(<32 x i64> %host, {t} %a, {t} %b, i32 %mask) noinline #0 {{
+entry:
+  %hosts = alloca <32 x i64>, align 64
+  %as = alloca {t}, align 64
+  %bs = alloca {t}, align 64
+  %olds = alloca {t}, align 64
+  store <32 x i64> %host, ptr %hosts, align 64
+  store {t} %a, ptr %as, align 64
+  store {t} %b, ptr %bs, align 64
+  store {t} zeroinitializer, ptr %olds, align 64
+  %none = icmp eq i32 %mask, 0
+  br i1 %none, label %out, label %lane
+lane:
+  %rest = phi i32 [ %mask, %entry ], [ %left, %lane ]
+  %n = call i32 @llvm.cttz.i32(i32 %rest, i1 true)
+  %below = sub i32 %rest, 1
+  %left = and i32 %rest, %below
+  %hp = getelementptr i64, ptr %hosts, i32 %n
+  %h = load i64, ptr %hp, align 8
+  %p = inttoptr i64 %h to ptr
+  %vp = getelementptr {kind}, ptr %as, i32 %n
+  %v = load {kind}, ptr %vp, align 4
+  %wp = getelementptr {kind}, ptr %bs, i32 %n
+  %w = load {kind}, ptr %wp, align 4
+  %old = load {kind}, ptr %p, align 4
+{update}  store {kind} %new, ptr %p, align 4
+  %op = getelementptr {kind}, ptr %olds, i32 %n
+  store {kind} %old, ptr %op, align 4
+  %done = icmp eq i32 %left, 0
+  br i1 %done, label %out, label %lane
+out:
+  %result = load {t}, ptr %olds, align 64
+  ret {t} %result
+}}"""

@@ -1,4 +1,4 @@
-"""What the code generator wants to know of a program: which registers are equal in all lanes, and which writes have to
+"""An analysis of a program for the code generator: which registers are equal in all lanes, and which writes have to
 keep the old value of waiting lanes.
 
 Lanes that wait do so at the other paths of a divergent branch or where the branch's paths meet. A write in a basic

@@ -1,4 +1,4 @@
-"""Where generated code and Python find things in memory: the context of a launch and the frame of a warp.
+"""The layout of memory that generated code and Python share: the context of a launch and the frame of a warp.
 
 The context is an int64 array, one slot a name of `CONTEXT`. A frame is a byte array: the fields below, the saved
 entries of the reconvergence stack, then the registers that live across basic blocks.
@@ -19,7 +19,7 @@ CONTEXT = (
     "conflicts", "conflicts_stop",  # the same for bank passes
     "event", "event_stop", "blocks", "masks",  # next event and capacity, and host addresses of the two streams
     "used", "turn_stop", "budget",  # thread instructions: so far, where the running warp must yield, and at most
-    "fault",  # not 0: the launch has to be run again by the oracle
+    "fault",  # not 0: the launch has to be run again by the NumPy executor
     "segments", "segment", "segment_stop",  # host address of the segment table, its length and capacity
     "kernel", "frames", "frame_bytes", "warps", "scratch", "symbols",
     "thread_blocks", "thread_block", "thread_block_stop", "fresh",  # list of linear ids, position, end, not yet begun

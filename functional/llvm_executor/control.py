@@ -2,12 +2,148 @@
 
 from __future__ import annotations
 
+from functional.isa.emitter import Value, vector
+from functional.isa.operation import Unsupported
+from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import context_layout as at
-from functional.llvm_executor.calls import call, jump_table, return_values
-from functional.llvm_executor.emit import Value
-from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit
-from functional.programs.program import BasicBlock
-from functional.ptx.ir import Instruction, Register
+from functional.llvm_executor.unit import Unit
+from functional.programs.link import BUILTINS
+from functional.programs.program import BasicBlock, Program
+from functional.ptx.ir import Instruction, Register, Symbol
+from functional.traces.line_record import of_byte
+from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
+
+Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
+_LANE_NUMBERS = "<" + ", ".join(f"i64 {i}" for i in range(32)) + ">"
+
+
+def generated(program: Program) -> bool:
+    """Are all calls of a program of the kind that is generated?"""
+    calls = [i for i in program.instructions if i.opcode == "call"]
+    return not program.recursive and all(i.index in program.callee_entry or i.callee == "__assertfail" for i in calls)
+
+
+def host(unit: Unit, offset: int) -> Value:
+    """Host addresses of byte `offset` of every lane's call memory."""
+    e = unit.e
+    stride = unit.context("local_stride")
+    own = e.op("mul", e.widen(stride), Value(_LANE_NUMBERS, "i64", True, True))
+    base = e.op("add", unit.context("local"), unit.slots.local_bytes + offset)
+    return e.op("add", e.widen(base), own)
+
+
+def offset_of(unit: Unit, inst: Instruction, symbol: Symbol, offset: int, size: int) -> int:
+    """Place of an access to a `.param` variable in the call memory; refuses one that would fault."""
+    start = unit.slots.call_parameters[symbol.name] + symbol.offset + offset
+    if start < 0 or start + size > unit.slots.call_bytes or start % size:
+        raise Unsupported
+    return start
+
+
+def record(unit: Unit, offset: int) -> None:
+    """Log an access to call memory: one parameter line, or nothing if no lane is active."""
+    e = unit.e
+    line = of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset)
+    none = e.compare("eq", Value(unit.lanes(), "i32", False), 0)
+    where = unit.context("records", "ptr").name
+    e.store(where, 0, e.select(none, 0, e.literal(line, "i32")))
+    e.raw(f"store ptr {e.field(where, 4)}, ptr {e.field('%ctx', at.SLOT['records'])}, align 8")
+
+
+def _copy(unit: Unit, pairs: Pairs, lanes: str) -> None:
+    """Copy `.param` variables of the lanes of a mask."""
+    place = unit.slots.call_parameters
+    for source, target, size in pairs:
+        for first in range(0, size, 8):
+            step = min(size - first, 8)
+            piece = 8 if step == 8 else 4 if step >= 4 else step
+            for more in range(first, first + step, piece):
+                _move(unit, place[source] + more, place[target] + more, 8 * piece, lanes)
+
+
+def _move(unit: Unit, source: int, target: int, bits: int, lanes: str) -> None:
+    e, kind = unit.e, vector(f"i{bits}")
+    wide = vector("i64")
+    e.declarations[f"@gather_{bits}"] = f"declare {kind} @gather_{bits}({wide}, i32) #0"
+    e.declarations[f"@scatter_{bits}"] = f"declare void @scatter_{bits}({wide}, {kind}, i32) #0"
+    value = e.let(f"call {kind} @gather_{bits}({host(unit, source)}, i32 {lanes})", f"i{bits}", True)
+    e.raw(f"call void @scatter_{bits}({host(unit, target)}, {value}, i32 {lanes})")
+
+
+def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list[Value]) -> None:
+    """The end of a block that calls a function."""
+    e, program, name = unit.e, unit.program, f"B{block.index}"
+    none = e.scalar(f"icmp eq i32 {lanes}, 0", "i1")
+    if inst.callee in BUILTINS and inst.index not in unit.program.callee_entry:
+        e.raw(f"br i1 {none}, label %{name}.on, label %gone")
+        e.label(f"{name}.on")
+        unit.go_on(block.index + 1)
+        return
+    formal, returns = program.function_parameters[inst.callee or ""]
+    names = [s.name for s in inst.sources if isinstance(s, Symbol)]
+    if len(names) != len(formal) or len(inst.sources) != len(names) or len(inst.destinations) != len(returns):
+        raise Unsupported
+    _copy(unit, [(n, p.name, p.bytes) for n, p in zip(names, formal, strict=True)], lanes)
+    entry = program.block_of(program.callee_entry[inst.index])
+    e.declarations["@enter"] = "declare i32 @enter(ptr, ptr, i32, i32, i32) #0"
+    arguments = f"ptr %ctx, ptr %frame, i32 {lanes}, i32 {entry}, i32 {block.index + 1}"
+    following = e.scalar(f"call i32 @enter({arguments})", "i32")
+    e.raw(f"br i1 {e.scalar(f'icmp eq i32 {following}, -1', 'i1')}, label %gone, label %dispatch")
+
+
+def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: str) -> None:
+    """Copy what a function returns to where the call it came from wants it."""
+    program, e = unit.program, unit.e
+    function = program.function_of[inst.index]
+    formal = program.function_parameters.get(function, ((), ()))[1]
+    if not formal:
+        return
+    name = f"B{block.index}.ret"
+    sites = [b for b in program.blocks if program.instructions[b.stop - 1].callee == function]
+    base = e.load("%frame", at.BASE, "i32")
+    place = e.op("add", e.op("shl", e.op("sub", base, 1), 4), at.STACK)
+    saved = e.scalar(f"getelementptr i8, ptr %frame, i32 {place.name}", "ptr")
+    after = e.load(saved, 0, "i32").name
+    cases = " ".join(f"i32 {b.index + 1}, label %{name}{b.index}" for b in sites)
+    e.raw(f"switch i32 {after}, label %gone [ {cases} ]")
+    for site in sites:
+        e.label(f"{name}{site.index}")
+        named = zip(formal, program.instructions[site.stop - 1].destinations, strict=True)
+        _copy(unit, [(p.name, d.name, p.bytes) for p, d in named if isinstance(d, Symbol)], lanes)
+        e.raw(f"br label %{name}")
+    e.label(name)
+
+
+def jump_table(
+    unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, operands: list[Value]
+) -> None:
+    """`brx.idx`: the lanes go where their index says, the first target first."""
+    e, program, name = unit.e, unit.program, f"B{block.index}"
+    targets = [program.block_of(t) for t in inst.targets]
+    index = e.widen(operands[0])
+    outside = e.bits_of(e.compare("uge", index, len(targets)))
+    wrong = e.compare("ne", Value(e.scalar(f"and i32 {outside}, {lanes}", "i32"), "i32", False), 0)
+    e.raw(f"br {wrong}, label %gone, label %{name}.fork")
+    e.label(f"{name}.fork")
+    paths = []
+    for target in dict.fromkeys(targets):
+        masks = [e.bits_of(e.compare("eq", index, i)) for i, t in enumerate(targets) if t == target]
+        total = masks[0]
+        for mask in masks[1:]:
+            total = e.scalar(f"or i32 {total}, {mask}", "i32")
+        paths.append((target, e.scalar(f"and i32 {total}, {lanes}", "i32")))
+    if guard is not None:
+        rest = e.scalar(f"xor i32 {lanes}, -1", "i32")
+        paths.append((block.index + 1, e.scalar(f"and i32 {unit.mask}, {rest}", "i32")))
+    table = at.SCRATCH
+    for i, (target, mask) in enumerate(paths):
+        e.store("%frame", table + 8 * i, e.literal(target, "i32"))
+        e.store("%frame", table + 8 * i + 4, Value(mask, "i32", False))
+    meeting = -1 if block.reconvergence is None else block.reconvergence
+    e.declarations["@fork"] = "declare i32 @fork(ptr, ptr, ptr, i32, i32) #0"
+    arguments = f"ptr %ctx, ptr %frame, ptr {e.field('%frame', table)}, i32 {len(paths)}, i32 {meeting}"
+    following = e.scalar(f"call i32 @fork({arguments})", "i32")
+    e.raw(f"br i1 {e.scalar(f'icmp eq i32 {following}, -1', 'i1')}, label %gone, label %dispatch")
 
 
 def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], may_fault: bool) -> None:
@@ -56,7 +192,7 @@ def _fall_through(unit: Unit, block: BasicBlock, *_: object) -> None:
 
 def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
     if inst.target is None or set(inst.modifiers) - {"uni"}:
-        raise NotGenerated
+        raise Unsupported
     e, target, after = unit.e, unit.program.block_of(inst.target), block.index + 1
     if guard is None or target == after:
         unit.go_on(target)
@@ -105,11 +241,11 @@ def _barrier_operands(unit: Unit, inst: Instruction, lanes: str) -> list[Value]:
     kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
     known = {"sync", "warp", "aligned", "cta"}
     if not kinds or set(inst.modifiers) - known:
-        raise NotGenerated
+        raise Unsupported
     if "warp" in kinds:
         return []
     if not 1 <= len(inst.sources) <= 2:
-        raise NotGenerated
+        raise Unsupported
     e = unit.e
     values = [unit.get(s, "u32") for s in inst.sources]
     first = e.scalar(f"call i32 @llvm.cttz.i32(i32 {lanes}, i1 false)", "i32")

@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
 
-LANES = 32
-BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64}
-FLOATING = {"half", "float", "double"}
-INTEGER_OF = {kind: f"i{bits}" for kind, bits in BITS.items()}
+from functional.isa.emitter import BITS, FLOATING, LANES, Emitter, Value, vector
+from functional.isa.operation import Unsupported
+
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }'
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An SSA value or a literal. `kind` is the LLVM type of a lane."""
-
-    name: str
-    kind: str
-    wide: bool
-    literal: bool = False
-
-    @property
-    def type(self) -> str:
-        """The LLVM type."""
-        return vector(self.kind) if self.wide else self.kind
-
-    @property
-    def bits(self) -> int:
-        """Bits of a lane."""
-        return BITS[self.kind]
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.name}"
-
-
-def vector(kind: str) -> str:
-    """`<32 x kind>`."""
-    return f"<{LANES} x {kind}>"
 
 
 def short(kind: str, wide: bool) -> str:
@@ -45,7 +16,7 @@ def short(kind: str, wide: bool) -> str:
     return f"v{LANES}{name}" if wide else name
 
 
-class Emitter:
+class LlvmEmitter(Emitter):
     """Appends instructions to one function."""
 
     def __init__(self, prefix: str = "v") -> None:
@@ -80,7 +51,6 @@ class Emitter:
         return self.let(text, kind, False).name
 
     def literal(self, number: int, kind: str) -> Value:
-        """A literal of an integer kind."""
         bits = BITS[kind]
         number &= (1 << bits) - 1
         if kind == "i1":
@@ -88,9 +58,6 @@ class Emitter:
         return Value(str(number - (1 << bits) if number >> (bits - 1) else number), kind, False, True)
 
     def floating(self, value: float, kind: str) -> Value:
-        """A literal of a floating kind."""
-        import struct
-
         code = {"half": "e", "float": "f", "double": "d"}[kind]
         rounded = struct.unpack("<" + code, struct.pack("<" + code, value))[0]
         if kind == "half":
@@ -115,47 +82,23 @@ class Emitter:
         return tuple(self.widen(v) for v in values) if any(v.wide for v in values) else values
 
     def op(self, name: str, a: Value, b: Value | int | float) -> Value:
-        """A binary instruction; a Python number is a literal of the kind of `a`."""
         a, b = self.level(a, self.const(b, a.kind))
         return self.let(f"{name} {a}, {b.name}", a.kind, a.wide)
 
-    def const(self, v: Value | int | float, kind: str) -> Value:
-        """A value as it is, a Python number as a literal of `kind`."""
-        if isinstance(v, Value):
-            return v
-        return self.floating(v, kind) if kind in FLOATING else self.literal(int(v), kind)
-
     def compare(self, predicate: str, a: Value, b: Value | int | float) -> Value:
-        """`icmp` or `fcmp`."""
         a, b = self.level(a, self.const(b, a.kind))
         return self.let(f"{'fcmp' if a.kind in FLOATING else 'icmp'} {predicate} {a}, {b.name}", "i1", a.wide)
 
     def select(self, p: Value, a: Value | int | float, b: Value | int | float, kind: str = "") -> Value:
-        """`a` where `p` holds, else `b`; `kind` is needed if both are numbers."""
         kind = next((v.kind for v in (a, b) if isinstance(v, Value)), kind)
         p, a, b = self.level(p, self.const(a, kind), self.const(b, kind))
         return self.let(f"select {p}, {a}, {b}", kind, a.wide)
 
     def cast(self, name: str, v: Value, kind: str) -> Value:
-        """A conversion instruction, left out where the kind is the same."""
         if v.kind == kind:
             return v
         to = vector(kind) if v.wide else kind
         return self.let(f"{name} {v} to {to}", kind, v.wide)
-
-    def raw_bits(self, v: Value) -> Value:
-        """The same bits as an integer."""
-        return self.cast("bitcast", v, INTEGER_OF[v.kind])
-
-    def as_kind(self, v: Value, kind: str) -> Value:
-        """The same bits as another kind of the same width."""
-        return self.cast("bitcast", v, kind)
-
-    def resize(self, v: Value, kind: str, signed: bool) -> Value:
-        """Truncate or extend an integer."""
-        if BITS[kind] == v.bits:
-            return v
-        return self.cast("trunc" if BITS[kind] < v.bits else "sext" if signed else "zext", v, kind)
 
     def intrinsic(self, name: str, *values: Value, extra: str = "", returns: str = "") -> Value:
         """`@llvm.name` overloaded on its operands' type; `extra` are literal operands behind."""
@@ -171,6 +114,21 @@ class Emitter:
         self.declarations[full] = f"declare {result} {full}({', '.join(types)})"
         operands = [str(v) for v in values] + ([extra] if extra else [])
         return self.let(f"call {result} {full}({', '.join(operands)})", kind, first.wide)
+
+    def library(self, name: str, x: Value) -> Value:
+        if not x.wide:
+            wide = self.library(name, self.widen(x))
+            return self.let(f"extractelement {wide}, i32 0", "double", False)
+        self.declarations[f"@{name}"] = f"declare <32 x double> @{name}(<32 x double>) #0"
+        return self.let(f"call <32 x double> @{name}({x})", "double", True)
+
+    def high_product(self, a: Value, b: Value, signed: bool) -> Value:
+        kind, name = f"i{2 * a.bits}", "sext" if signed else "zext"
+        full = self.op("mul", self.cast(name, a, kind), self.cast(name, b, kind))
+        return self.cast("trunc", self.op("lshr", full, a.bits), a.kind)
+
+    def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
+        raise Unsupported
 
     def field(self, base: str, offset: int) -> str:
         """The address `base` + `offset` bytes."""

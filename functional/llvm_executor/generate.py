@@ -8,28 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.llvm_executor import (
-    accesses,
-    atomics,
-    calls,
-    conversions,
-    floats,
-    halves,
-    integers,
-    matrices,
-    warps,
-    wmma,
-)
+from functional.isa.instructions import CARRIED, ENDS, has_no_effect, is_vector_move, is_wide_move, operation_of
+from functional.isa.memory import access_of
+from functional.isa.operation import REFUSALS, Unsupported
+from functional.isa.slots import CONDITION_CODE
+from functional.llvm_executor import accesses, matrices, warps
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
-from functional.llvm_executor.control import terminate
+from functional.llvm_executor.control import generated, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
-from functional.llvm_executor.integers import Emit
-from functional.llvm_executor.unit import CONDITION_CODE, NotGenerated, Unit, register_kind
-from functional.numpy_executor.control import ENDS
-from functional.numpy_executor.decode import has_no_effect, lookup
-from functional.numpy_executor.moves import is_vector_move, is_wide_move
-from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS
+from functional.llvm_executor.unit import Unit, register_kind
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
 
@@ -47,13 +35,13 @@ class Generated:
 
 
 def generate(program: Program) -> Generated:
-    """Raises NotGenerated if the program holds an instruction that only the oracle does."""
-    if not calls.generated(program):
-        raise NotGenerated
+    """Raises Unsupported if the program holds an instruction that only the NumPy executor does."""
+    if not generated(program):
+        raise Unsupported
     try:
         return _generate(program)
-    except REFUSALS:  # the oracle says which instruction it is
-        raise NotGenerated from None
+    except REFUSALS:  # the NumPy executor says which instruction it is
+        raise Unsupported from None
 
 
 def _generate(program: Program) -> Generated:
@@ -99,13 +87,11 @@ def _bound(inst: Instruction) -> int:
     """Most line records of a memory instruction."""
     if inst.opcode == "wmma":
         return 64  # 32 lines of at most 128 bytes
-    from functional.numpy_executor.memory_ops import _access
-
     if inst.opcode == "cp":
         return 64  # what it reads, and the passes in which it writes
     if inst.opcode in ("atom", "red") or inst.space in ("global", "const", "param"):
         return 32
-    size, count = _access(inst)
+    size, count = access_of(inst)
     return 32 * max(1, size * count // 4)
 
 
@@ -138,43 +124,30 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     if has_no_effect(inst):
         return
     if CLUSTER_SHARED in inst.modifiers or (is_vector_move(inst) and is_wide_move(inst)):
-        raise NotGenerated
+        raise Unsupported
     if inst.opcode in ("ld", "ldu"):
         return accesses.load(unit, inst)
     if inst.opcode == "st":
         return accesses.store(unit, inst)
     if inst.opcode in ("atom", "red"):
-        return atomics.atomic(unit, inst)
+        return accesses.atomic(unit, inst)
     if inst.opcode == "wmma":
-        return wmma.wmma(unit, inst)
+        return matrices.wmma(unit, inst)
     if inst.opcode in matrices.TABLE:
         return matrices.TABLE[inst.opcode](unit, inst)
     if is_vector_move(inst):
         return warps.vector_move(unit, inst)
-    operation = lookup(inst)  # refuses what the oracle refuses, and says what the operands are
+    operation = operation_of(inst)
     if inst.opcode in warps.TABLE:
         return warps.TABLE[inst.opcode](unit, inst)
-    emit = _emitter(inst)
-    takes, gives = inst.opcode in ("addc", "subc", "madc"), "cc" in inst.modifiers
-    sources = (*inst.sources, CONDITION_CODE) if takes else inst.sources
-    destinations = (*inst.destinations, CONDITION_CODE) if gives else inst.destinations
-    if emit is None or len(sources) != len(operation.sources) or operation.with_frame:
-        raise NotGenerated
+    sources = (*inst.sources, CONDITION_CODE) if inst.opcode in CARRIED else inst.sources
+    destinations = (*inst.destinations, CONDITION_CODE) if "cc" in inst.modifiers else inst.destinations
+    if operation.emit is None:
+        raise Unsupported
     pairs = zip(sources, operation.sources, strict=True)
     values = [unit.get(s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
-    result = emit(unit.e, inst, *values)
+    result = operation.emit(unit.e, *values)
     results = result if isinstance(result, tuple) else (result,)
     for target, value, type_ in zip(destinations, results, operation.destinations, strict=True):
         unit.set(target, value, type_)
     return None
-
-
-def _emitter(inst: Instruction) -> Emit | None:
-    """What generates an arithmetic instruction."""
-    if inst.opcode in conversions.TABLE:
-        return conversions.TABLE[inst.opcode]
-    if inst.type in PACKED:
-        return halves.packed
-    if inst.type in ("f16", "bf16"):
-        return halves.TABLE.get(inst.opcode)
-    return (floats.TABLE if inst.type in FLOATS else integers.TABLE).get(inst.opcode)

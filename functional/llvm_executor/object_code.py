@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
+from functional.isa.operation import Unsupported
+from functional.isa.slots import Slots
 from functional.jit.machine_code import binding, engine_of, features, machine, target
 from functional.keep.kept import Kept, key
 from functional.llvm_executor import runtime
 from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.generate import Generated, generate
-from functional.llvm_executor.unit import NotGenerated
-from functional.numpy_executor.slots import Slots
 from functional.programs.program import Program
 from functional.ptx.ir import Symbol
 
@@ -45,7 +45,7 @@ def _object(text: str, passes: tuple[str, ...]) -> bytes:
     try:
         module = llvm.parse_assembly(text)
     except RuntimeError as error:  # a form the generator gets wrong costs time, not the launch
-        raise NotGenerated from error
+        raise Unsupported from error
     module.triple = host.triple
     module.data_layout = str(host.target_data)
     builder = llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options(speed_level=1))
@@ -77,13 +77,13 @@ _keep_alive: list[Any] = []
 
 
 def load(program: Program) -> Compiled:
-    """The machine code of a program, from the cache folder if it is there. Raises NotGenerated."""
+    """The machine code of a program, from the cache folder if it is there. Raises Unsupported."""
     helpers()
 
     def build() -> bytes:
         generated = generate(program)
         if " half" in generated.text and "+f16c" not in features():  # would call a library that may not be there
-            raise NotGenerated
+            raise Unsupported
         head = json.dumps(asdict(replace(generated, text=""))).encode()
         return head + b"\n" + _object(generated.text, _KERNEL_PASSES)
 

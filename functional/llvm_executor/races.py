@@ -1,4 +1,4 @@
-"""Did thread blocks that ran at the same time touch each other's data?"""
+"""The check that thread blocks that ran at the same time did not touch each other's data."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The LLVM executor: lets machine code run a launch, on several threads where that changes nothing, and hands to the
-oracle whatever goes wrong."""
+"""The LLVM executor: it lets machine code run a launch, on several threads where that changes nothing, and hands
+whatever goes wrong to the NumPy executor.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +12,22 @@ from threading import Lock
 from functional.errors import BudgetSpent
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
+from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.llvm_executor.analysis import reads_what_others_write
-from functional.llvm_executor.attempts import Conflict, Job, Pool, parallel, serial
-from functional.llvm_executor.join import joined
+from functional.llvm_executor.attempts import Conflict, Job, Pool, joined, parallel, serial
 from functional.llvm_executor.launch_state import Abandoned, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
-from functional.llvm_executor.unit import NotGenerated
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.run import checked_blocks
 from functional.programs.program import Program
 from functional.terminal import note
 from functional.traces.trace import Trace, rechunk
 
-# The budget's part that the oracle has for blocks that wait for each other: it is a hundred times slower
+# The budget's part that the NumPy executor has for blocks that wait for each other: it is a hundred times slower
 _ORACLE_SHARE_SHIFT = 4
 _RACE = "thread blocks touch 32-byte sectors that others write; they ran in block order, which a GPU does not promise"
 _CACHED_PROGRAMS, _KNOWN_LAUNCHES = 64, 4096
@@ -63,13 +63,13 @@ class LlvmExecutor:
                     self._programs.pop(next(iter(self._programs)))
                 try:
                     known = program, load(program)
-                except NotGenerated:
+                except Unsupported:
                     known = program, None
                 self._programs[key] = known
         return known[1]
 
     def _own(self, launch: Launch) -> Compiled | None:
-        """Machine code for a launch, None if it is the oracle's: thread blocks of a cluster run together only there."""
+        """Machine code for a launch; None where thread blocks of a cluster run together, as NumPy's alone do."""
         return None if launch.cluster.total > 1 else self.compiled(launch.program)
 
     def prepare(self, program: Program) -> None:
@@ -153,8 +153,8 @@ class LlvmExecutor:
         return self.oracle.chunks(job.launch, job.memory, left, job.budget, job.used)
 
     def _waiting_for_others(self, job: Job, stop: OverBudget) -> Callable[[Job], Iterator[Trace]]:
-        """Over budget, perhaps because blocks wait for later ones: the oracle runs many at a time. Raises BudgetSpent
-        if that cannot be the reason."""
+        """Over budget, perhaps because blocks wait for later ones: the NumPy executor runs many at a time. Raises
+        BudgetSpent if that cannot be the reason."""
         program = job.launch.program
         if stop.thread_block == job.blocks[-1] or not reads_what_others_write(program):
             raise BudgetSpent(program.name, program.path, stop.line, job.budget) from None

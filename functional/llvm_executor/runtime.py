@@ -15,10 +15,6 @@ import re
 
 from functional.llvm_executor import (
     runtime_access,
-    runtime_atomics,
-    runtime_calls,
-    runtime_generic,
-    runtime_locate,
     runtime_matrices,
     runtime_memory,
     runtime_races,
@@ -27,7 +23,6 @@ from functional.llvm_executor import (
     runtime_stack,
     runtime_streams,
     runtime_undo,
-    runtime_wmma,
 )
 from functional.llvm_executor.emit import ATTRIBUTES
 
@@ -96,10 +91,9 @@ done:
 def text() -> str:
     """IR of the module."""
     parts = [
-        _INTRINSICS, _declared(), runtime_records.RECORDS, runtime_memory.REGIONS, runtime_undo.UNDO,
-        runtime_access.gathers(), runtime_locate.text(), runtime_access.text(),
-        runtime_atomics.ATOMICS, runtime_stack.STACK, runtime_calls.CALLS, runtime_generic.ELSEWHERE,
-        runtime_matrices.text(), runtime_wmma.text(),
+        _INTRINSICS, _declared(), runtime_records.RECORDS, runtime_records.ATOMICS, runtime_memory.REGIONS,
+        runtime_memory.ELSEWHERE, runtime_memory.locating(), runtime_undo.UNDO, runtime_access.gathers(),
+        runtime_access.text(), runtime_stack.STACK, runtime_stack.CALLS, runtime_matrices.text(),
         runtime_schedule.text(), runtime_streams.STREAMS, runtime_races.RACES,
         *(_math(name) for name in _MATH), ATTRIBUTES, "",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What stores do before they write, as LLVM IR text: keep the pages they write to as they were (see undo.py).
+"""Stores that keep the pages they write to as they were, as LLVM IR text (see undo.py).
 
 The table of pages holds 0 for a page that is as it was, -1 while one thread copies it, else one more than the number of
 its copy.

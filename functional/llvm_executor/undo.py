@@ -1,4 +1,4 @@
-"""Global memory as it was before a launch: what makes it possible to run the launch again."""
+"""Global memory as it was before a launch, so that the launch can be run again."""
 
 from __future__ import annotations
 

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from functional.isa.emitter import BITS, Value
+from functional.isa.operation import Unsupported, kind_of
+from functional.isa.slots import CLOCKS, Slots, immediate, special_type
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
-from functional.llvm_executor.emit import BITS, Emitter, Value
-from functional.numpy_executor.operands import immediate
-from functional.numpy_executor.slots import CONDITION_CODE, Slots
-from functional.numpy_executor.special import CLOCKS, special_type
+from functional.llvm_executor.emit import LlvmEmitter
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
-
-KINDS = {
-    **{f"{k}{n}": f"i{n}" for k in "bus" for n in (8, 16, 32, 64)},
-    "f16": "half", "f32": "float", "f64": "double", "f16x2": "i32", "bf16": "i16", "bf16x2": "i32", "tf32": "i32",
-    "u16x2": "i32", "s16x2": "i32",
-    "pred": "i1",
-}  # fmt: skip
-
-
-class NotGenerated(Exception):
-    """An instruction form that this executor leaves to the oracle."""
-
-
-def kind_of(type_: str) -> str:
-    """LLVM type of a PTX type."""
-    if type_ not in KINDS:
-        raise NotGenerated
-    return KINDS[type_]
 
 
 def register_kind(register: Register) -> str:
@@ -43,7 +25,7 @@ class Unit:
     def __init__(self, program: Program, analysis: Analysis) -> None:
         self.program, self.analysis = program, analysis
         self.slots = Slots(program)
-        self.e = Emitter()
+        self.e = LlvmEmitter()
         self.values: dict[Register, Value] = {}
         self.written: dict[Register, None] = {}
         self.mask = ""  # i32 name: active lanes of the block
@@ -84,7 +66,7 @@ class Unit:
         value, e, offset = self.values[register], self.e, self.place(register)
         uniform = register in self.analysis.uniform
         if uniform and value.wide:
-            raise NotGenerated  # the analysis and the generator disagree: the oracle is always right
+            raise Unsupported  # the analysis and the generator disagree: the NumPy executor is always right
         if value.kind == "i1":
             bits = e.bits_of(value)
             if blend:
@@ -115,11 +97,11 @@ class Unit:
             case Symbol():
                 value = self.symbol(operand)
             case _:
-                raise NotGenerated
+                raise Unsupported
         if negated:
             value = e.op("xor", value, e.literal(-1, value.kind))
         if (value.kind == "i1") != (kind == "i1") or value.bits < BITS[kind]:
-            raise NotGenerated
+            raise Unsupported
         return e.as_kind(e.resize(value, f"i{BITS[kind]}", False), kind)
 
     def _immediate(self, number: int | float, type_: str) -> Value:
@@ -136,10 +118,10 @@ class Unit:
         if operand is None:
             return
         if not isinstance(operand, Register):
-            raise NotGenerated
+            raise Unsupported
         kept, e = register_kind(operand), self.e
         if (kept == "i1") != (value.kind == "i1") or BITS[kept] < value.bits:
-            raise NotGenerated
+            raise Unsupported
         value = e.resize(e.raw_bits(value), kept, type_[0] == "s")
         if self.guard is not None:
             value = e.select(self.guard, value, self.fetch(operand))
@@ -168,7 +150,7 @@ class Unit:
             return issued if special_type(name) == "u64" else e.resize(issued, "i32", False)
         if name in ("WARP_SZ", "%smid", "%nsmid"):
             return e.literal({"WARP_SZ": 32, "%smid": 0, "%nsmid": 1}[name], "i32")
-        raise NotGenerated
+        raise Unsupported
 
     def context(self, slot: str, kind: str = "i64") -> Value:
         """A slot of the launch's context."""
@@ -181,7 +163,7 @@ class Unit:
             if symbol.name in table:
                 return self.e.literal(table[symbol.name] + symbol.offset, "i64")
         if slots.spaces.get(symbol.name) not in ("global", "const"):
-            raise NotGenerated
+            raise Unsupported
         if symbol not in self.symbols:
             self.symbols.append(symbol)
         table_address = self.context("symbols", "ptr")
@@ -244,6 +226,3 @@ def _lanes(numbers: object) -> Value:
     """A constant vector of u32."""
     signed = [n - (1 << 32) if n >> 31 else n for n in numbers]  # type: ignore[attr-defined]
     return Value("<" + ", ".join(f"i32 {n}" for n in signed) + ">", "i32", True, True)
-
-
-__all__ = ["CONDITION_CODE", "KINDS", "NotGenerated", "Unit", "kind_of", "register_kind"]

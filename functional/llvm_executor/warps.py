@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functional.isa.emitter import LANES, Value, vector
+from functional.isa.instructions import mode_of
+from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
-from functional.llvm_executor.emit import LANES, Value, vector
-from functional.llvm_executor.unit import NotGenerated, Unit
-from functional.numpy_executor.operation import flags_of
+from functional.llvm_executor.unit import Unit
 from functional.ptx.ir import TYPE_BYTES, Instruction, Vector
 
 _LANE_NUMBERS = Value("<" + ", ".join(f"i32 {i}" for i in range(LANES)) + ">", "i32", True, True)
@@ -14,7 +15,7 @@ _LANE_NUMBERS = Value("<" + ", ".join(f"i32 {i}" for i in range(LANES)) + ">", "
 def shfl(unit: Unit, inst: Instruction) -> None:
     """`shfl[.sync]`: PTX ISA's rule for the source lane; lanes that are not active give what they hold."""
     e = unit.e
-    mode = next(m for m in inst.modifiers if m in ("up", "down", "bfly", "idx"))
+    mode = mode_of(inst)
     value = e.widen(unit.get(inst.sources[0], "b32"))
     b, c = (unit.get(s, "u32") for s in inst.sources[1:3])
     b, clamp = e.op("and", b, 31), e.op("and", c, 31)
@@ -60,7 +61,7 @@ def _members(unit: Unit, inst: Instruction, mask_at: int) -> Value:
 def vote(unit: Unit, inst: Instruction) -> None:
     """`vote[.sync].{all,any,uni,ballot}`."""
     e = unit.e
-    kind = next(iter(flags_of(inst, {"sync", "all", "any", "uni", "ballot"}) - {"sync"}))
+    kind = mode_of(inst)
     p = e.bits_of(e.widen(unit.get(inst.sources[0], "pred", 0 in inst.negated_sources)))
     members = _members(unit, inst, 1)
     true = e.op("and", members, Value(p, "i32", False))
@@ -81,7 +82,7 @@ def activemask(unit: Unit, inst: Instruction) -> None:
 def redux(unit: Unit, inst: Instruction) -> None:
     """`redux.sync`: an integer reduction over the member lanes."""
     e, type_ = unit.e, inst.type
-    mode = next(m for m in inst.modifiers if m in ("add", "min", "max", "and", "or", "xor"))
+    mode = mode_of(inst)
     sign = type_ == "s32"
     neutral = {"add": 0, "or": 0, "xor": 0, "and": -1}
     neutral |= {"min": 0x7FFFFFFF, "max": -(1 << 31)} if sign else {"min": -1, "max": 0}
@@ -139,7 +140,7 @@ def vector_move(unit: Unit, inst: Instruction) -> None:
     inputs = source.elements if isinstance(source, Vector) else (source,)
     outputs = destination.elements if isinstance(destination, Vector) else (destination,)
     if size > 8 or size % len(inputs) or size % len(outputs) or None in inputs:
-        raise NotGenerated
+        raise Unsupported
     in_bits, out_bits, kind = 8 * size // len(inputs), 8 * size // len(outputs), f"i{8 * size}"
     packed: Value | None = None
     for i, part in enumerate(inputs):

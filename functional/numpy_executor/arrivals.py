@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from functional.traces.line_record import BARRIERS, MOST_COUNT, phase_record
 
 if TYPE_CHECKING:
-    from functional.numpy_executor.chunk_state import Machine
+    import numpy as np
 
 PHASE_BIT = 40  # of an object (mbarrier.py): the parity of the running phase
 
@@ -26,8 +26,8 @@ class Known:
 class Phases:
     """Of all barriers of a chunk, by the place of their object in the storage of shared memory."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, block_of_row: np.ndarray, shared_stride: int) -> None:
+        self._block_of_row, self._stride = block_of_row, shared_stride  # bytes of shared memory of a thread block
         self._known: dict[int, Known] = {}
         self._numbers: dict[int, int] = {}  # barriers of each thread block
         self._noted: dict[int, list[int]] = {}  # by warp, of the instruction that runs
@@ -70,11 +70,11 @@ class Phases:
         return new
 
     def _own(self, row: int, word: int) -> bool:
-        return 8 * word // self.machine.shared_stride == int(self.machine.block_of_row[row])
+        return 8 * word // self._stride == int(self._block_of_row[row])
 
     def _of(self, word: int) -> Known:
         if word not in self._known:
-            block = 8 * word // self.machine.shared_stride
+            block = 8 * word // self._stride
             number = self._numbers.get(block, 0)
             self._numbers[block] = number + 1
             self._known[word] = Known(number)

@@ -1,29 +1,28 @@
-"""`atom` and `red`: each address sees its updates one after the other, in block, warp, lane order."""
+"""`atom` and `red`: each address sees its updates one after the other, in block, warp, lane order. And reductions of
+copied elements: add, min, max, inc, dec, and, or, xor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from functional.numpy_executor.frame import Frame, raw
-from functional.numpy_executor.memory_ops import Lanes, Step, address_getter, log_records, record, space_of, split
-from functional.numpy_executor.operands import getter, guard_getter, setter
-from functional.numpy_executor.operation import DTYPES, Unsupported
-from functional.numpy_executor.spaces import SHARED
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, Register, Vector
+from functional.isa.instructions import operation_of
+from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of, space_of
+from functional.isa.operation import DTYPES, Unsupported, raw
+from functional.isa.slots import Slots
+from functional.isa.small_floats import from_bf16
+from functional.numpy_executor.arrays import function_of
+from functional.numpy_executor.machine import Bytes
+from functional.numpy_executor.memory_ops import address_getter, log_records, record, split
+from functional.numpy_executor.operands import Frame, Step, getter, guard_getter, setter
+from functional.numpy_executor.spaces import Lanes
+from functional.ptx.ir import Address, Instruction, Register, Vector
 from functional.traces.line_record import atomic_records
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.slots import Slots
-
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
-_QUALIFIERS = frozenset(
-    ["relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "cluster", "sys", "noftz", "global", "shared",
-     CLUSTER_SHARED, "L2::cache_hint", "v2", "v4", "v8"]
-)  # fmt: skip
 
 
 def _inc(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -38,20 +37,17 @@ def _cas(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
     return np.where(old == compare, value, old)
 
 
-_INTEGER = ("u32", "s32", "u64", "s64")
-_UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {  # operation -> (update, types)
-    "add": (np.add, (*_INTEGER, "f32", "f64", "f16", "f16x2", "bf16", "bf16x2")),
-    "min": (np.minimum, _INTEGER), "max": (np.maximum, _INTEGER),
-    "and": (np.bitwise_and, ("b32", "b64")), "or": (np.bitwise_or, ("b32", "b64")),
-    "xor": (np.bitwise_xor, ("b32", "b64")), "exch": (lambda old, value: value, ("b32", "b64")),
-    "inc": (_inc, ("u32",)), "dec": (_dec, ("u32",)), "cas": (_cas, ("b16", "b32", "b64")),
+_UPDATES: dict[str, Update] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "exch": lambda old, value: value, "inc": _inc, "dec": _dec, "cas": _cas,
 }  # fmt: skip
 _ASSOCIATIVE = frozenset({"add", "min", "max", "and", "or", "xor", "exch"})
 
 
 def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     """`atom` (yields the value before) and `red` (yields none). Without `records`: a further element of a vector."""
-    name, update = _operation(inst)
+    name = atomic_name(inst)
+    update = update_of(name, inst.type)
     address = inst.sources[0]
     operands = operands_of(inst)
     if isinstance(operands[0], Vector):
@@ -67,7 +63,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     returns = bool(inst.destinations) and isinstance(inst.destinations[0], Register)
     write = setter(slots, inst.destinations[0] if returns else None, type_, guard is not None)
     dtype, size = DTYPES[type_], DTYPES[type_].itemsize
-    associative = name in _ASSOCIATIVE and dtype.kind != "f" and update is _UPDATES[name][0]
+    associative = name in _ASSOCIATIVE and dtype.kind != "f" and update is _UPDATES[name]
     every_old = returns or not associative
 
     def step(frame: Frame) -> None:
@@ -76,8 +72,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
             offsets = part.space.offsets(frame, inst, part.addresses, size)
-            if frame.machine.watch is not None:
-                frame.machine.watch.updates(frame, inst, part, offsets, size)
+            frame.machine.watch.updates(frame, inst, part, offsets, size)
             at = frame.full(offsets) >> (size.bit_length() - 1)
             chosen = np.ones(at.shape, bool) if part.active is None else part.active
             words = part.space.storage(frame.machine).words[size].view(dtype)
@@ -96,36 +91,16 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     return step
 
 
-def _operation(inst: Instruction) -> tuple[str, Update]:
-    names = [m for m in inst.modifiers if m in _UPDATES]
-    known = set(_QUALIFIERS) | set(names) | {inst.type}
-    if len(names) != 1 or set(inst.modifiers) - known:
-        raise Unsupported
-    return names[0], update_of(names[0], inst.type)
-
-
 def update_of(name: str, type_: str) -> Update:
     """The operation of a name on words of a type. Raises Unsupported."""
-    update, types = _UPDATES[name]
-    if type_ not in types:
+    if type_ not in ATOMIC_TYPES[name]:
         raise Unsupported
-    return _PACKED_ADDS.get(type_, update) if name == "add" else update
-
-
-def operands_of(inst: Instruction) -> tuple[Operand, ...]:
-    """The operands behind the address, without a cache policy. Raises Unsupported if there is none."""
-    operands = inst.sources[1:-1] if "L2::cache_hint" in inst.modifiers else inst.sources[1:]
-    if not operands:
-        raise Unsupported
-    return operands
+    return _PACKED_ADDS.get(type_, _UPDATES[name]) if name == "add" else _UPDATES[name]
 
 
 def _packed_add(type_: str) -> Update:
     """Addition of bf16, f16x2 or bf16x2 words: through the tables of arithmetic."""
-    from functional.numpy_executor import floating, halves
-
-    table = floating.TABLE if type_ == "bf16" else halves.TABLE
-    return table["add"](Instruction(0, 0, "add", (type_,), (), ())).function
+    return function_of(operation_of(Instruction(0, 0, "add", (type_,), (), ())))
 
 
 _PACKED_ADDS = {type_: _packed_add(type_) for type_ in ("bf16", "f16x2", "bf16x2")}
@@ -212,3 +187,56 @@ def record_atomic(frame: Frame, space: str, size: int, parts: list[Lanes]) -> No
     part = parts[0]
     active = np.ones((frame.count, 32), bool) if part.active is None else part.active
     log_records(frame, atomic_records(frame.full(part.addresses), active, size), part.some)
+
+
+OPERATIONS = frozenset({"add", "min", "max", "inc", "dec", "and", "or", "xor"})
+_HALVES = ("f16", "bf16")
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An operation on elements of a PTX type."""
+
+    type: str
+    update: Update
+
+    def apply(self, into: Bytes, offsets: np.ndarray, data: np.ndarray) -> None:
+        """Join bytes [copy, byte] with what lies at the offsets [copy] of a storage, one after the other."""
+        dtype = DTYPES[self.type]
+        values = data.view(dtype)
+        at = (offsets // dtype.itemsize)[:, None] + np.arange(values.shape[1])
+        in_turn(into.words[dtype.itemsize].view(dtype), at.reshape(-1), [values.reshape(-1)], self.update)
+
+
+def reduction_of(modifiers: Sequence[str]) -> Reduction:
+    """`add.noftz.f16`, `min.u64`, `or.b32`, ... Raises Unsupported."""
+    name, *rest = modifiers
+    type_ = rest[-1] if rest else ""
+    if rest[:-1] != (["noftz"] if name == "add" and type_ in _HALVES else []):
+        raise Unsupported
+    return reduction(name, type_)
+
+
+def reduction(name: str, type_: str) -> Reduction:
+    """Raises Unsupported if elements of the type have no such operation."""
+    if name in ("min", "max") and type_ in _HALVES:
+        return Reduction(type_, _least if name == "min" else _most)
+    if name not in OPERATIONS or type_ not in DTYPES:
+        raise Unsupported
+    return Reduction(type_, update_of(name, type_))
+
+
+def _least(old: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return _chosen(old, value, np.fmin)
+
+
+def _most(old: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return _chosen(old, value, np.fmax)
+
+
+def _chosen(old: np.ndarray, value: np.ndarray, choose: np.ufunc) -> np.ndarray:
+    """Of halves; those of bfloat16 come as bits."""
+    if old.dtype.kind == "f":
+        return choose(old, value)
+    first, second = from_bf16(old), from_bf16(value)
+    return np.where(choose(first, second) == first, old, value)

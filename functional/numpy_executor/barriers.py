@@ -1,17 +1,94 @@
-"""Barriers of thread blocks, warpgroups and clusters: arrival, release, `bar.red`. A warp arrives as a whole; one that
-exits counts as arrived."""
+"""Thread blocks that wait for each other: clusters (which blocks of a chunk belong together, and how their shared
+memory is addressed), and barriers of blocks, warpgroups and clusters.
+
+Each block of a cluster has RANK_BYTES of 32-bit shared addresses, by its rank: so its own variables begin there, too.
+PTX leaves the numbers open, but programs clear the lowest bit of the rank in an address to reach the first block of a
+pair (`Sm100MmaPeerBitMask` of CUTLASS), so that they are those of the hardware. A warp arrives at a barrier as a whole;
+one that exits counts as arrived.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.numpy_executor.clusters import Clusters
+from functional.errors import InputError
+from functional.isa.memory import RANK_BYTES
+from functional.launches.launch import Launch
 from functional.numpy_executor.stack import DONE, WAITING, Stack
 
 if TYPE_CHECKING:
-    from functional.numpy_executor.chunk_state import Machine
+    from jaxtyping import Int64
+
+
+class Clusters:
+    """Of the thread blocks (linear ids) of a chunk. Blocks are numbered by their place in it, clusters from 0.
+
+    `rank` [block]: of a block in its cluster; `cluster` [block]: the number of its cluster; `members` [cluster, rank].
+    """
+
+    def __init__(self, launch: Launch, thread_blocks: Int64[np.ndarray, " block"]) -> None:
+        numbers, self.rank = places(launch, thread_blocks)
+        self.extents = launch.cluster
+        self.size = launch.cluster.total
+        _, self.cluster = np.unique(numbers, return_inverse=True)
+        self.members = np.zeros((len(thread_blocks) // self.size, self.size), np.int64)
+        self.members[self.cluster, self.rank] = np.arange(len(thread_blocks))
+        self.first_address = (self.rank * RANK_BYTES).astype(np.uint64)  # [block]: of its own shared memory
+
+    def pair(self, block: int) -> tuple[int, int]:
+        """The blocks of even and of odd rank of the pair of a block. Raises ValueError where there is none."""
+        if self.size % 2:
+            raise ValueError(f"a cluster of {self.size} thread blocks has no pairs of them")
+        first = int(self.rank[block]) // 2 * 2
+        even, odd = self.members[self.cluster[block], first : first + 2].tolist()
+        return even, odd
+
+
+def places(
+    launch: Launch, thread_blocks: Int64[np.ndarray, " block"]
+) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " block"]]:
+    """(the linear number of its cluster in the grid, its rank in it) of each thread block."""
+    number, rank = np.zeros_like(thread_blocks), np.zeros_like(thread_blocks)
+    left, before, below = thread_blocks, 1, 1
+    for extent, own in zip(launch.grid, launch.cluster, strict=True):
+        along, left = left % extent, left // extent
+        number, before = number + along // own * before, before * (extent // own)
+        rank, below = rank + along % own * below, below * own
+    return number, rank
+
+
+def check_whole(launch: Launch, thread_blocks: Int64[np.ndarray, " block"]) -> None:
+    """Raise InputError if some but not all blocks of a cluster are there: they run together."""
+    _, counts = np.unique(places(launch, thread_blocks)[0], return_counts=True)
+    if counts.size and counts.min() < launch.cluster.total:
+        raise InputError(
+            f"kernel '{launch.program.name}' runs in clusters of {launch.cluster} thread blocks: none of a cluster can "
+            "be left out"
+        )
+
+
+def chunk_stops(launch: Launch, thread_blocks: Int64[np.ndarray, " block"], most: int) -> list[int]:
+    """Where to cut a list of blocks so that chunks have about `most` blocks and no cluster is cut."""
+    count, allowed = len(thread_blocks), np.ones(len(thread_blocks) + 1, bool)
+    if launch.cluster.total > 1:
+        _, first, number = np.unique(places(launch, thread_blocks)[0], return_index=True, return_inverse=True)
+        last = np.zeros_like(first)
+        np.maximum.at(last, number, np.arange(count))
+        inside = np.zeros(count + 2, np.int64)
+        np.add.at(inside, first + 1, 1)
+        np.add.at(inside, last + 1, -1)
+        allowed = np.cumsum(inside)[: count + 1] == 0
+    stops, at = list[int](), 0
+    while at < count:
+        wanted = min(at + most, count)
+        back = np.flatnonzero(allowed[at + 1 : wanted + 1])  # the last cut within the size, else the first behind it
+        at += int(back[-1]) + 1 if back.size else int(np.argmax(allowed[at + 1 :])) + 1
+        stops.append(at)
+    return stops
+
 
 CLUSTER, WARPGROUP = 16, 17  # of a block, behind the 16 that have numbers: its cluster's, one each warpgroup
 BARRIERS = WARPGROUP + 8
@@ -21,7 +98,10 @@ NONE = -1
 class Barriers:
     """Barrier state of the blocks of a chunk. `block_of_row` maps warps to blocks."""
 
-    def __init__(self, block_of_row: np.ndarray, clusters: Clusters, stack: Stack) -> None:
+    def __init__(
+        self, block_of_row: np.ndarray, clusters: Clusters, stack: Stack, completed: Callable[[np.ndarray], None]
+    ) -> None:
+        self.completed = completed  # told rows whose barrier has just been completed
         self.block_of_row, self.stack = block_of_row, stack
         self.cluster_of_row = clusters.cluster[block_of_row]
         warps, blocks = len(block_of_row), len(clusters.cluster)
@@ -35,7 +115,7 @@ class Barriers:
         self.votes = np.zeros((blocks, BARRIERS, 2), np.int64)  # bar.red: threads, threads with a true predicate
 
     def arrive(
-        self, machine: Machine, rows: np.ndarray, barrier: np.ndarray, threads: np.ndarray, instruction: int,
+        self, rows: np.ndarray, barrier: np.ndarray, threads: np.ndarray, instruction: int,
         resume: int, waits: bool,
     ) -> None:  # fmt: skip
         """Warps `rows` reach `barrier` [row] that waits for `threads` [row] (0: whole block), then go to `resume`."""
@@ -47,18 +127,18 @@ class Barriers:
             self.stack.block[rows] = WAITING
         else:
             self.stack.advance(rows, resume)
-        self.release(machine, blocks)
+        self.release(blocks)
 
-    def exited(self, machine: Machine, rows: np.ndarray) -> None:
+    def exited(self, rows: np.ndarray) -> None:
         """Some of the warps `rows` may just have finished: that can complete a barrier."""
         rows = rows[self.stack.block[rows] == DONE]
         if rows.size:
             blocks = self.block_of_row[rows]
             np.subtract.at(self.alive, blocks, 1)
-            self.release(machine, blocks)
+            self.release(blocks)
             self._release_clusters(rows)
 
-    def release(self, machine: Machine, blocks: np.ndarray) -> None:
+    def release(self, blocks: np.ndarray) -> None:
         """Let every completed barrier of `blocks` go."""
         blocks = np.unique(blocks)
         arrived, expected = self.arrived[blocks], self.expected[blocks]
@@ -70,7 +150,7 @@ class Barriers:
         complete[blocks[at], barrier] = True
         rows = np.flatnonzero(self.waiting != NONE)
         rows = rows[complete[self.block_of_row[rows], self.waiting[rows]]]
-        self._reduce(machine, rows)
+        self.completed(rows)
         self.arrived[complete] = 0
         self.expected[complete] = 0
         self.votes[complete] = 0
@@ -106,12 +186,3 @@ class Barriers:
         blocks = self.block_of_row[rows]
         np.add.at(self.votes[..., 0], (blocks, barrier), active)
         np.add.at(self.votes[..., 1], (blocks, barrier), true)
-
-    def _reduce(self, machine: Machine, rows: np.ndarray) -> None:
-        for instruction, (slot, operation) in machine.code.slots.barrier_results.items():
-            mine = rows[self.instruction[rows] == instruction]
-            if not mine.size:
-                continue
-            total, true = self.votes[self.block_of_row[mine], self.waiting[mine]].T
-            value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
-            machine.write(slot, value[:, None], mine, machine.lanes(mine))

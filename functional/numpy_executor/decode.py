@@ -6,92 +6,48 @@ Whatever is not supported is refused here, by name and line, before anything run
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from functional.errors import PtxError
-from functional.numpy_executor import (
-    bits,
-    compare,
-    convert,
-    floating,
-    halves,
-    integer,
-    ldmatrix,
-    moves,
-    video,
-    warp_ops,
-)
-from functional.numpy_executor.async_copy import async_copy_step, is_group
-from functional.numpy_executor.async_store import async_store_step
+from functional.isa.instructions import CARRIED, ENDS, has_no_effect, is_vector_move, operation_of
+from functional.isa.operation import REFUSALS, Builder
+from functional.isa.slots import CONDITION_CODE, Slots
+from functional.numpy_executor import warp_ops
+from functional.numpy_executor.arrays import function_of
+from functional.numpy_executor.async_copies import async_copy_step, async_store_step, bulk_copy_step, is_bulk
 from functional.numpy_executor.atomics import atomic_step
-from functional.numpy_executor.bulk_copy import bulk_copy_step, is_bulk
-from functional.numpy_executor.control import ENDS, Terminator, fall_through, terminator
-from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.ldmatrix import ldmatrix_step, stmatrix_step
-from functional.numpy_executor.mbarrier import TABLE as MBARRIER
-from functional.numpy_executor.mbarrier import mbarrier_step
+from functional.numpy_executor.control import fall_through, terminator
+from functional.numpy_executor.machine import Block, Code
+from functional.numpy_executor.mbarriers import TABLE as MBARRIER
+from functional.numpy_executor.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
-from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
-from functional.numpy_executor.operation import FLOATS, PACKED, REFUSALS, Builder, Operation, Unsupported
-from functional.numpy_executor.register_counts import register_count_step
-from functional.numpy_executor.slots import CONDITION_CODE, Slots
-from functional.numpy_executor.tcgen05 import tcgen05_step, waits_for_nothing
-from functional.numpy_executor.tensor_copy import is_tensor_copy, tensor_copy_step
-from functional.numpy_executor.tensor_maps import tensor_map_step
+from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter, guard_getter, setter
+from functional.numpy_executor.tcgen05_product import tcgen05_step
+from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.try_wait import is_wait, wait_end
+from functional.numpy_executor.warp_ops import register_count_step, vector_move_step
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
-from functional.numpy_executor.wmma import wmma_step
+from functional.numpy_executor.wmma import ldmatrix_step, movmatrix, stmatrix_step, transposed_matrix, wmma_step
 from functional.programs.program import BasicBlock, Program
 from functional.programs.registers import live_in
 from functional.ptx.ir import Instruction, Register, Special, Symbol, Vector
 
-Step = Callable[[Frame], None]
-_COMMON: dict[str, Builder] = {
-    **bits.TABLE, **compare.TABLE, **convert.TABLE, **moves.TABLE, **warp_ops.TABLE, **video.TABLE,
-    **ldmatrix.TABLE, **MBARRIER,
-}  # fmt: skip
+_BITS_OF = {f"{code}{bits}": f"b{bits}" for code in "us" for bits in (8, 16, 32, 64)}  # integers come as bits
+_OWN: dict[str, Builder] = {**warp_ops.TABLE, **MBARRIER, "movmatrix": movmatrix}  # that this executor alone has
+_LANE_FUNCTIONS = {**warp_ops.LANE_FUNCTIONS, "movmatrix": lambda inst: transposed_matrix}
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
     "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
     "tensormap": tensor_map_step, "wgmma": product_step, "tcgen05": tcgen05_step, "tex": texture_step,
     "suld": surface_step, "sust": surface_step, "setmaxnreg": register_count_step,
 }  # fmt: skip
-# One warp instruction each, without effect on what a data-race-free kernel computes
-_NO_EFFECT = frozenset(
-    {
-        "membar",
-        "fence",
-        "prefetch",
-        "prefetchu",
-        "nanosleep",
-        "pmevent",
-        "discard",
-        "applypriority",
-        "griddepcontrol",
-    }
-)
 _BARRIER_STEPS = frozenset(
     {"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx"}
 )
 
 
-@dataclass(frozen=True)
-class Block:
-    """A decoded basic block."""
-
-    index: int
-    reads: tuple[int, ...]  # slots read before they are written
-    writes: tuple[int, ...]  # slots written that live on
-    steps: tuple[Step, ...]
-    end: Terminator
-    instructions: int
-    unguarded: int
-
-
-class Code:
-    """A decoded program. Raises PtxError for an instruction that is not supported."""
+class Decoded(Code):
+    """A program decoded. Raises PtxError for an instruction that is not supported."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -150,7 +106,7 @@ class Code:
 
 
 def _reads(inst: Instruction) -> tuple[Register, ...]:
-    return (*inst.reads(), CONDITION_CODE) if inst.opcode in ("addc", "subc", "madc") else inst.reads()
+    return (*inst.reads(), CONDITION_CODE) if inst.opcode in CARRIED else inst.reads()
 
 
 def _writes(inst: Instruction) -> tuple[Register, ...]:
@@ -170,25 +126,6 @@ def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
     return found
 
 
-def lookup(inst: Instruction) -> Operation:
-    """The operation of an arithmetic instruction. Raises Unsupported."""
-    kind = "float" if inst.type in FLOATS else "packed" if inst.type in PACKED else "integer"
-    table = {"float": floating.TABLE, "packed": halves.TABLE, "integer": integer.TABLE}[kind]
-    builder = table.get(inst.opcode) or _COMMON.get(inst.opcode)
-    if builder is None:
-        raise Unsupported
-    return builder(inst)
-
-
-def has_no_effect(inst: Instruction) -> bool:
-    """Is it one warp instruction that changes nothing here: fences, hints, waits for what is already done?"""
-    if inst.opcode == "wgmma":
-        return inst.modifiers[:1] in (("fence",), ("commit_group",), ("wait_group",))
-    if inst.opcode == "tcgen05":
-        return waits_for_nothing(inst)
-    return inst.opcode in _NO_EFFECT or (inst.opcode == "cp" and is_group(inst))
-
-
 def _step(slots: Slots, inst: Instruction) -> Step | None:
     if inst.opcode in ("st", "red") and "async" in inst.modifiers:
         return async_store_step(slots, inst)
@@ -196,8 +133,8 @@ def _step(slots: Slots, inst: Instruction) -> Step | None:
         return _guard_only(slots, inst)
     if inst.opcode in _STEPS:
         return _STEPS[inst.opcode](slots, inst)
-    if moves.is_vector_move(inst):
-        return moves.vector_move_step(slots, inst)
+    if is_vector_move(inst):
+        return vector_move_step(slots, inst)
     if inst.opcode == "cp" and is_tensor_copy(inst):
         return tensor_copy_step(slots, inst)
     if inst.opcode == "cp" and is_bulk(inst):
@@ -206,7 +143,7 @@ def _step(slots: Slots, inst: Instruction) -> Step | None:
         return async_copy_step(slots, inst)
     if inst.opcode in ("cp", "mbarrier") and _BARRIER_STEPS & set(inst.modifiers):
         return mbarrier_step(slots, inst)
-    return _operation_step(slots, inst, lookup(inst))
+    return _operation_step(slots, inst)
 
 
 def _guard_only(slots: Slots, inst: Instruction) -> Step | None:
@@ -214,20 +151,21 @@ def _guard_only(slots: Slots, inst: Instruction) -> Step | None:
     return None if guard is None else _guarded_step(guard, lambda frame: None)
 
 
-def _operation_step(slots: Slots, inst: Instruction, operation: Operation) -> Step:
+def _operation_step(slots: Slots, inst: Instruction) -> Step:
+    own = _OWN.get(inst.opcode)
+    operation = own(inst) if own else operation_of(inst)
     sources, destinations = list(inst.sources), list(inst.destinations)
-    if inst.opcode in ("addc", "subc", "madc"):
+    if inst.opcode in CARRIED:
         sources.append(CONDITION_CODE)
     if "cc" in inst.modifiers:
         destinations.append(CONDITION_CODE)
-    if len(sources) != len(operation.sources) or len(destinations) != len(operation.destinations):
-        raise Unsupported
     pairs = zip(sources, operation.sources, strict=True)
-    getters = [getter(slots, s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
+    getters = [getter(slots, s, _BITS_OF.get(t, t), i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
     guard = guard_getter(slots, inst.guard)
     guarded = guard is not None
     setters = [setter(slots, d, t, guarded) for d, t in zip(destinations, operation.destinations, strict=True)]
-    step = _bind(operation, getters, setters)
+    across = _LANE_FUNCTIONS.get(inst.opcode, lambda _: None)(inst)
+    step = _bind_across(across, getters, setters) if across else _bind(function_of(operation), getters, setters)
     return step if guard is None else _guarded_step(guard, step)
 
 
@@ -239,10 +177,9 @@ def _guarded_step(guard: Getter, step: Step) -> Step:
     return guarded
 
 
-def _bind(operation: Operation, getters: list, setters: list) -> Step:
+def _bind(function: Callable, getters: list[Getter], setters: list[Setter]) -> Step:
     """The closure of an operation, with the commonest shapes written out: they run a few million times a second."""
-    function = operation.function
-    if not operation.with_frame and len(setters) == 1:
+    if len(setters) == 1:
         (write,) = setters
         if len(getters) == 1:
             (a,) = getters
@@ -253,10 +190,14 @@ def _bind(operation: Operation, getters: list, setters: list) -> Step:
         if len(getters) == 3:
             a, b, c = getters
             return lambda frame: write(frame, function(a(frame), b(frame), c(frame)))
+    return _bind_across(lambda _, *values: function(*values), getters, setters)
+
+
+def _bind_across(function: Callable, getters: list[Getter], setters: list[Setter]) -> Step:
+    """The closure of an operation that needs the frame, or yields a tuple."""
 
     def step(frame: Frame) -> None:
-        arguments = [get(frame) for get in getters]
-        result = function(frame, *arguments) if operation.with_frame else function(*arguments)
+        result = function(frame, *[get(frame) for get in getters])
         values = result if isinstance(result, tuple) else (result,)
         for write, value in zip(setters, values, strict=True):
             write(frame, value)

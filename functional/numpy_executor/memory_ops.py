@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from functional.isa.memory import GENERIC, SHARED, WINDOWS, access_of, elements_of, space_of
+from functional.isa.operation import RAW_BY_BYTES, Unsupported, raw
+from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
-from functional.numpy_executor.frame import Frame, raw
-from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
-from functional.numpy_executor.operation import RAW_BY_BYTES, Unsupported
-from functional.numpy_executor.spaces import OWN_SHARED, SHARED, SPACES, WINDOWS, Lanes, repeat_active, rows_with_a_lane
-from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
-from functional.ptx.ir import SPACES as SPACE_NAMES
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
+from functional.numpy_executor.spaces import OWN_SHARED, SPACES, Lanes, repeat_active, rows_with_a_lane
+from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
 from functional.traces.line_record import (
     ALL_SECTORS,
     SHARED_PASS,
@@ -25,57 +25,6 @@ from functional.traces.line_record import (
     sectors_of,
 )
 from functional.traces.trace import SHARED_WINDOW_LINE
-
-if TYPE_CHECKING:
-    from functional.numpy_executor.slots import Slots
-
-Step = Callable[[Frame], None]
-_CACHE_HINTS = frozenset(
-    [
-        "ca",
-        "cg",
-        "cs",
-        "lu",
-        "cv",
-        "wb",
-        "wt",
-        "nc",
-        "volatile",
-        "relaxed",
-        "acquire",
-        "release",
-        "weak",
-        "mmio",
-        "sys",
-        "gpu",
-        "cta",
-        "cluster",
-        "L1::evict_normal",
-        "L1::evict_unchanged",
-        "L1::evict_first",
-        "L1::evict_last",
-        "L1::no_allocate",
-        "L2::64B",
-        "L2::128B",
-        "L2::256B",
-        "L2::evict_last",
-        "L2::evict_normal",
-        "L2::evict_first",
-        "L2::cache_hint",
-        "unified",
-    ]
-)
-
-
-def space_of(slots: Slots, inst: Instruction, address: Address) -> str:
-    """A name in SPACES, or "generic"."""
-    space = CLUSTER_SHARED if CLUSTER_SHARED in inst.modifiers else inst.space
-    if space != "param":
-        return space
-    base = address.base
-    if isinstance(base, Symbol):
-        return "param" if base.name in slots.kernel_parameters else "call"
-    return "param" if slots.program.function_of[inst.index] == slots.program.name else "call"
 
 
 def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
@@ -126,7 +75,7 @@ def _split_generic(active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]
         inside = active & (addresses >= np.uint64(start)) & (addresses < np.uint64(stop))
         if inside.any():
             some = rows_with_a_lane(inside)
-            moved = repeat_active(addresses, inside, some) - np.uint64(SPACES[name].window)
+            moved = repeat_active(addresses, inside, some) - np.uint64(GENERIC[name])
             yield Lanes(SPACES[name], moved.astype(np.uint32) if name in SHARED else moved, inside, some)
             active = active & ~inside
     if active.any():
@@ -208,34 +157,15 @@ def record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
     log_records(frame, (row, pack_records(row, line[order], bit[order])), some)
 
 
-def _access(inst: Instruction) -> tuple[int, int]:
-    """(element bytes, elements) of `ld` and `st`. Raises Unsupported for unknown modifiers."""
-    flags = [m for m in inst.modifiers if m not in TYPE_BYTES and m not in SPACE_NAMES and m not in _CACHE_HINTS]
-    if inst.type in ("", "pred", "b128") or len(flags) > 1 or any(f not in ("v2", "v4", "v8") for f in flags):
-        raise Unsupported
-    elements = int(flags[0][1:]) if flags else 1
-    size = TYPE_BYTES[inst.type]
-    if size * elements > 32:
-        raise Unsupported
-    return size, elements
-
-
-def _elements(operand: Operand | None, count: int) -> tuple[Operand | None, ...]:
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    if len(elements) != count:
-        raise Unsupported
-    return elements
-
-
 def load_step(slots: Slots, inst: Instruction) -> Step:
     """`ld`, `ldu`."""
-    size, count = _access(inst)
+    size, count = access_of(inst)
     address = inst.sources[0]
     if not isinstance(address, Address) or len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers):
         raise Unsupported
     space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
     where = address_getter(slots, address, space)
-    setters = [setter(slots, d, inst.type, guard is not None) for d in _elements(inst.destinations[0], count)]
+    setters = [setter(slots, d, inst.type, guard is not None) for d in elements_of(inst.destinations[0], count)]
     word, shift = RAW_BY_BYTES[size], size.bit_length() - 1
     shared = space in SHARED
 
@@ -245,8 +175,7 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
         parts = list(split(frame, inst, space, where(frame), lanes))
         for part in parts:
             offsets = part.space.offsets(frame, inst, part.addresses, size * count)
-            if frame.machine.watch is not None:
-                frame.machine.watch.loads(frame, inst, part, offsets, size * count)
+            frame.machine.watch.loads(frame, inst, part, offsets, size * count)
             at, words = offsets >> shift, part.space.storage(frame.machine).words[size]
             loaded = [words.take(at + i if i else at) for i in range(count)]
             values = loaded if part.active is None or len(parts) == 1 else [
@@ -261,7 +190,7 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
 
 def store_step(slots: Slots, inst: Instruction) -> Step:
     """`st`. Where lanes write the same address, the last lane of the last warp wins."""
-    size, count = _access(inst)
+    size, count = access_of(inst)
     if len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers):
         raise Unsupported
     address, value = inst.sources[:2]
@@ -271,7 +200,7 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
     if space in ("const", "param"):
         raise Unsupported
     where = address_getter(slots, address, space)
-    getters = [getter(slots, e, inst.type) for e in _elements(value, count) if e is not None]
+    getters = [getter(slots, e, inst.type) for e in elements_of(value, count) if e is not None]
     shift, shared = size.bit_length() - 1, space in SHARED
 
     def step(frame: Frame) -> None:
@@ -282,15 +211,9 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
             at, words = frame.full(offsets) >> shift, part.space.storage(frame.machine).words[size]
             chosen = ... if part.active is None else part.active
             values = [frame.full(raw(get(frame))) for get in getters]
-            if frame.machine.watch is not None:
-                frame.machine.watch.stores(frame, inst, part, offsets, size * count, _as_bytes(values))
+            frame.machine.watch.stores(frame, inst, part, offsets, size * count, values)
             for i, value in enumerate(values):
                 words[at[chosen] + i if i else at[chosen]] = value[chosen]
         record(frame, shared, size * count, parts)
 
     return step
-
-
-def _as_bytes(values: list[np.ndarray]) -> np.ndarray:
-    """Elements of vectors, as bytes [row, lane, byte]."""
-    return np.stack(values, axis=2).view(np.uint8)

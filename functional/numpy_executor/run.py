@@ -10,15 +10,15 @@ from functional.errors import BudgetSpent, ExecutionError, InputError
 from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
-from functional.numpy_executor.barriers import CLUSTER
-from functional.numpy_executor.chunk_state import Machine
-from functional.numpy_executor.clusters import check_whole, chunk_stops
-from functional.numpy_executor.decode import Code
-from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.gather import gather
-from functional.numpy_executor.log import Log
-from functional.numpy_executor.sanitizer import Sanitizer
+from functional.numpy_executor.barriers import CLUSTER, check_whole, chunk_stops
+from functional.numpy_executor.decode import Decoded
+from functional.numpy_executor.log import Log, gather
+from functional.numpy_executor.machine import Code, Machine, Watch
+from functional.numpy_executor.mbarriers import end_waits
+from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.stack import DONE, WAITING
+from functional.numpy_executor.tcgen05 import check_given_back
+from functional.numpy_executor.warp_ops import check_register_counts
 from functional.programs.program import Program
 from functional.traces.trace import Trace, concatenate, rechunk
 
@@ -79,13 +79,15 @@ class NumpyExecutor:
             with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
                 machine = Machine(code, launch, memory, chosen, self.log, watch)
                 used += run_chunk(machine, instruction_budget, used)
+                check_register_counts(machine)
+                check_given_back(machine)
                 trace = gather(chosen, launch.warps_per_block, [machine.finish()])
                 memory.printed.add(text for _, text in sorted(machine.printed, key=lambda p: p[0]))
             yield trace
 
-    def watch(self, launch: Launch, memory: Memory) -> Sanitizer | None:
-        """What looks at every access of a launch, if anything does."""
-        return None
+    def watch(self, launch: Launch, memory: Memory) -> Watch:
+        """What looks at every access of a launch."""
+        return Watch()
 
     def prepare(self, program: Program) -> None:
         """Make what a launch of the program needs, and keep it. Raises as `decode`."""
@@ -96,7 +98,7 @@ class NumpyExecutor:
         key = (program.path, program.digest, program.name)
         code = self._codes.get(key)
         if code is None or code.program is not program:
-            code = Code(program)
+            code = Decoded(program)
             while len(self._codes) >= _CACHED_PROGRAMS:
                 self._codes.pop(next(iter(self._codes)))
             self._codes[key] = code
@@ -124,12 +126,12 @@ def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
     while True:
         turn += 1
         if not turn % _FAIR_TURN:
-            machine.waits.end(machine)
+            end_waits(machine)
         current = int(stack.block.min()) if turn % _FAIR_TURN else _starved(stack.block, last_turn)
-        if current >= WAITING and not machine.waits.held:
+        if current >= WAITING and not machine.held:
             break
         if current >= WAITING:
-            machine.waits.end(machine, give_up=True)
+            end_waits(machine, give_up=True)
             continue
         last_turn[current] = turn
         chosen = np.flatnonzero(stack.block == current)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW, GLOBAL_BASE
-from functional.numpy_executor.clusters import RANK_BYTES
-from functional.numpy_executor.frame import Frame
+from functional.isa.memory import RANK_BYTES
+from functional.launches.memory import GLOBAL_BASE
+from functional.numpy_executor.machine import Bytes, Machine
+from functional.numpy_executor.operands import Frame
 from functional.ptx.ir import CLUSTER_SHARED, Instruction
 from functional.traces.line_record import sector_numbers
 from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.chunk_state import Bytes, Machine
-
-# Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
-SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000
-WINDOW_BYTES, _MOST_BLOCKS = 1 << 24, 16
 _LANES = np.arange(32, dtype=np.int64)[None, :]
 
 
@@ -38,7 +32,6 @@ class Space(ABC):
     """Addresses are non-negative integer arrays (row, 1 | 32), inactive lanes already replaced by active ones."""
 
     name = ""
-    window = 0  # generic address of address 0
 
     @abstractmethod
     def storage(self, machine: Machine) -> Bytes:
@@ -130,7 +123,7 @@ class GlobalSpace(Space):
 class ConstSpace(Space):
     """Constant memory."""
 
-    name, window = "const", CONST_WINDOW
+    name = "const"
 
     def storage(self, machine: Machine) -> Bytes:
         return machine.constants
@@ -142,7 +135,7 @@ class ConstSpace(Space):
 class ParamSpace(Space):
     """The parameter block of the kernel; records lie in the parameter window of the trace."""
 
-    name, window = "param", PARAM_WINDOW
+    name = "param"
 
     def storage(self, machine: Machine) -> Bytes:
         return machine.parameters
@@ -157,7 +150,7 @@ class ParamSpace(Space):
 class SharedSpace(Space):
     """Shared memory of the thread block; addresses are uint32 and have wrapped."""
 
-    name, window = "shared", SHARED_WINDOW
+    name = "shared"
 
     def check_own(
         self, frame: Frame, inst: Instruction, addresses: np.ndarray, active: np.ndarray | None
@@ -210,7 +203,7 @@ class ClusterSpace(SharedSpace):
 class LocalSpace(Space):
     """Memory of one thread; in the trace interleaved by word: (warp, word) owns a line, a lane 4 bytes of it."""
 
-    name, window = "local", LOCAL_WINDOW
+    name = "local"
 
     def storage(self, machine: Machine) -> Bytes:
         return machine.local
@@ -235,13 +228,10 @@ class LocalSpace(Space):
         return np.concatenate(sectors, axis=1).astype(np.uint32)
 
 
-SHARED = frozenset({"shared", CLUSTER_SHARED})  # keys of SPACES whose addresses have 32 bits
-
-
 class CallSpace(LocalSpace):
     """`.param` variables of functions and calls: kept behind a thread's local memory, traced as parameters."""
 
-    name, window = "param", 0
+    name = "param"
 
     def limit(self, machine: Machine) -> int:
         """One frame, or of a recursive program all of them."""
@@ -261,10 +251,4 @@ OWN_SHARED = SharedSpace()
 SPACES: dict[str, Space] = {
     "global": GlobalSpace(), "const": ConstSpace(), "param": ParamSpace(), "shared": OWN_SHARED,
     "local": LocalSpace(), "call": CallSpace(), CLUSTER_SHARED: ClusterSpace(),
-}  # fmt: skip
-WINDOWS: dict[str, tuple[int, int]] = {  # space -> generic addresses
-    "shared": (SHARED_WINDOW, SHARED_WINDOW + WINDOW_BYTES),
-    CLUSTER_SHARED: (SHARED_WINDOW, SHARED_WINDOW + _MOST_BLOCKS * RANK_BYTES),
-    "local": (LOCAL_WINDOW, LOCAL_WINDOW + WINDOW_BYTES),
-    "param": (PARAM_WINDOW, PARAM_WINDOW + WINDOW_BYTES), "const": (CONST_WINDOW, CONST_WINDOW + CONST_LIMIT_BYTES),
 }  # fmt: skip

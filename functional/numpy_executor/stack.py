@@ -16,6 +16,22 @@ WAITING = 1 << 20  # not a block: at a barrier
 DONE = 1 << 21  # not a block: no lane left
 
 
+FULL = np.uint32(0xFFFFFFFF)
+
+
+def pack(lanes: np.ndarray, rows: int) -> np.ndarray:
+    """bool, broadcastable to [rows, 32], as uint32 [rows]; lane 0 is bit 0."""
+    if lanes.shape != (rows, 32):
+        lanes = np.broadcast_to(lanes, (rows, 32))
+    return np.packbits(np.ascontiguousarray(lanes), axis=1, bitorder="little").view(np.uint32)[:, 0]
+
+
+def unpack(bits: np.ndarray) -> np.ndarray:
+    """uint32 [row] as bool [row, 32]."""
+    lanes = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little")
+    return lanes.view(bool).reshape(-1, 32)
+
+
 class Stack:
     """Stacks of `warps` warps whose lanes `masks` (uint32 [warp]) begin at block `entry`."""
 

@@ -1,42 +1,389 @@
-"""`tcgen05`, the tensor-core instructions of Blackwell's data-centre GPUs: which step each has, and `tcgen05.commit`.
+"""`tcgen05`, the tensor-core instructions of Blackwell's data-centre GPUs, but for products: allocation, loads, stores
+and copies of tensor memory, commits.
 
-Everything is done when it is issued, so that waits and fences have no effect, and a commit arrives at its `mbarrier`
-at once. `tcgen05.shift` is not supported: no public source says which of the two neighbours of a row it becomes.
+Everything is done when it is issued, so that waits and fences have no effect, and a commit arrives at its `mbarrier` at
+once: nothing may be relied on before. A warp reaches 32 lanes, by its number in its warpgroup. `tcgen05.shift` is not
+supported: no public source says which of the two neighbours of a row it becomes. Source: PTX ISA, "Data Movement Shape"
+and "tcgen05.cp"; layouts as CUTLASS's public `Copy_Traits<SM100_TMEM_LOAD_...>` and `Copy_Traits<SM100_UTCCP_...>` have
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
-from functional.numpy_executor.bulk_copy import MULTICAST, in_block
-from functional.numpy_executor.mbarrier import ARRIVE, log_barriers, update_barriers
-from functional.numpy_executor.memory_ops import address_getter, space_of, split
-from functional.numpy_executor.operands import getter, guard_getter
-from functional.numpy_executor.operation import Unsupported
-from functional.numpy_executor.tcgen05_product import product_step
-from functional.numpy_executor.tensor_memory import allocation_step, freeing_step, group_of, permit_step
-from functional.numpy_executor.tensor_memory_moves import move_step, tensor_copy_in_step
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction
+from functional.isa.memory import space_of
+from functional.isa.operation import Unsupported, raw
+from functional.isa.slots import Slots
+from functional.isa.tcgen05_form import group_of
+from functional.numpy_executor.async_copies import MULTICAST, in_block
+from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.mbarriers import ARRIVE, log_barriers, update_barriers
+from functional.numpy_executor.memory_ops import address_getter, record, split
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
+from functional.numpy_executor.spaces import SPACES
+from functional.numpy_executor.tensor_memory import TensorMemory
+from functional.numpy_executor.wgmma import addresses_of, of_blackwell
+from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.frame import Frame
-    from functional.numpy_executor.slots import Slots
 
-Step = Callable[["Frame"], None]
+class View(NamedTuple):
+    """Tensor memory of the thread block `block`, as `user` accesses it: that one, or the other one of its pair, whose
+    allocations are the same. `strict`: words that nothing has written are refused."""
+
+    memory: TensorMemory
+    block: int
+    user: int
+    strict: bool
+
+    def read(self, lanes: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Words at lanes and columns that broadcast. Raises ValueError for what is not allocated."""
+        self.memory.check(self.user, lanes, columns)
+        if self.strict and not self.memory.written[self.block, lanes, columns].all():
+            raise ValueError("tensor memory is read, and nothing has written all of it")
+        return self.memory.words[self.block, lanes, columns]
+
+    def write(self, lanes: np.ndarray, columns: np.ndarray, words: np.ndarray) -> None:
+        """Set them. Raises ValueError for what is not allocated."""
+        self.memory.check(self.user, lanes, columns)
+        self.memory.words[self.block, lanes, columns] = words
+        self.memory.written[self.block, lanes, columns] = True
+
+
+def view_of(frame: Frame, row: int, block: int | None = None) -> View:
+    """Of the thread block of a row of the frame, or of one of its pair, as that row accesses it."""
+    machine = frame.machine
+    user = int(machine.block_of_row[frame.index[row]])
+    return View(machine.tensor_memory, user if block is None else block, user, machine.watch.strict)
+
+
+def blocks_together(frame: Frame, row: int, count: int) -> tuple[int, ...]:
+    """The thread blocks, by their place in the chunk, that an instruction of a row of the frame is of: its own, or its
+    pair, the one of even rank first. Raises ValueError where there is no pair."""
+    own = int(frame.machine.block_of_row[frame.index[row]])
+    return (own,) if count == 1 else frame.machine.clusters.pair(own)
+
+
+def check_given_back(machine: Machine) -> None:
+    """Raises ExecutionError if a thread block has ended with columns of its own, which PTX forbids."""
+    if "tensor_memory" not in machine.__dict__:
+        return
+    _check_pairs(machine)
+    if not machine.tensor_memory.taken.any():
+        return
+    columns = machine.tensor_memory.taken.sum(axis=1)
+    block, last = int(columns.argmax()), machine.tensor_memory.last
+    assert last is not None
+    message = f"the thread block ends with {columns[block]} columns of tensor memory that it has not given back"
+    raise machine.fault(last, message, block * machine.warps_per_block)
+
+
+def _check_pairs(machine: Machine) -> None:
+    calls = machine.tensor_memory.calls
+    for block, own in calls.items():
+        peer = next(b for b in machine.clusters.pair(block) if b != block)
+        if len(own) < len(calls[peer]):
+            assert machine.tensor_memory.last is not None
+            what, address, columns = calls[peer][len(own)]
+            message = f"the other thread block of its pair does not {what} {columns} columns from {address:#x} on"
+            raise machine.fault(machine.tensor_memory.last, message, peer * machine.warps_per_block)
+
+
+def whole_warps(frame: Frame, inst: Instruction, guard: Getter | None) -> np.ndarray:
+    """The rows of the warps that execute an instruction that is `.sync.aligned`. Raises ExecutionError for a warp of
+    which only some threads do."""
+    active = frame.active(None if guard is None else frame.set_guard(guard))
+    if active is None:
+        return np.arange(frame.count)
+    apart = active.any(axis=1) & ~active.all(axis=1)
+    if apart.any():
+        message = "all 32 threads of a warp execute it together"
+        raise frame.machine.fault(inst, message, int(frame.index[apart.argmax()]))
+    return np.flatnonzero(active.any(axis=1))
+
+
+def same_in_warp(frame: Frame, inst: Instruction, get: Getter, what: str, rows: np.ndarray) -> np.ndarray:
+    """What a register holds in all threads of a warp [row]. Raises ExecutionError if they differ in one of `rows`."""
+    values = frame.full(get(frame)).astype(np.int64)
+    apart = rows[(values[rows] != values[rows, :1]).any(axis=1)]
+    if len(apart):
+        raise frame.machine.fault(inst, f"{what} is the same in all threads of a warp", int(frame.index[apart[0]]))
+    return values[:, 0]
+
+
+def blocks_of(frame: Frame, rows: np.ndarray) -> list[tuple[int, int]]:
+    """(row of the frame, thread block of the chunk) of these warps."""
+    return list(zip(rows.tolist(), frame.machine.block_of_row[frame.index[rows]].tolist(), strict=True))
+
+
+def allocation_step(slots: Slots, inst: Instruction) -> Step:
+    """`tcgen05.alloc.cta_group::N.sync.aligned[.shared::cta].b32 [to], columns`."""
+    count, plain = group_of(inst, inst.modifiers[1:])
+    if plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")):
+        raise Unsupported
+    to, wanted = inst.sources
+    if not isinstance(to, Address):
+        raise Unsupported
+    space, columns = space_of(slots, inst, to), getter(slots, wanted, "u32")
+    where, guard = address_getter(slots, to, space), guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        rows, memory = whole_warps(frame, inst, guard), frame.machine.tensor_memory
+        counts = same_in_warp(frame, inst, columns, "the number of columns", rows)
+        memory.last = inst
+        found = np.zeros((frame.count, 1), np.uint32)
+        for row, block in blocks_of(frame, rows):
+            with faults(frame, inst, row):
+                found[row] = memory.allocate(block, int(counts[row]))
+                for peer in set(blocks_together(frame, row, count)) - {block}:
+                    memory.agree(block, peer, ("allocate", int(found[row, 0]), int(counts[row])))
+        _store(frame, inst, space, where(frame), found, None if guard is None else frame.guard)
+
+    return step
+
+
+@contextmanager
+def faults(frame: Frame, inst: Instruction, row: int) -> Iterator[None]:
+    """A ValueError within becomes the fault of a warp."""
+    try:
+        yield
+    except ValueError as error:
+        raise frame.machine.fault(inst, str(error), int(frame.index[row])) from None
+
+
+def _store(
+    frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, words: np.ndarray, lanes: np.ndarray | None
+) -> None:
+    """A word of each warp [row, 1] into shared memory."""
+    parts = list(split(frame, inst, space, addresses, lanes))
+    for part in parts:
+        if part.space.name != "shared":
+            raise frame.machine.fault(inst, "the address is not in shared memory", int(frame.index[0]))
+        offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 4))
+        frame.machine.watch.stores(frame, inst, part, offsets, 4)
+        chosen = ... if part.active is None else part.active
+        part.space.storage(frame.machine).words[4][(offsets >> 2)[chosen]] = frame.full(words)[chosen]
+    record(frame, True, 4, parts)
+
+
+def freeing_step(slots: Slots, inst: Instruction) -> Step:
+    """`tcgen05.dealloc.cta_group::N.sync.aligned.b32 address, columns`."""
+    count, plain = group_of(inst, inst.modifiers[1:])
+    if plain != ("sync", "aligned", "b32"):
+        raise Unsupported
+    where, columns = (getter(slots, operand, "u32") for operand in inst.sources)
+    guard = guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        rows, memory = whole_warps(frame, inst, guard), frame.machine.tensor_memory
+        starts = same_in_warp(frame, inst, where, "the address", rows)
+        counts = same_in_warp(frame, inst, columns, "the number of columns", rows)
+        for row, block in blocks_of(frame, rows):
+            with faults(frame, inst, row):
+                memory.free(block, int(starts[row]), int(counts[row]))
+                for peer in set(blocks_together(frame, row, count)) - {block}:
+                    memory.agree(block, peer, ("free", int(starts[row]), int(counts[row])))
+
+    return step
+
+
+def permit_step(slots: Slots, inst: Instruction) -> Step:
+    """`tcgen05.relinquish_alloc_permit.cta_group::N.sync.aligned`."""
+    if group_of(inst, inst.modifiers[1:])[1] != ("sync", "aligned") or inst.sources:
+        raise Unsupported
+    guard = guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        rows = whole_warps(frame, inst, guard)
+        frame.machine.tensor_memory.closed[frame.machine.block_of_row[frame.index[rows]]] = True
+
+    return step
+
+
+_THREAD = np.arange(32)
+_PACKING = {"ld": "pack::16b", "st": "unpack::16b"}
+_REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}  # of .x1
+_MOST_REGISTERS = 128
+_WARP_LANES = 32
+
+
+_LOWER, _HALF_BITS = np.uint32(0xFFFF), np.uint32(16)
+
+
+class Move(NamedTuple):
+    """A `tcgen05.ld` or `.st`: its lanes and columns [thread, register] from the address on, and whether each register
+    holds the lower halves of two columns."""
+
+    address: Address
+    registers: tuple[Operand, ...]
+    lanes: np.ndarray
+    columns: np.ndarray
+    packed: bool
+
+
+def move_of(inst: Instruction) -> Move:
+    """`tcgen05.ld.sync.aligned.SHAPE.xN[.pack::16b].b32 registers, [address][, half]`, and `.st` likewise. Raises
+    Unsupported."""
+    way, *rest = inst.modifiers
+    packed = _PACKING[way] in rest
+    head, shape, times = tuple(rest[:2]), rest[2], re.fullmatch(r"x(\d+)", rest[3])
+    if head != ("sync", "aligned") or rest[4:] != [*[_PACKING[way]] * packed, "b32"]:
+        raise Unsupported
+    if times is None or int(times[1]) not in (1, 2, 4, 8, 16, 32, 64, 128):
+        raise Unsupported
+    address, half, registers = _operands(inst, way, shape)
+    count = _REGISTERS[shape] * int(times[1])
+    if len(registers) != count or count > _MOST_REGISTERS:
+        raise Unsupported
+    lanes, columns = _places(shape, count, half, 1 + packed)
+    return Move(address, registers, lanes, columns, packed)
+
+
+def _operands(inst: Instruction, way: str, shape: str) -> tuple[Address, int, tuple[Operand, ...]]:
+    """(address, columns to the second half, registers)."""
+    address, *more = inst.sources
+    given = inst.destinations[0] if way == "ld" else more.pop()
+    if len(more) != (shape == "16x32bx2") or not isinstance(address, Address):
+        raise Unsupported
+    half = more[0] if more else Immediate(0)
+    if not isinstance(half, Immediate):
+        raise Unsupported
+    elements = given.elements if isinstance(given, Vector) else (given,)
+    return address, int(half.value), elements  # type: ignore[return-value]
+
+
+def _places(shape: str, count: int, half: int, per: int) -> tuple[np.ndarray, np.ndarray]:
+    """(lanes, columns) [thread, register] from the address on; a register takes `per` columns."""
+    thread, register = _THREAD[:, None], np.arange(count)[None]
+    if shape == "32x32b":
+        return np.broadcast_arrays(thread, per * register)  # type: ignore[return-value]
+    if shape == "16x32bx2":
+        return np.broadcast_arrays(thread % 16, per * register + thread // 16 * half)  # type: ignore[return-value]
+    if shape == "16x64b":
+        lanes, columns = thread // 4 + 8 * (thread % 2), thread // 2 % 2 + 2 * register
+    elif shape == "16x128b":
+        lanes, columns = thread // 4 + 8 * (register % 2), thread % 4 + 4 * (register // 2)
+    else:
+        lanes = thread // 4 + 8 * (register // 2 % 2)
+        columns = 2 * (thread % 4) + register % 2 + 8 * (register // 4)
+    return np.broadcast_arrays(lanes, per * columns)  # type: ignore[return-value]
+
+
+def move_step(slots: Slots, inst: Instruction) -> Step:
+    """`tcgen05.ld`, `tcgen05.st`."""
+    move, load = move_of(inst), inst.modifiers[0] == "ld"
+    where = address_getter(slots, move.address, "shared")
+    getters = [] if load else [getter(slots, r, "b32") for r in move.registers]
+    setters = [setter(slots, r, "b32", inst.guard is not None) for r in move.registers] if load else []
+    guard = guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        rows = whole_warps(frame, inst, guard)
+        starts = same_in_warp(frame, inst, where, "the address", rows)
+        words = np.zeros((frame.count, *move.lanes.shape), np.uint32)
+        if getters:
+            words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
+        for row in rows.tolist():
+            _move(frame, inst, row, int(starts[row]), move, words)
+        for i, write in enumerate(setters):
+            write(frame, np.ascontiguousarray(words[..., i]))
+
+    return step
+
+
+def _move(frame: Frame, inst: Instruction, row: int, start: int, move: Move, words: np.ndarray) -> None:
+    """Of one warp, to or from its `words` [thread, register]."""
+    machine = frame.machine
+    view = view_of(frame, row)
+    own = int(frame.index[row]) % machine.warps_per_block % 4 * _WARP_LANES
+    lanes, columns = (start >> 16) + move.lanes, (start & 0xFFFF) + move.columns
+    if int(lanes.min()) < own or int(lanes.max()) >= own + _WARP_LANES or (start >> 16) % 16:
+        message = f"lane {start >> 16} of an address: this warp has lanes {own} to {own + _WARP_LANES - 1}"
+        raise machine.fault(inst, message, int(frame.index[row]))
+    with faults(frame, inst, row):
+        if inst.modifiers[0] == "st":
+            halves = [words[row] & _LOWER, words[row] >> _HALF_BITS] if move.packed else [words[row]]
+            for i, given in enumerate(halves):
+                view.write(lanes, columns + i, given)
+        else:
+            found = [view.read(lanes, columns + i) for i in range(1 + move.packed)]
+            words[row] = found[0] & _LOWER | found[1] << _HALF_BITS if move.packed else found[0]
+
+
+class Copy(NamedTuple):
+    """A `tcgen05.cp`: rows and bytes a row of shared memory, and the lanes that get each row [copy, row]."""
+
+    rows: int
+    row_bytes: int
+    lanes: np.ndarray
+
+
+_ALL, _HALF, _QUARTER = np.arange(128), np.arange(64), np.arange(32)
+_COPIES = {  # assemblers take these words in any order
+    frozenset({"128x256b"}): Copy(128, 32, _ALL[None]),
+    frozenset({"128x128b"}): Copy(128, 16, _ALL[None]),
+    frozenset({"4x256b"}): Copy(4, 32, np.arange(0, 128, 32)[None]),
+    frozenset({"64x128b", "warpx2::02_13"}): Copy(64, 16, np.stack([_HALF, _HALF + 64])),
+    frozenset({"64x128b", "warpx2::01_23"}): Copy(
+        64, 16, np.stack([_HALF // 32 * 64 + _HALF % 32 + n for n in (0, 32)])
+    ),
+    frozenset({"32x128b", "warpx4"}): Copy(32, 16, np.stack([_QUARTER + n for n in (0, 32, 64, 96)])),
+}
+
+
+def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
+    """`tcgen05.cp.cta_group::N.SHAPE [address], descriptor`, of each thread that executes it: in each thread block of a
+    pair from its own shared to its own tensor memory."""
+    count, shape = group_of(inst, inst.modifiers[1:])
+    copy = _COPIES.get(frozenset(shape))
+    if copy is None:  # what decompresses
+        raise Unsupported
+    to, descriptor = inst.sources
+    where, matrix = address_getter(slots, to, "shared"), getter(slots, descriptor, "b64")
+    guard = guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        for row, lane in threads_of(frame, None if guard is None else frame.set_guard(guard)):
+            start, word = (int(frame.full(get(frame))[row, lane]) for get in (where, matrix))
+            with faults(frame, inst, row):
+                at = addresses_of(of_blackwell(word), np.arange(copy.rows), np.arange(copy.row_bytes), 1, False)
+                columns = (start & 0xFFFF) + np.arange(copy.row_bytes // 4)
+                for block in blocks_together(frame, row, count):
+                    words = shared_bytes(frame, inst, (row, lane), at, block).view(np.uint32)
+                    for lanes in copy.lanes + (start >> 16):
+                        view_of(frame, row, block).write(lanes[:, None], columns[None], words)
+
+    return step
+
+
+def threads_of(frame: Frame, lanes: np.ndarray | None) -> list[tuple[int, int]]:
+    """(row, lane) of the threads that execute an instruction each for itself."""
+    active = frame.active(lanes)
+    if active is None:
+        active = np.ones((frame.count, 32), bool)
+    return [(int(row), int(lane)) for row, lane in zip(*np.nonzero(active), strict=True)]
+
+
+def shared_bytes(
+    frame: Frame, inst: Instruction, place: tuple[int, int], addresses: np.ndarray, block: int
+) -> np.ndarray:
+    """Bytes of the shared memory of a thread block, for a thread (row, lane) of it or its cluster; of the shape of
+    their addresses."""
+    machine, row = frame.machine, place[0]
+    alone = Frame(machine, frame.index[row : row + 1], 0)
+    there = addresses.reshape(1, -1).astype(np.uint32) + machine.clusters.first_address[block].astype(np.uint32)
+    offsets = SPACES[CLUSTER_SHARED].offsets(alone, inst, there, 1)[0]
+    machine.watch.box(frame, inst, place, "shared", offsets, 1, False)
+    return machine.shared.data[offsets].reshape(addresses.shape)
+
+
 _ARRIVES = "mbarrier::arrive::one"
-_WAITS = frozenset({
-    ("wait::ld", "sync", "aligned"), ("wait::st", "sync", "aligned"), ("fence::before_thread_sync",),
-    ("fence::after_thread_sync",),
-})  # fmt: skip
 _MOST_BLOCKS = 16  # of a cluster
-
-
-def waits_for_nothing(inst: Instruction) -> bool:
-    """`tcgen05.wait`, `tcgen05.fence`: what they wait for is done."""
-    return inst.modifiers in _WAITS
 
 
 def commit_step(slots: Slots, inst: Instruction) -> Step:
@@ -67,14 +414,3 @@ def commit_step(slots: Slots, inst: Instruction) -> Step:
         log_barriers(frame, own)
 
     return step
-
-
-_STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
-    "alloc": allocation_step, "dealloc": freeing_step, "relinquish_alloc_permit": permit_step, "ld": move_step,
-    "st": move_step, "cp": tensor_copy_in_step, "mma": product_step, "commit": commit_step,
-}  # fmt: skip
-
-
-def tcgen05_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of any of them. Raises Unsupported."""
-    return _STEPS[inst.modifiers[0]](slots, inst)

@@ -4,35 +4,154 @@ when it is issued, which is a legal execution: `tcgen05.commit` says when others
 Of a pair of thread blocks the one of even rank has the upper half of the rows of A and D and the left half of the
 columns of B, each where the same address says in its own memory. Source: PTX ISA, "tcgen05.mma"; `MMA_Traits` of
 CUTLASS.
+
+A word of D in tensor memory holds one element, a word of A as many as fit. Row i lies in lane i. Of 64 rows 16 lie in
+each 32 lanes, unless the other lanes have other columns: of a pair's 128 rows, and of products with `.ws`. Scale
+factors are a byte each, 32 rows of a matrix in a column: factor k of row r lies in lane r % 32, column r / 32, in the
+k-th byte from the one that the instruction descriptor says; each of the four quarters of the lanes holds the same. A
+nibble of the metadata of a sparse A says which elements are stored of a group of its columns: of 4 (2 of tf32, 8 of
+packed 4-bit elements). Of 16 and 32-bit elements a word holds four groups of one row in its lower and of the row eight
+below in its upper half, the next four groups lie eight lanes further; of narrower ones two words in neighbouring
+columns hold those of the row of their lane. Sources: PTX ISA, "Data Path Layout Organization", "Block Scaling for
+tcgen05.mma", "Scale Factor A ID", "Sparse Matrices"; `tmem_frg`, `tmem_sf_frg`, `tmem_e_frg` and their `_ws` kinds of
+CUTLASS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from functional.numpy_executor.fragments import Element, decode, decode_stored, multiply
-from functional.numpy_executor.frame import Frame
-from functional.numpy_executor.matrix_descriptor import Descriptor, addresses_of, of_blackwell
+from functional.isa.matrices import Element
+from functional.isa.slots import Slots
+from functional.isa.small_floats import SUB_BYTE, unpack_pairs, unpack_units, values
+from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
 from functional.numpy_executor.memory_ops import address_getter
-from functional.numpy_executor.operands import Getter, getter, guard_getter
-from functional.numpy_executor.sparse_mma import multiply_sparse
-from functional.numpy_executor.sub_byte_floats import FORMATS, unpack_pairs, unpack_units
-from functional.numpy_executor.tcgen05_descriptor import Product, product_of
-from functional.numpy_executor.tcgen05_form import Form, form_of
-from functional.numpy_executor.tcgen05_layout import places_of_a, places_of_d
-from functional.numpy_executor.tcgen05_scales import scale_factors
-from functional.numpy_executor.tcgen05_sparsity import stored_columns
-from functional.numpy_executor.tensor_memory import LANES, View, blocks_together, faults, view_of
-from functional.numpy_executor.tensor_memory_moves import shared_bytes, threads_of
+from functional.numpy_executor.mma import decode, decode_stored, multiply, multiply_sparse, positions
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
+from functional.numpy_executor.tcgen05 import (
+    View,
+    allocation_step,
+    blocks_together,
+    commit_step,
+    faults,
+    freeing_step,
+    move_step,
+    permit_step,
+    shared_bytes,
+    tensor_copy_in_step,
+    threads_of,
+    view_of,
+)
+from functional.numpy_executor.wgmma import Descriptor, addresses_of, of_blackwell
 from functional.ptx.ir import Address, Instruction
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.slots import Slots
+_GROUP, _PARTITION = 16, 32  # lanes
+Places = tuple[np.ndarray, np.ndarray]  # lanes, columns: of the shape of the matrix
 
-Step = Callable[[Frame], None]
+
+def places_of_d(product: Product, address: int) -> Places:
+    """Of the rows of a thread block and of all columns. Raises ValueError."""
+    row, column = np.arange(product.own_rows)[:, None], np.arange(product.columns)[None]
+    per = product.columns // product.folds
+    lanes = _lanes(product, address, row) + column // per * (TENSOR_LANES // product.folds)
+    return tuple(np.broadcast_arrays(lanes, (address & 0xFFFF) + column % per))  # type: ignore[return-value]
+
+
+def places_of_a(product: Product, address: int, words: int) -> list[Places]:
+    """Of the rows of a thread block, each of so many words, once for each part of D's columns. Raises ValueError."""
+    if product.stationary and product.folds > 1:
+        raise ValueError(f"A of {product.rows} rows in tensor memory is not supported with .ws")
+    lanes = _lanes(product, address, np.arange(product.own_rows)[:, None])
+    columns = (address & 0xFFFF) + np.arange(words)[None]
+    return [
+        tuple(np.broadcast_arrays(lanes + part * (TENSOR_LANES // product.folds), columns))  # type: ignore[misc]
+        for part in range(product.folds)
+    ]
+
+
+def _lanes(product: Product, address: int, row: np.ndarray) -> np.ndarray:
+    """Of the first part of D's columns."""
+    first, half = address >> 16, product.own_rows * product.folds < TENSOR_LANES
+    if first not in ((0, _GROUP) if half else (0,)):
+        raise ValueError(f"a matrix of {product.own_rows} rows does not begin in lane {first} of tensor memory")
+    return first + (row // _GROUP * _PARTITION + row % _GROUP if half else row)
+
+
+_QUARTER = 32  # lanes
+_ID_SHIFT = 30  # of an address: two bits that may repeat the byte that the descriptor says
+
+
+_BIAS, _NAN, _SIGN = 127, 0xFF, 0x80
+
+
+def scale_factors(view: View, address: int, extent: int, scaling: Scaling, side: int) -> np.ndarray:
+    """Factors [extent, factor] of A (`side` 0) or B (1). Raises ValueError for what cannot be had."""
+    first = scaling.bytes[side]
+    if address >> _ID_SHIFT not in (0, first):
+        raise ValueError(f"an address of scale factors says byte {address >> _ID_SHIFT}, its descriptor byte {first}")
+    address &= (1 << _ID_SHIFT) - 1
+    if address >> 16:
+        raise ValueError(f"scale factors do not begin in lane {address >> 16} of tensor memory")
+    row = np.arange(extent)
+    lanes = row % _QUARTER + np.arange(0, TENSOR_LANES, _QUARTER)[:, None]
+    words = view.read(lanes, address + row // _QUARTER + np.zeros_like(lanes))
+    codes = np.stack([words >> np.uint32(8 * (first + k)) & np.uint32(0xFF) for k in range(scaling.factors)], axis=2)
+    if (codes != codes[0]).any():
+        raise ValueError("scale factors are not the same in all four quarters of the lanes of tensor memory")
+    return decoded_scales(codes[0].astype(np.uint8), scaling.kind)
+
+
+def decoded_scales(codes: np.ndarray, kind: str) -> np.ndarray:
+    """Bytes as float64 of the same shape: powers of two (`ue8m0`), or `e4m3` without a sign. Raises ValueError for a
+    sign."""
+    if kind == "ue8m0":
+        return np.where(codes == _NAN, np.nan, np.ldexp(1.0, codes.astype(np.int32) - _BIAS))
+    if (codes & _SIGN).any():
+        raise ValueError("a scale factor of type ue4m3 has its highest bit set")
+    return values("e4m3")[codes]
+
+
+_HALF, _NIBBLES = 8, np.arange(8)  # of a word
+_MEANT = (0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b0110, 0b1110)
+_MEANT_OF_PAIRS = (0b0100, 0b1110)  # of two columns
+
+
+def stored_columns(view: View, product: Product, address: int, stored: np.ndarray) -> np.ndarray:
+    """Columns [row, stored element] of A that are stored, of the rows of a thread block; `stored`: the elements. Raises
+    ValueError."""
+    if address >> 16:
+        raise ValueError(f"metadata do not begin in lane {address >> 16} of tensor memory")
+    lanes, columns, number = _places(product, (address & 0xFFFF) + (product.selector or 0))
+    copies = [view.read(lanes + TENSOR_LANES // product.folds * n, columns) for n in range(product.folds)]
+    if any((copy != copies[0]).any() for copy in copies):
+        raise ValueError("metadata are not the same in all lanes that need them")
+    found, per = copies[0] >> (4 * number).astype(np.uint32) & np.uint32(15), product.depth // lanes.shape[1]
+    _check(found, stored, _MEANT_OF_PAIRS if per == 2 else _MEANT)
+    return positions(found[None].astype(np.int64), per)[0]
+
+
+def _places(product: Product, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lanes, columns and numbers in their words of the nibbles [row, group]."""
+    row = np.arange(product.own_rows)[:, None]
+    if product.element_bytes == 1:
+        group = np.arange(2 * _HALF)[None]
+        return tuple(np.broadcast_arrays(row, column + group // _HALF, group % _HALF))  # type: ignore[return-value]
+    lanes = row // 16 * 16 + row % _HALF + _HALF * (_NIBBLES // 4)[None]
+    number = row // _HALF % 2 * 4 + _NIBBLES[None] % 4
+    return tuple(np.broadcast_arrays(lanes, np.int64(column), number))  # type: ignore[return-value]
+
+
+def _check(nibbles: np.ndarray, stored: np.ndarray, meant: tuple[int, ...]) -> None:
+    """Where a group has no element but zeros, its nibble says nothing: CUTLASS writes 0b0000 there."""
+    wrong = ~np.isin(nibbles, meant) & stored.reshape(*nibbles.shape, -1).any(axis=2)
+    if wrong.any():
+        row = int(wrong.any(axis=1).argmax())
+        raise ValueError(f"metadata {int(nibbles[row][wrong[row]][0]):#06b} of row {row} of A have no meaning")
+
+
 _WORD_BYTES, _ROW_BYTES, _WORD_BITS = 4, 32, 32
 _MASKS = 1 << 39  # a mask of zero columns does nothing without it
 _COLUMN_SHIFT = 56
@@ -105,8 +224,10 @@ def _make(frame: Frame, inst: Instruction, place: tuple[int, int], form: Form, g
 
 def _kept_lanes(without: list[int], view: View, blocks: tuple[int, ...]) -> list[np.ndarray]:
     """Lanes [128] of D that stay as they are, of each thread block. Raises ValueError where it is not known."""
-    bits = [bool(word >> n & 1) for word in without or [0] * len(blocks) * (LANES // 32) for n in range(_WORD_BITS)]
-    kept = np.array(bits).reshape(len(blocks), LANES)
+    bits = [
+        bool(word >> n & 1) for word in without or [0] * len(blocks) * (TENSOR_LANES // 32) for n in range(_WORD_BITS)
+    ]
+    kept = np.array(bits).reshape(len(blocks), TENSOR_LANES)
     if view.user != blocks[0] and (kept != kept[0]).any():
         raise ValueError(
             "lanes that stay as they are, where the block of odd rank of a pair asks for it, are the same in both"
@@ -143,12 +264,12 @@ class _Side(NamedTuple):
         words = shared_bytes(self.frame, self.inst, self.place, at, self.view.block).view(f"u{size}")[..., 0]
         if product.packed:
             return unpack_pairs(words, kind.name)
-        return unpack_units(words, kind.name) if kind.name in FORMATS else decode_stored(words, kind)
+        return unpack_units(words, kind.name) if kind.name in SUB_BYTE else decode_stored(words, kind)
 
     def in_tensor_memory(self) -> np.ndarray:
         """A as numbers [row, k]. Raises ValueError."""
         product = self.product
-        if product.transposed[0] or product.left.name in FORMATS:
+        if product.transposed[0] or product.left.name in SUB_BYTE:
             raise ValueError("A of 4 or 6 bits in tensor memory, or with M innermost, is not supported")
         copies = [self.view.read(*places) for places in places_of_a(product, self.given.a, _ROW_BYTES // _WORD_BYTES)]
         if any((copy != copies[0]).any() for copy in copies):
@@ -202,3 +323,14 @@ def _encoded(total: np.ndarray, kind: Element) -> np.ndarray:
         return total.astype(np.int64).astype(np.uint32)
     narrow = total.astype(np.float16 if kind.bits == 16 else np.float32)
     return narrow.view(f"u{kind.bits // 8}").astype(np.uint32)
+
+
+_STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
+    "alloc": allocation_step, "dealloc": freeing_step, "relinquish_alloc_permit": permit_step, "ld": move_step,
+    "st": move_step, "cp": tensor_copy_in_step, "mma": product_step, "commit": commit_step,
+}  # fmt: skip
+
+
+def tcgen05_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of any of them. Raises Unsupported."""
+    return _STEPS[inst.modifiers[0]](slots, inst)

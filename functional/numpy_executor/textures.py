@@ -5,23 +5,20 @@ Linear filtering: CUDA C++ Programming Guide, "Texture Fetching": weights have 8
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from functional.isa.operation import DTYPES, Unsupported, raw
+from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import Texture
-from functional.numpy_executor.frame import Frame, raw
 from functional.numpy_executor.memory_ops import log_records
-from functional.numpy_executor.operands import Getter, getter, guard_getter, setter
-from functional.numpy_executor.operation import DTYPES, Unsupported
-from functional.numpy_executor.slots import Slots
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
 from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
 from functional.ptx.ir import Address, Instruction, Operand, Symbol, Vector
 from functional.traces.line_record import line_records, sector_numbers
 
-Step = Callable[[Frame], None]
 _GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2, "acube": 2}  # axes of a plane
 _FACES = 6  # of a cube map: planes one behind the other, from the directions +x, -x, +y, -y, +z, -z
 _F64 = np.float64

@@ -10,39 +10,112 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from functional.isa.matrices import Element, a_layout, element, family_of
+from functional.isa.operation import Unsupported
+from functional.isa.slots import Slots
 from functional.numpy_executor.barriers import WARPGROUP
-from functional.numpy_executor.fragments import (
-    Element,
+from functional.numpy_executor.mma import (
+    SPARSE,
     decode_stored,
-    element,
+    is_sparse,
+    metadata_getter,
     multiply,
+    multiply_sparse,
     read,
     registers_of,
     setters_of,
     write,
 )
-from functional.numpy_executor.layouts import a_layout, family_of
-from functional.numpy_executor.matrix_descriptor import addresses_of, of_hopper
-from functional.numpy_executor.operands import Getter, getter
-from functional.numpy_executor.operation import Unsupported
+from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter
 from functional.numpy_executor.spaces import SPACES
-from functional.numpy_executor.sparse_mma import SPARSE, is_sparse, metadata_getter, multiply_sparse
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import Immediate, Instruction, Operand, Vector
 
-if TYPE_CHECKING:
-    from functional.numpy_executor.frame import Frame
-    from functional.numpy_executor.slots import Slots
+_UNIT_BYTES = 16
+_HOPPER_WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}  # swizzle, bytes, by the number in a descriptor
+_WIDE = 1  # 128 bytes, of units of 32
+_BLACKWELL_WIDTHS = {0: 0, _WIDE: 128, 2: 128, 4: 64, 6: 32}
+_LINE_BYTES = 128
+_BLACKWELL_VERSION = 1
 
-Step = Callable[["Frame"], None]
-Terminator = Callable[["Frame"], None]
+
+class Descriptor(NamedTuple):
+    """Of a matrix in shared memory, of `wgmma` and `tcgen05`: where it begins, its two strides, how wide its swizzle is
+    (0: none), and what that exchanges, all in bytes.
+
+    It lies in 8 by 16-byte core matrices, or in rows of a swizzle's width whose units are exchanged by address: of 16
+    bytes, or, where M or N lies innermost, of 32. Source: PTX ISA, "Matrix Descriptor Format" and "Shared memory
+    descriptor"; canonical layouts of CUTLASS.
+    """
+
+    start: int
+    leading: int
+    stride: int
+    width: int
+    unit: int = _UNIT_BYTES
+
+    @property
+    def wide(self) -> bool:
+        """Whether units of 32 bytes are exchanged."""
+        return self.unit > _UNIT_BYTES
+
+
+def of_hopper(word: int) -> Descriptor:
+    """Of `wgmma`. Raises ValueError, with what is wrong, for one that cannot be had."""
+    return _descriptor(word, _HOPPER_WIDTHS[word >> 62])
+
+
+def of_blackwell(word: int) -> Descriptor:
+    """Of `tcgen05`. Raises ValueError, with what is wrong, for one that cannot be had."""
+    if word >> 46 & 7 != _BLACKWELL_VERSION:
+        raise ValueError(f"bits 46 to 48 of a descriptor are 0b001, not {word >> 46 & 7:#05b}")
+    if word >> 52 & 1:
+        raise ValueError("a descriptor with an absolute leading address is not supported")
+    if word >> 61 not in _BLACKWELL_WIDTHS:
+        raise ValueError(f"swizzle {word >> 61} of a descriptor is not supported")
+    found = _descriptor(word, _BLACKWELL_WIDTHS[word >> 61])
+    return found._replace(unit=2 * _UNIT_BYTES) if word >> 61 == _WIDE else found
+
+
+def _descriptor(word: int, width: int) -> Descriptor:
+    if width and word >> 49 & 7:  # without a swizzle it says nothing
+        raise ValueError("a descriptor with a base offset is not supported")
+    start, leading, stride = ((word >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
+    return Descriptor(start, leading, stride, width)
+
+
+def addresses_of(
+    descriptor: Descriptor, along: np.ndarray, depth: np.ndarray, size: int, transposed: bool
+) -> np.ndarray:
+    """Shared addresses [extent, k] of elements of `size` bytes; `transposed`: M or N lies innermost, not K. Raises
+    ValueError for a swizzle that is none of such a matrix."""
+    start, leading, stride, width, unit = descriptor
+    if descriptor.wide and not transposed:
+        raise ValueError("swizzles of 32-byte units are of matrices that have M or N innermost")
+    mn, k = along[:, None], depth[None, :]
+    if transposed:
+        per = (width or _UNIT_BYTES) // size
+        group, period = (leading, stride) if width else (stride, leading)
+        rows = _LINE_BYTES // unit  # until the exchange repeats
+        offset = mn % per * size + mn // per * group + k % rows * (width or _UNIT_BYTES) + k // rows * period
+    elif width:
+        offset = mn % 8 * width + mn // 8 * stride + k * size
+    else:
+        per = _UNIT_BYTES // size
+        offset = mn % 8 * _UNIT_BYTES + mn // 8 * stride + k % per * size + k // per * leading
+    at = start + offset
+    return at ^ (at // (_LINE_BYTES // unit) & max(width - unit, 0))
+
+
 _RESULTS = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
             "s8": ("s32",), "u8": ("s32",), "b1": ("s32",)}  # fmt: skip
 _OPTIONS = frozenset({"satfinite", "and", "popc"})
+
+
 _K_BYTES, _ROWS, _WARPS = 32, 16, 4
 _LANE = np.arange(32)
 
@@ -191,9 +264,8 @@ def _stored(
         raise frame.machine.fault(inst, str(error), int(frame.index[0])) from None
     machine, flat = frame.machine, addresses.reshape(frame.count, -1)
     offsets = SPACES["shared"].offsets(frame, inst, flat.astype(np.uint32), size)
-    if machine.watch is not None:
-        for row in range(frame.count):
-            machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
+    for row in range(frame.count):
+        machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
     values = machine.shared.words[size][offsets // size]
     return decode_stored(values, kind).reshape(addresses.shape)
 
@@ -207,6 +279,6 @@ def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:
         group = rows % machine.warps_per_block // _WARPS
         if machine.warps_per_block < _WARPS * (int(group.max()) + 1):
             raise machine.fault(inst, "a warpgroup has four warps", int(rows[0]))
-        machine.barriers.arrive(machine, rows, WARPGROUP + group, np.full(len(rows), threads), inst.index, after, True)
+        machine.barriers.arrive(rows, WARPGROUP + group, np.full(len(rows), threads), inst.index, after, True)
 
     return step

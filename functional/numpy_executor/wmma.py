@@ -1,86 +1,104 @@
-"""`wmma`: matrix fragments whose layout PTX leaves open.
+"""Matrices between memory and registers: `wmma`, whose fragments PTX leaves open, `ldmatrix`, `stmatrix`, `movmatrix`.
 
-Here lane l holds elements l e to l e + e - 1 of the matrix in row-major order, e elements a lane; where lanes hold more
-than the matrix has, every element is held several times, each copy the same.
+In a fragment of `wmma` lane l holds elements l e to l e + e - 1 of the matrix in row-major order, e elements a lane;
+where lanes hold more than the matrix has, every element is held several times, each copy the same. Of `ldmatrix`, lane
+i names the 16-byte row i % 8 of matrix i / 8; of matrix r, lane l holds elements 2 (l % 4) and + 1 of row l / 4 in
+register r.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from functional.numpy_executor.fragments import (
-    Element,
-    decode,
-    element,
-    multiply,
-    read,
-    registers_of,
-    setters_of,
-    write,
-)
-from functional.numpy_executor.frame import Frame, raw
-from functional.numpy_executor.layouts import results_of
-from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, split
-from functional.numpy_executor.operands import Getter, getter
-from functional.numpy_executor.operation import Unsupported
-from functional.numpy_executor.slots import Slots
+from functional.isa.matrices import Fragment, fragments_of, matrices_of
+from functional.isa.memory import SHARED_WINDOW
+from functional.isa.operation import Operation, Unsupported, raw
+from functional.isa.slots import Slots
+from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, record, split
+from functional.numpy_executor.mma import decode, multiply, read, registers_of, setters_of, write
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.numpy_executor.spaces import Lanes
-from functional.ptx.ir import Address, Instruction
+from functional.ptx.ir import Address, Instruction, Vector
 from functional.traces.line_record import line_records
 
-Step = Callable[[Frame], None]
-_BIG = ("m16n16k16", "m8n32k16", "m32n8k16")
-_SHAPES = {
-    **dict.fromkeys(("f16", "bf16", "s8", "u8"), _BIG), "tf32": ("m16n16k8",), "f64": ("m8n8k4",),
-    "s4": ("m8n8k32",), "u4": ("m8n8k32",), "b1": ("m8n8k128",),
-}  # fmt: skip
-_ACCUMULATORS = {"f16": _BIG, "f32": (*_BIG, "m16n16k8"), "s32": (*_BIG, "m8n8k32", "m8n8k128"), "f64": ("m8n8k4",)}
+_LANE = np.arange(32)
 
 
-@dataclass(frozen=True)
-class Fragment:
-    """One of the matrices A, B, C, D of a shape: rows, columns, element type, registers a lane."""
+def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
+    """`ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
+    matrices, transposed = matrices_of(inst)
+    address, destination = inst.sources[0], inst.destinations[0]
+    elements = destination.elements if isinstance(destination, Vector) else (destination,)
+    if len(elements) != matrices or not isinstance(address, Address):
+        raise Unsupported
+    where = _shared_address(slots, inst, address)
+    setters = [setter(slots, e, "b32", False) for e in elements]
 
-    rows: int
-    columns: int
-    kind: Element
-    registers: int
+    def step(frame: Frame) -> None:
+        at, halves = _rows(frame, inst, where, matrices)
+        tiles = halves[at].reshape(frame.count, matrices, 8, 8)
+        if transposed:
+            tiles = tiles.swapaxes(2, 3)
+        pairs = np.ascontiguousarray(tiles).view(np.uint32)  # [row, matrix, 8, 4]
+        for i, put in enumerate(setters):
+            put(frame, pairs[:, i].reshape(frame.count, 32))
 
-    @classmethod
-    def of(cls, role: str, shape: str, type_: str) -> Fragment:
-        """Raises Unsupported for a shape that the type does not have."""
-        if shape not in (_SHAPES if role in "ab" else _ACCUMULATORS).get(type_, ()):
-            raise Unsupported
-        m, n, k = (int(x) for x in re.findall(r"\d+", shape))
-        rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
-        kind = element(type_)
-        per = 1 if type_ == "f32" else kind.per_register
-        count = 8 if type_ == "f16" and role in "ab" else rows * columns // 32 // per
-        return cls(rows, columns, kind, count)
+    return step
 
-    def matrix(self, values: np.ndarray) -> np.ndarray:
-        """[row, lane, element] as [row, matrix row, matrix column]."""
-        flat = values.reshape(len(values), -1)[:, : self.rows * self.columns]
-        return flat.reshape(len(values), self.rows, self.columns)
 
-    def lanes(self, matrix: np.ndarray) -> np.ndarray:
-        """A matrix [row, ...] as [row, lane, element], repeated to fill all lanes."""
-        per = 1 if self.kind.name == "f32" else self.kind.per_register
-        each = self.registers * per
-        flat = matrix.reshape(len(matrix), -1)
-        return np.tile(flat, (1, 32 * each // flat.shape[1])).reshape(len(matrix), 32, each)
+def stmatrix_step(slots: Slots, inst: Instruction) -> Step:
+    """`stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
+    matrices, transposed = matrices_of(inst)
+    address, value = inst.sources
+    elements = value.elements if isinstance(value, Vector) else (value,)
+    if len(elements) != matrices or not isinstance(address, Address) or None in elements:
+        raise Unsupported
+    where = _shared_address(slots, inst, address)
+    getters = [getter(slots, e, "b32") for e in elements if e is not None]
 
-    def addresses(self, stride: np.ndarray, column_major: bool) -> np.ndarray:
-        """Byte offsets [row, storage units] of the matrix with a leading dimension `stride` [row, 1] in elements."""
-        unit = max(8, self.kind.bits)  # sub-byte elements are moved by bytes
-        packed = unit // self.kind.bits
-        outer, inner = (self.columns, self.rows) if column_major else (self.rows, self.columns)
-        first = np.arange(outer)[None, :, None] * stride[:, :, None] + packed * np.arange(inner // packed)
-        return (first * self.kind.bits // 8).reshape(len(stride), -1)
+    def step(frame: Frame) -> None:
+        at, halves = _rows(frame, inst, where, matrices)
+        words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=1)
+        tiles = np.ascontiguousarray(words).view(np.uint16).reshape(frame.count, matrices, 8, 8)
+        halves[at] = (tiles.swapaxes(2, 3) if transposed else tiles).reshape(at.shape)
+
+    return step
+
+
+def _shared_address(slots: Slots, inst: Instruction, address: Address) -> Getter:
+    """Addresses in shared memory, of an instruction that may give generic ones; others are beyond its end."""
+    if inst.space == "shared":
+        return address_getter(slots, address, "shared")
+    generic = address_getter(slots, address, "generic")
+    return lambda frame: np.minimum(generic(frame) - np.uint64(SHARED_WINDOW), np.uint64(0xFFFFFF00)).astype(np.uint32)
+
+
+def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tuple[np.ndarray, np.ndarray]:
+    """(indices [row, 8 matrices, 8] of the halves an instruction names, shared memory as halves); recorded."""
+    named = np.broadcast_to(8 * matrices > _LANE, (frame.count, 32))
+    parts = list(split(frame, inst, "shared", where(frame), named))
+    (part,) = parts
+    offsets = part.space.offsets(frame, inst, part.addresses, 16)
+    look = frame.machine.watch.loads if inst.opcode == "ldmatrix" else frame.machine.watch.stores
+    look(frame, inst, part, offsets, 16)
+    rows = frame.full(offsets)[:, : 8 * matrices] >> 1
+    record(frame, True, 16, parts)
+    return rows[..., None] + np.arange(8), part.space.storage(frame.machine).words[2]
+
+
+def movmatrix(inst: Instruction) -> Operation:
+    """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: one matrix in registers, transposed."""
+    if inst.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
+        raise Unsupported
+    return Operation(None, ("b32",), ("b32",))
+
+
+def transposed_matrix(frame: Frame, a: np.ndarray) -> np.ndarray:
+    """Of words [row, lane] that hold two halves each."""
+    halves = np.ascontiguousarray(frame.full(a)).view(np.uint16).reshape(frame.count, 8, 8)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32)
 
 
 def wmma_step(slots: Slots, inst: Instruction) -> Step:
@@ -125,9 +143,8 @@ class _Access:
         addresses = (base + fragment.addresses(stride, self.column_major)).astype(part.addresses.dtype)
         whole = Lanes(part.space, addresses, None, None)
         offsets = part.space.offsets(frame, inst, addresses, size)
-        if frame.machine.watch is not None:
-            look = frame.machine.watch.loads if inst.modifiers[0] == "load" else frame.machine.watch.stores
-            look(frame, inst, whole, offsets, size)
+        look = frame.machine.watch.loads if inst.modifiers[0] == "load" else frame.machine.watch.stores
+        look(frame, inst, whole, offsets, size)
         at = offsets >> (size.bit_length() - 1)
         if self.space == "shared":
             frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
@@ -181,20 +198,6 @@ def _store(slots: Slots, inst: Instruction) -> Step:
     return step
 
 
-def fragments_of(inst: Instruction) -> tuple[tuple[Fragment, Fragment, Fragment, Fragment], frozenset[str]]:
-    """((D, A, B, C), options among satfinite, xor, and, popc) of a `wmma.mma`. Raises Unsupported."""
-    options = frozenset(inst.modifiers) & {"satfinite", "xor", "and", "popc"}
-    plain = [m for m in inst.modifiers[1:] if m not in options and m not in ("sync", "aligned", "row", "col", "rn")]
-    shape, types = plain[0], plain[1:]
-    if len(types) == 2:  # half-precision: only the types of D and C are named
-        types = [types[0], "f16", "f16", types[1]]
-    if len(types) != 4 or types[1] != types[2] or len(inst.sources) != 3:
-        raise Unsupported
-    d, a, b, c = (Fragment.of(role, shape, t) for role, t in zip("dabc", types, strict=True))
-    _check_types(types, options)
-    return (d, a, b, c), options
-
-
 def _mma(slots: Slots, inst: Instruction) -> Step:
     (d, a, b, c), options = fragments_of(inst)
     sources = [registers_of(slots, o, f.kind) for o, f in zip(inst.sources, (a, b, c), strict=True)]
@@ -218,14 +221,3 @@ def _right(frame: Frame, getters: list[Getter], b: Fragment) -> np.ndarray:
     words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
     flat = decode(words, b.kind).reshape(frame.count, -1)
     return flat.reshape(frame.count, b.columns, b.rows).swapaxes(1, 2)
-
-
-def _check_types(types: list[str], options: frozenset[str]) -> None:
-    """Raises Unsupported unless D, C and the options go with A."""
-    allowed = {"b1": {"popc", "xor", "and"}, "f16": {"satfinite"}}.get(
-        types[1], {"satfinite"} if types[1][1:] in "84" else set()
-    )
-    if types[0] not in results_of(types[1]) or types[3] not in results_of(types[1]) or options - allowed:
-        raise Unsupported
-    if (types[1] == "b1") != ("popc" in options) or (types[1] == "f16" and "satfinite" in options):
-        raise Unsupported

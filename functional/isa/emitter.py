@@ -1,0 +1,110 @@
+"""Values, and an emitter of operations on them: the language in which the meaning of an instruction is written.
+
+Kinds and operations have LLVM's names; integers have no sign, operations do. An emitter of LLVM IR and one of NumPy
+code make the two executors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+LANES = 32
+BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128, "half": 16, "float": 32, "double": 64}
+FLOATING = {"half", "float", "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named value or a literal. `kind` is the type of a lane; not `wide`: equal in all lanes of a warp."""
+
+    name: str
+    kind: str
+    wide: bool
+    literal: bool = False
+
+    @property
+    def type(self) -> str:
+        """The type as LLVM spells it."""
+        return vector(self.kind) if self.wide else self.kind
+
+    @property
+    def bits(self) -> int:
+        """Bits of a lane."""
+        return BITS[self.kind]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+def vector(kind: str) -> str:
+    """`<32 x kind>`."""
+    return f"<{LANES} x {kind}>"
+
+
+class Emitter(ABC):
+    """Appends operations to one function. A Python number among operands is a literal of the other operand's kind."""
+
+    @abstractmethod
+    def literal(self, number: int, kind: str) -> Value:
+        """A literal of an integer kind."""
+
+    @abstractmethod
+    def floating(self, value: float, kind: str) -> Value:
+        """A literal of a floating kind."""
+
+    @abstractmethod
+    def op(self, name: str, a: Value, b: Value | int | float) -> Value:
+        """A binary instruction: `add`, `lshr`, `fmul`, ..."""
+
+    @abstractmethod
+    def compare(self, predicate: str, a: Value, b: Value | int | float) -> Value:
+        """`icmp` or `fcmp`, by the kind."""
+
+    @abstractmethod
+    def select(self, p: Value, a: Value | int | float, b: Value | int | float, kind: str = "") -> Value:
+        """`a` where `p` holds, else `b`; `kind` is needed if both are numbers."""
+
+    @abstractmethod
+    def cast(self, name: str, v: Value, kind: str) -> Value:
+        """A conversion instruction, left out where the kind is the same."""
+
+    @abstractmethod
+    def intrinsic(self, name: str, *values: Value, extra: str = "", returns: str = "") -> Value:
+        """One of LLVM's intrinsics: `umin`, `ctpop`, `fma`, ...; `extra` are literal operands behind."""
+
+    @abstractmethod
+    def library(self, name: str, x: Value) -> Value:
+        """A function of the C library on float64: `math_sin`, `math_exp2`, ..."""
+
+    @abstractmethod
+    def high_product(self, a: Value, b: Value, signed: bool) -> Value:
+        """Upper half of the double-width product."""
+
+    @abstractmethod
+    def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
+        """a * b + c of float64 rounded once by `rz`, `rm` or `rp`."""
+
+    def const(self, v: Value | int | float, kind: str) -> Value:
+        """A value as it is, a Python number as a literal of `kind`."""
+        if isinstance(v, Value):
+            return v
+        return self.floating(v, kind) if kind in FLOATING else self.literal(int(v), kind)
+
+    def raw_bits(self, v: Value) -> Value:
+        """The same bits as an integer."""
+        return self.cast("bitcast", v, f"i{v.bits}")
+
+    def as_kind(self, v: Value, kind: str) -> Value:
+        """The same bits as another kind of the same width."""
+        return self.cast("bitcast", v, kind)
+
+    def resize(self, v: Value, kind: str, signed: bool) -> Value:
+        """Truncate or extend an integer."""
+        if BITS[kind] == v.bits:
+            return v
+        return self.cast("trunc" if BITS[kind] < v.bits else "sext" if signed else "zext", v, kind)
+
+    def invert(self, v: Value) -> Value:
+        """All bits the other way."""
+        return self.op("xor", v, self.literal(-1, v.kind))

@@ -1,0 +1,133 @@
+"""The windows of the state spaces among generic addresses, and forms of the instructions that access memory:
+`ld st atom red cp.async`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from functional.isa.operation import Unsupported
+from functional.isa.slots import Slots
+from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW
+from functional.ptx.ir import (
+    CLUSTER_SHARED,
+    SPACES,
+    TYPE_BYTES,
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Register,
+    Symbol,
+    Vector,
+)
+
+# Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
+SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000
+
+
+WINDOW_BYTES, _MOST_BLOCKS = 1 << 24, 16
+RANK_BYTES = 1 << 24  # of shared addresses that each thread block of a cluster has
+WINDOWS: dict[str, tuple[int, int]] = {  # space -> first generic address, and the first behind
+    "shared": (SHARED_WINDOW, SHARED_WINDOW + WINDOW_BYTES),
+    CLUSTER_SHARED: (SHARED_WINDOW, SHARED_WINDOW + _MOST_BLOCKS * RANK_BYTES),
+    "local": (LOCAL_WINDOW, LOCAL_WINDOW + WINDOW_BYTES),
+    "param": (PARAM_WINDOW, PARAM_WINDOW + WINDOW_BYTES),
+    "const": (CONST_WINDOW, CONST_WINDOW + CONST_LIMIT_BYTES),
+}
+GENERIC = {space: first for space, (first, _) in WINDOWS.items()}  # space -> generic address of its address 0
+SHARED = frozenset({"shared", CLUSTER_SHARED})  # spaces whose addresses have 32 bits
+_CACHE_HINTS = frozenset((
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "volatile", "relaxed", "acquire", "release", "weak", "mmio",
+    "sys", "gpu", "cta", "cluster", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last",
+    "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B", "L2::evict_last", "L2::evict_normal", "L2::evict_first",
+    "L2::cache_hint", "unified",
+))  # fmt: skip
+_QUALIFIERS = frozenset(
+    ["relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "cluster", "sys", "noftz", "global", "shared",
+     CLUSTER_SHARED, "L2::cache_hint", "v2", "v4", "v8"]
+)  # fmt: skip
+_COPY_HINTS = frozenset({"L2::64B", "L2::128B", "L2::256B", "L2::cache_hint"})
+_INTEGER = ("u32", "s32", "u64", "s64")
+ATOMIC_TYPES: dict[str, tuple[str, ...]] = {  # operation -> types
+    "add": (*_INTEGER, "f32", "f64", "f16", "f16x2", "bf16", "bf16x2"), "min": _INTEGER, "max": _INTEGER,
+    **dict.fromkeys(("and", "or", "xor", "exch"), ("b32", "b64")), "inc": ("u32",), "dec": ("u32",),
+    "cas": ("b16", "b32", "b64"),
+}  # fmt: skip
+
+
+def space_of(slots: Slots, inst: Instruction, address: Address) -> str:
+    """A name in SPACES, or "generic"."""
+    space = CLUSTER_SHARED if CLUSTER_SHARED in inst.modifiers else inst.space
+    if space != "param":
+        return space
+    base = address.base
+    if isinstance(base, Symbol):
+        return "param" if base.name in slots.kernel_parameters else "call"
+    return "param" if slots.program.function_of[inst.index] == slots.program.name else "call"
+
+
+def access_of(inst: Instruction) -> tuple[int, int]:
+    """(element bytes, elements) of `ld` and `st`. Raises Unsupported for unknown modifiers."""
+    flags = [m for m in inst.modifiers if m not in TYPE_BYTES and m not in SPACES and m not in _CACHE_HINTS]
+    if inst.type in ("", "pred", "b128") or len(flags) > 1 or any(f not in ("v2", "v4", "v8") for f in flags):
+        raise Unsupported
+    elements = int(flags[0][1:]) if flags else 1
+    size = TYPE_BYTES[inst.type]
+    if size * elements > 32:
+        raise Unsupported
+    return size, elements
+
+
+def elements_of(operand: Operand | None, count: int) -> tuple[Operand | None, ...]:
+    """The elements of what is loaded or stored. Raises Unsupported if they are not as many."""
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    if len(elements) != count:
+        raise Unsupported
+    return elements
+
+
+def atomic_name(inst: Instruction) -> str:
+    """The operation of `atom` and `red`, a key of ATOMIC_TYPES. Raises Unsupported."""
+    names = [m for m in inst.modifiers if m in ATOMIC_TYPES]
+    known = {*_QUALIFIERS, *names, inst.type}
+    if len(names) != 1 or set(inst.modifiers) - known or inst.type not in ATOMIC_TYPES[names[0]]:
+        raise Unsupported
+    return names[0]
+
+
+def operands_of(inst: Instruction) -> tuple[Operand, ...]:
+    """The operands behind the address, without a cache policy. Raises Unsupported if there is none."""
+    operands = inst.sources[1:-1] if "L2::cache_hint" in inst.modifiers else inst.sources[1:]
+    if not operands:
+        raise Unsupported
+    return operands
+
+
+class Copy(NamedTuple):
+    """A `cp.async`: addresses, bytes a lane, and how many of them are read (an operand; None: all)."""
+
+    to: Address
+    source: Address
+    size: int
+    read: Operand | None
+    ignore: Operand | None  # predicate: read nothing
+
+
+def copy_of(inst: Instruction) -> Copy:
+    """The operands of `cp.async.{ca,cg}.shared.global [to], [from], size[, read or ignore][, policy]`."""
+    flags = [m for m in inst.modifiers if m not in _COPY_HINTS]
+    if flags not in (["async", "ca", "shared", "global"], ["async", "cg", "shared", "global"]):
+        raise Unsupported
+    operands = list(inst.sources)
+    if "L2::cache_hint" in inst.modifiers:
+        operands.pop()
+    if not 3 <= len(operands) <= 4:
+        raise Unsupported
+    to, source, size = operands[:3]
+    if not isinstance(to, Address) or not isinstance(source, Address) or not isinstance(size, Immediate):
+        raise Unsupported
+    if size.value not in ((16,) if flags[1] == "cg" else (4, 8, 16)):
+        raise Unsupported
+    last = operands[3] if len(operands) > 3 else None
+    ignores = isinstance(last, Register) and last.type == "pred"
+    return Copy(to, source, int(size.value), None if ignores else last, last if ignores else None)

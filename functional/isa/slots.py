@@ -1,0 +1,144 @@
+"""Everything an instruction can read from the state of a machine, numbered: registers, special registers, symbols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from functional.isa.operation import DTYPES, RAW_BY_BYTES
+from functional.launches.launch import layout
+from functional.launches.memory import Memory, function_address
+from functional.programs.program import BasicBlock, Program
+from functional.programs.registers import live_in
+from functional.ptx.ir import Register, Symbol
+
+CONDITION_CODE = Register("%cc", "pred")
+STACK_BYTES, MOST_CALLS = 64 << 10, 1024  # of a thread, in a recursive program
+CONSTANTS = {"WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0}
+IN_CLUSTER = frozenset({"%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank"})
+# Where the shared memory lies that is CUDA's own, and bytes of it; cooperative groups of several warps meet there
+RESERVED_SHARED, RESERVED_SHARED_BYTES = "%reserved_smem_offset_1", 1024
+WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
+CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
+_AXES = frozenset(
+    {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
+)
+
+
+def special_type(name: str) -> str | None:
+    """PTX type of a special register; None if it is not supported."""
+    base, _, axis = name.partition(".")
+    known = (
+        name in CONSTANTS
+        or name in CLOCKS
+        or name in IN_CLUSTER
+        or (base in _AXES and axis)
+        or name in (RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
+        or name.startswith(("%lanemask_", "%envreg"))
+    )
+    if name == "%is_explicit_cluster":
+        return "pred"
+    return ("u64" if name in WIDE else "u32") if known else None
+
+
+def register_dtype(register: Register) -> np.dtype:
+    """How a register is kept: raw bits, predicates as bool."""
+    dtype = DTYPES[register.type]
+    return dtype if dtype.kind == "b" else RAW_BY_BYTES[dtype.itemsize]
+
+
+def immediate(value: int | float, type_: str) -> np.ndarray:
+    """A literal as (1, 1) array of the type; a float literal for an untyped operand gives its bits."""
+    dtype = DTYPES[type_]
+    if dtype.kind == "b":
+        return np.full((1, 1), bool(value))
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.full((1, 1), value, np.float64).astype(dtype)
+    if isinstance(value, float):
+        bits = np.full((1, 1), value, f"f{max(dtype.itemsize, 2)}")
+        return bits.view(dtype)
+    unsigned = np.full((1, 1), value & ((1 << (8 * dtype.itemsize)) - 1), f"u{dtype.itemsize}")
+    return unsigned.view(dtype)
+
+
+@dataclass
+class Slots:
+    """Slots of a program, handed out as decoding meets them. `touched` collects those of the current instruction."""
+
+    program: Program
+    dtypes: list[np.dtype] = field(default_factory=list)
+    registers: dict[Register, int] = field(default_factory=dict)
+    specials: dict[str, int] = field(default_factory=dict)
+    symbols: dict[Symbol, int] = field(default_factory=dict)
+    position: int = 0  # of the instruction being decoded, from the end of its basic block
+    barrier_results: dict[int, tuple[int, str]] = field(default_factory=dict)  # bar.red: instruction -> slot, operation
+
+    def __post_init__(self) -> None:
+        program = self.program
+        self.shared = layout(program, "shared")
+        self.local = layout(program, "local")
+        self.spaces = {v.name: v.space for v in program.variables}
+        self.kernel_parameters = {p.name: p.offset for p in program.parameters}
+        self.call_parameter_bytes: dict[str, int] = {}
+        self.call_parameters, self.call_bytes = self._call_layout()
+        self.named = {*self.spaces, *self.kernel_parameters, *self.call_parameters}  # symbols with an address
+        sizes = [self.local[v.name] + v.bytes for v in program.variables if v.space == "local"]
+        self.local_bytes = -(-max(sizes, default=0) // 16) * 16
+        self.call_bytes = -(-self.call_bytes // 16) * 16 if program.recursive else self.call_bytes
+        # A recursive program keeps all of it once a call in progress, up to what CUDA could ever give a thread
+        self.frame_bytes = self.local_bytes + self.call_bytes if program.recursive else 0
+        self.frames = 1 if not program.recursive else min(MOST_CALLS, STACK_BYTES // max(self.frame_bytes, 1)) + 1
+        self._live = live_in(program) if program.recursive else ()
+
+    def kept_across(self, block: BasicBlock) -> tuple[int, ...]:
+        """Slots of the registers a recursive program has to put aside for the call that ends `block`."""
+        if not self.program.recursive or block.index + 1 >= len(self._live):
+            return ()
+        return tuple(sorted(self.register(r) for r in self._live[block.index + 1]))
+
+    def _call_layout(self) -> tuple[dict[str, int], int]:
+        """Offsets of `.param` variables of functions: a thread keeps them behind its local memory."""
+        signatures = self.program.function_parameters.values()
+        owned = [p for params, returns in signatures for p in (*params, *returns)]
+        owned += [v for v in self.program.variables if v.space == "param"]  # type: ignore[misc]
+        offsets, used = {}, 0
+        for item in owned:
+            used = -(-used // 16) * 16
+            offsets[item.name], self.call_parameter_bytes[item.name] = used, item.bytes
+            used += item.bytes
+        return offsets, used
+
+    def _new(self, dtype: np.dtype) -> int:
+        self.dtypes.append(dtype)
+        return len(self.dtypes) - 1
+
+    def register(self, register: Register) -> int:
+        """The slot of a register."""
+        if register not in self.registers:
+            self.registers[register] = self._new(register_dtype(register))
+        return self.registers[register]
+
+    def special(self, name: str, dtype: np.dtype) -> int:
+        """The slot of a special register."""
+        if name not in self.specials:
+            self.specials[name] = self._new(dtype)
+        return self.specials[name]
+
+    def symbol(self, symbol: Symbol) -> int:
+        """The slot that holds a symbol's address."""
+        if symbol not in self.symbols:
+            self.symbols[symbol] = self._new(np.dtype(np.uint64))
+        return self.symbols[symbol]
+
+    def address_of(self, symbol: Symbol, memory: Memory) -> int:
+        """Address of a symbol within its own state space."""
+        name, offset = symbol.name, symbol.offset
+        for table in (self.shared, self.local, self.kernel_parameters, self.call_parameters):
+            if name in table:
+                return (table[name] + offset) % (1 << 64)
+        if name not in self.spaces:
+            return function_address(name)
+        regions = memory.global_variables if self.spaces[name] == "global" else memory.const_variables
+        return (regions[name].address + offset) % (1 << 64)

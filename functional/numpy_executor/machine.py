@@ -1,0 +1,358 @@
+"""The state of a chunk of thread blocks: registers, shared and local memory, stacks, barriers, and the trace log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from functional.errors import ExecutionError
+from functional.isa.operation import raw
+from functional.isa.slots import CONSTANTS, IN_CLUSTER, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
+from functional.launches.launch import Launch, open_regions
+from functional.launches.memory import Memory
+from functional.numpy_executor.arrivals import Phases
+from functional.numpy_executor.barriers import Barriers, Clusters
+from functional.numpy_executor.log import ChunkTrace, Log
+from functional.numpy_executor.stack import Stack, unpack
+from functional.numpy_executor.tensor_memory import TensorMemory
+from functional.programs.program import Program
+from functional.ptx.ir import Instruction, Symbol
+
+_LANES = np.arange(32, dtype=np.uint32)[None, :]
+_BIT = np.uint32(1) << _LANES
+_MASKS = {"eq": _BIT, "lt": _BIT - 1, "le": (_BIT - 1) | _BIT, "gt": ~((_BIT - 1) | _BIT), "ge": ~(_BIT - 1)}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A decoded basic block: its steps and its end are functions of a frame."""
+
+    index: int
+    reads: tuple[int, ...]  # slots read before they are written
+    writes: tuple[int, ...]  # slots written that live on
+    steps: tuple[Callable, ...]
+    end: Callable
+    instructions: int
+    unguarded: int
+
+
+class Code:
+    """A program as a chunk runs it: its basic blocks, and what its slots hold."""
+
+    program: Program
+    slots: Slots
+    blocks: tuple[Block, ...]
+    slot_dtypes: list[np.dtype]
+    special_slots: dict[int, str]
+    symbol_slots: dict[int, Symbol]
+
+
+class Watch:
+    """What looks at every access of a launch; this one at none. Parts of accesses are spaces.Lanes."""
+
+    strict = False  # does it look?
+
+    def begin(self, machine: Machine) -> None:
+        """A chunk begins."""
+
+    def loads(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int) -> None:
+        """A read at offsets [row, lane] of the storage of a space."""
+
+    def stores(
+        self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int,
+        values: Sequence[np.ndarray] = (),
+    ) -> None:  # fmt: skip
+        """A write that is still to be done. `values`: elements [row, lane] of what is written, if that is known."""
+
+    def updates(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int) -> None:
+        """An atomic update."""
+
+    def box(
+        self, frame: Any, inst: Instruction, place: tuple[int, int], space: str, starts: np.ndarray, size_bytes: int,
+        writes: bool,
+    ) -> None:  # fmt: skip
+        """What one lane, `place` (row, lane), reads or writes at many offsets [element] of a storage."""
+
+
+_UNWATCHED = Watch()
+
+
+@dataclass
+class RegisterCounts:
+    """Registers a thread of each warp of a chunk; `launched`: with how many each begins, 0 if that is not known."""
+
+    launched: int
+    now: np.ndarray
+    last: Instruction | None = None
+
+
+class Bytes:
+    """A zeroed byte array with views of 1, 2, 4 and 8-byte words; `data` may be given instead."""
+
+    def __init__(self, size_bytes: int = 0, data: np.ndarray | None = None) -> None:
+        self.data = np.zeros(-(-size_bytes // 8), np.uint64).view(np.uint8) if data is None else data
+        whole = self.data[: len(self.data) // 8 * 8]
+        self.words = {n: whole.view(f"u{n}") for n in (1, 2, 4, 8)}
+        self.words[1] = self.data
+
+
+class Saved:
+    """Registers that callers at one depth of calls still need, by warp."""
+
+    def __init__(self, warps: int) -> None:
+        self.values: dict[int, np.ndarray] = {}
+        self.lanes = np.zeros(warps, np.uint32)
+        self.slots: dict[int, tuple[int, ...]] = {}  # of each warp
+
+    def keep(self, machine: Machine, rows: np.ndarray, lanes: np.ndarray, slots: tuple[int, ...]) -> None:
+        """Put registers of `rows` aside, to come back in `lanes`."""
+        self.lanes[rows] = lanes
+        self.slots.update(dict.fromkeys(rows.tolist(), slots))
+        for slot in slots:
+            now = machine.registers[slot]
+            if slot not in self.values:
+                self.values[slot] = np.zeros((machine.warps, 32), now.dtype)
+            self.values[slot][rows] = now if len(now) == 1 else now[rows]
+
+    def restore(self, machine: Machine, rows: np.ndarray) -> None:
+        """Bring them back."""
+        sites: dict[tuple[int, ...], list[int]] = {}
+        for row in rows.tolist():
+            sites.setdefault(self.slots[row], []).append(row)
+        for slots, members in sites.items():
+            at = np.array(members)
+            for slot in slots:
+                machine.write(slot, self.values[slot][at], at, unpack(self.lanes[at]))
+
+
+class Machine:
+    """Warps of `thread_blocks` (linear ids) of a launch, all on the same `memory`. Rows are warps in block order."""
+
+    def __init__(
+        self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log,
+        watch: Watch = _UNWATCHED,
+    ) -> None:  # fmt: skip
+        self.code, self.launch, self.memory = code, launch, memory
+        self.thread_blocks = thread_blocks
+        self.warps_per_block = launch.warps_per_block
+        self.warps = len(thread_blocks) * self.warps_per_block
+        self.all_rows = np.arange(self.warps)
+        self.block_of_row = self.all_rows // self.warps_per_block
+        self.stack = Stack(self._initial_masks(), 0)
+        self.clusters = Clusters(launch, thread_blocks)
+        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._reduce)
+        launched = code.program.directives.get("maxnreg", (0,))[0]
+        self.register_counts = RegisterCounts(launched, np.full(self.warps, launched))
+        self.held: dict[int, Any] = {}  # rows that wait for a phase of an mbarrier -> mbarriers.Waiting
+        self.log = log(self.warps)
+        self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
+        self.saved: dict[int, Saved] = {}  # by level
+        if code.program.recursive:
+            self.stack.on_return = self._returned
+        self.printed: list[tuple[int, str]] = []  # (warp of the chunk, text)
+        self.issued = np.zeros(self.warps, np.int64)  # instructions of each warp, its running basic block's included
+        self.registers = [np.zeros((1, 1), dtype) for dtype in code.slot_dtypes]
+        for slot, name in code.special_slots.items():
+            self.registers[slot] = special_values(self, name)
+        for slot, symbol in code.symbol_slots.items():
+            self.registers[slot] = self._address_of(symbol)
+        self._memories()
+        self.phases = Phases(self.block_of_row, self.shared_stride)
+        self.watch = watch
+        watch.begin(self)
+
+    def _address_of(self, symbol: Symbol) -> np.ndarray:
+        """The address of a variable within its space, uint64 (1 | warp, 1)."""
+        address = np.full((1, 1), self.code.slots.address_of(symbol, self.memory), np.uint64)
+        if self.clusters.size > 1 and symbol.name in self.code.slots.shared:
+            return address + self.clusters.first_address[self.block_of_row][:, None]
+        return address
+
+    def _memories(self) -> None:
+        launch, code = self.launch, self.code
+        open_regions(code.program, self.memory)
+        reserves = RESERVED_SHARED in code.special_slots.values()
+        self.shared_bytes = reserved_shared_offset(launch) + RESERVED_SHARED_BYTES if reserves else launch.shared_bytes
+        self.shared_stride = -(-self.shared_bytes // 16) * 16
+        self.shared = Bytes(self.shared_stride * len(self.thread_blocks))
+        self.local_stride = -(-(code.slots.local_bytes + code.slots.call_bytes) // 16) * 16 * code.slots.frames
+        self.local = Bytes(self.local_stride * 32 * self.warps)
+        self.globals = Bytes(data=self.memory.arena)
+        self.constants = Bytes(len(self.memory.const_arena))
+        self.constants.data[: len(self.memory.const_arena)] = self.memory.const_arena
+        self.parameters = Bytes(len(launch.parameters))
+        self.parameters.data[: len(launch.parameters)] = np.frombuffer(launch.parameters, np.uint8)
+
+    @cached_property
+    def tensor_memory(self) -> TensorMemory:
+        """Of all thread blocks, once something asks for it."""
+        return TensorMemory(len(self.thread_blocks))
+
+    def _initial_masks(self) -> np.ndarray:
+        threads = self.launch.threads_per_block
+        lanes = np.minimum(threads - 32 * np.arange(self.warps_per_block), 32)
+        masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
+        return np.tile(masks, len(self.thread_blocks))
+
+    def write(self, slot: int, value: np.ndarray, rows: np.ndarray | None, mask: np.ndarray | None) -> None:
+        """Set a register of the warps `rows` (None: all) in the lanes of `mask` (None: all 32).
+
+        The state keeps the array itself where the whole register is replaced: no two slots share one.
+        """
+        value, old = raw(value), self.registers[slot]
+        if mask is not None:
+            before = old if rows is None or old.shape[0] == 1 else old.take(rows, axis=0)
+            value = np.where(mask, value, before)
+        if rows is None:
+            self.registers[slot] = value
+            return
+        shape = (self.warps, max(old.shape[1], value.shape[1]))
+        if old.shape != shape:
+            old = self.registers[slot] = np.broadcast_to(old, shape).copy()
+        old[rows] = value
+
+    def enter(self, rows: np.ndarray, inst: Instruction, lanes: np.ndarray, kept: tuple[int, ...]) -> None:
+        """Lanes of warps are about to be in a function: put their registers `kept` aside until they are back.
+
+        Raises ExecutionError if they have no frame left.
+        """
+        if not self.code.program.recursive:
+            return
+        rows, lanes = rows[lanes != 0], lanes[lanes != 0]
+        levels = self.stack.level[rows]
+        if rows.size and int(levels.max()) + 1 >= self.code.slots.frames:
+            row = int(rows[levels.argmax()])
+            raise self.fault(inst, f"the stack overflows: {self.code.slots.frames - 1} calls in progress", row)
+        for level in np.unique(levels):
+            here = levels == level
+            saved = self.saved.setdefault(int(level), Saved(self.warps))
+            saved.keep(self, rows[here], lanes[here], kept)
+
+    def _returned(self, rows: np.ndarray) -> None:
+        """The call that runs on top of each stack has ended: its caller's registers come back."""
+        levels = self.stack.level[rows] - 1
+        for level in np.unique(levels):
+            self.saved[int(level)].restore(self, rows[levels == level])
+
+    def _reduce(self, rows: np.ndarray) -> None:
+        """The results of `bar.red`, for warps whose barrier has just been completed."""
+        barriers = self.barriers
+        for instruction, (slot, operation) in self.code.slots.barrier_results.items():
+            mine = rows[barriers.instruction[rows] == instruction]
+            if not mine.size:
+                continue
+            total, true = barriers.votes[self.block_of_row[mine], barriers.waiting[mine]].T
+            value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
+            self.write(slot, value[:, None], mine, self.lanes(mine))
+
+    def prints(self, row: int, text: str) -> None:
+        """Keep what a thread of a warp printed."""
+        self.printed.append((row, text))
+
+    def lanes(self, rows: np.ndarray) -> np.ndarray:
+        """Active lanes of warps, bool [row, 32]."""
+        return unpack(self.stack.mask[rows])
+
+    def finish(self) -> ChunkTrace:
+        """The trace of the chunk, once all warps are done."""
+        blocks, masks, events = self.log.block_streams()
+        sizes = np.array([b.instructions for b in self.code.blocks], np.int64)
+        unguarded = np.array([b.unguarded for b in self.code.blocks], np.int64)
+        row = np.repeat(self.all_rows, events)
+        warp = np.bincount(row, sizes[blocks], self.warps).astype(np.int64)
+        thread = np.bincount(row, unguarded[blocks] * np.bitwise_count(masks), self.warps).astype(np.int64)
+        records, conflicts = self.log.record_stream(), self.log.conflict_stream()
+        return ChunkTrace(blocks, masks, events, *records, *conflicts, warp, thread + self.guarded)
+
+    def fault(self, inst: Instruction, message: str, row: int | None = None, lane: int = 0) -> ExecutionError:
+        """The error of an instruction, with kernel, PTX line and (given a row) the thread's coordinates."""
+        where = f"kernel '{self.code.program.name}', {self.code.program.path}:{inst.line}: {inst.name}"
+        if row is not None:
+            thread = 32 * (row % self.warps_per_block) + lane
+            x, y, _ = self.launch.block
+            tid = (thread % x, thread // x % y, thread // (x * y))
+            where += (
+                f", thread {tid} of block {self.block_coordinates(int(self.thread_blocks[self.block_of_row[row]]))}"
+            )
+        return ExecutionError(f"{where}: {message}")
+
+    def block_coordinates(self, block: int) -> tuple[int, int, int]:
+        """(x, y, z) of a linear thread block id."""
+        x, y, _ = self.launch.grid
+        return block % x, block // x % y, block // (x * y)
+
+
+def reserved_shared_offset(launch: Launch) -> int:
+    """It lies behind a thread block's own, static and dynamic."""
+    return -(-launch.shared_bytes // 16) * 16
+
+
+def special_values(machine: Machine, name: str) -> np.ndarray:
+    """The value of a special register other than the clocks, (1 | warp, 1 | 32)."""
+    base, _, axis = name.partition(".")
+    if axis:
+        return _coordinate(machine, base, "xyz".index(axis))
+    if name in IN_CLUSTER:
+        return _in_cluster(machine, name)
+    if name.startswith("%lanemask_"):
+        return _MASKS[name[-2:]].astype(np.uint32)
+    if name == RESERVED_SHARED:
+        first = machine.clusters.first_address[machine.block_of_row].astype(np.uint32)[:, None]
+        return first + np.uint32(reserved_shared_offset(machine.launch))
+    if name == "%laneid":
+        return _LANES.copy()
+    if name == "%warpid":
+        return (machine.all_rows % machine.warps_per_block).astype(np.uint32)[:, None]
+    scalars = {
+        **CONSTANTS,
+        "%nwarpid": machine.warps_per_block,
+        "%dynamic_smem_size": machine.launch.dynamic_shared_bytes,
+        "%total_smem_size": machine.launch.shared_bytes,
+        # What CUDA's grid synchronisation reads there (cooperative_groups/details/driver_abi.h)
+        "%envreg1": machine.launch.grid_workspace >> 32,
+        "%envreg2": machine.launch.grid_workspace & 0xFFFFFFFF,
+    }
+    return np.full((1, 1), scalars.get(name, 0), np.uint64 if name in WIDE else np.uint32)
+
+
+def _in_cluster(machine: Machine, name: str) -> np.ndarray:
+    launch, clusters = machine.launch, machine.clusters
+    if name == "%is_explicit_cluster":
+        asked = launch.requested_cluster is not None or "reqnctapercluster" in launch.program.directives
+        return np.full((1, 1), asked)
+    if name == "%cluster_nctarank":
+        return np.full((1, 1), clusters.size, np.uint32)
+    return clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
+
+
+def _coordinate(machine: Machine, base: str, axis: int) -> np.ndarray:
+    launch = machine.launch
+    grid, cluster = launch.grid, launch.cluster
+    extents = {"%ntid": launch.block, "%nctaid": grid, "%cluster_nctaid": cluster}.get(base)
+    if extents is not None:
+        return np.full((1, 1), extents[axis], np.uint32)
+    if base == "%nclusterid":
+        return np.full((1, 1), grid[axis] // cluster[axis], np.uint32)
+    extents = launch.block if base == "%tid" else grid
+    below = int(np.prod(extents[:axis], dtype=np.int64))
+    if base == "%tid":
+        linear = (32 * (machine.all_rows % machine.warps_per_block))[:, None] + _LANES
+    elif extents[axis] == 1:
+        return np.zeros((1, 1), np.uint32)
+    else:
+        linear = np.repeat(machine.thread_blocks, machine.warps_per_block)[:, None]
+    along = linear // below % extents[axis]
+    shown = {"%clusterid": along // cluster[axis], "%cluster_ctaid": along % cluster[axis]}.get(base, along)
+    return shown.astype(np.uint32)
+
+
+def clock(issued: np.ndarray, name: str) -> np.ndarray:
+    """A monotone stand-in for a clock, (row, 1): the executor knows no time, so it shows the instructions that the
+    warp has issued (int64 [row])."""
+    wide = name in WIDE
+    value = issued >> 32 if name.endswith("_hi") else issued
+    return value[:, None].astype(np.uint64) if wide else (value[:, None] & 0xFFFFFFFF).astype(np.uint32)

@@ -1,0 +1,364 @@
+"""`mbarrier`: barriers that live in shared memory, arrived at by threads one by one and waited for by asking.
+
+The 64-bit object is opaque to a kernel. Here: bits 0-19 threads to arrive in a phase, 20-39 those still missing, 40 the
+parity of the running phase, 41-63 bytes of copies that are still to come (signed). A phase ends when nothing is missing
+and no bytes are to come. The state that `arrive` yields is the object before it.
+
+`try_wait`: PTX lets an implementation suspend the thread, and give up after a while. Here a warp waits as long as any
+other can run: what it would have asked in vain is not in the trace. If none can, the wait ends, with false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from functional.isa.memory import space_of
+from functional.isa.operation import Operation, Unsupported, flags_of
+from functional.isa.slots import Slots
+from functional.numpy_executor.arrivals import PHASE_BIT
+from functional.numpy_executor.control import executing
+from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, split
+from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, guard_getter, setter
+from functional.numpy_executor.spaces import Lanes
+from functional.numpy_executor.stack import WAITING, pack, unpack
+from functional.programs.program import BasicBlock
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Register
+from functional.traces.line_record import MORE, SHARED_PASS, line_records
+
+
+def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.ndarray) -> None:
+    """Log the numbers of the sectors that an instruction touched, by row of the frame, what it did at barriers, and its
+    passes of shared memory [row]."""
+    phases = frame.machine.phases.take()
+    rows, records = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
+    for row, sectors in sorted(touched.items()):
+        _, lines = line_records(np.unique(np.concatenate([np.zeros(0, np.uint32), *sectors])).astype(np.uint32)[None])
+        noted = np.array(sorted(phases.get(int(frame.index[row]), ())), np.uint32)
+        made = np.concatenate([lines, noted, np.full(passes[row], SHARED_PASS, np.uint32)])
+        made[:-1] |= MORE
+        rows.append(np.full(len(made), row))
+        records.append(made)
+    some = np.zeros(frame.count, bool)
+    some[list(touched)] = True
+    log_records(frame, (np.concatenate(rows), np.concatenate(records)), None if some.all() else some)
+
+
+def wait_records(phases: list[int], passes: int) -> np.ndarray:
+    """The records of a lone warp's access to barriers."""
+    made = np.array([*sorted(phases), *[SHARED_PASS] * passes], np.uint32)
+    made[:-1] |= MORE
+    return made
+
+
+Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals
+MOST = (1 << 20) - 1
+
+
+_TX_BIT, _TX_BITS = 41, 23
+_PHASE = 1 << PHASE_BIT
+_SCOPES = {"b64", "shared", CLUSTER_SHARED, "cta", "cluster", "release", "acquire", "relaxed"}
+
+
+class Barrier(NamedTuple):
+    """An object taken apart."""
+
+    expected: int
+    missing: int
+    phase: int
+    tx_bytes: int
+
+    @classmethod
+    def of(cls, word: int) -> Barrier:
+        """The barrier of a 64-bit object."""
+        tx = word >> _TX_BIT
+        tx -= (tx >> (_TX_BITS - 1)) << _TX_BITS
+        return cls(word & MOST, word >> 20 & MOST, word >> PHASE_BIT & 1, tx)
+
+    def word(self) -> int:
+        """The object, in its next phase if this one has ended."""
+        ended = not self.missing and not self.tx_bytes
+        missing, phase = (self.expected, self.phase ^ 1) if ended else (self.missing, self.phase)
+        tx = self.tx_bytes & ((1 << _TX_BITS) - 1)
+        return self.expected | missing << 20 | phase << PHASE_BIT | tx << _TX_BIT
+
+
+class Test(NamedTuple):
+    """What an `mbarrier` instruction does to the objects that its lanes name: (guard, operand, space, addresses)."""
+
+    guard: Getter | None
+    given: Getter | None
+    space: str
+    where: Getter
+    change: Change
+
+
+def operation_of(slots: Slots, inst: Instruction) -> Test:
+    """The operands of `mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,test_wait,try_wait}` and
+    `cp.async.mbarrier.arrive[.noinc]`. Raises Unsupported."""
+    operation = _operation_of(inst)
+    address, operands = inst.sources[0], inst.sources[1:]
+    if not isinstance(address, Address) or len(operands) > 2:
+        raise Unsupported
+    wide = "parity" not in inst.modifiers and not WAITS.isdisjoint(inst.modifiers)
+    given = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
+    space = space_of(slots, inst, address)
+    where = address_getter(slots, address, space)
+    return Test(guard_getter(slots, inst.guard), given, space, where, _BUILDERS[operation](inst))
+
+
+def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of any of them but `try_wait`, which ends its block (try_wait.py)."""
+    test, waits = operation_of(slots, inst), "test_wait" in inst.modifiers
+    destination = inst.destinations[0] if inst.destinations else None
+    write = setter(slots, destination, "pred" if waits else "b64", test.guard is not None)
+
+    def step(frame: Frame) -> None:
+        lanes = None if test.guard is None else frame.set_guard(test.guard)
+        parts = list(split(frame, inst, test.space, test.where(frame), lanes))
+        write(
+            frame, update_barriers(frame, inst, parts, test.change, operand(frame, test), bool if waits else np.uint64)
+        )
+        log_barriers(frame, parts)
+
+    return step
+
+
+def operand(frame: Frame, test: Test) -> np.ndarray:
+    """The count, state, parity or bytes that each lane gives; 1 where none are given."""
+    return frame.full(np.ones((1, 1), np.uint64) if test.given is None else test.given(frame))
+
+
+def log_barriers(frame: Frame, parts: list[Lanes]) -> None:
+    """Log an access to barriers: arrivals and waits, and its passes of shared memory."""
+    passes, some = np.zeros(frame.count, np.int64), np.zeros(frame.count, bool)
+    for part in parts:
+        here = np.ones(frame.count, bool) if part.some is None else part.some
+        passes += np.where(here, bank_passes_of(frame.full(part.addresses)), 0)
+        some |= here
+    log_touched(frame, {int(row): [] for row in np.flatnonzero(some)}, passes)
+
+
+def _operation_of(inst: Instruction) -> str:
+    """The key of `_BUILDERS`. Raises Unsupported."""
+    named = [m for m in inst.modifiers if m in _BUILDERS]
+    operation = ".".join(named)
+    if operation not in _BUILDERS:
+        raise Unsupported
+    allowed = _SCOPES | {*named, *_EXTRA.get(named[0], ()), "async", "mbarrier", "noinc"}
+    if set(inst.modifiers) - allowed:
+        raise Unsupported
+    return operation
+
+
+def update_barriers(
+    frame: Frame, inst: Instruction, parts: list[Lanes], change: Change, values: np.ndarray, dtype: type = np.uint64
+) -> np.ndarray:
+    """Change the barriers that active lanes name, one after the other, by an operand each; yields results."""
+    result: np.ndarray = np.zeros((frame.count, 32), dtype)
+    for part in parts:
+        offsets = part.space.offsets(frame, inst, part.addresses, 8)
+        look = frame.machine.watch.stores if "init" in inst.modifiers else frame.machine.watch.updates
+        look(frame, inst, part, offsets, 8)
+        at = frame.full(offsets) >> 3
+        words = part.space.storage(frame.machine).words[8]
+        active = np.ones(at.shape, bool) if part.active is None else part.active
+        for row, lane in zip(*np.nonzero(active), strict=True):
+            here = int(at[row, lane])
+            before = int(words[here])
+            word, result[row, lane] = change(before, int(values[row, lane]))
+            if word < 0:
+                raise frame.machine.fault(inst, "more arrivals than expected", int(frame.index[row]), int(lane))
+            follow(frame.machine, inst, int(frame.index[row]), here, before, word, bool(result[row, lane]))
+            words[here] = word
+    return result
+
+
+def follow(
+    machine: Machine, inst: Instruction, row: int, word: int, before: int, after: int, seen: bool
+) -> None:  # fmt: skip
+    """The trace is told what a thread of warp `row` did to the object at `word`; `seen`: that its phase is over."""
+    if "init" in inst.modifiers:
+        machine.phases.begin(word)
+    elif not WAITS.isdisjoint(inst.modifiers):
+        if seen:
+            machine.phases.wait(row, word)
+    elif _ARRIVALS.isdisjoint(inst.modifiers) or inst.opcode in ("st", "red"):
+        machine.phases.change(word, before, after)
+    else:
+        machine.phases.arrive(row, word, before, after)
+
+
+def _init(inst: Instruction) -> Change:
+    return lambda word, count: ((count & MOST) * (1 | 1 << 20), 0)
+
+
+def _inval(inst: Instruction) -> Change:
+    return lambda word, _: (0, 0)
+
+
+def _arrive(drop: bool) -> Callable[[Instruction], Change]:
+    def build(inst: Instruction) -> Change:
+        if "async" in inst.modifiers and "noinc" not in inst.modifiers:  # one more is expected, and arrives
+            return lambda word, _: (word, 0)
+
+        def run(word: int, count: int) -> tuple[int, int]:
+            barrier = Barrier.of(word)
+            missing = barrier.missing - count
+            if missing < 0:
+                return -1, word
+            expected = barrier.expected - (count if drop else 0)
+            return barrier._replace(missing=missing, expected=expected).word(), word
+
+        return run
+
+    return build
+
+
+def _arrival(word: int, count: int) -> tuple[int, int]:
+    barrier = Barrier.of(word)
+    missing = barrier.missing - count
+    return (-1, word) if missing < 0 else (barrier._replace(missing=missing).word(), word)
+
+
+ARRIVE: Change = _arrival  # what products do when they are complete
+
+
+def _transfer(sign: int, arrives: bool) -> Callable[[Instruction], Change]:
+    """`expect_tx`, `complete_tx`, and an arrival that expects bytes."""
+
+    def build(inst: Instruction) -> Change:
+        def run(word: int, tx_bytes: int) -> tuple[int, int]:
+            barrier = Barrier.of(word)
+            missing = barrier.missing - arrives
+            if missing < 0:
+                return -1, word
+            return barrier._replace(missing=missing, tx_bytes=barrier.tx_bytes + sign * tx_bytes).word(), word
+
+        return run
+
+    return build
+
+
+def _complete_tx(word: int, tx_bytes: int) -> tuple[int, int]:
+    barrier = Barrier.of(word)
+    return barrier._replace(tx_bytes=barrier.tx_bytes - tx_bytes).word(), 0
+
+
+COMPLETE_TX: Change = _complete_tx  # what a copy does when its bytes are there
+
+
+def _wait(inst: Instruction) -> Change:
+    """Has the phase of the given state, or of the given parity, ended?"""
+    if "parity" in inst.modifiers:
+        return lambda word, parity: (word, bool(word & _PHASE) != bool(parity & 1))
+    return lambda word, state: (word, (word ^ state) & _PHASE != 0)
+
+
+WAITS = frozenset({"test_wait", "try_wait"})
+# Arrivals, and copies that count their bytes at a barrier, by what their names hold
+_ARRIVALS = frozenset({"arrive", "arrive_drop", "complete_tx", "mbarrier::complete_tx::bytes", "mbarrier::arrive::one"})
+_EXTRA = {"arrive": {"noComplete"}, "arrive_drop": {"noComplete"}, "test_wait": {"parity"}, "try_wait": {"parity"}}
+_BUILDERS: dict[str, Callable[[Instruction], Change]] = {
+    "init": _init, "inval": _inval, "arrive": _arrive(False), "arrive_drop": _arrive(True), "test_wait": _wait,
+    "try_wait": _wait, "expect_tx": _transfer(1, False), "complete_tx": lambda inst: _complete_tx,
+    "arrive.expect_tx": _transfer(1, True),
+}  # fmt: skip
+
+
+def _pending_count(inst: Instruction) -> Operation:
+    flags_of(inst, {"pending_count"})
+    return Operation(lambda e, s: e.cast("trunc", e.op("and", e.op("lshr", s, 20), MOST), "i32"), ("u32",), ("b64",))
+
+
+TABLE = {"mbarrier": _pending_count}
+
+
+def is_wait(inst: Instruction) -> bool:
+    """`mbarrier.try_wait`."""
+    return inst.opcode == "mbarrier" and "try_wait" in inst.modifiers
+
+
+@dataclass
+class Waiting:
+    """A warp at a wait: which threads wait for which object, in what state of it; what follows."""
+
+    inst: Instruction
+    change: Change
+    lanes: dict[tuple[int, int], np.ndarray]  # place in the storage of shared memory, operand -> bool [lane]
+    passes: int
+    slot: int  # of the result
+    after: int
+
+
+def end_waits(machine: Machine, rows: Iterable[int] | None = None, give_up: bool = False) -> None:
+    """Of `rows` (None: of all that wait) those go on whose phases are over; if there is none, and with `give_up`, all
+    do."""
+    seen = {row: _seen(machine, machine.held[row]) for row in (list(machine.held) if rows is None else rows)}
+    over = [row for row, found in seen.items() if all(found.values())]
+    for row in over or (list(seen) if give_up else []):
+        _go_on(machine, row, seen[row])
+
+
+def _go_on(machine: Machine, row: int, seen: dict[tuple[int, int], bool]) -> None:
+    waiting = machine.held.pop(row)
+    value = np.zeros((1, 32), bool)
+    for (word, given), lanes in waiting.lanes.items():
+        value[0] |= lanes & seen[word, given]
+        follow(machine, waiting.inst, row, word, 0, 0, seen[word, given])
+    rows, lanes = np.array([row]), np.logical_or.reduce(list(waiting.lanes.values()))[None]
+    machine.write(waiting.slot, value, rows, lanes)
+    records = wait_records(machine.phases.take().get(row, []), waiting.passes)
+    machine.log.records(np.full(len(records), row), records)
+    machine.stack.resume(rows, np.array([waiting.after]))
+
+
+def _seen(machine: Machine, waiting: Waiting) -> dict[tuple[int, int], bool]:
+    """What those that wait for an object see now."""
+    objects = machine.shared.words[8]
+    return {(at, given): bool(waiting.change(int(objects[at]), given)[1]) for at, given in waiting.lanes}
+
+
+def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    """Behind a block that ends with a `try_wait`."""
+    test, after, result = operation_of(slots, inst), block.index + 1, inst.destinations[0]
+    if not isinstance(result, Register) or result.type != "pred":
+        raise Unsupported
+    slot = slots.register(result)
+
+    def step(frame: Frame) -> None:
+        machine, lanes = frame.machine, unpack(executing(frame, test.guard))
+        given = operand(frame, test)
+        for part in split(frame, inst, test.space, test.where(frame), lanes):
+            offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 8))
+            machine.watch.updates(frame, inst, part, offsets, 8)
+            if part.space.storage(machine) is not machine.shared:
+                raise machine.fault(inst, "the barrier is not in shared memory", int(frame.index[0]))
+            active = np.ones(offsets.shape, bool) if part.active is None else part.active
+            passes = np.broadcast_to(bank_passes_of(frame.full(part.addresses)), frame.count)
+            for row in np.flatnonzero(active.any(axis=1)).tolist():
+                wanted: dict[tuple[int, int], np.ndarray] = {}
+                for lane in np.flatnonzero(active[row]).tolist():
+                    at = (int(offsets[row, lane]) >> 3, int(given[row, lane]))
+                    wanted.setdefault(at, np.zeros(32, bool))[lane] = True
+                _hold(machine, int(frame.index[row]), Waiting(inst, test.change, wanted, int(passes[row]), slot, after))
+        idle = pack(lanes, frame.count) == 0
+        machine.log.records(frame.index[idle], np.zeros(int(idle.sum()), np.uint32))
+        machine.stack.advance(frame.index[idle], after)
+        end_waits(machine, frame.index[~idle].tolist())
+
+    return step
+
+
+def _hold(machine: Machine, row: int, waiting: Waiting) -> None:
+    held = machine.held
+    if row in held:  # its threads name objects in several windows
+        held[row].lanes.update(waiting.lanes)
+        held[row].passes += waiting.passes
+        return
+    held[row] = waiting
+    machine.stack.block[row] = WAITING

@@ -1,0 +1,450 @@
+"""Copies of boxes of tensors: `cp.async.bulk.tensor`, its reductions and prefetches, and changes of tensor maps.
+
+A box has its elements at addresses of global memory, some of them outside the tensor; in shared memory they lie one
+behind the other, exchanged by the swizzle of the map.
+
+One thread copies, at once, as all asynchronous copies are. A box is a box, pixels under the taps of a filter, or four
+rows. Sources: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of
+padded elements; swizzles exchange its 16-byte units by address; an mbarrier counts bytes of global memory. tf32 is
+rounded to the nearest, ties to even (PTX does not say how). "Tiled mode", "im2col mode", "tile::gather4 and
+tile::scatter4 modes"; CUDA driver API, `cuTensorMapEncodeIm2col`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from functional.errors import InputError
+from functional.isa.memory import space_of
+from functional.isa.operation import Unsupported
+from functional.isa.slots import Slots
+from functional.launches.memory import GLOBAL_BASE
+from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
+from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets_of
+from functional.numpy_executor.atomics import OPERATIONS, reduction
+from functional.numpy_executor.mbarriers import log_touched
+from functional.numpy_executor.memory_ops import address_getter, record, split
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
+from functional.numpy_executor.spaces import Lanes
+from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
+from functional.traces.trace import SECTOR_BYTES
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64
+
+ROWS = 4  # of a gather
+
+
+class Elements(NamedTuple):
+    """Bytes of each element behind the tensor's first, in the order in which they lie in shared memory, and whether it
+    is inside the tensor."""
+
+    at: Int64[np.ndarray, " element"]
+    inside: Bool[np.ndarray, " element"]
+
+
+def tile(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
+    """A box that begins at the element `first`."""
+    _check(tensor, first, len(tensor.size), tiled=True)
+    along = [c + np.arange(n) * s for c, n, s in zip(first, tensor.counts, tensor.taken, strict=True)]
+    return _product(tensor, along)
+
+
+def four_rows(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
+    """The same columns, from the first coordinate on, of the rows that the other four name."""
+    if len(tensor.size) != 2 or tensor.counts[1] != 1:
+        raise InputError(f"four rows are of a tensor of two axes and boxes of one row, not of boxes of {tensor.box}")
+    _check(tensor, first, 1 + ROWS, tiled=True)
+    return _product(tensor, [first[0] + np.arange(tensor.counts[0]), np.array(first[1:])])
+
+
+def im2col(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
+    """Channels, from the first coordinate on, of as many pixels as the map says. They begin at the other coordinates
+    and go, by the map's steps, through its window of an image and on into the next image; `offsets` lead from each to
+    the pixel that is taken."""
+    _check(tensor, first, len(tensor.size), tiled=False)
+    if len(offsets) not in (0, len(tensor.size) - 2):
+        raise InputError(f"{len(offsets)} offsets for a tensor of {len(tensor.size)} axes")
+    pixels = _pixels(tensor, first[1:])
+    pixels[:, : len(offsets)] += np.array(offsets, np.int64)
+    channels = first[0] + np.arange(tensor.box[0], dtype=np.int64)
+    within = (pixels >= 0) & (pixels < np.array(tensor.size[1:]))
+    inside: np.ndarray = np.logical_and.reduce(within, axis=1)
+    at = pixels @ np.array(tensor.strides_bytes, np.int64)
+    return Elements(
+        (at[:, None] + channels * tensor.element_bytes).reshape(-1),
+        (inside[:, None] & (channels >= 0) & (channels < tensor.size[0])).reshape(-1),
+    )
+
+
+MODES: dict[str, Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]] = {
+    "tile": tile, "im2col": im2col, "im2col_no_offs": im2col, "tile::gather4": four_rows, "tile::scatter4": four_rows,
+}  # fmt: skip
+
+
+def _check(tensor: TensorMap, first: Sequence[int], wanted: int, tiled: bool) -> None:
+    if len(first) != wanted:
+        raise InputError(f"{len(first)} coordinates for a tensor of {len(tensor.size)} axes")
+    if tiled != (not tensor.pixels):
+        raise InputError(f"the tensor map is for {'tiles' if not tensor.pixels else 'im2col'}, the copy is not")
+
+
+def _product(tensor: TensorMap, along: Sequence[np.ndarray]) -> Elements:
+    """All combinations of indices along the axes, the innermost first and fastest."""
+    at, inside = np.zeros(1, np.int64), np.ones(1, bool)
+    strides = (tensor.element_bytes, *tensor.strides_bytes)
+    for axis in reversed(range(len(along))):
+        there = (along[axis] >= 0) & (along[axis] < tensor.size[axis])
+        at = (at[:, None] + along[axis].astype(np.int64) * strides[axis]).reshape(-1)
+        inside = (inside[:, None] & there).reshape(-1)
+    return Elements(at, inside)
+
+
+def _pixels(tensor: TensorMap, first: Sequence[int]) -> Int64[np.ndarray, "pixel axis"]:
+    """Places in the window, one behind the other: along the innermost axis, then the next; the last counts images."""
+    spaces = range(len(tensor.lower))
+    ends = [tensor.size[1 + axis] - 1 + tensor.upper[axis] for axis in spaces]
+    place, found = list(first), []
+    for _ in range(tensor.pixels):
+        found.append(list(place))
+        for axis in spaces:
+            place[axis] += tensor.taken[1 + axis]
+            if place[axis] <= ends[axis]:
+                break
+            place[axis] = tensor.lower[axis]
+        else:
+            place[-1] += 1
+    return np.array(found, np.int64)
+
+
+_WORD_BYTES = 8
+_COPY = ("cp_fenceproxy", "global", "shared", "tensormap::generic", "release")
+
+
+def tensor_map_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of a `tensormap.*`."""
+    return _copy_step(slots, inst) if inst.modifiers[0] == "cp_fenceproxy" else _replace_step(slots, inst)
+
+
+def _replace_step(slots: Slots, inst: Instruction) -> Step:
+    """`tensormap.replace.tile.FIELD[.space].b1024.{b32,b64} [map], [axis,] value`; the rank is given less 1."""
+    field, rest = inst.modifiers[2], [m for m in inst.modifiers[3:] if m not in ("global", "shared")]
+    if inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS or rest[:1] != ["b1024"] or len(rest) != 2:
+        raise Unsupported
+    start, size = FIELDS[field]
+    address, *axis, value = inst.sources
+    if not isinstance(address, Address) or len(axis) != (field in AXIS_FIELDS):
+        raise Unsupported
+    for which in axis:
+        if not isinstance(which, Immediate) or not 0 <= which.value < (4 if field == "global_stride" else 5):
+            raise Unsupported
+        start += size * int(which.value)
+    space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
+    where, given = address_getter(slots, address, space), getter(slots, value, rest[1])
+    more = np.uint64(field == "rank")
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else frame.set_guard(guard)
+        parts = list(split(frame, inst, space, where(frame), lanes))
+        for part in parts:
+            base = frame.full(part.space.offsets(frame, inst, part.addresses, BYTES // 2))
+            part.space.offsets(frame, inst, part.addresses + part.addresses.dtype.type(BYTES // 2), BYTES // 2)
+            chosen = ... if part.active is None else part.active
+            data = (frame.full(given(frame)).astype(np.uint64) + more)[chosen].reshape(-1, 1).view(np.uint8)
+            at = base[chosen].reshape(-1, 1) + start + np.arange(size)
+            frame.machine.watch.stores(frame, inst, part, base + start, size)
+            part.space.storage(frame.machine).data[at] = data[:, :size]
+            marked = base[chosen].reshape(-1, 1) + np.arange(len(MAGIC))  # kernels make maps out of zeros, too
+            part.space.storage(frame.machine).data[marked] = np.frombuffer(MAGIC, np.uint8)
+        record(frame, space == "shared", _WORD_BYTES, parts)
+
+    return step
+
+
+def _copy_step(slots: Slots, inst: Instruction) -> Step:
+    """`tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [to], [from], 128`."""
+    to, source, size = inst.sources
+    if inst.modifiers[:5] != _COPY or not isinstance(size, Immediate) or size.value != BYTES:
+        raise Unsupported
+    if not isinstance(to, Address) or not isinstance(source, Address):
+        raise Unsupported
+    into, from_ = address_getter(slots, to, "global"), address_getter(slots, source, "shared")
+    guard = guard_getter(slots, inst.guard)
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else frame.set_guard(guard)
+        parts = [list(split(frame, inst, s, w(frame), lanes)) for s, w in (("shared", from_), ("global", into))]
+        for read, written in zip(*parts, strict=True):
+            for half in (0, BYTES // 2):
+                at = [
+                    frame.full(p.space.offsets(frame, inst, p.addresses + p.addresses.dtype.type(half), BYTES // 2))
+                    for p in (read, written)
+                ]
+                chosen = ... if read.active is None else read.active
+                data = read.space.storage(frame.machine).data[at[0][chosen][..., None] + np.arange(BYTES // 2)]
+                written.space.storage(frame.machine).data[at[1][chosen][..., None] + np.arange(BYTES // 2)] = data
+        record(frame, False, BYTES, parts[1])
+
+    return step
+
+
+Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
+_COMPLETES = "mbarrier::complete_tx::bytes"
+_LOAD_ALIGNMENT_BYTES = 128
+_LINE_BYTES = 128  # after which the next unit is exchanged with the first
+_PAIR = "cta_group::2"
+_GROUPS = ("cta_group::1", _PAIR)
+_BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class TensorCopy(NamedTuple):
+    """The operands: the mode, where the map lies, coordinates of the box's first element, offsets of im2col, shared
+    memory, the barrier that counts the bytes of a load, the mask of thread blocks that get them, whether that barrier
+    may be the other one's of a pair of thread blocks; how a store is joined with what is there."""
+
+    mode: str
+    map: Address
+    coordinates: tuple[Operand | None, ...]
+    offsets: tuple[Operand | None, ...]
+    shared: Address
+    space: str
+    barrier: Address | None
+    blocks: Operand | None
+    paired: bool
+    reduction: str
+
+
+def is_tensor_copy(inst: Instruction) -> bool:
+    """`cp[.reduce].async.bulk.tensor`."""
+    return "tensor" in inst.modifiers and "bulk" in inst.modifiers and "prefetch" not in inst.modifiers
+
+
+def tensor_copy_of(inst: Instruction) -> TensorCopy:
+    """The operands. Raises Unsupported for modes that are not in MODES."""
+    modes = [m for m in inst.modifiers if m in MODES] or ["tile"]
+    modifiers, operands = [m for m in inst.modifiers if m not in ("L2::cache_hint", *modes)], list(inst.sources)
+    group = [modifiers.pop(modifiers.index(m)) for m in _GROUPS if m in modifiers]
+    if "L2::cache_hint" in inst.modifiers:
+        operands.pop()
+    reduces = modifiers[0] == "reduce"
+    axes, form = modifiers[3 + reduces], tuple(modifiers[4 + reduces :])
+    if modifiers[reduces : 3 + reduces] != ["async", "bulk", "tensor"]:
+        raise Unsupported
+    loads = form[:1] != ("global",)
+    name = form[2] if reduces and len(form) == 4 else ""
+    expected = ("global", "shared", *([name] if reduces else []), "bulk_group")
+    if loads and (form[:1] not in (("shared",), (CLUSTER_SHARED,)) or form[1:] not in _LOADS or reduces):
+        raise Unsupported
+    if not loads and (form != expected or (reduces and name not in OPERATIONS)):
+        raise Unsupported
+    to = operands.pop(0) if loads else operands.pop(2)
+    place, coordinates, *rest = operands
+    taps = rest.pop(1).elements if modes == ["im2col"] and loads and len(rest) > 1 else ()  # type: ignore[union-attr]
+    if not isinstance(coordinates, Vector) or not _fits(modes, loads, int(axes[:-1]), coordinates, taps):
+        raise Unsupported
+    if (
+        len(group) > loads
+        or len(rest) != loads + (MULTICAST in form)
+        or not all(isinstance(o, Address) for o in (place, to, *rest[:1]))
+    ):
+        raise Unsupported
+    barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
+    space = form[0] if loads else "shared"
+    paired = group == [_PAIR]
+    return TensorCopy(modes[0], place, coordinates.elements, taps, to, space, barrier, blocks, paired, name)  # type: ignore[arg-type]
+
+
+def _fits(modes: list[str], loads: bool, axes: int, coordinates: Vector, taps: tuple) -> bool:
+    """Is a mode one of loads or of stores, as it is named, with its number of coordinates and offsets?"""
+    (mode, *others), count = modes, len(coordinates.elements)
+    if others or mode in (_OF_STORES if loads else _OF_LOADS):
+        return False
+    if mode in ("tile::gather4", "tile::scatter4"):
+        return axes == 2 and count == 1 + ROWS
+    return count == axes and len(taps) == (axes - 2 if mode == "im2col" else 0)
+
+
+_OF_LOADS, _OF_STORES = ("im2col", "tile::gather4"), ("im2col_no_offs", "tile::scatter4")
+_LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
+
+
+def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
+    """The step of a `cp.async.bulk.tensor.{1d,2d,3d,4d,5d}`."""
+    copy, guard = tensor_copy_of(inst), guard_getter(slots, inst.guard)
+    place = address_getter(slots, copy.map, "generic")
+    coordinates = [getter(slots, c, "s32") for c in copy.coordinates if c is not None]
+    offsets = [getter(slots, c, "u16") for c in copy.offsets if c is not None]
+    if len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets):
+        raise Unsupported
+    mode = MODES[copy.mode]
+    targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space, copy.paired)
+
+    def step(frame: Frame) -> None:
+        lanes = None if guard is None else frame.set_guard(guard)
+        boxes = {
+            where: Box(frame, inst, *where, tensor, mode, coordinates, offsets)
+            for where, tensor in _maps(frame, inst, split(frame, inst, "generic", place(frame), lanes))
+        }
+        for target in targets(frame, lanes):
+            parts = list(split(frame, inst, copy.space, target.addresses, target.lanes))
+            for part in parts:
+                for (row, lane), box in boxes.items():
+                    if part.active is None or part.active[row, lane]:
+                        box.run(part, copy)
+            target.complete(frame, _box_bytes(frame, boxes))
+        touched: dict[int, list[np.ndarray]] = {}
+        for (row, _), box in boxes.items():
+            touched.setdefault(row, []).append(box.sectors)
+        log_touched(frame, touched, passes_of(_box_bytes(frame, boxes)).sum(axis=1))
+
+    return step
+
+
+def _box_bytes(frame: Frame, boxes: dict[tuple[int, int], Box]) -> np.ndarray:
+    """Bytes [row, lane] that a copy brings, elements outside the tensor too."""
+    sizes = np.zeros((frame.count, 32), np.int64)
+    for where, box in boxes.items():
+        sizes[where] = box.bytes
+    return sizes
+
+
+def _maps(frame: Frame, inst: Instruction, parts: Iterator[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
+    """The map that each active lane names, by (row, lane)."""
+    for part in parts:
+        offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 64))
+        last = part.space.offsets(frame, inst, part.addresses + part.addresses.dtype.type(64), 64)
+        assert last is not None
+        data = part.space.storage(frame.machine).data
+        active = np.ones(offsets.shape, bool) if part.active is None else part.active
+        for row, lane in zip(*(i.tolist() for i in np.nonzero(active)), strict=True):
+            at = int(offsets[row, lane])
+            try:
+                yield (row, lane), decode(data[at : at + BYTES].tobytes())
+            except InputError as error:
+                raise frame.machine.fault(inst, str(error), int(frame.index[row]), lane) from None
+
+
+class Box:
+    """The box that one lane copies: byte offsets of its elements in global and in shared memory, innermost axis
+    first."""
+
+    def __init__(
+        self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, mode: Mode,
+        coordinates: list[Getter], offsets: list[Getter],
+    ) -> None:  # fmt: skip
+        self.frame, self.inst, self.row, self.lane, self.packing = frame, inst, row, lane, tensor.packing
+        self.tensor = tensor.in_words
+        first, taps = ([int(frame.full(get(frame))[row, lane]) for get in given] for given in (coordinates, offsets))
+        try:
+            at, self.inside = mode(self.tensor, self._in_words(first), taps)
+        except InputError as error:
+            raise self._fault(str(error)) from None
+        self.element_bytes = self.tensor.element_bytes
+        self.bytes = len(at) * self.element_bytes
+        self.places = tensor.address + at[self.inside]
+        valid = frame.machine.memory.valid(self.places.astype(np.uint64), self.element_bytes)
+        if not valid.all():
+            wrong = int(self.places[~valid][0])
+            raise self._fault(f"an element at {wrong:#x} is out of bounds: {frame.machine.memory.describe(wrong)}")
+
+    @property
+    def sectors(self) -> np.ndarray:
+        """Numbers of the sectors of global memory that it touches."""
+        return np.unique(self.places // SECTOR_BYTES)
+
+    def _in_words(self, first: list[int]) -> list[int]:
+        """Coordinates, of words in place of elements that are less than a byte. Raises InputError."""
+        if self.packing is None:
+            return first
+        if first[0] % self.packing.step:
+            raise InputError(f"coordinate {first[0]} of elements that lie {self.packing.step} together")
+        return [self.packing.of(first[0]), *first[1:]]
+
+    def _offsets(self) -> np.ndarray:
+        """Of its elements behind the first one in shared memory, bytes."""
+        count = self.bytes // self.element_bytes
+        if self.packing is None:
+            return np.arange(count) * self.element_bytes
+        unit, word = np.divmod(np.arange(count), self.packing.words)
+        return unit * self.packing.pitch_bytes + word * self.element_bytes
+
+    def run(self, part: Lanes, copy: TensorCopy) -> None:
+        """Load or store it; `part` has the address in shared memory."""
+        if self.packing is not None and (copy.reduction or (self.packing.padded and copy.barrier is None)):
+            raise self._fault("elements of 4 and 6 bits are not reduced, and padded ones loaded alone")
+        address = int(self.frame.full(part.addresses)[self.row, self.lane])
+        if address % _LOAD_ALIGNMENT_BYTES:
+            raise self._fault(f"shared address {address:#x} is no multiple of {_LOAD_ALIGNMENT_BYTES}")
+        linear = address + self._offsets()
+        unit = self.tensor.swizzle_unit_bytes
+        swizzled = linear ^ (linear // (_LINE_BYTES // unit) & max(self.tensor.swizzle_bytes - unit, 0))
+        inside = self._checked(part, swizzled)
+        machine = self.frame.machine
+        shared = part.space.storage(machine).words[self.element_bytes]
+        world = machine.globals.words[self.element_bytes]
+        there, here = (self.places - GLOBAL_BASE) // self.element_bytes, inside // self.element_bytes
+        self._watch(part.space.name, inside, copy)
+        if copy.barrier is not None:
+            shared[here] = self._filled(world[there])
+        elif copy.reduction:
+            self._reduced(copy.reduction, shared[here[self.inside]])
+        else:
+            world[there] = shared[here[self.inside]]
+
+    def _checked(self, part: Lanes, addresses: np.ndarray) -> np.ndarray:
+        """Byte offsets of the elements in the storage of shared memory. Raises ExecutionError out of bounds."""
+        own = self.frame.full(part.space.offsets(self.frame, self.inst, part.addresses, self.element_bytes))
+        base = int(own[self.row, self.lane]) - int(self.frame.full(part.addresses)[self.row, self.lane])
+        limit, first = part.space.limit(self.frame.machine), int(addresses.min())
+        start = int(own[self.row, self.lane]) % self.frame.machine.shared_stride
+        if start + int(addresses.max()) - first + self.element_bytes > limit:
+            raise self._fault(f"a box of {self.bytes} bytes is out of bounds: shared memory has {limit} bytes")
+        return addresses + base
+
+    def _filled(self, loaded: np.ndarray) -> np.ndarray:
+        """All elements of the box: what was loaded, and what stands for elements outside the tensor."""
+        kind = self.tensor.element
+        values = np.zeros(len(self.inside), _BITS_BY_BYTES[self.element_bytes])
+        if self.tensor.fill_nan:
+            values[:] = values.dtype.type(-1 & (1 << 8 * self.element_bytes - 1) - 1)
+        if kind.startswith("tf32"):
+            loaded = _to_tf32(loaded)
+        if kind.endswith(".ftz"):
+            tiny = (loaded & np.uint32(0x7F800000)) == 0
+            loaded = np.where(tiny, loaded & np.uint32(1 << 31), loaded)
+        values[self.inside] = loaded
+        return values
+
+    def _reduced(self, name: str, values: np.ndarray) -> None:
+        kind = self.tensor.element.removesuffix(".ftz")
+        if name in ("and", "or", "xor"):
+            kind = f"b{8 * self.element_bytes}"
+        try:
+            found = reduction(name, kind)
+        except (Unsupported, KeyError):
+            raise self._fault(f"'{name}' of elements {self.tensor.element} is not supported") from None
+        data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.element_bytes)
+        found.apply(self.frame.machine.globals, self.places - GLOBAL_BASE, data)
+
+    def _watch(self, space: str, inside: np.ndarray, copy: TensorCopy) -> None:
+        watch = self.frame.machine.watch
+        if not watch.strict:
+            return
+        loads, place = copy.barrier is not None, (self.row, self.lane)
+        shared, world = (space, inside), ("global", self.places - GLOBAL_BASE)
+        for (name, starts), writes in ((shared, loads), (world, not loads)):
+            watch.box(self.frame, self.inst, place, name, starts, self.element_bytes, writes)
+
+    def _fault(self, message: str) -> Exception:
+        return self.frame.machine.fault(self.inst, message, int(self.frame.index[self.row]), self.lane)
+
+
+def _to_tf32(bits: np.ndarray) -> np.ndarray:
+    """float32 bits with the lowest 13 bits rounded away, to nearest even; infinities and NaNs as they are."""
+    special = (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+    odd = (bits >> np.uint32(13)) & np.uint32(1)
+    rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
+    return np.where(special, bits, rounded)
