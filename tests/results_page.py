@@ -17,10 +17,12 @@ limits. † older code. What was [tried](tried.md) and not kept.
 
 
 def subjects(folder: Path = DOCS / "results") -> list[dict[str, Any]]:
-    """Every subject with its `title` and its `record`s, defaults filled in, by title."""
-    found = [tomllib.loads(p.read_text()) for p in folder.glob("*.toml") if p.name != "machines.toml"]
-    for subject in found:
-        subject["record"] = [subject["defaults"] | record for record in subject["record"]]
+    """Every subject by title: what its [page] says, and `records`, with the file's defaults filled in."""
+    files = [tomllib.loads(p.read_text()) for p in folder.glob("*.toml") if p.name != "machines.toml"]
+    found = []
+    for tables in files:
+        page, defaults = tables.pop("page"), tables.pop("defaults")
+        found.append(page | {"records": [{"id": name} | defaults | record for name, record in tables.items()]})
     return sorted(found, key=lambda subject: subject["title"])
 
 
@@ -37,7 +39,7 @@ def page() -> str:
         if about := subject.get("about"):
             parts.append(about + "\n")
         parts.append("| | measured | bar | |\n|---|---|---|---|")
-        parts += [_row(record) for record in subject["record"]]
+        parts += [_row(record) for record in subject["records"]]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from results_page import DOCS, FIELDS, REQUIRED, machines, page, subjects
 
-RECORDS = [record for subject in subjects() for record in subject["record"]]
+RECORDS = [record for subject in subjects() for record in subject["records"]]
 NAMED = ("README.md", "docs/*.md", "abstim/**/*.py", "precharacterize/**/*.py", "sampling/**/*.py")
 
 
