@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
+from typing import Any
 
 _HEAD = """# The `abstim` command
 
@@ -15,25 +17,32 @@ on stdout; notes and progress go to stderr.
 
 
 def markdown() -> str:
-    """The whole page."""
+    """The whole page: options of several commands first, then every command with its own."""
     import typer
 
     from abstim.cli.app import app
 
-    group = typer.main.get_command(app)
-    parts = [_HEAD, "## abstim [OPTIONS] COMMAND\n", "| | | default |\n|---|---|---|", *map(_row, group.params), ""]
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
-        arguments = [p for p in command.params if p.param_type_name == "argument"]
-        options = [p for p in command.params if p.param_type_name == "option"]
-        usage = " ".join(["abstim", name, *(p.metavar or p.name.upper() for p in arguments)])
-        parts.append(f"## {usage} [OPTIONS]\n\n{inspect.cleandoc(command.help or '')}\n")
-        parts.append("| | | default |\n|---|---|---|")
-        parts += [_row(p) for p in (*arguments, *options)]
-        parts.append("")
+    group: Any = typer.main.get_command(app)
+    counts = Counter(_line(p) for command in group.commands.values() for p in command.params)
+    shared = {line for line, count in counts.items() if count > 1}
+    parts = [_HEAD, "## abstim [OPTIONS] COMMAND\n", *map(_line, group.params), "\n## Options of several commands\n"]
+    parts += [line for line in counts if line in shared]
+    for name, command in group.commands.items():
+        parts.append(_command(name, command, shared))
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _row(parameter) -> str:
+def _command(name: str, command: Any, shared: set[str]) -> str:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option"]
+    usage = " ".join(["abstim", name, *(p.metavar or p.name.upper() for p in arguments)])
+    text = re.sub(r"(?m)^(`abstim .*`)\n\n(?=`abstim )", r"\1\\\n", inspect.cleandoc(command.help or ""))
+    also = ", ".join(f"`{p.opts[0]}`" for p in options if _line(p) in shared)
+    own = [_line(p) for p in (*arguments, *options) if _line(p) not in shared]
+    return "\n".join([f"\n## {usage} [OPTIONS]\n\n{text}\n", *own, *([f"- and {also}"] if also else [])])
+
+
+def _line(parameter: Any) -> str:
     default = parameter.default
     shown = "" if default in (None, False, "", ()) or callable(default) else default
     shown = ", ".join(shown) if isinstance(shown, list) else str(shown)
@@ -43,9 +52,8 @@ def _row(parameter) -> str:
         name = ", ".join((*parameter.opts, *parameter.secondary_opts))
         if not parameter.is_flag:
             name += f" {parameter.metavar or parameter.name.upper()}"
-    help_text = re.sub(r"\s+", " ", parameter.help or "Show the help.").replace("|", "\\|")
-    name = name.replace("|", "\\|")
-    return f"| `{name}` | {help_text} | {f'`{shown}`' if shown else ''} |"
+    help_text = re.sub(r"\s+", " ", parameter.help or "Show the help.")
+    return f"- `{name}` {help_text}{f' Default: `{shown}`.' if shown else ''}"
 
 
 if __name__ == "__main__":
