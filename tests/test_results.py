@@ -45,3 +45,8 @@ def test_results_that_sources_and_pages_name_are_there():
     anchors = {a for p in found for a in re.findall(r"results\.md#([\w-]+)", p.read_text())}
     headings = {re.sub(r"[^\w\- ]", "", s["title"].lower()).replace(" ", "-") for s in subjects()}
     assert anchors <= {record["id"] for record in RECORDS} | headings
+
+
+def test_files_that_commands_name_exist():
+    named = {name for record in RECORDS for name in re.findall(r"tests/[\w./]+", record["command"])}
+    assert not [name for name in sorted(named) if not (DOCS.parent / name).exists()]

@@ -15,6 +15,8 @@ Bad input ends in one line on stderr and exit code 2, an interrupt in exit code 
 on stdout; notes and progress go to stderr.
 """
 
+_LAUNCH = "`--kernel`, `--grid`, `--block`, `--arg`, `--dynamic-shared`"
+
 
 def markdown() -> str:
     """The whole page: options of several commands first, then every command with its own."""
@@ -25,7 +27,13 @@ def markdown() -> str:
     group: Any = typer.main.get_command(app)
     counts = Counter(_line(p) for command in group.commands.values() for p in command.params)
     shared = {line for line, count in counts.items() if count > 1}
-    parts = [_HEAD, "## abstim [OPTIONS] COMMAND\n", *map(_line, group.params), "\n## Options of several commands\n"]
+    parts = [
+        _HEAD,
+        "## abstim [OPTIONS] COMMAND\n",
+        *map(_line, group.params),
+        "\n## Options of several commands\n",
+        f"Those of a launch (of a .ptx or .cu file) are {_LAUNCH}.\n",
+    ]
     parts += [line for line in counts if line in shared]
     for name, command in group.commands.items():
         parts.append(_command(name, command, shared))
@@ -37,7 +45,7 @@ def _command(name: str, command: Any, shared: set[str]) -> str:
     options = [p for p in command.params if p.param_type_name == "option"]
     usage = " ".join(["abstim", name, *(p.metavar or p.name.upper() for p in arguments)])
     text = inspect.cleandoc(command.help or "").partition("\n\nExample")[0]
-    also = ", ".join(f"`{p.opts[0]}`" for p in options if _line(p) in shared)
+    also = ", ".join(f"`{p.opts[0]}`" for p in options if _line(p) in shared).replace(_LAUNCH, "those of a launch")
     own = [_line(p) for p in (*arguments, *options) if _line(p) not in shared]
     return "\n".join([f"\n## {usage} [OPTIONS]\n\n{text}\n", *own, *([f"- and {also}"] if also else [])])
 
