@@ -12,7 +12,8 @@ FIELDS = REQUIRED | {"bar", "aim", "met", "older", "note"}
 _HEAD = """# Results
 
 Made by `make docs` from the records in [results/](results/), which also have aims, commands, commits, machines and
-limits. A commit is the code measured or, where that was not noted, what recorded the figure. † older code. What was [tried](tried.md) and not kept.
+limits. A commit is the code measured or, where that was not noted, what recorded the figure. † older code. What was
+[tried](tried.md) and not kept.
 """
 
 

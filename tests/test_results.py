@@ -10,7 +10,7 @@ import pytest
 from results_page import DOCS, FIELDS, REQUIRED, machines, page, subjects
 
 RECORDS = [record for subject in subjects() for record in subject["records"]]
-NAMED = ("README.md", "docs/*.md", "abstim/**/*.py", "precharacterize/**/*.py", "sampling/**/*.py")
+NAMED = ("README.md", "docs/*.md", "abstim/**/*.py", "precharacterize/**/*.py", "sampling/**/*.py", "tests/*.py")
 
 
 def test_the_page_is_current_and_short():
