@@ -47,6 +47,7 @@ fuzz: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m abstim.cli.reference > docs/cli.md.new
 	mv docs/cli.md.new docs/cli.md
+	$(BIN)/python tests/results_page.py
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -160,7 +160,7 @@ def names_it(limit, launch):
     [("relu", "gtx480", 1), ("relu", "rtx3070", 1), ("micro_smem_conflict", "gtx480", 0.75), ("nw", "gtx480", 0.9)],
 )  # fmt: skip
 def test_the_estimate_names_what_the_counterfactual_finds(target, gpu, least):
-    """`least` share of the launches; what is measured over the suite stands in docs/results.md."""
+    """`least` share of the launches; over the suite: docs/results.md#limit-estimate."""
     truth = limits_of(target, gpu).launches
     estimate = abstim.run(target, gpu).launches
     right = [names_it(guess.limit, launch) for guess, launch in zip(estimate, truth, strict=True)]

@@ -118,7 +118,8 @@ def test_fences_are_known_and_links_lead_somewhere(path):
         page, _, anchor = target.partition("#")
         other = (path.parent / page).read_text() if page else text
         headings = re.findall(r"^#+ (.*)$", other, re.M)
-        assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, target
+        anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+        assert anchor in anchors | set(re.findall(r"<a id=([\w-]+)>", other)), target
 
 
 def test_the_readme_counts_the_gpus():
@@ -130,3 +131,12 @@ def test_the_readme_counts_the_gpus():
 def test_every_page_is_in_the_index(page):
     index = (ROOT / "docs" / "README.md").read_text()
     assert page == "README.md" or f"({Path(page).name})" in index
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda p: p.name)
+def test_files_that_a_page_names_exist(path):
+    """`a/b.py`, from the repository, from docs/, or the end of a path; of names without a folder only `.py`."""
+    named = re.findall(r"`([\w.-]+\.py|[\w.-]+/[\w./-]+\.(?:py|c|cu|csv|toml))[: `]", path.read_text())
+    folders = ("abstim", "configs", "docs", "functional", "precharacterize", "sampling", "tests")
+    there = ["/" + str(p.relative_to(ROOT)) for folder in folders for p in (ROOT / folder).rglob("*.*")]
+    assert not [name for name in named if not any(file.endswith("/" + name) for file in there)]

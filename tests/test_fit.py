@@ -51,7 +51,7 @@ def test_two_perturbed_latencies_come_back_exactly():
 
 @pytest.mark.slow
 def test_three_latencies_come_back_from_three_kernels():
-    """Perturbed by factors of 1/2 to 2; each must come back within 2 %. docs/results.md has five from ten kernels."""
+    """Perturbed by factors of 1/2 to 2; each must come back within 2 % (five: docs/results.md#fit-perturbed)."""
     gpu, rng = load_gpu("gtx480_perfect"), np.random.default_rng(1)
     start = np.array([gpu.settings[name].value for name in THREE])
     truth = dict(zip(THREE, np.round(start * 2 ** rng.uniform(-1, 1, len(THREE))).tolist(), strict=True))

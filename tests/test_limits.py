@@ -122,7 +122,7 @@ def test_a_time_that_is_none_is_refused(tmp_path, value) -> None:
 @pytest.mark.parametrize("body", [BRANCHES, NESTED, ".reg .b32 %z<40000>;\n" + MANY], ids=["wide", "deep", "registers"])
 def test_large_kernels_are_compiled(tmp_path, body) -> None:
     """1,500 branches took LLVM minutes, 700 nested ones ten seconds, 33,000 registers had no room in tables.
-    docs/results.md has what larger ones take."""
+    What larger ones take: docs/results.md#large-kernels."""
     process = command(tmp_path, entry(body + "st.global.u32 [%rd0], %r2;"))
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "") and "Total:" in out

@@ -259,8 +259,8 @@ def test_other_flushes_are_refused():
     [("relu", "gtx480_perfect"), ("bitonic_sort", "gtx480_perfect"), ("relu", "rtx3080"), ("pathfinder", "a100")],
 )
 def test_near_the_detailed_engine(name, gpu):
-    """10 %: bitonic_sort is 7 % off (docs/results.md has means by GPU). Modern GPUs are timed from machine code, or
-    from PTX with loads hoisted, by both."""
+    """10 %: bitonic_sort is 7 % off (means: docs/results.md#occupancy-gtx480-cd). Modern GPUs are timed from
+    machine code, or from PTX with loads hoisted, by both."""
     session = open_session(name, [])
     detailed, occupancy = (abstim.run(session, gpu, model=m) for m in ("detailed", "occupancy"))
     assert occupancy.totals["cycles"] == pytest.approx(detailed.totals["cycles"], rel=0.1)

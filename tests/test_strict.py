@@ -121,7 +121,7 @@ def test_races_of_blocks_that_never_run_together() -> None:
 
 @pytest.mark.parametrize("name", ["bfs", "reduction", "scan", "histogram_atomics", "gemm_mma", "micro_local_spill"])
 def test_nothing_is_said_of_the_suite(name) -> None:
-    """All 58 were run so; see docs/results.md."""
+    """All 58 were run so (docs/security.md)."""
     outputs = execute_case(suite.case(name), StrictExecutor()).outputs
     assert outputs and not any(output.mismatches for output in outputs)
 

@@ -1,0 +1,52 @@
+"""The records in docs/results are complete, and docs/results.md shows what they say."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from pathlib import Path
+
+import pytest
+from results_page import DOCS, FIELDS, REQUIRED, machines, page, subjects
+
+RECORDS = [record for subject in subjects() for record in subject["records"]]
+NAMED = ("README.md", "docs/*.md", "abstim/**/*.py", "precharacterize/**/*.py", "sampling/**/*.py", "tests/*.py")
+
+
+def test_the_page_is_current_and_short():
+    assert (DOCS / "results.md").read_text() == page(), "run `make docs`"
+    assert len(page().encode()) <= 20_000
+
+
+def test_ids_are_unique():
+    ids = [record["id"] for record in RECORDS]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in ids)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["id"])
+def test_records_are_complete(record):
+    assert REQUIRED <= set(record) <= FIELDS
+    assert all(value != "" for value in record.values())
+    assert isinstance(record["date"], datetime.date) and re.fullmatch("[0-9a-f]{7}", record["commit"])
+    assert record["machine"] in machines()
+    assert ("met" in record) == ("bar" in record)
+
+
+@pytest.mark.parametrize("record", [r for r in RECORDS if r.get("met") is False], ids=lambda record: record["id"])
+def test_what_was_missed_is_shown_as_missed(record):
+    (row,) = [line for line in page().splitlines() if f"<a id={record['id']}>" in line]
+    assert row.endswith("| **missed** |")
+
+
+def test_results_that_sources_and_pages_name_are_there():
+    root = Path(DOCS).parent
+    found = [p for pattern in NAMED for p in root.glob(pattern)]
+    anchors = {a for p in found for a in re.findall(r"results\.md#([\w-]+)", p.read_text())}
+    headings = {re.sub(r"[^\w\- ]", "", s["title"].lower()).replace(" ", "-") for s in subjects()}
+    assert anchors <= {record["id"] for record in RECORDS} | headings
+
+
+def test_files_that_commands_name_exist():
+    named = {name for record in RECORDS for name in re.findall(r"tests/[\w./]+", record["command"])}
+    assert not [name for name in sorted(named) if not (DOCS.parent / name).exists()]
