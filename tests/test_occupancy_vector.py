@@ -11,14 +11,11 @@ from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.gpu.config import gpu_names, load_gpu
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import NEVER_LATE
-from abstim.occupancy_vector.compiled_lanes import run_compiled
 from abstim.occupancy_vector.design_points import Demand, collectors_of, machine_of_lanes, queue_of
-from abstim.occupancy_vector.item_records import ITEM
 from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of, words_of
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, Lanes, Layout, Streams
-from abstim.occupancy_vector.lanes import deal, run
-from abstim.occupancy_vector.occupancy_model import TimedLaunch
-from abstim.occupancy_vector.unread import UNREAD
+from abstim.occupancy_vector.lanes import deal, run, run_compiled
+from abstim.occupancy_vector.occupancy_model import UNREAD, TimedLaunch
+from abstim.occupancy_vector.records import ACCESS_WORD, ITEM, Lanes, Layout, Streams
 from abstim.session.session import open_session
 from abstim.study.explore import Sweep, explore
 from abstim.study.explore.points import Space

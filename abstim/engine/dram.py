@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.l2 import sectors_in
-from abstim.engine.queues import append, give_back, take
+from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
-from abstim.engine.switch import WORD_LOG2, first_from, insert, is_empty, remove
+from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, insert, is_empty, remove, take
 from abstim.engine.warp_slots import ONE, lowest
 from functional.jit.compile import jit, outlined
 

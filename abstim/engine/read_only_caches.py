@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.l2 import WHOLE_LINE, sectors_in
-from abstim.engine.pending_accesses import finish, new_waiter, serve_waiters
-from abstim.engine.requests import can_send, send
-from abstim.engine.response_fifo import respond_in_order
+from abstim.engine.accesses import WHOLE_LINE, sectors_in
+from abstim.engine.pending_accesses import can_send, finish, new_waiter, respond_in_order, send, serve_waiters
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, place, touch, victim
 from abstim.engine.warp_slots import ONE, lowest

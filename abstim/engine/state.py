@@ -24,7 +24,7 @@ INDEX_LINEAR, INDEX_HASH, INDEX_IPOLY = 0, 1, 2  # of L1D's sets
 LOCAL_BACK, EVICT, WRITE_THROUGH, WRITE_BACK = 0, 1, 2, 3  # stores at L1D; the first two evict on a hit
 # What a scheduler's cycle went to; the order of abstim.session.result.SLOT_REASONS
 ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
-# Most of each that a record has room for; abstim.engine.unsupported refuses what is beyond
+# Most of each that a record has room for; abstim.engine.design_point refuses what is beyond
 SLOTS = 64  # warps an SM, thread blocks an SM
 SCHEDULERS = 4  # an SM
 PORTS = KINDS * SCHEDULERS  # with sub-cores each scheduler has its own

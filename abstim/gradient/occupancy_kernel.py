@@ -13,7 +13,6 @@ from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
 from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
-from abstim.occupancy_vector.compiled_lanes import run_with_derivatives
 from abstim.occupancy_vector.design_points import (
     Walked,
     lanes_of,
@@ -23,7 +22,6 @@ from abstim.occupancy_vector.design_points import (
     walk,
     walking,
 )
-from abstim.occupancy_vector.item_records import MEMORY, POOLS
 from abstim.occupancy_vector.items import (
     LATENCIES,
     Items,
@@ -35,8 +33,8 @@ from abstim.occupancy_vector.items import (
     warps_of,
     work_a_cycle,
 )
-from abstim.occupancy_vector.lane_records import DUAL_WIDTH, NUMBERS, TERMS, TICKS, WORK_A_CYCLE, Lanes
-from abstim.occupancy_vector.lanes import cycles_of
+from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives
+from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE, Lanes
 from functional.traces.phase_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable

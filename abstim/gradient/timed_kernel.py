@@ -1,13 +1,14 @@
-"""What a target's kernels as functions of latencies have in common, whichever model times them."""
+"""A target's kernels as functions of latencies, whichever model times them, and the models that can."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from abstim.gpu.config import Gpu, load_gpu
+from abstim.gpu.config import Gpu, load_gpu, nearest
 from abstim.gradient.parameter_vector import INDEX, base_values, check_names, values_of
 from abstim.session.session import Session, open_session
 from functional.errors import InputError
@@ -63,3 +64,18 @@ class TimedKernel:
     def defaults(self) -> Float64[np.ndarray, " name"]:
         """The GPU's own values."""
         return values_of(self.gpu)[self._columns]
+
+
+# Model -> (the module, its class); imported when it is asked for
+KERNELS = {
+    "detailed": ("abstim.gradient.recorded_kernel", "RecordedKernel"),
+    "occupancy": ("abstim.gradient.occupancy_kernel", "OccupancyKernel"),
+}
+
+
+def kernel_of(model: str) -> type[TimedKernel]:
+    """What times kernels by a model, with derivatives. Raises InputError for a model that has none."""
+    if model not in KERNELS:
+        raise InputError(f"no derivatives by model {model!r}{nearest(model, KERNELS)}")
+    module, name = KERNELS[model]
+    return cast("type[TimedKernel]", getattr(import_module(module), name))

@@ -12,10 +12,9 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.design_points import lanes_of, prepared_of, walk_dealt
-from abstim.occupancy_vector.item_records import ITEM
 from abstim.occupancy_vector.items import Items, Warps, warps_of
-from abstim.occupancy_vector.lane_records import BLOCK_LAUNCH, DISPATCH, FIRST_ISSUE, RETIRE, TICKS, Lanes
 from abstim.occupancy_vector.lanes import cycles_of, run
+from abstim.occupancy_vector.records import BLOCK_LAUNCH, DISPATCH, FIRST_ISSUE, ITEM, RETIRE, TICKS, Lanes
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.traces.phase_record import without_phases

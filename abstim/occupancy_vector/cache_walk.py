@@ -13,9 +13,8 @@ import numpy as np
 
 from abstim.engine.design_point import machine_of
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.item_records import DRAM, FIRST, GONE, L2
 from abstim.occupancy_vector.items import Items, Warps, packed
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, PARTS
+from abstim.occupancy_vector.records import ACCESS_WORD, DRAM, FIRST, GONE, L2, LATE_WORD, PARTS
 from functional.jit.machine_code import Native
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable

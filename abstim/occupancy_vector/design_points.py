@@ -10,7 +10,6 @@ import numpy as np
 from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
-from abstim.occupancy_vector.item_records import DOUBLE, POOLS, SFU, TENSOR
 from abstim.occupancy_vector.items import (
     Items,
     Warps,
@@ -22,8 +21,8 @@ from abstim.occupancy_vector.items import (
     touching,
     units_of,
 )
-from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import block_slots, deal
+from abstim.occupancy_vector.records import DOUBLE, NUMBERS, POOLS, SFU, TENSOR, TICKS, Lanes, Layout, Streams
 from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.parameters import UNITS

@@ -12,21 +12,26 @@ from abstim.engine.design_point import machine_of
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from abstim.occupancy_vector.item_records import (
+from abstim.occupancy_vector.records import (
     ACCESS,
     CODE,
     ITEM,
+    LANE_ITEM,
+    LOADS,
     POOLED,
     POOLS,
     REGISTER,
+    RESULTS,
     SPECIAL,
+    TERMS,
+    TICKS,
     WARP,
+    WORK_A_CYCLE,
     Code,
     Shape,
     Touched,
     Wait,
 )
-from abstim.occupancy_vector.lane_records import LANE_ITEM, LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
 from functional.errors import InputError
 from functional.jit.machine_code import Native
 from functional.traces.trace import Trace

@@ -7,13 +7,14 @@ from itertools import accumulate
 import numpy as np
 
 from abstim.engine.rules import DECODE_CYCLES
-from abstim.occupancy_vector.item_records import ATOMIC, DRAM, MEMORY, STORE, TO_UNIT_CYCLES
-from abstim.occupancy_vector.lane_records import (
+from abstim.occupancy_vector.records import (
     ACCESS_WORD,
     AFTER_NEXT,
+    ATOMIC,
     BLOCK_LAUNCH,
     DISPATCH,
     DISPATCHED,
+    DRAM,
     DRAM_FREE,
     DRAM_LATENCY,
     DRAM_SECTOR,
@@ -28,6 +29,7 @@ from abstim.occupancy_vector.lane_records import (
     L2_SECTOR,
     LATENCY,
     LOADS,
+    MEMORY,
     MEMORY_FREE,
     NEXT,
     OCCUPIES,
@@ -44,10 +46,12 @@ from abstim.occupancy_vector.lane_records import (
     SP_WORK,
     SPECIAL_SLACK,
     SPECIALS,
+    STORE,
     STORE_SECTOR,
     TERMS,
     TICKS,
     TO_DRAIN,
+    TO_UNIT_CYCLES,
     WAITING,
 )
 from abstim.occupancy_vector.times import at, get, later, portion, put, zero

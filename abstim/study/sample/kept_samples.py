@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from abstim.engine.inputs import COUNTERS
+from abstim.engine.simulation import COUNTERS
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED
 from abstim.session.flush import EMPTY, KEPT

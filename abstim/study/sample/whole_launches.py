@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from abstim.engine.kept_caches import Caches
-from abstim.engine.warming import warm
+from abstim.engine.simulation import warm
 from abstim.models import DETAILED, model_named
 from abstim.session.flush import EMPTY
 from abstim.study.sample.measured import Measured
