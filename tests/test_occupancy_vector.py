@@ -9,6 +9,7 @@ import pytest
 import abstim
 from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.gpu.config import gpu_names, load_gpu
+from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import NEVER_LATE
 from abstim.occupancy_vector.design_points import Demand, collectors_of, machine_of_lanes, queue_of
@@ -28,7 +29,6 @@ from tests.random_launches import straight_launch
 
 RANDOM = 12  # programs a GPU
 MOST_SMS, KINDS = 3, 4  # of a random launch; fills of an SM's accesses, and as many of its instruction lines
-POLICIES = ("gto", "lrr", "oldest", "two_level")
 
 
 def random_path(rng, barriers, count):

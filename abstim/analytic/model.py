@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
-from abstim.analytic.markov import ipc_one_issue
 from abstim.analytic.point import Point
 from abstim.analytic.reuse_distance import L1_STEP, SIZES, WAYS
 from abstim.analytic.summary import RESIDENT_NODES, SM_NODES, Summary
@@ -67,6 +66,7 @@ def miss_ratios(summary: Summary, point: Point, resident: Array) -> tuple[Array,
     return l1, jnp.minimum(l1, at_point(l2)), at_point(in_l2(summary.write_misses))
 
 
+MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one
 QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error
 SECTORS_A_LINE, SECTOR_BYTES, WARP_THREADS = 4, 32, 32
@@ -180,6 +180,26 @@ def latencies(point: Point, l1_wait: Array, l2_wait: Array) -> Float[Array, " la
         jnp.ones_like(p.shared_latency_cycles),
     ]
     return jnp.concatenate([p.latency_cycles, jnp.stack(beyond)])
+
+
+def ipc_one_issue(
+    stall_cycles_an_instruction: Float[Array, "*point"], warps: Float[Array, "*point"]
+) -> Float[Array, "*point"]:
+    """IPC of a scheduler of which only the warp that issues can stall.
+
+    In TBPoint's Markov chain (IPDPS 2014, Section IV-A) every warp that can run moves on in every cycle, issued or not.
+    Here those not issued keep waiting: a closed queue of one server and N sources, whose server idles with the
+    probability of Erlang's loss formula B(N, p M), whatever the distribution of stalls. `warps` need not be whole.
+    """
+    offered = stall_cycles_an_instruction
+    start = warps - jnp.floor(warps)
+    blocked = offered / (offered + start)
+
+    def step(n, blocked):
+        more = offered * blocked / (start + n + offered * blocked)
+        return jnp.where(start + n <= warps + 1e-3, more, blocked)
+
+    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, blocked)
 
 
 def waves_cycles(summary: Summary, point: Point, alone: Array, resident: Array, an_sm: Array) -> Array:

@@ -12,7 +12,6 @@ from abstim.engine.state import (
     CODE,
     COLLECTORS,
     EVICT,
-    GTO,
     INDEX_HASH,
     INDEX_IPOLY,
     INDEX_LINEAR,
@@ -20,18 +19,15 @@ from abstim.engine.state import (
     L1D_LINE,
     L2_LINE,
     LOCAL_BACK,
-    LRR,
     MACHINE,
     MEM,
     NEVER,
-    OLDEST,
     PHASE_RING,
     PORT_WIDTH,
     PORTS,
     RESIDUES,
     SCHEDULERS,
     SLOTS,
-    TWO_LEVEL,
     WRITE_BACK,
     WRITE_THROUGH,
     Offsets,
@@ -42,7 +38,7 @@ from abstim.engine.state import (
     UNITS as MOST_UNITS,
 )
 from abstim.gpu.config import Gpu
-from abstim.gpu.spec import Spec
+from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Spec
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
 from functional.traces.phase_record import BARRIERS
@@ -106,7 +102,6 @@ MOST_COPIED_BYTES = 228 << 10  # by one instruction: the largest shared memory o
 MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each
 # Cycles that a request, a reply, a read of DRAM take from queue to queue where nothing is in their way
 REQUEST_STATIONS, REPLY_STATIONS, DRAM_STATIONS = 3, 5, 4
-POLICIES = {"gto": GTO, "lrr": LRR, "oldest": OLDEST, "two_level": TWO_LEVEL}
 INDICES = {"linear": INDEX_LINEAR, "hash": INDEX_HASH, "ipoly": INDEX_IPOLY}
 WRITES = {"local_back": LOCAL_BACK, "evict": EVICT, "through": WRITE_THROUGH, "back": WRITE_BACK}
 # Primitive polynomials over GF(2) by degree, for pseudo-randomly interleaved memory (Rau, ISCA 1991)
@@ -129,8 +124,9 @@ def machine_of(
     ):  # fmt: skip
         m[name] = getattr(spec, name)
     values = {
-        "schedulers": spec.schedulers_per_sm, "policy": POLICIES[spec.scheduler],
-        "active_warps": spec.two_level_active_warps, "warp_slots": spec.max_warps_per_sm,
+        "schedulers": spec.schedulers_per_sm, "policy": NUMBER_OF_POLICY[spec.scheduler],
+        "active_warps": spec.two_level_active_warps, "walks_by_slot": POLICIES[spec.scheduler].by_slot,
+        "warp_slots": spec.max_warps_per_sm,
         "issues_a_turn": spec.issues_per_turn, "register_steps": spec.register_file_ports,
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "result_bus": spec.result_bus_width, "banks": spec.register_banks,

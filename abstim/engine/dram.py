@@ -55,13 +55,7 @@ def enqueue(shared, h, b, place):
     rows, bank = shared.requests.rows, shared.channels.banks[h * shared.machine.dram_banks + b]
     if bank.request == 0:
         insert(shared.channels.waiting[h], b)
-    rows[place - 1].next = 0
-    if bank.count:
-        rows[bank.last - 1].next = place
-    else:
-        bank.first = place
-    bank.last = place
-    bank.count += 1
+    append(rows, bank, place)
 
 
 @jit

@@ -6,21 +6,18 @@ frozen remainder. Who waited for whom is frozen at the base point; how long is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from abstim.engine.simulation import Simulation
-from abstim.gpu.config import Gpu, refuse_machine_code
+from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.events import latest
 from abstim.gradient.parameter_vector import gpu_at, terms, values_of
 from abstim.gradient.timed_kernel import TimedKernel
 from abstim.gradient.waits import Network, network_of
-from abstim.session.session import Session
 from functional.errors import InputError
 from functional.launches.launch import Launch
 from precharacterize.asynchronous_copies import NONE, copies_of
@@ -30,8 +27,6 @@ from precharacterize.named_barriers import barriers_of, splits_blocks
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
-
-    from abstim.targets.resolve import Target
 
 
 @dataclass(frozen=True)
@@ -78,16 +73,8 @@ class RecordedKernel(TimedKernel):
     """By the detailed engine, whose runs are recorded. Recordings of the latest base points are kept, up to
     `keep_bytes`."""
 
-    def __init__(
-        self,
-        target: Target | Session,
-        names: Sequence[str],
-        gpu: str | Gpu = "gtx480",
-        launches: Sequence[int] | None = None,
-        keep_bytes: int = RECORDINGS_BYTES,
-    ) -> None:
-        super().__init__(target, names, gpu, launches)
-        refuse_machine_code(self.gpu, "kernel_time differentiates the times of")
+    def __init__(self, *arguments: Any, keep_bytes: int = RECORDINGS_BYTES, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         for number in self.launches:
             launch = self.session.case.launches[number]
             kinds = kinds_of(launch.program)
@@ -96,7 +83,7 @@ class RecordedKernel(TimedKernel):
             if any(copies_of(i) != NONE for i in launch.program.instructions):
                 self._refuse(launch, "asynchronous copies")
         self._kept: dict[tuple[float, ...], tuple[Recording, ...]] = {}
-        self._lock, self._keep_bytes = Lock(), keep_bytes
+        self._keep_bytes = keep_bytes
 
     @staticmethod
     def _refuse(launch: Launch, what: str) -> None:

@@ -4,6 +4,7 @@ Every array's last axis but that of `rows` is the lanes; times are in ticks, 64 
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +27,6 @@ from abstim.occupancy_vector.records import (
     LOADS,
     MEMORY,
     NEVER,
-    NUMBERS,
     PARTS,
     POOL_COUNT,
     RESULTS,
@@ -39,6 +39,7 @@ from abstim.occupancy_vector.records import (
     WORK_A_CYCLE,
     Lanes,
     Layout,
+    Numbers,
     Outcome,
     outcome_of,
 )
@@ -52,23 +53,9 @@ AnyArray = Array | np.ndarray  # on the host or not
 
 
 class Machine(NamedTuple):
-    """The numbers of the design point a lane belongs to, in ticks."""
+    """Of the design point that a lane belongs to."""
 
-    request: Num[AnyArray, " lane"]  # L1D to an L2 slice
-    l2_sector: Num[AnyArray, " lane"]  # of the SM's share of L2
-    l2_reply: Num[AnyArray, " lane"]
-    l2_atomic: Num[AnyArray, " lane"]
-    dram_sector: Num[AnyArray, " lane"]  # of the SM's share of DRAM
-    dram_latency: Num[AnyArray, " lane"]  # beyond L2's
-    reply_sector: Num[AnyArray, " lane"]  # into the SM
-    store_sector: Num[AnyArray, " lane"]  # out of the SM
-    fetch: Num[AnyArray, " lane"]  # a slot of the fetch stage
-    pool_slack: Num[AnyArray, " lane"]  # work that may wait before a pool
-    special_slack: Num[AnyArray, " lane"]
-    block_launch: Num[AnyArray, " lane"]  # from a thread block's end to the dispatch of the next, beyond a cycle
-    dispatch: Num[AnyArray, " lane"]  # from one of an SM's thread blocks to the next
-    first_issue: Num[AnyArray, " lane"]  # from a thread block's dispatch
-    retire: Num[AnyArray, " lane"]  # from a warp's last issue to its end
+    numbers: Numbers  # [lane] each
     residents: Int32[AnyArray, " lane"]  # thread blocks at once
     warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Words.starts
     fill_word_base: Int32[AnyArray, " lane"]  # of its fills in Words.fill_words
@@ -190,46 +177,14 @@ def new_state(
 _IN_CYCLES = frozenset({"cycles", "front", "next", "after_next", "unit_offset", "drain", "latency", "occupies"})
 
 
-class Item(NamedTuple):
-    """Fields of WORDS; times and work in ticks."""
-
-    cycles: Array
-    front: Array
-    next: Array
-    after_next: Array
-    unit: Array
-    unit_offset: Array
-    far: Array
-    near: Array
-    wait_far: Array
-    wait_near: Array
-    barrier: Array
-    exit: Array
-    drain: Array
-    fetches: Array
-    sp: Array
-    int: Array
-    latency: Array
-    occupies: Array
-    access: Array
-    begins: Array
-
-
-class Access(NamedTuple):
-    """Fields of ACCESS_WORD; times in ticks."""
-
-    occupies: Array
-    level: Array
-    sectors: Array
-    dram_sectors: Array
-    part: Array
-
-
-class Late(NamedTuple):
-    """Fields of LATE_WORD."""
-
-    level: Array
-    part: Array
+# Items, accesses and late instruction lines as a step reads them: fields of their words, times and work in ticks
+Item = namedtuple(
+    "Item",
+    "cycles front next after_next unit unit_offset far near wait_far wait_near barrier exit drain fetches sp int "
+    "latency occupies access begins",
+)
+Access = namedtuple("Access", "occupies level sectors dram_sectors part")
+Late = namedtuple("Late", "level part")
 
 
 def _fields(word: Array, fields: tuple[tuple[str, int], ...]) -> dict[str, Array]:
@@ -299,17 +254,17 @@ def beyond_l1d(state: State, machine: Machine, item: Item, access: Access, here:
     """Sectors asked of L2 and DRAM, each a server of which the SM has a share."""
     asks, out = access.sectors > 0, (item.access == STORE) | (item.access == ATOMIC)
     leave = here.result + TICKS
-    port = jnp.maximum(state.port_free, leave) + access.sectors * machine.store_sector
+    port = jnp.maximum(state.port_free, leave) + access.sectors * machine.numbers.store_sector
     leave = jnp.where(out, port, leave)
-    cost = jnp.where(item.access == ATOMIC, machine.l2_atomic, machine.l2_sector)
-    l2 = jnp.maximum(state.l2_free, leave + machine.request) + access.sectors * cost
-    dram = jnp.maximum(state.dram_free, l2) + access.dram_sectors * machine.dram_sector
+    cost = jnp.where(item.access == ATOMIC, machine.numbers.l2_atomic, machine.numbers.l2_sector)
+    l2 = jnp.maximum(state.l2_free, leave + machine.numbers.request) + access.sectors * cost
+    dram = jnp.maximum(state.dram_free, l2) + access.dram_sectors * machine.numbers.dram_sector
     stores = item.access == STORE
-    length = access.sectors * machine.reply_sector
+    length = access.sectors * machine.numbers.reply_sector
     reply = jnp.maximum(state.reply_free, l2 - length) + length
     read = jnp.where(access.dram_sectors > 0, dram, l2)
-    beyond = jnp.where(access.level == DRAM, portion(machine.dram_latency, access.part), 0)
-    answer = jnp.where(stores, l2, jnp.maximum(reply, read) + beyond) + machine.l2_reply
+    beyond = jnp.where(access.level == DRAM, portion(machine.numbers.dram_latency, access.part), 0)
+    answer = jnp.where(stores, l2, jnp.maximum(reply, read) + beyond) + machine.numbers.l2_reply
     return here._replace(
         result=jnp.where(asks, answer, here.result),
         l2=jnp.where(asks, l2, state.l2_free),
@@ -342,8 +297,9 @@ def with_code(
 
 def code_delay(machine: Machine, late: Late) -> Array:
     """How late an instruction line is: four sectors, from L2 or from DRAM."""
-    l2 = machine.request + 4 * (machine.l2_sector + machine.reply_sector) + machine.l2_reply + TICKS
-    dram = portion(machine.dram_latency + 4 * machine.dram_sector, late.part)
+    m = machine.numbers
+    l2 = m.request + 4 * (m.l2_sector + m.reply_sector) + m.l2_reply + TICKS
+    dram = portion(m.dram_latency + 4 * m.dram_sector, late.part)
     return jnp.where(late.level == DRAM, l2 + dram, portion(l2, late.part))
 
 
@@ -377,11 +333,11 @@ def earliest(state: State, machine: Machine, layout: Layout) -> Array:
         found = jnp.where(unit == MEMORY, found, jnp.maximum(found, held))
     for n, own in enumerate(SPECIAL_UNITS):
         if layout.specials[n]:
-            free = (state.special_free[n] - machine.special_slack)[:, None]
+            free = (state.special_free[n] - machine.numbers.special_slack)[:, None]
             found = jnp.where(unit == own, jnp.maximum(found, free), found)
     for n, bit in enumerate(POOL_BITS):
         if layout.pools[n]:
-            free = (state.pool_free[n] - machine.pool_slack - TO_UNIT)[:, None]
+            free = (state.pool_free[n] - machine.numbers.pool_slack - TO_UNIT)[:, None]
             found = jnp.where((kind & bit) > 0, jnp.maximum(found, free), found)
     return jnp.where((kind & WAITING) > 0, NEVER, found)
 
@@ -500,7 +456,7 @@ def use_units(
         arrivals=state.arrivals.at[asking].set(way.result, mode="drop"),
         fetch_free=jnp.where(
             fetches > 0,
-            jnp.maximum(state.fetch_free, start + item.front - TO_ISSUE) + fetches * machine.fetch,
+            jnp.maximum(state.fetch_free, start + item.front - TO_ISSUE) + fetches * machine.numbers.fetch,
             state.fetch_free,
         ),
     )
@@ -546,14 +502,14 @@ def next_ready(
         position=old.position + 1, access=old.access + (item.unit == MEMORY), far=old.far + item.far,
         near=old.near + item.near,
     )  # fmt: skip
-    fetched = went.state.fetch_free - item.fetches * machine.fetch + TO_ISSUE
+    fetched = went.state.fetch_free - item.fetches * machine.numbers.fetch + TO_ISSUE
     ready = jnp.maximum(start + item.front, jnp.where(item.fetches > 0, fetched, 0))
     ready = jnp.maximum(ready, jnp.where(item.next > 0, start + item.next + went.delay, 0))
     ready = waited(jnp.maximum(ready, old.floor), loads, first, LOADS, new.far, item.wait_far)
     ready = waited(ready, results, first_near, RESULTS, new.near, item.wait_near)
     floor = jnp.where(item.after_next > 0, start + item.after_next + went.delay, 0)
     drain = jnp.maximum(old.drain, jnp.maximum(went.result, jnp.where(item.drain > 0, start + item.drain, 0)))
-    drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + machine.retire), drain)
+    drain = jnp.where(item.exit > 0, jnp.maximum(drain, start + item.cycles - TICKS + machine.numbers.retire), drain)
     return went.state._replace(loads=loads, results=results), new._replace(floor=floor, drain=drain), ready
 
 
@@ -571,7 +527,7 @@ def meet(
     state = state._replace(
         running=running,
         waiting=jnp.where(opens, 0, waiting),
-        drained=jnp.where(ends, drained + machine.block_launch, drained),
+        drained=jnp.where(ends, drained + machine.numbers.block_launch, drained),
         end=jnp.maximum(state.end, jnp.max(jnp.where(ends, drained, -TICKS), 0)),
     )
     return state, jnp.where(jnp.any(opens, 0), block, -1), time
@@ -604,15 +560,15 @@ def refill(state: State, machine: Machine, words: Words, layout: Layout) -> Stat
     rank = jnp.cumsum(free, 0, dtype=jnp.int32) - free
     place = state.next_block + rank
     takes = free & (place < state.stop_block)
-    behind = machine.dispatch * rank  # each so long after the one before, at the earliest
-    soonest = jnp.maximum(state.drained + TICKS - behind, state.dispatched + machine.dispatch)
+    behind = machine.numbers.dispatch * rank  # each so long after the one before, at the earliest
+    soonest = jnp.maximum(state.drained + TICKS - behind, state.dispatched + machine.numbers.dispatch)
     time = lax.cummax(jnp.where(takes, soonest, -NEVER), 0) + behind
     block = words.dealt[jnp.where(takes, place, 0)]
     warp = machine.warp_base + block[:, None] * layout.warps + jnp.arange(layout.warps, dtype=jnp.int32)[:, None]
     here, warps = to_slots(takes, layout), to_slots(warp, layout)
     position, late = words.starts[warps], words.late_starts[warps]
     item = read_item(words.items, position)
-    ready = to_slots(time + machine.first_issue, layout)
+    ready = to_slots(time + machine.numbers.first_issue, layout)
     if not layout.perfect_memory:
         is_late, ready, arrivals = with_code(state, machine, words, late, item.begins, ready, here)
         late, state = late + is_late, state._replace(arrivals=arrivals)
@@ -669,7 +625,7 @@ def _run_layout(layout: Layout, parts: Sequence[Lanes]) -> Outcome:
         padded *= 2
     rows = np.minimum(np.arange(padded), count - 1)
     ends = np.where(np.arange(padded) < count, stop[rows], first[rows]).astype(np.int32)  # idle lanes have no blocks
-    numbers = Machine(*(jnp.asarray(column[rows]) for column in machine))
+    numbers = jax.tree.map(lambda column: jnp.asarray(column[rows]), machine)
     with kept_programs():
         state = run_words(numbers, _bucketed(words), first[rows], ends, _arrivals(parts), layout)
     if int(latest(state)) >= LIMIT_TICKS:
@@ -780,6 +736,5 @@ def _machine(parts: Sequence[Lanes], bases: Sequence[np.ndarray]) -> Machine:
     counts = [len(part.first) for part in parts]
     numbers = np.concatenate([part.machine for part in parts]).astype(np.int32)
     residents = np.repeat([part.residents for part in parts], counts).astype(np.int32)
-    columns = {name: numbers[:, k] for k, name in enumerate(NUMBERS)}
     warps, fill_words, fills = _int32(bases).T
-    return Machine(**columns, residents=residents, warp_base=warps, fill_word_base=fill_words, fill_base=fills)
+    return Machine(Numbers(*numbers.T), residents, warps, fill_words, fills)

@@ -11,7 +11,7 @@ import numpy as np
 from abstim.engine.design_point import machine_of
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
-from abstim.gpu.spec import INSTRUCTION_CLASSES
+from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
 from abstim.occupancy_vector.records import (
     ACCESS,
     CODE,
@@ -204,7 +204,7 @@ def shape_of(gpu: Gpu) -> Shape:
     return Shape(
         fetch_width=one(pipeline.instructions_per_fetch),
         fetch_line=one(pipeline.fetch_line_instructions),
-        single=one(spec.scheduler in ("lrr", "two_level")),
+        single=one(POLICIES[spec.scheduler].in_turn),
         dual_issue=one(spec.issues_per_turn > 1),
         bypass=one(spec.l1d_bypass),
         latency=np.array(

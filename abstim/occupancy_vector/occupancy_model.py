@@ -13,14 +13,14 @@ from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
     lanes_of,
-    prepare,
+    prepared_of,
     reading,
     walk,
     walking,
 )
-from abstim.occupancy_vector.items import Warps, touching, warps_of
+from abstim.occupancy_vector.items import Warps, cut, touching, warps_of
 from abstim.occupancy_vector.lanes import cycles_of, run
-from abstim.occupancy_vector.records import ACCESS_WORD, DRAM_SECTOR, L2_SECTOR, TICKS, Lanes
+from abstim.occupancy_vector.records import ACCESS_WORD, NUMBER, TICKS, Lanes
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
@@ -119,7 +119,7 @@ class TimedLaunch:
         shared = self.launch.shared_bytes
         refuse_commits(table, "occupancy")
         warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
-        prepared = _kept(self._prepared, (touch, reading(gpu)), lambda: prepare(table, trace, warps, gpu))
+        prepared = _kept(self._prepared, (touch, reading(gpu)), lambda: prepared_of(cut(table, trace, warps, gpu)))
         walked = _kept(
             self._walked, (touch, walking(gpu, residents, shared)),
             lambda: walk(table, trace, warps, gpu, residents, shared),
@@ -204,7 +204,7 @@ def _bounds(point: DesignPoint, issued: int, sectors: int, read: int) -> dict[st
     values = (
         issued / (count * lanes.layout.schedulers),
         held.sum() / count,
-        float(point.walked.demand.sectors @ lanes.machine[:, L2_SECTOR]) / TICKS / count,
-        float(point.walked.demand.dram_sectors @ lanes.machine[:, DRAM_SECTOR]) / TICKS / count,
+        float(point.walked.demand.sectors @ lanes.machine[:, NUMBER.l2_sector]) / TICKS / count,
+        float(point.walked.demand.dram_sectors @ lanes.machine[:, NUMBER.dram_sector]) / TICKS / count,
     )
     return {name: float(value) for name, value in zip(BOUNDS, values, strict=True)}

@@ -4,7 +4,7 @@ No compiler is needed to read them. Times of lanes are in ticks, 64 to a cycle, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,12 @@ SHARED_MEMORY, CONSTANT_MEMORY, GLOBAL_MEMORY, LOCAL_MEMORY = range(4)  # where 
 SHARED, CONST, HIT, ATOMIC_LATENCY = range(4)
 
 TO_UNIT_CYCLES = ALLOCATE_CYCLES + READ_STEPS + START_CYCLES  # from issue, operands read without conflict
+
+
+def whole_numbers(names: str) -> np.dtype:
+    """A record of int64 fields."""
+    return np.dtype([(name, np.int64) for name in names.split()], align=True)
+
 
 # Of a warp: its first line record, cycles it holds the load/store unit, where it goes, is any lane active
 ACCESS = np.dtype([("record", "i8"), ("cycles", "i4"), ("space", "i2"), ("active", "i2")], align=True)
@@ -62,19 +68,11 @@ CODE = np.dtype(
 # What a register, or a scoreboard of machine code, waits for. `far`, `near`: its latest result of memory or a special
 # unit, counted from 1 on (0: none), the near one there at `near_due` for a lone warp; `pool`: 1 if a pool's result is
 # under way, of `item`, there at `due`
-REGISTER = np.dtype(
-    [(name, "i8") for name in ("far", "near", "near_due", "pool", "item", "due", "latency_of")], align=True
+REGISTER = whole_numbers("far near near_due pool item due latency_of")
+WARP = whole_numbers(
+    "item first time start start_before start_two_before pc left paired access instructions far near hold_far "
+    "hold_near gap stall"
 )
-WARP = np.dtype(
-    [
-        (name, "i8")
-        for name in (
-            "item", "first", "time", "start", "start_before", "start_two_before", "pc", "left", "paired", "access",
-            "instructions", "far", "near", "hold_far", "hold_near", "gap", "stall",
-        )
-    ],
-    align=True,
-)  # fmt: skip
 
 
 class Shape(NamedTuple):
@@ -159,29 +157,54 @@ class Layout(NamedTuple):
         return self.schedulers if self.sub_cores else 1
 
 
-# Numbers of the design point a lane belongs to, in ticks: what each of NUMBERS is an index of
-NUMBERS = (
-    "request",  # L1D to an L2 slice
-    "l2_sector",  # of the SM's share of L2
-    "l2_reply",
-    "l2_atomic",
-    "dram_sector",  # of the SM's share of DRAM
-    "dram_latency",  # beyond L2's
-    "reply_sector",  # into the SM
-    "store_sector",  # out of the SM
-    "fetch",  # a slot of the fetch stage
-    "pool_slack",  # work that may wait before a pool
-    "special_slack",
-    "block_launch",  # from a thread block's end to the dispatch of the next, beyond a cycle
-    "dispatch",  # from one of an SM's thread blocks to the next
-    "first_issue",  # from a thread block's dispatch
-    "retire",  # from a warp's last issue to its end
-)
-(REQUEST, L2_SECTOR, L2_REPLY, L2_ATOMIC, DRAM_SECTOR, DRAM_LATENCY, REPLY_SECTOR, STORE_SECTOR, FETCH, POOL_SLACK,
- SPECIAL_SLACK, BLOCK_LAUNCH, DISPATCH, FIRST_ISSUE, RETIRE) = range(len(NUMBERS))  # fmt: skip
-# Times of an item, in ticks: what each of TERMS is an index of
-TERMS = ("next", "after_next", "drain", "latency", "occupies", "sp", "int")
-NEXT, AFTER_NEXT, TO_DRAIN, LATENCY, OCCUPIES, SP_WORK, INT_WORK = range(len(TERMS))
+class Numbers(NamedTuple):
+    """Numbers of the design point that a lane belongs to, in ticks; or which column of an array each is."""
+
+    request: Any  # L1D to an L2 slice
+    l2_sector: Any  # of the SM's share of L2
+    l2_reply: Any
+    l2_atomic: Any
+    dram_sector: Any  # of the SM's share of DRAM
+    dram_latency: Any  # beyond L2's
+    reply_sector: Any  # into the SM
+    store_sector: Any  # out of the SM
+    fetch: Any  # a slot of the fetch stage
+    pool_slack: Any  # work that may wait before a pool
+    special_slack: Any
+    block_launch: Any  # from a thread block's end to the dispatch of the next, beyond a cycle
+    dispatch: Any  # from one of an SM's thread blocks to the next
+    first_issue: Any  # from a thread block's dispatch
+    retire: Any  # from a warp's last issue to its end
+
+
+class Terms(NamedTuple):
+    """Times of an item, in ticks: which column each is."""
+
+    next: int
+    after_next: int
+    drain: int
+    latency: int
+    occupies: int
+    sp: int
+    int: int  # the last: it hides the type
+
+
+class Servers(NamedTuple):
+    """Times of a lane's servers, in ticks: which column each is."""
+
+    memory_free: int
+    fetch_free: int
+    l2_free: int
+    dram_free: int
+    port_free: int
+    reply_free: int
+    dispatched: int
+    end: int
+
+
+NUMBERS, TERMS = Numbers._fields, Terms._fields
+NUMBER, TERM = Numbers(*range(len(NUMBERS))), Terms(*range(len(TERMS)))
+SERVER = Servers(*range(len(Servers._fields)))
 
 
 # What the compiled lanes read of an ITEM, beside its TERMS: half a cache line. `pools`: bits, sp and int; the others as
@@ -257,28 +280,11 @@ class Lane(NamedTuple):
 
 
 # A slot's warp: its next item, access and late line; far and near results so far
-SLOT = np.dtype([(name, "i8") for name in ("item", "access", "late", "state", "block", "far", "near")])
+SLOT = whole_numbers("item access late state block far near")
 GONE, RUNNING, WAITING = range(3)  # SLOT.state; waiting: at a barrier
-BLOCK = np.dtype([("running", "i8"), ("waiting", "i8")])  # warps that are not gone; those of them at the barrier
-MEMORY_FREE, FETCH_FREE, L2_FREE, DRAM_FREE, PORT_FREE, REPLY_FREE, DISPATCHED, END = range(8)  # servers
-SERVERS = 8
-PROGRESS = np.dtype([("next", "i8"), ("stop", "i8"), ("issued", "i8"), ("running", "i8"), ("freed", "i8")])
-SHAPE = np.dtype(
-    [
-        (name, "i8")
-        for name in (
-            "schedulers",
-            "rows",
-            "warps",
-            "residents",
-            "sub_cores",
-            "priority",
-            "perfect",
-            "memory_queue",
-            "holding",
-        )
-    ]
-)
+BLOCK = whole_numbers("running waiting")  # warps that are not gone; those of them at the barrier
+PROGRESS = whole_numbers("next stop issued running freed")
+SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
 
 
 class Outcome(NamedTuple):

@@ -16,7 +16,7 @@ from abstim.engine.accesses import (
 )
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of
-from abstim.engine.state import LOCAL_BACK, LRR, WRITE_THROUGH
+from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.occupancy_vector.records import (
     ATOMIC,
     CONSTANT,
@@ -221,7 +221,7 @@ def place(walk, sm, slots, b, time):
 def pick(walk, sm, slots):
     """The slot whose turn it is, or -1; then the SM's clock is at the next cycle in which one is ready."""
     chosen, best, soon = -1, FAR_FUTURE, FAR_FUTURE
-    by_age, count = walk.machine[0].policy != LRR, len(slots)
+    by_slot, count = walk.machine[0].walks_by_slot, len(slots)
     for w in range(count):
         slot = slots[w]
         if slot.state != RUNNING:
@@ -229,7 +229,7 @@ def pick(walk, sm, slots):
         if slot.ready > sm.clock:
             soon = min(soon, slot.ready)
             continue
-        order = slot.age if by_age else (w - sm.last - 1) % count
+        order = (w - sm.last - 1) % count if by_slot else slot.age
         if order < best:
             chosen, best = w, order
     if chosen < 0:
