@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abstim.engine.address_map import address
 from abstim.engine.memory_side import exchange, serve_requests
-from abstim.engine.queues import give_back, new_request, take
 from abstim.engine.state import TO_ACCESS
-from abstim.engine.switch import put
+from abstim.engine.switch import give_back, new_request, put, take
 from functional.jit.compile import reference
 
 

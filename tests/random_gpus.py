@@ -8,14 +8,13 @@ from functools import cache
 from hypothesis import strategies as st
 
 from abstim.gpu.config import Gpu, changed, gpu_names, load_gpu
-from abstim.gpu.spec import Params, Spec
+from abstim.gpu.spec import POLICIES, Params, Spec
 
-POLICIES = ("gto", "lrr", "oldest", "two_level")
 KINDS_OF_UNITS = ("sp", "sfu", "int", "dp", "tensor")
 # Beside what the GPUs of `configs/` have: what none of them uses
 MORE = {
     "schedulers_per_sm": (2,),
-    "scheduler": POLICIES,
+    "scheduler": tuple(POLICIES),
     "two_level_active_warps": (1, 2),
     "fetches_per_cycle": (2,),
     "instructions_per_fetch": (1, 3),
@@ -52,7 +51,7 @@ def loaded(name: str) -> Gpu:
 
 
 @st.composite
-def gpus(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
+def gpus(draw: st.DrawFn, policies: tuple[str, ...] = tuple(POLICIES)) -> Gpu:
     """A small variation of the GTX 480: counts, policy, ports, caches and latencies (rules 1 to 10)."""
     gpu = loaded("gtx480_perfect")
     widths = {f"{port}_port_width": draw(st.integers(1, 3)) for port in ("sp", "sfu", "mem")}
@@ -114,7 +113,7 @@ def values(key: str) -> list:
 
 
 @st.composite
-def mixtures(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Gpu:
+def mixtures(draw: st.DrawFn, policies: tuple[str, ...] = tuple(POLICIES)) -> Gpu:
     """Each setting is some GPU's, or one of MORE or SMALL; where two exclude each other, the later one gives way."""
     keys = [f.name for cls in (Spec, Params) for f in fields(cls) if f.name != "name"]
     choices = {key: values(key) for key in keys} | (SMALL if draw(st.booleans(), label="small caches") else {})

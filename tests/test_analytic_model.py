@@ -8,7 +8,7 @@ import pytest
 
 import abstim
 from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, summaries
-from abstim.analytic.space import random_points
+from abstim.analytic.point import random_points
 from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.models import run, run_many

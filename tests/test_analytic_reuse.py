@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abstim.analytic.curves import L1_STEP, SIZES, WAYS, miss_curves, write_curve
-from abstim.analytic.nodes import LOOK_UP, UPDATE, WRITE
-from abstim.analytic.reuse_distance import NEVER, distances, histogram, largest_in
+from abstim.analytic.lone_warp import LOOK_UP, UPDATE, WRITE
+from abstim.analytic.reuse_distance import (
+    L1_STEP,
+    NEVER,
+    SIZES,
+    WAYS,
+    distances,
+    histogram,
+    largest_in,
+    miss_curves,
+    write_curve,
+)
 from functional.traces.line_record import ALL_SECTORS, line_of, packed
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from abstim.cli.app import app
 from abstim.engine import Caches, simulate_point
-from abstim.engine.warming import bank_loads, warm, without_data
+from abstim.engine.simulation import bank_loads, warm, without_data
 from abstim.gpu.config import load_gpu
 from abstim.progress import silent
 from abstim.session.session import open_session

@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
+from algorithm_1_lanes import algorithm_1_cycles, algorithm_1_lanes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_gpus import POLICIES, configured, gpus, mixtures
+from random_gpus import configured, gpus, mixtures
 from random_launches import Launch, launches, straight_launch
 from real_programs import differences, real_launch
 
 from abstim.engine import EngineResult, LaunchInputs, simulate
 from abstim.gpu.config import gpu_names, load_gpu
-from abstim.occupancy_vector.algorithm_1 import algorithm_1_cycles, algorithm_1_lanes
+from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.session.session import open_session
 from functional.errors import InputError

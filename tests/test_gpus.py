@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from abstim.engine.design_point import POLYNOMIALS, l1d_ways, residues
-from abstim.engine.inputs import COUNTERS
+from abstim.engine.simulation import COUNTERS
 from abstim.gpu.config import config_dir, load_gpu
 from abstim.models import run
 from abstim.session.limits import limit_of, memory_use

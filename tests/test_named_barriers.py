@@ -7,7 +7,7 @@ import pytest
 from ptx_kernels import entry, module
 
 from abstim.engine import simulate_point
-from abstim.engine.inputs import LaunchInputs
+from abstim.engine.simulation import LaunchInputs
 from abstim.gpu.config import load_gpu
 from abstim.occupancy_vector.items import warps_of
 from functional.errors import InputError

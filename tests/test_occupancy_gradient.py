@@ -8,9 +8,9 @@ import abstim
 from abstim.gpu.config import load_gpu
 from abstim.gradient.occupancy_kernel import AT_ONCE, OccupancyKernel, number_slopes, term_slopes
 from abstim.gradient.parameter_vector import PARAMETERS, is_whole
-from abstim.gradient.timed_models import kernel_of
-from abstim.occupancy_vector.compiled_lanes import run_with_derivatives
-from abstim.occupancy_vector.lane_records import TICKS
+from abstim.gradient.timed_kernel import kernel_of
+from abstim.occupancy_vector.lanes import run_with_derivatives
+from abstim.occupancy_vector.records import TICKS
 from functional.errors import InputError
 
 KERNELS = (

@@ -9,16 +9,14 @@ import pytest
 import abstim
 from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.gpu.config import gpu_names, load_gpu
+from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import NEVER_LATE
-from abstim.occupancy_vector.compiled_lanes import run_compiled
 from abstim.occupancy_vector.design_points import Demand, collectors_of, machine_of_lanes, queue_of
-from abstim.occupancy_vector.item_records import ITEM
 from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of, words_of
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, Lanes, Layout, Streams
-from abstim.occupancy_vector.lanes import deal, run
-from abstim.occupancy_vector.occupancy_model import TimedLaunch
-from abstim.occupancy_vector.unread import UNREAD
+from abstim.occupancy_vector.lanes import deal, run, run_compiled
+from abstim.occupancy_vector.occupancy_model import UNREAD, TimedLaunch
+from abstim.occupancy_vector.records import ACCESS_WORD, ITEM, Lanes, Layout, Streams
 from abstim.session.session import open_session
 from abstim.study.explore import Sweep, explore
 from abstim.study.explore.points import Space
@@ -31,7 +29,6 @@ from tests.random_launches import straight_launch
 
 RANDOM = 12  # programs a GPU
 MOST_SMS, KINDS = 3, 4  # of a random launch; fills of an SM's accesses, and as many of its instruction lines
-POLICIES = ("gto", "lrr", "oldest", "two_level")
 
 
 def random_path(rng, barriers, count):

@@ -1,7 +1,6 @@
 """Cycles of a launch on a design point, as one JAX function of a `Summary` and a `Point`.
 
-time = launch latency + cold start + p-norm(waves of warps that hide each other's stalls, every resource's own time)
-"""
+time = launch latency + cold start + p-norm(waves of warps that hide each other's stalls, every resource's own time)"""
 
 from __future__ import annotations
 
@@ -12,15 +11,62 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
-from abstim.analytic.interpolate import l2_lines, miss_ratios
-from abstim.analytic.markov import ipc_one_issue
 from abstim.analytic.point import Point
-from abstim.analytic.summary import Summary
+from abstim.analytic.reuse_distance import L1_STEP, SIZES, WAYS
+from abstim.analytic.summary import RESIDENT_NODES, SM_NODES, Summary
 from abstim.gpu.spec import ALUS
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
+
+RESIDENTS, SMS = np.array(RESIDENT_NODES), np.array(SM_NODES)
+
+
+def between(values: Float[Array, "*other node"], nodes: np.ndarray, x: Array) -> Float[Array, "*other"]:
+    """Linear in log x between the nodes, constant beyond them."""
+    at = jnp.log(jnp.maximum(x, 1e-3))
+    weights = jnp.stack([jnp.interp(at, np.log(nodes), row) for row in np.eye(len(nodes))])
+    return values @ weights
+
+
+def smooth_between(values: Float[Array, "*other node"], nodes: np.ndarray, x: Array) -> Float[Array, "*other"]:
+    """The quadratic B-spline with the nodes' values as coefficients: monotone where they are, slope continuous."""
+    last = len(nodes) - 1
+    at = jnp.clip(jnp.log2(jnp.maximum(x, 1e-3) / nodes[0]) / np.log2(nodes[1] / nodes[0]), 0, last)
+    middle = jnp.round(at).astype(jnp.int32)
+    part = at - middle
+    weights = (0.5 * (0.5 - part) ** 2, 0.75 - part**2, 0.5 * (0.5 + part) ** 2)
+    taken = (jnp.take(values, jnp.clip(middle + k, 0, last), axis=-1) for k in (-1, 0, 1))
+    return jnp.stack([weight * value for weight, value in zip(weights, taken, strict=True)]).sum(0)
+
+
+def l2_lines(point: Point) -> Array:
+    """Lines of all slices."""
+    p = point
+    return p.l2_sets * p.l2_ways * p.l2_slices_per_channel * p.dram_channels
+
+
+def miss_ratios(summary: Summary, point: Point, resident: Array) -> tuple[Array, Array, Array]:
+    """Share that misses L1D, and L1D and L2: of line accesses, then of critical batches of loads; and share of written
+    sectors that misses L2."""
+    p = point
+    l1_lines = p.l1d_sets * p.l1d_ways
+
+    def in_l2(values: Array) -> Array:
+        return between(smooth_between(values, SIZES, l2_lines(p)), WAYS, p.l2_ways)
+
+    l1 = between(smooth_between(summary.l1_misses, SIZES, l1_lines), WAYS, p.l1d_ways)
+    l2 = between(in_l2(summary.l2_misses), SIZES[::L1_STEP], l1_lines)
+
+    def at_point(values: Array) -> Array:
+        return between(between(values, RESIDENTS, resident), SMS, p.sm_count)
+
+    l1 = at_point(l1)
+    return l1, jnp.minimum(l1, at_point(l2)), at_point(in_l2(summary.write_misses))
+
+
+MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one
 QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error
 SECTORS_A_LINE, SECTOR_BYTES, WARP_THREADS = 4, 32, 32
@@ -134,6 +180,26 @@ def latencies(point: Point, l1_wait: Array, l2_wait: Array) -> Float[Array, " la
         jnp.ones_like(p.shared_latency_cycles),
     ]
     return jnp.concatenate([p.latency_cycles, jnp.stack(beyond)])
+
+
+def ipc_one_issue(
+    stall_cycles_an_instruction: Float[Array, "*point"], warps: Float[Array, "*point"]
+) -> Float[Array, "*point"]:
+    """IPC of a scheduler of which only the warp that issues can stall.
+
+    In TBPoint's Markov chain (IPDPS 2014, Section IV-A) every warp that can run moves on in every cycle, issued or not.
+    Here those not issued keep waiting: a closed queue of one server and N sources, whose server idles with the
+    probability of Erlang's loss formula B(N, p M), whatever the distribution of stalls. `warps` need not be whole.
+    """
+    offered = stall_cycles_an_instruction
+    start = warps - jnp.floor(warps)
+    blocked = offered / (offered + start)
+
+    def step(n, blocked):
+        more = offered * blocked / (start + n + offered * blocked)
+        return jnp.where(start + n <= warps + 1e-3, more, blocked)
+
+    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, blocked)
 
 
 def waves_cycles(summary: Summary, point: Point, alone: Array, resident: Array, an_sm: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A design point as floats: what the analytic model can be differentiated by."""
+"""Design points as floats, which the analytic model can be differentiated by, and random ones around a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, load_gpu
 from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
 
 Value = Float[Array, "*point"]
@@ -88,3 +88,55 @@ def _values(gpu: Gpu) -> list:
     spec, params = gpu.spec, gpu.params
     names = Point._fields[3:]
     return [*classes, *(float(getattr(spec if hasattr(spec, name) else params, name)) for name in names)]
+
+
+# Each key is drawn evenly from its values, independently of the others. Sizes go in powers of two, rates and latencies
+# from about half to twice those of the base.
+CHOICES: dict[str, tuple[float, ...]] = {
+    "sm_count": (4, 6, 8, 11, 15, 20, 28, 40, 56),
+    "schedulers_per_sm": (1, 2, 4),
+    "max_warps_per_sm": (32, 48, 64),
+    "max_blocks_per_sm": (4, 8, 16, 32),
+    "registers_per_sm": (32768, 65536),
+    "shared_bytes_per_sm": (49152, 98304),
+    "sfu_units": (1, 2, 4),
+    "l1d_sets": (8, 16, 32, 64, 128, 256),
+    "l1d_ways": (2, 4, 8),
+    "l1d_latency_cycles": (20, 28, 35, 50, 70),
+    "l2_sets": (8, 16, 32, 64, 128, 256),
+    "l2_ways": (4, 8, 16),
+    "l2_slices_per_channel": (1, 2, 4),
+    "l2_request_cycles": (64, 90, 128, 180, 256),
+    "l2_sector_cycles": (0.5, 1, 1.625, 3),
+    "dram_channels": (2, 3, 4, 6, 8, 12, 16, 24),
+    "dram_latency_cycles": (57, 80, 113, 160, 226),
+    "dram_sector_cycles": (0.75, 1.0, 1.515, 2, 3),
+}
+# These change the latency table, so that only a few combinations of them are drawn and each point takes one.
+PIPELINE_CHOICES: dict[str, tuple[float, ...]] = {
+    "shared_latency_cycles": (13, 20, 26, 40, 52),
+    "latency_cycles.int_add": (2, 4, 8),
+    "latency_cycles.int_mad": (3, 5, 10),
+    "latency_cycles.fp32_add": (2, 4, 8),
+    "latency_cycles.fp32_mad": (3, 5, 10),
+    "latency_cycles.other": (1, 2, 4),
+    "initiation_cycles.sfu": (2, 4, 8, 16),
+}
+PIPELINES = 12
+
+
+def random_points(count: int, seed: int = 0, base: str = "gtx480") -> list[Gpu]:
+    """`count` GPUs with real memory; the same for the same seed."""
+    generator = np.random.default_rng(seed)
+    pipelines = [_draw(generator, PIPELINE_CHOICES) for _ in range(PIPELINES)]
+    points = []
+    for _ in range(count):
+        own = _draw(generator, CHOICES)
+        warps = next(int(o.partition("=")[2]) for o in own if o.startswith("max_warps_per_sm"))
+        same = [f"max_threads_per_sm={32 * warps}", "perfect_memory=false"]
+        points.append(load_gpu(base, [*same, *own, *pipelines[generator.integers(PIPELINES)]]))
+    return points
+
+
+def _draw(generator: np.random.Generator, choices: dict[str, tuple[float, ...]]) -> list[str]:
+    return [f"{key}={values[generator.integers(len(values))]:g}" for key, values in choices.items()]

@@ -1,21 +1,22 @@
-"""Reuse distances: how many distinct lines an SM, or all of them, touched since the last use of a line.
+"""Reuse distances, the distinct lines touched since the last use of a line, and miss ratios of caches from them.
 
 One pass over the accesses of a launch gives the hit rate of every LRU cache (Mattson et al., 1970). The order of
-accesses is that of thread blocks handed out breadth first, their resident warps taking turns, an instruction each.
-"""
+accesses is that of thread blocks handed out breadth first, their resident warps taking turns, an instruction each."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.nodes import NOTHING, UPDATE, WRITE, more_follow
+from abstim.analytic.lone_warp import NOTHING, UPDATE, WRITE, more_follow
 from functional.jit.compile import jit
 from functional.jit.machine_code import compiled
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
+    from jaxtyping import Float, Int64
+
 
 NEVER = 1 << 40  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4
@@ -203,3 +204,45 @@ def raise_to_largest(values, ranges, found):
     for k in range(len(ranges)):
         for r in range(ranges[k, 0], ranges[k, 1]):
             found[k] = max(found[k], values[r])
+
+
+SIZES = 2.0 ** np.arange(0, 20.5, 0.5)  # lines of the cache
+WAYS = 2.0 ** np.arange(0, 6)
+L1_STEP, L1_WAYS = 4, 4  # of the curve for both levels: two octaves a node
+
+
+@cache
+def miss_matrix() -> Float[np.ndarray, "bin ways size"]:
+    """Probability that an access at a distance misses a cache of a size and associativity.
+
+    Of `distance` other lines each lies in the set with probability 1 / sets, and `ways` of them drive the line out: the
+    binomial of Smith (1978) and Hill and Smith (1989). The last bin has not been touched before.
+    """
+    from scipy.special import betainc  # scipy.stats would take a second and a half to import
+
+    distance = np.round(2.0 ** (np.arange(DISTANCE_BINS) / BINS_AN_OCTAVE) - 1)[:, None, None]
+    sets = np.maximum(1.0, SIZES[None, None, :] / WAYS[None, :, None])
+    ways = np.floor(np.minimum(WAYS[None, :, None], SIZES[None, None, :]))
+    missed = np.where(distance >= ways, betainc(ways, np.maximum(1.0, distance - ways + 1), 1 / sets), 0.0)
+    missed[-1] = 1.0
+    return missed
+
+
+def miss_curves(
+    histogram: Float[np.ndarray, "bin bin"],
+) -> tuple[Float[np.ndarray, "ways size"], Float[np.ndarray, "l1_size ways size"]]:
+    """Share of accesses that miss L1D, and that miss both L1D and L2, from a histogram of both distances.
+
+    0 everywhere without accesses. The second has every `L1_STEP`-th L1D size, of `L1_WAYS` ways.
+    """
+    total = max(1.0, histogram.sum())
+    missed = miss_matrix()
+    l1 = np.tensordot(histogram.sum(1) / total, missed, 1)
+    not_in_l1 = missed[:, int(np.log2(L1_WAYS)), ::L1_STEP]
+    return l1, np.tensordot(not_in_l1.T @ histogram / total, missed, 1)
+
+
+def write_curve(distances: Int64[np.ndarray, " sector"]) -> Float[np.ndarray, "ways size"]:
+    """Share of written sectors whose line L2 has not, from the distance of each; 0 everywhere without any."""
+    found = histogram(distances, distances).sum(0)
+    return np.tensordot(found / max(1.0, found.sum()), miss_matrix(), 1)

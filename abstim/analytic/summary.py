@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.curves import miss_curves, write_curve
-from abstim.analytic.lone_warp import walk_blocks
-from abstim.analytic.nodes import (
+from abstim.analytic.lone_warp import (
     ATOMIC,
     CODE,
     CONST,
@@ -26,8 +24,9 @@ from abstim.analytic.nodes import (
     UPDATE,
     WRITE,
     streams_of,
+    walk_blocks,
 )
-from abstim.analytic.reuse_distance import distances, histogram, largest_in
+from abstim.analytic.reuse_distance import distances, histogram, largest_in, miss_curves, write_curve
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.launches.launch import Launch

@@ -6,17 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from abstim.engine.inputs import EngineResult, LaunchInputs
     from abstim.engine.kept_caches import Caches
-    from abstim.engine.simulation import Simulation, simulate, simulate_point
+    from abstim.engine.simulation import EngineResult, LaunchInputs, Simulation, simulate, simulate_point
 
 __all__ = ["Caches", "EngineResult", "LaunchInputs", "Simulation", "simulate", "simulate_point"]
-
-_MODULES = {"Caches": "kept_caches", "EngineResult": "inputs", "LaunchInputs": "inputs"}
 
 
 def __getattr__(name: str) -> Any:
     """What is exported, when it is first asked for: who needs a number of the rules loads no engine."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'simulation')}"), name)
+    return getattr(import_module(f"{__name__}.{'kept_caches' if name == 'Caches' else 'simulation'}"), name)

@@ -1,4 +1,4 @@
-"""GPU, table and trace in the flat form the engine reads."""
+"""GPU, table and trace in the flat form that the engine reads, and what of them it refuses."""
 
 from __future__ import annotations
 
@@ -10,39 +10,98 @@ import numpy as np
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.state import (
     CODE,
+    COLLECTORS,
     EVICT,
-    GTO,
     INDEX_HASH,
     INDEX_IPOLY,
     INDEX_LINEAR,
     KINDS,
+    L1D_LINE,
+    L2_LINE,
     LOCAL_BACK,
-    LRR,
     MACHINE,
     MEM,
     NEVER,
-    OLDEST,
     PHASE_RING,
+    PORT_WIDTH,
     PORTS,
     RESIDUES,
-    TWO_LEVEL,
+    SCHEDULERS,
+    SLOTS,
     WRITE_BACK,
     WRITE_THROUGH,
     Offsets,
     Streams,
+    Tags,
 )  # fmt: skip
+from abstim.engine.state import (
+    UNITS as MOST_UNITS,
+)
 from abstim.gpu.config import Gpu
+from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Spec
+from functional.errors import InputError
+from functional.execution.computer import memory_bytes
 from functional.traces.line_record import BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, starts
 from precharacterize.table import UNITS
 
+_TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
+_WHOLE_LINE_BYTES = 8 * len(Tags._fields)
+LIMITS = {
+    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS,
+    "shared_collectors": COLLECTORS,
+    **{f"{kind}_port_width": PORT_WIDTH for kind in UNITS},
+    **{f"{kind}_collectors": COLLECTORS for kind in ("sp", "sfu", "mem")},
+}  # fmt: skip
+
+
+def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int) -> None:
+    """Raises InputError, one line, for a GPU that cannot run the program of `table`, or is too large for the engine;
+    or for more resident warps than the SM has slots."""
+    spec = gpu.spec
+    if (needed := cache_bytes(spec)) > (there := memory_bytes()):
+        raise InputError(
+            f"{spec.name}: not enough memory: its caches take {needed / 2**30:.3g} GiB of this computer's "
+            f"{there / 2**30:.3g} GiB"
+        )
+    for name, most in LIMITS.items():
+        if getattr(spec, name) > most:
+            raise InputError(f"{spec.name}: {name} = {getattr(spec, name)}; the engine knows {most} at most")
+    count = {kind: getattr(spec, f"{'lsu' if kind == 'mem' else kind}_units") for kind in UNITS}
+    if sum(count.values()) > MOST_UNITS:
+        raise InputError(
+            f"{spec.name}: {sum(count.values())} execution units; the engine knows {MOST_UNITS} an SM at most"
+        )
+    for number in sorted(set(table.unit.tolist())):  # `np.unique` would load masked arrays
+        kind = UNITS[number]
+        sharers = spec.schedulers_per_sm if spec.sub_cores and kind != "mem" else 1
+        if count[kind] < sharers:
+            missing = f"{count[kind]} for {sharers} sub-cores" if count[kind] else "none"
+            raise InputError(
+                f"{spec.name}: the program needs {kind} units, and the SM has {missing}; set {kind}_units, or [unit]"
+            )
+    if warps_per_block * blocks_per_sm > spec.max_warps_per_sm:
+        raise InputError(
+            f"{spec.name}: {blocks_per_sm} thread blocks of {warps_per_block} warps do not fit into "
+            f"max_warps_per_sm = {spec.max_warps_per_sm}"
+        )
+
+
+def cache_bytes(spec: Spec) -> int:
+    """What the engine holds of the caches' lines, by far the most of its state; L2 only if memory is not perfect."""
+    tags = sum(getattr(spec, f"{cache}_sets") * getattr(spec, f"{cache}_ways") for cache in ("l1i", "const", "l1t"))
+    l1d = spec.l1d_sets * spec.l1d_ways * (_TAG_BYTES + L1D_LINE.itemsize)
+    slices = 0 if spec.perfect_memory else spec.dram_channels * spec.l2_slices_per_channel
+    l2 = slices * spec.l2_sets * spec.l2_ways * (_TAG_BYTES + L2_LINE.itemsize)
+    return spec.sm_count * (tags * _WHOLE_LINE_BYTES + l1d) + l2
+
+
 MOST_COPIED_BYTES = 228 << 10  # by one instruction: the largest shared memory of any GPU
 MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each
 # Cycles that a request, a reply, a read of DRAM take from queue to queue where nothing is in their way
 REQUEST_STATIONS, REPLY_STATIONS, DRAM_STATIONS = 3, 5, 4
-POLICIES = {"gto": GTO, "lrr": LRR, "oldest": OLDEST, "two_level": TWO_LEVEL}
 INDICES = {"linear": INDEX_LINEAR, "hash": INDEX_HASH, "ipoly": INDEX_IPOLY}
 WRITES = {"local_back": LOCAL_BACK, "evict": EVICT, "through": WRITE_THROUGH, "back": WRITE_BACK}
 # Primitive polynomials over GF(2) by degree, for pseudo-randomly interleaved memory (Rau, ISCA 1991)
@@ -65,8 +124,9 @@ def machine_of(
     ):  # fmt: skip
         m[name] = getattr(spec, name)
     values = {
-        "schedulers": spec.schedulers_per_sm, "policy": POLICIES[spec.scheduler],
-        "active_warps": spec.two_level_active_warps, "warp_slots": spec.max_warps_per_sm,
+        "schedulers": spec.schedulers_per_sm, "policy": NUMBER_OF_POLICY[spec.scheduler],
+        "active_warps": spec.two_level_active_warps, "walks_by_slot": POLICIES[spec.scheduler].by_slot,
+        "warp_slots": spec.max_warps_per_sm,
         "issues_a_turn": spec.issues_per_turn, "register_steps": spec.register_file_ports,
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "result_bus": spec.result_bus_width, "banks": spec.register_banks,

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.l2 import sectors_in
-from abstim.engine.queues import append, give_back, take
+from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
-from abstim.engine.switch import WORD_LOG2, first_from, insert, is_empty, remove
+from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, insert, is_empty, remove, take
 from abstim.engine.warp_slots import ONE, lowest
 from functional.jit.compile import jit, outlined
 
@@ -56,13 +55,7 @@ def enqueue(shared, h, b, place):
     rows, bank = shared.requests.rows, shared.channels.banks[h * shared.machine.dram_banks + b]
     if bank.request == 0:
         insert(shared.channels.waiting[h], b)
-    rows[place - 1].next = 0
-    if bank.count:
-        rows[bank.last - 1].next = place
-    else:
-        bank.first = place
-    bank.last = place
-    bank.count += 1
+    append(rows, bank, place)
 
 
 @jit

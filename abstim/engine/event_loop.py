@@ -13,11 +13,82 @@ from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE
 from abstim.engine.schedulers import take_turn
 from abstim.engine.scoreboard import forget
 from abstim.engine.state import KINDS, L1D, NEVER, OVER, TWO_LEVEL, WHEEL, Context, Tags
-from abstim.engine.team import begin, finished, others_are_late, takes, wait_for_all, wait_for_round
 from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
 from functional.jit.compile import indexed_from_zero, jit, outlined, reference, spliced
-from functional.jit.shared_words import store
+from functional.jit.shared_words import add, load, pause, raise_to, sleep, store
 from precharacterize.table import BARRIERS
+
+# Of one who waits: for about a millisecond, longer than a round, before it gives way, and before it sleeps
+SPINS, YIELDS, SLEEP_MICROSECONDS = 1 << 14, 1 << 6, 50
+LOOKS, PAUSES_A_LOOK = 8, 8  # of one who is done with its own: for a few microseconds, as a task takes
+
+
+@jit
+def rest(waited):
+    """A thread has waited so many times for another, and is about to look again."""
+    if waited < SPINS:
+        pause()
+    else:
+        sleep(0 if waited < SPINS + YIELDS else SLEEP_MICROSECONDS)
+
+
+@jit
+def begin(team, number):
+    """What there is to do in round `number` is there for all."""
+    store(team.done, 0, 0)
+    store(team.round, 0, number)
+
+
+@jit
+def takes(team, k, number):
+    """Task `k` of round `number` is for who asks: true for one of them, never if the round is over."""
+    return load(team.taken, k) < number and raise_to(team.taken, k, number) < number
+
+
+@jit
+def all_taken(team, number):
+    """Has somebody taken each task of round `number`?"""
+    for k in range(len(team.taken)):  # noqa: SIM110 (compiled)
+        if load(team.taken, k) < number:
+            return False
+    return True
+
+
+@jit
+def others_are_late(team, number):
+    """Is there a task of round `number` that nobody comes to for a while?"""
+    for _ in range(LOOKS):
+        if all_taken(team, number):
+            return False
+        for _ in range(PAUSES_A_LOOK):
+            pause()
+    return True
+
+
+@jit
+def finished(team):
+    """A task is done."""
+    add(team.done, 0, 1)
+
+
+@jit
+def wait_for_all(team, tasks):
+    """Until all tasks of the round are done."""
+    waited = 0
+    while load(team.done, 0) < tasks:
+        rest(waited)
+        waited += 1
+
+
+@jit
+def wait_for_round(team, number):
+    """The round after `number`, once there is one; OVER if there is none."""
+    waited = 0
+    while load(team.round, 0) == number:
+        rest(waited)
+        waited += 1
+    return load(team.round, 0)
+
 
 NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
 SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait

@@ -1,16 +1,30 @@
-"""L1D of one SM with perfect memory: loads, stores by write policy, atomics, which pass it by (docs/timing-rules.md,
-rules 5 and 12); and where a line lies in it."""
+"""L1D: where a line lies in it, and, with real memory, what a transaction finds at the tags, what it asks for and what
+comes back (docs/timing-rules.md, rules 11 and 12). A function that says False has changed nothing: the transaction
+tries again."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from abstim.engine.accesses import WHOLE_LINE, sectors_in, segment
 from abstim.engine.address_map import hashed
-from abstim.engine.l2 import WHOLE_LINE
-from abstim.engine.read_only_caches import supply
-from abstim.engine.response_fifo import respond_in_order
+from abstim.engine.pending_accesses import can_send, finish, new_waiter, send, serve_waiters
 from abstim.engine.rules import SECTORS
-from abstim.engine.state import HINTS, INDEX_HASH, INDEX_IPOLY, NEVER, WRITE_BACK, WRITE_THROUGH
-from abstim.engine.tags import drop, find, place, touch, victim
-from functional.jit.compile import jit
+from abstim.engine.state import (
+    EVICTED,
+    HINTS,
+    INDEX_HASH,
+    INDEX_IPOLY,
+    NOBODY,
+    READ,
+    TO_ACCESS,
+    TO_LINE,
+    WRITE,
+    WRITE_BACK,
+    WRITE_THROUGH,
+)
+from abstim.engine.tags import drop, find, oldest_idle, touch
+from functional.jit.compile import jit, outlined
 
 
 @jit
@@ -47,112 +61,237 @@ def use(c, k):
 
 
 @jit
-def allocate(c, line, time):
-    """Make room for a line that is not there; returns its position."""
-    m, l1d = c.machine, c.l1d
-    k = victim(l1d.last_use, set_of(m, line), m.l1d_ways)
-    row = l1d.line[k]
-    place(l1d, k, line, time)
-    row.dirty = 0
-    for j in range(SECTORS):
-        row.sector_there[j] = NEVER
+def queue_room_from(c, spare):
+    """Cycle from which the miss queue has room for one request, with `spare` more places left."""
+    at = c.sm.sent_position + spare
+    return c.l1d.sent[at if at < c.machine.miss_queue else 0]
+
+
+@jit
+def send_miss(c, line, sectors, kind, who, place, time):
+    """A request goes through the miss queue."""
+    sm = c.sm
+    c.l1d.sent[sm.sent_position] = send(c, line, sectors, kind, who, place, time + 1)
+    sm.sent_position = sm.sent_position + 1 if sm.sent_position + 1 < c.machine.miss_queue else 0
+
+
+@jit
+def may_send(c, kind, sectors, spare, time):
+    """Can a request be made at the tags at `time`?"""
+    return queue_room_from(c, spare) <= time and can_send(c, kind, sectors)
+
+
+@jit
+def free_way(c, line):
+    """The way that a new line takes: the least recently used of those that wait for nothing; -1 if there is none."""
+    return oldest_idle(c.l1d, set_of(c.machine, line), c.machine.l1d_ways)
+
+
+@jit
+def replace(c, k, line, time):
+    """`line` takes the way `k`; what was written of the one before goes to L2."""
+    l1d, row = c.l1d, c.l1d.line[k]
+    if row.dirty:
+        send_miss(c, l1d.tag[k] - 1, row.dirty, EVICTED, NOBODY, 0, time)
+    l1d.tag[k] = line + 1
+    row.valid = row.dirty = row.coming = 0
     touch(c.sm, l1d.last_use, k)
     l1d.hint[line & (HINTS - 1)] = k
-    return k
 
 
 @jit
-def absent(c, k, sectors):
-    """Is a sector wanted of the line at `k` neither there nor on its way?"""
-    if c.machine.l1d_sectored:
-        for j in range(SECTORS):
-            if (sectors >> j) & 1 and c.l1d.line[k].sector_there[j] == NEVER:
-                return True
-    return False
+def keys(c, sectors):
+    """The sectors whose miss registers an access waits in: a whole line has one, the first sector's."""
+    return sectors if c.machine.l1d_sectored else 1
 
 
 @jit
-def arrival(c, k, sectors):
-    """Cycle in which the sectors wanted of the line at `k` are there."""
-    if not c.machine.l1d_sectored:
-        return c.l1d.there[k]
-    there = 0
+def join(c, k, sectors, place):
+    """An access waits for sectors of the line at `k` that are on their way."""
+    row, access, waits = c.l1d.line[k], c.l1d.accesses[place - 1], 0
+    sectors = keys(c, sectors)
     for j in range(SECTORS):
         if (sectors >> j) & 1:
-            there = max(there, c.l1d.line[k].sector_there[j])
-    return there
+            node = new_waiter(c, place)
+            if row.waiting[j]:
+                c.l1d.waiters[row.waiting_last[j] - 1].next = node
+            else:
+                row.waiting[j] = node
+            row.waiting_last[j] = node
+            row.joined[j] += 1
+            waits += 1
+    access.waiting += waits - 1
 
 
 @jit
-def arrive_at(c, k, sectors, there):
-    """The sectors of the line at `k` are there from cycle `there` on."""
-    c.l1d.there[k] = max(c.l1d.there[k], there)
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            c.l1d.line[k].sector_there[j] = there
+def joinable(c, k, sectors):
+    """Can one more wait for these sectors of the line at `k`?"""
+    row, sectors = c.l1d.line[k], keys(c, sectors)
+    for j in range(SECTORS):  # noqa: SIM110 (compiled)
+        if (sectors >> j) & 1 and row.joined[j] >= c.machine.mshr_merges:
+            return False
+    return True
 
 
 @jit
-def miss(c, k, line, time, sectors):
-    """A load that finds its line, or the sectors it wants of the one at `k` (-1: no line), missing: (position, cycle in
-    which they are there)."""
+def ask(c, k, line, absent, wanted, place, time):
+    """Sectors that are neither there nor on their way are asked for. False: no miss register, way or place in the queue
+    is free."""
+    sm, m = c.sm, c.machine
+    registers = sectors_in(absent) if m.l1d_sectored else 1
+    if sm.mshrs_used and sm.mshrs_used + registers > m.l1d_mshrs:
+        return False
+    if not may_send(c, READ, absent, 1, time):
+        return False
     if k < 0:
-        k = allocate(c, line, time)
-    there = supply(c, time)
-    arrive_at(c, k, sectors if c.machine.l1d_sectored else WHOLE_LINE, there)
-    return k, there
-
-
-@jit
-def load(c, line, time, sectors):
-    """Result cycle of one load (or local store) transaction, a hit at `time`. Allocates on a miss."""
-    k = find_line(c, line)
-    c.sm.l1d_accesses += 1
-    if k >= 0 and not absent(c, k, sectors):
-        done = max(time, arrival(c, k, sectors))
-    else:
-        c.sm.l1d_misses += 1
-        k, done = miss(c, k, line, time, sectors)
+        k = free_way(c, line)
+        if k < 0:
+            return False
+        replace(c, k, line, time)
+    row = c.l1d.line[k]
+    for j in range(SECTORS):
+        if (keys(c, absent) >> j) & 1:
+            row.joined[j] = row.waiting[j] = 0
+    row.coming |= absent
+    sm.mshrs_used += registers
+    join(c, k, wanted & ~row.valid, place)
+    send_miss(c, line, absent, READ, TO_LINE, k, time)
+    access = c.l1d.accesses[place - 1]
+    access.l1d_misses += 1
+    access.l2_accesses += sectors_in(absent)
     use(c, k)
-    return done
+    sm.l1d_misses += 1
+    return True
 
 
-@jit
-def segment(m, sectors):
-    """The sectors that a store of some sectors writes: those, or, of Fermi's segments, the aligned 32, 64 or 128 B."""
-    return 15 if not m.coalesced_bytes and sectors & 3 and sectors & 12 else sectors
-
-
-@jit
-def store_below(c, time):
-    """Acknowledgement of a store that leaves L1D at `time`."""
-    return respond_in_order(c.sm, time + c.machine.miss_cycles)
-
-
-@jit
-def store(c, line, time, sectors):
-    """Acknowledgement of one global store transaction that meets the tags at `time`."""
-    m, k = c.machine, find_line(c, line)
-    c.sm.l1d_accesses += 1
-    if k < 0 or absent(c, k, sectors):
-        c.sm.l1d_misses += 1
-    if m.l1d_write < WRITE_THROUGH:  # a hit evicts, a miss does not allocate
-        if k >= 0:
-            drop(c.l1d, k)
-        return store_below(c, time)
-    if k < 0 and m.l1d_write_allocates:
-        k = allocate(c, line, time)
-    if k >= 0:
-        if m.l1d_write_allocates:  # what is written need not be fetched
-            arrive_at(c, k, sectors, time)
+@outlined
+def load(context, line, sectors, place, time):
+    """A load meets the tags."""
+    c = context
+    sm, k = c.sm, find_line(c, line)
+    wanted = sectors if c.machine.l1d_sectored else WHOLE_LINE
+    there, coming = (np.int64(c.l1d.line[k].valid), np.int64(c.l1d.line[k].coming)) if k >= 0 else (0, 0)
+    if not wanted & ~there:
         use(c, k)
-        if m.l1d_write == WRITE_BACK:
-            c.l1d.line[k].dirty |= sectors
-            return time
-    return store_below(c, time)
+        finish(c, place, time, time)
+    elif not wanted & ~(there | coming):
+        if not joinable(c, k, wanted & ~there):
+            return False
+        use(c, k)
+        join(c, k, wanted & ~there, place)
+    elif not ask(c, k, line, wanted & ~(there | coming), wanted, place, time):
+        return False
+    sm.l1d_accesses += 1
+    return True
 
 
 @jit
-def pass_by(c, time):
-    """Result cycle of one transaction that enters the memory pipe at `time` and passes L1D by."""
-    return respond_in_order(c.sm, time + c.machine.atomic_cycles)
+def load_below(c, line, sectors, place, time):
+    """A load that L1D may not answer, and that leaves nothing there."""
+    if not may_send(c, READ, sectors, 0, time):
+        return False
+    access = c.l1d.accesses[place - 1]
+    access.waiting += sectors_in(sectors) - 1
+    access.l1d_misses += 1
+    access.l2_accesses += sectors_in(sectors)
+    send_miss(c, line, sectors, READ, TO_ACCESS, place, time)
+    c.sm.l1d_accesses += 1
+    c.sm.l1d_misses += 1
+    return True
+
+
+@jit
+def store_below(c, line, sectors, place, time):
+    """A store goes on to L2, which acknowledges each sector; nobody waits for that of a posted one."""
+    sectors = segment(c.machine, sectors)
+    access = c.l1d.accesses[place - 1]
+    if c.machine.posted_stores:
+        access.l2_accesses += sectors_in(sectors)
+        send_miss(c, line, sectors, WRITE, NOBODY, 0, time)
+        finish(c, place, time, time)
+        c.sm.last_store = time
+        return
+    access.waiting += sectors_in(sectors) - 1
+    access.l2_accesses += sectors_in(sectors)
+    send_miss(c, line, sectors, WRITE, TO_ACCESS, place, time)
+
+
+@jit
+def keep_store(c, k, sectors, place, time):
+    """A store that goes no further than L1D."""
+    c.l1d.line[k].dirty |= sectors
+    c.l1d.line[k].valid |= sectors
+    use(c, k)
+    finish(c, place, time, time)
+
+
+@jit
+def store_allocating(c, k, line, sectors, place, time):
+    """A store that keeps its line, or takes a way for it, and what is written need not be fetched."""
+    m = c.machine
+    if k < 0 and m.l1d_write_allocates:
+        k = free_way(c, line)
+        if k < 0:
+            return False
+        replace(c, k, line, time)
+    if k >= 0:
+        if m.l1d_write == WRITE_BACK:
+            keep_store(c, k, sectors, place, time)
+            return True
+        if m.l1d_write_allocates:
+            c.l1d.line[k].valid |= sectors & ~c.l1d.line[k].coming
+        use(c, k)
+    store_below(c, line, sectors, place, time)
+    return True
+
+
+@outlined
+def store(context, line, sectors, place, local, time):
+    """A store meets the tags: by the write policy."""
+    c = context
+    sm, m, k = c.sm, c.machine, find_line(c, line)
+    there = k >= 0 and not sectors & ~c.l1d.line[k].valid
+    known = k >= 0 and not (m.l1d_sectored and sectors & ~(c.l1d.line[k].valid | c.l1d.line[k].coming))
+    if local and there and m.l1d_write < WRITE_THROUGH:
+        keep_store(c, k, sectors, place, time)
+    elif not may_send(c, WRITE, segment(c.machine, sectors), 0, time):
+        return False
+    elif m.l1d_write < WRITE_THROUGH:
+        if there and c.l1d.line[k].coming == 0:
+            drop(c.l1d, k)
+            c.l1d.line[k].valid = c.l1d.line[k].dirty = 0
+        store_below(c, line, sectors, place, time)
+    elif not store_allocating(c, k, line, sectors, place, time):
+        return False
+    sm.l1d_accesses += 1
+    sm.l1d_misses += not known
+    c.l1d.accesses[place - 1].l1d_misses += not known
+    return True
+
+
+@jit
+def fill(c, k, sectors, from_dram, time):
+    """Sectors of the line at `k` are there; with the last of a whole line, all who wait for it have it."""
+    sm, m, row = c.sm, c.machine, c.l1d.line[k]
+    row.coming &= ~sectors
+    row.valid |= sectors
+    if not m.l1d_sectored:
+        note_dram(c, row.waiting[0], from_dram)
+        if row.coming == 0:
+            sm.mshrs_used -= 1
+            serve_waiters(c, np.int64(row.waiting[0]), time)
+            row.waiting[0] = 0
+        return
+    for j in range(SECTORS):
+        if (sectors >> j) & 1:
+            note_dram(c, row.waiting[j], from_dram)
+            sm.mshrs_used -= 1
+            serve_waiters(c, np.int64(row.waiting[j]), time)
+            row.waiting[j] = 0
+
+
+@jit
+def note_dram(c, node, from_dram):
+    """The access that asked first is charged with a read of DRAM."""
+    if node and from_dram:
+        c.l1d.accesses[c.l1d.waiters[node - 1].access - 1].dram_reads += 1

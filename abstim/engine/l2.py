@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
-from abstim.engine.queues import append, give_back, new_request, take
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
-from abstim.engine.switch import put
+from abstim.engine.switch import append, give_back, new_request, put, take
 from abstim.engine.tags import find, oldest_idle
 from functional.jit.compile import jit, outlined
-
-WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
-
-
-@jit
-def sectors_in(sectors):
-    """How many sectors a set holds."""
-    return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
 
 
 @jit

@@ -1,16 +1,90 @@
-"""Phases of `mbarrier`s: who arrives, with its copies, and who waits (docs/timing-rules.md, rule 8)."""
+"""Groups of asynchronous copies, phases of `mbarrier`s, and who waits for them (docs/timing-rules.md, rules 7, 8)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from abstim.engine.scoreboard import make_ready
-from abstim.engine.state import LATER, NEVER, PHASE_RING
+from abstim.engine.state import LATER, MEM, NEVER, PHASE_RING
 from abstim.engine.warp_slots import bit, lowest, span
 from functional.jit.compile import jit
 from functional.traces import line_record
 from functional.traces.line_record import PHASES
-from precharacterize.synchronisation import COMMITS, COPIES, COPY, FILLS, GROUPS, MEETS, MEETS_LATER, PRODUCTS
+from precharacterize import synchronisation
+from precharacterize.synchronisation import (
+    COMMITS,
+    COPIES,
+    COPY,
+    FILLS,
+    GROUPS,
+    LAST_PRODUCT,
+    MEETS,
+    MEETS_LATER,
+    PRODUCTS,
+    WAITS,
+)
+
+starts_work = jit(synchronisation.starts_work)
+closes_group = jit(synchronisation.closes_group)
+family_of = jit(synchronisation.family_of)
+
+
+@jit
+def copy_begins(sm, w, family):
+    """A copy whose result is not known yet joins the warp's open group, which it yields."""
+    group = sm.group[w, family]
+    sm.copies_coming[w, family, group] += 1
+    return group
+
+
+@jit
+def copy_ends(sm, w, family, group, result):
+    """The result of such a copy is known."""
+    sm.copies_coming[w, family, group] -= 1
+    work_ends(sm, w, family, group, result)
+    if sm.copying & bit(w):
+        there = all_there(sm, w, sm.awaited[w])
+        if there < NEVER:
+            sm.copying &= ~bit(w)
+            sm.not_before[w] = there
+
+
+@jit
+def work_ends(sm, w, family, group, result):
+    """Something of a group is complete at `result`."""
+    sm.copies_there[w, family, group] = max(sm.copies_there[w, family, group], result)
+
+
+@jit
+def all_there(sm, w, awaited):
+    """Cycle in which the work is complete that a wait, as the latency table has it, is for; NEVER: not known yet."""
+    there, family = 0, awaited // WAITS
+    for age in range(awaited % WAITS, GROUPS):
+        group = (sm.group[w, family] - age) & (GROUPS - 1)
+        if sm.copies_coming[w, family, group]:
+            return NEVER
+        there = max(there, sm.copies_there[w, family, group])
+    return there
+
+
+@jit
+def follow_groups(c, w, row, result):
+    """Warp `w` has issued an instruction that does something with groups."""
+    sm, copies = c.sm, row.copies
+    if starts_work(copies):
+        family = family_of(copies)
+        if c.machine.perfect or row.unit != MEM:
+            work_ends(sm, w, family, sm.group[w, family], result)
+    if closes_group(copies) or copies == LAST_PRODUCT:
+        family = family_of(copies)
+        sm.group[w, family] = (sm.group[w, family] + 1) & (GROUPS - 1)
+    elif copies >= 0:
+        there = all_there(sm, w, copies)
+        if there == NEVER:
+            sm.copying |= bit(w)
+            sm.awaited[w] = copies
+        sm.not_before[w] = max(sm.not_before[w], there)
+
 
 is_phase, barrier_of, phase_of, count_of = map(
     jit, (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of)

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine import l1d_misses
-from abstim.engine.l1d import segment
-from abstim.engine.l2 import WHOLE_LINE, sectors_in
-from abstim.engine.load_store import (
+from abstim.engine.accesses import (
     CONST_LOAD,
     GLOBAL_ATOMIC,
     GLOBAL_STORE,
@@ -20,20 +17,22 @@ from abstim.engine.load_store import (
     SHARED_LINE,
     SHARED_LOAD,
     TEXTURE_LOAD,
+    WHOLE_LINE,
+    end_of_access,
     is_phase,
     line_and_sectors,
-    more_follow,
     next_transaction,
+    sectors_in,
+    segment,
     shared_cycles_of,
     shared_passes,
     shared_result,
     transaction_bytes,
 )
+from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
 from abstim.engine.operand_collectors import collect, collector_known, cycle_of, read_operands
-from abstim.engine.pending_accesses import accesses_left, finish, new_access, reply_result
-from abstim.engine.queues import append, take
+from abstim.engine.pending_accesses import accesses_left, can_send, finish, new_access, reply_result, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
-from abstim.engine.requests import can_send, send
 from abstim.engine.state import (
     ATOMIC,
     ISSUED_ACCESSES,
@@ -46,6 +45,7 @@ from abstim.engine.state import (
     TO_LINE,
     WRITE,
 )
+from abstim.engine.switch import append, take
 from functional.jit.compile import jit, outlined
 from functional.traces.trace import LINE_BYTES
 
@@ -75,11 +75,7 @@ def issue_access(c, i, w, port, pool, time):
     if SHARED_LOAD <= kind <= SHARED_ATOMIC:
         sm.conflict[w] += 1
     elif kind >= PARAM_LOAD:
-        end = sm.record[w]
-        while more_follow(c.streams.records[end]):
-            end += 1
-        row.end = end + 1
-        sm.record[w] = end + 1
+        row.end = sm.record[w] = end_of_access(c.streams.records, sm.record[w])
     go_on(c, time)
     found = c.l1d.accesses[access - 1]
     return np.int64(found.result) if found.waiting == 0 else NEVER
@@ -142,11 +138,11 @@ def simple_result(c, row, kind):
         return shared_cycles_of(c, i, degree), shared_result(c, access.warp, i, row.start, degree)
     if kind < PARAM_LOAD:
         return 1, row.start + 1
-    line, sectors = line_and_sectors(c.streams, row.record)
+    line, sectors = line_and_sectors(c.streams.records, row.record)
     if not sectors:
         return 1, row.start + 1
     if line == SHARED_LINE or is_phase(line):
-        count = shared_passes(c.streams, row.record, row.end)
+        count = shared_passes(c.streams.records, row.record, row.end)
         return max(1, count), row.start + m.shared_cycles + count - 1
     if kind <= CONST_LOAD and m.perfect_const:
         return 1, row.start + m.const_cycles
@@ -166,11 +162,11 @@ def begin(c, row, time):
     first = row.record
     row.record, row.end = row.end - 1, first
     row.entry = row.start + (c.machine.const_cycles if kind <= CONST_LOAD else 1)
-    line, row.left = line_and_sectors(c.streams, row.record)
+    line, row.left = line_and_sectors(c.streams.records, row.record)
     while line == SHARED_LINE or is_phase(line):
         row.record -= 1
         row.entry += line == SHARED_LINE  # a pass of shared memory
-        line, row.left = line_and_sectors(c.streams, row.record)
+        line, row.left = line_and_sectors(c.streams.records, row.record)
     return False
 
 
@@ -231,7 +227,7 @@ def enter_global(c, row, kind):
     """Transactions of a global or local access, last line first; true once the last has entered."""
     m, size = c.machine, transaction_bytes(c.machine, c.code[c.l1d.accesses[row.access - 1].instruction].access_bytes)
     while True:
-        line, _ = line_and_sectors(c.streams, row.record)
+        line, _ = line_and_sectors(c.streams.records, row.record)
         while row.left:
             sectors = next_transaction(row.left, size)
             if passes_l1d(m, kind, line):
@@ -244,7 +240,7 @@ def enter_global(c, row, kind):
         if row.record == row.end:
             return True
         row.record -= 1
-        _, row.left = line_and_sectors(c.streams, row.record)
+        _, row.left = line_and_sectors(c.streams.records, row.record)
 
 
 @jit
@@ -252,7 +248,7 @@ def enter_const(c, row, time):
     """Lines of the constant cache, one a cycle, last record first; true once the last has been looked up."""
     wide = c.machine.const_line_bytes >= LINE_BYTES
     while True:
-        line, _ = line_and_sectors(c.streams, row.record)
+        line, _ = line_and_sectors(c.streams.records, row.record)
         while row.left:
             upper = not wide and not row.left & LOWER_HALF
             number = line if wide else 2 * line + (1 if upper else 0)
@@ -265,7 +261,7 @@ def enter_const(c, row, time):
         if row.record == row.end:
             return True
         row.record -= 1
-        _, row.left = line_and_sectors(c.streams, row.record)
+        _, row.left = line_and_sectors(c.streams.records, row.record)
 
 
 @jit
@@ -302,7 +298,7 @@ def go_on(context, time):
 def latest_entry(c, row):
     """Cycle in which the last of an instruction entered."""
     kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
-    line, _ = line_and_sectors(c.streams, row.record)
+    line, _ = line_and_sectors(c.streams.records, row.record)
     return row.entry if kind > CONST_LOAD and not passes_l1d(c.machine, kind, line) else row.entry - 1
 
 
@@ -313,22 +309,22 @@ def meet_tags(c, stage, time):
     if stage.kind == TEXTURE_LOAD:
         return texture_lookup(c, stage.line, stage.access, time)
     if stage.kind == GLOBAL_STORE:
-        return l1d_misses.store(c, stage.line, stage.sectors, stage.access, local, time)
+        return store(c, stage.line, stage.sectors, stage.access, local, time)
     if stage.kind == L2_LOAD and not local:
-        return l1d_misses.load_below(c, stage.line, stage.sectors, stage.access, time)
-    return l1d_misses.load(c, stage.line, stage.sectors, stage.access, time)
+        return load_below(c, stage.line, stage.sectors, stage.access, time)
+    return load(c, stage.line, stage.sectors, stage.access, time)
 
 
 @jit
 def retry_from(c, stage, time):
     """When a transaction that has been refused tries again, if nothing comes back before."""
-    store = stage.kind == GLOBAL_STORE
+    writes = stage.kind == GLOBAL_STORE
     passes = stage.kind == L2_LOAD and stage.line < LOCAL_LINE
-    room = l1d_misses.queue_room_from(c, 0 if store or passes else 1)
+    room = queue_room_from(c, 0 if writes or passes else 1)
     if room > time:
         return room
-    sectors = segment(c.machine, stage.sectors) if store else stage.sectors
-    return NEVER if can_send(c, WRITE if store else READ, sectors) else c.record.launch.limit + 1
+    sectors = segment(c.machine, stage.sectors) if writes else stage.sectors
+    return NEVER if can_send(c, WRITE if writes else READ, sectors) else c.record.launch.limit + 1
 
 
 @jit
@@ -356,7 +352,7 @@ def come_back(c, request, time):
     count = sectors_in(request.sectors)
     c.sm.in_flight -= count
     if request.who == TO_LINE:
-        l1d_misses.fill(c, request.place, request.sectors, request.from_dram, time)
+        fill(c, request.place, request.sectors, request.from_dram, time)
     elif request.who == TO_CODE:
         code_arrives(c, request.place, count, time)
     elif request.who == TO_ACCESS:

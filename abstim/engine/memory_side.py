@@ -7,10 +7,19 @@ import numpy as np
 
 from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
 from abstim.engine.l2 import advance_slice
-from abstim.engine.queues import append, give_back_all, join, new_request
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import NEVER
-from abstim.engine.switch import WORD_LOG2, advance_switch, is_idle, leave, put
+from abstim.engine.switch import (
+    WORD_LOG2,
+    advance_switch,
+    append,
+    give_back_all,
+    is_idle,
+    join,
+    leave,
+    new_request,
+    put,
+)
 from abstim.engine.warp_slots import ONE, lowest
 from functional.jit.compile import apart, indexed_from_zero, jit, outlined
 

@@ -1,12 +1,41 @@
-"""From issue to operands: ports, operand collectors, and conflicts on register banks (docs/timing-rules.md, rules 3 and
-13). Steps are those of the register file: `register_steps` a cycle."""
+"""From issue to operands: bookings of cycles, ports, operand collectors and conflicts on register banks
+(docs/timing-rules.md, rules 3 and 13). Steps are those of the register file: `register_steps` a cycle."""
 
 from __future__ import annotations
 
-from abstim.engine.bookings import book, is_taken
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
-from abstim.engine.state import NEVER
+from abstim.engine.state import BOOKED_LOG2, NEVER
 from functional.jit.compile import jit
+
+HALF = 1 << BOOKED_LOG2  # bits of a word: the cycle above, what is taken below
+LOWER = (1 << HALF) - 1
+CYCLES = LOWER >> 1  # cycles are told apart modulo 2^31, far more than a ring is long
+
+
+@jit
+def taken(ring, row, part, time):
+    """What is taken in cycle `time`, whose word is `ring[row, part]`: a set, or a count."""
+    word = ring[row, part]
+    return word & LOWER if word >> HALF == time & CYCLES else 0
+
+
+@jit
+def is_taken(ring, row, number, time):
+    """Is place `number` taken in cycle `time`?"""
+    return (taken(ring, row, number >> BOOKED_LOG2, time) >> (number & (HALF - 1))) & 1 != 0
+
+
+@jit
+def book(ring, row, number, time):
+    """Place `number` is taken in cycle `time`."""
+    part = number >> BOOKED_LOG2
+    ring[row, part] = (time & CYCLES) << HALF | taken(ring, row, part, time) | 1 << (number & (HALF - 1))
+
+
+@jit
+def count(ring, row, time):
+    """One more is taken in cycle `time`, of places that are all alike."""
+    ring[row, 0] = (time & CYCLES) << HALF | taken(ring, row, 0, time) + 1
 
 
 @jit

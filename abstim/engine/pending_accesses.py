@@ -1,18 +1,73 @@
-"""Memory instructions on their way, and who waits for which sector (docs/timing-rules.md, rule 11)."""
+"""Memory instructions on their way: what they ask the memory side for, and who waits for which sector
+(docs/timing-rules.md, rule 11)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.copy_groups import copy_begins, copy_ends, family_of, starts_work
-from abstim.engine.mbarriers import meet_when_complete, number_copy, wake, work_done
+from abstim.engine.accesses import sectors_in
+from abstim.engine.address_map import address
+from abstim.engine.mbarriers import (
+    copy_begins,
+    copy_ends,
+    family_of,
+    meet_when_complete,
+    number_copy,
+    starts_work,
+    wake,
+    work_done,
+)
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, write_registers
-from abstim.engine.state import ACCESSES
+from abstim.engine.state import ACCESSES, IN_FLIGHT, READ
 from abstim.engine.warp_slots import bit
 from functional.jit.compile import jit, outlined
+from functional.traces.trace import SECTOR_BYTES
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
+
+
+@jit
+def flits_of(m, kind, sectors):
+    """Flits of a request's packet: a read is its header alone."""
+    if kind == READ:
+        return 1
+    size = SECTOR_BYTES * sectors_in(sectors) + m.packet_bytes
+    return (size + m.flit_bytes - 1) // m.flit_bytes
+
+
+@jit
+def can_send(c, kind, sectors):
+    """May the SM ask now? If not: in the next window, or when something has come back."""
+    return c.sm.credits >= flits_of(c.machine, kind, sectors) and c.sm.in_flight < IN_FLIGHT
+
+
+@outlined
+def send(context, line, sectors, kind, who, place, time):
+    """Ask for, or write, sectors of a line; the packet goes to the switch at `time` at the earliest. Returns when."""
+    c = context
+    sm, m = c.sm, c.machine
+    flits = flits_of(m, kind, sectors)
+    sent = max(time, sm.last_sent + 1, sm.link_free + flits - m.inject_queue)
+    sm.last_sent, sm.link_free = sent, max(sent, sm.link_free) + flits
+    sm.credits -= flits
+    sm.in_flight += sectors_in(sectors)
+    request = c.shared.outbox[sm.number, sm.asked]
+    sm.asked += 1
+    request.line, request.sectors, request.kind, request.sm = line, sectors, kind, sm.number
+    request.who, request.place, request.flits, request.from_dram = who, place, flits, 0
+    request.due = sent + 1
+    address(m, request)
+    return np.int64(sent)
+
+
+@jit
+def respond_in_order(sm, time):
+    """A response enters the SM's one-a-cycle FIFO at `time`, after those before it; returns when it comes out."""
+    out = max(time, sm.fifo_free)
+    sm.fifo_free = out + 1
+    return out
+
 
 SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
 REPLY_TO_RESULT = 2  # from the fill of a cache to the write-back of what waited for it

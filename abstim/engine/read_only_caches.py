@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.l2 import WHOLE_LINE, sectors_in
-from abstim.engine.pending_accesses import finish, new_waiter, serve_waiters
-from abstim.engine.requests import can_send, send
-from abstim.engine.response_fifo import respond_in_order
+from abstim.engine.accesses import WHOLE_LINE, sectors_in
+from abstim.engine.pending_accesses import can_send, finish, new_waiter, respond_in_order, send, serve_waiters
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, place, touch, victim
 from abstim.engine.warp_slots import ONE, lowest
@@ -179,30 +177,32 @@ def l1i_lookup(c, pc, time):
 
 
 @jit
+def line_from(c, cache, first, ways, line, time):
+    """Perfect memory: (does it miss, result cycle) of a line whose hit result would be at `time`; it is there then."""
+    k = find(cache.tag, first, ways, line)
+    missed = k < 0
+    if missed:
+        k = victim(cache.last_use, first, ways)
+        place(cache, k, line, supply(c, time))
+    touch(c.sm, cache.last_use, k)
+    return missed, max(time, cache.there[k])
+
+
+@jit
 def texture_line(c, line, time):
     """Perfect memory: result cycle of one texture-cache line whose hit result would be at `time`."""
-    sm, m, texture = c.sm, c.machine, c.texture
-    first = (line & (m.l1t_sets - 1)) * m.l1t_ways
-    k = find(texture.tag, first, m.l1t_ways, line)
+    sm, m = c.sm, c.machine
+    missed, result = line_from(c, c.texture, (line & (m.l1t_sets - 1)) * m.l1t_ways, m.l1t_ways, line, time)
     sm.l1t_accesses += 1
-    if k < 0:
-        sm.l1t_misses += 1
-        k = victim(texture.last_use, first, m.l1t_ways)
-        place(texture, k, line, supply(c, time))
-    touch(sm, texture.last_use, k)
-    return max(time, texture.there[k])
+    sm.l1t_misses += missed
+    return result
 
 
 @jit
 def const_line(c, line, time):
     """Perfect memory: result cycle of one constant-cache line whose hit result would be at `time`."""
-    sm, m, const = c.sm, c.machine, c.const
-    first = (line & (m.const_sets - 1)) * m.const_ways
-    k = find(const.tag, first, m.const_ways, line)
+    sm, m = c.sm, c.machine
+    missed, result = line_from(c, c.const, (line & (m.const_sets - 1)) * m.const_ways, m.const_ways, line, time)
     sm.const_accesses += 1
-    if k < 0:
-        sm.const_misses += 1
-        k = victim(const.last_use, first, m.const_ways)
-        place(const, k, line, supply(c, time))
-    touch(sm, const.last_use, k)
-    return max(time, const.there[k])
+    sm.const_misses += missed
+    return result

@@ -1,29 +1,70 @@
-"""A launch on one design point, in one go or thread block by thread block: what sampling watches and stops."""
+"""A launch on one design point: timed in one go or thread block by thread block, or its caches warmed without time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.engine.design_point import code_of, machine_of, streams_of
+from abstim.engine.design_point import code_of, machine_of, refuse_unsupported, streams_of
 from abstim.engine.initial_state import new_state
-from abstim.engine.inputs import COUNTERS, EngineResult, LaunchInputs
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, NEVER, OVER, TRAFFIC, Team
-from abstim.engine.unsupported import refuse_unsupported
 from abstim.gpu.config import Gpu
 from functional.execution.computer import default_threads
 from functional.jit.machine_code import Native, Part
-from functional.traces.line_record import FIRST_GLOBAL_LINE
+from functional.traces.line_record import ALL_SECTORS, FIRST_GLOBAL_LINE, SECTOR_SHIFT, is_data, line_of
 from functional.traces.trace import Trace
+from precharacterize import LatencyTable
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
+
+
+COUNTERS = (
+    "l1d_accesses",
+    "l1d_misses",
+    "const_accesses",
+    "const_misses",
+    "l1i_accesses",
+    "l1i_misses",
+    "l2_accesses",
+    "l2_misses",
+    "dram_reads",
+    "dram_writes",
+    "l1t_accesses",
+    "l1t_misses",
+)
+
+
+@dataclass(frozen=True)
+class LaunchInputs:
+    """One launch: what its program costs and what it did. The trace must hold every thread block, in launch order."""
+
+    table: LatencyTable
+    trace: Trace
+    shared_bytes: int = 0  # static and dynamic, a thread block
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """One launch on one design point.
+
+    `cycles` counts from the launch to the cycle after the last warp has left, `sm_cycles` the same an SM;
+    `issue_slots` are scheduler cycles by reason (abstim.session.result.SLOT_REASONS), cycles x schedulers in every row.
+    """
+
+    cycles: int
+    sm_cycles: Int64[np.ndarray, " sm"]
+    issue_slots: Int64[np.ndarray, "sm reason"]
+    resident_warp_cycles: Int64[np.ndarray, " sm"]
+    counters: dict[str, int]  # COUNTERS, all SMs together
+    history: dict[str, Any] = field(default_factory=dict)  # over time: Simulation.history; {} if it was not kept
+
 
 WINDOWS, WINDOW_CYCLES = 1 << 14, 64  # of `simulate`: a million cycles; of longer launches no history is kept
 THREAD_WARP_INSTRUCTIONS = 1 << 12  # fewer take as long as to start a thread that runs them
@@ -31,7 +72,7 @@ BEHIND_SMS = frozenset(TRAFFIC.names or ())  # counters that the memory side kee
 RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 CACHE_LINE_WORDS = 16  # two lines: those side by side are fetched together
 
-_touch = Native("abstim.engine.skipped_blocks", "touch")
+_touch = Native("abstim.engine.tag_walk", "touch")
 MEMORY_SIDE = (Part("abstim.engine.memory_side", "serve_requests"), Part("abstim.engine.memory_side", "exchange"))
 _COMPILING = "compiling the timing engine for this CPU: some 40 s, once"
 _run_grid = Native("abstim.engine.event_loop", "run_grid", _COMPILING, MEMORY_SIDE)
@@ -258,3 +299,52 @@ def simulate_point(
     if caches is not None:
         launch.leave(caches)
     return launch.result()
+
+
+_walk = Native("abstim.engine.tag_walk", "walk")
+_controllers = Native("abstim.engine.tag_walk", "controllers")
+SECTOR_BITS = np.uint32(ALL_SECTORS << SECTOR_SHIFT)  # of a record
+
+
+def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, share: float = 1.0) -> None:
+    """Send the memory accesses and instruction lines of the last `share` of a launch's thread blocks through the tags.
+
+    Each resident warp makes one memory access in turn, where in a launch their order is that of time. Releases the
+    interpreter lock while it runs.
+    """
+    launch = Simulation(inputs, gpu, blocks_per_sm, caches=caches)
+    code, operands = code_of(inputs.table)
+    streams, offsets = streams_of(inputs.trace, inputs.table, operands)
+    blocks = len(inputs.trace.thread_blocks)
+    first = blocks - int(np.ceil(min(max(share, 0.0), 1.0) * blocks))
+    _walk(launch.state, code, streams, offsets, first, blocks)
+    launch.leave(caches)
+
+
+def warm_code(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches) -> None:
+    """Send what a launch's first wave reads of instructions and constants through the tags."""
+    resident = blocks_per_sm * gpu.spec.sm_count / len(inputs.trace.thread_blocks)
+    warm(without_data(inputs), gpu, blocks_per_sm, caches, resident)
+
+
+def data(records: np.ndarray) -> np.ndarray:
+    """Which records are of global or local memory, not of constants and parameters."""
+    return is_data(line_of(records))
+
+
+def without_data(inputs: LaunchInputs) -> LaunchInputs:
+    """A launch that reads its instructions and constants only: no lane of its other accesses is active."""
+    records = inputs.trace.records
+    return replace(
+        inputs, trace=replace(inputs.trace, records=np.where(data(records), records & ~SECTOR_BITS, records))
+    )
+
+
+def bank_loads(
+    inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, lines: Int64[np.ndarray, " line"]
+) -> Int64[np.ndarray, "controller bank"]:
+    """How many of some lines each bank of each memory controller holds."""
+    machine = Simulation(inputs, gpu, blocks_per_sm).machine
+    found = np.zeros((gpu.spec.dram_channels, gpu.spec.dram_banks), np.int64)
+    _controllers(machine, lines.astype(np.int64), found)
+    return found

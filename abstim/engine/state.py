@@ -13,18 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.engine.rules import SECTORS
+from abstim.gpu.spec import NUMBER_OF_POLICY
 from precharacterize.synchronisation import FAMILIES, GROUPS
 from precharacterize.table import BARRIERS, WORDS
 
 NEVER = 1 << 60
-SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.table.UNITS
+SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
 KINDS = 6  # of execution units
-GTO, LRR, OLDEST, TWO_LEVEL = 0, 1, 2, 3
+GTO, LRR, TWO_LEVEL = (NUMBER_OF_POLICY[name] for name in ("gto", "lrr", "two_level"))
 INDEX_LINEAR, INDEX_HASH, INDEX_IPOLY = 0, 1, 2  # of L1D's sets
 LOCAL_BACK, EVICT, WRITE_THROUGH, WRITE_BACK = 0, 1, 2, 3  # stores at L1D; the first two evict on a hit
 # What a scheduler's cycle went to; the order of abstim.session.result.SLOT_REASONS
 ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
-# Most of each that a record has room for; abstim.engine.unsupported refuses what is beyond
+# Most of each that a record has room for; abstim.engine.design_point refuses what is beyond
 SLOTS = 64  # warps an SM, thread blocks an SM
 SCHEDULERS = 4  # an SM
 PORTS = KINDS * SCHEDULERS  # with sub-cores each scheduler has its own
@@ -53,8 +54,8 @@ def record(*fields: str | tuple) -> np.dtype:
 
 # The numbers of a design point for a launch (design_point.machine_of)
 MACHINE = record(
-    "sm_count", "schedulers", "policy", "active_warps", "warp_slots", "warps_per_block", "blocks_per_sm",
-    "sub_cores", "issues_a_turn", "register_steps", "shared_collectors", "result_bus", "banks",
+    "sm_count", "schedulers", "policy", "walks_by_slot", "active_warps", "warp_slots", "warps_per_block",
+    "blocks_per_sm", "sub_cores", "issues_a_turn", "register_steps", "shared_collectors", "result_bus", "banks",
     "fetch_width", "fetch_line", "fetch_line_log2", "fetches", "perfect_l1i", "perfect_const",
     "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1t_sets", "l1t_ways",
     "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are

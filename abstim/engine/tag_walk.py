@@ -1,19 +1,21 @@
-"""Caches after a launch without its time: every line it touches goes through the tags, a memory instruction of each
-resident warp in turn, the SMs one after the other. What L1D asks L2 for is there at once."""
+"""Caches without time: every line that a launch, or thread blocks left out of one, touches goes through the tags."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.address_map import bank_of, row_of, slice_of
+from abstim.engine.accesses import PARAM_LOAD
+from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.event_loop import context_of
 from abstim.engine.l2 import first_way, use
-from abstim.engine.load_store import PARAM_LOAD, occupancy_of, result_of
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
+from abstim.engine.perfect_memory import occupancy_of, result_of
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
 from functional.jit.compile import jit, outlined, reference
+from functional.traces.line_record import LINE_SHIFT, SECTOR_SHIFT
+from functional.traces.trace import PHASE_WINDOW_LINE
 
 # Between two memory instructions: nothing is on its way any more, so that no access waits for another
 STEP_CYCLES = 1 << 13
@@ -162,3 +164,32 @@ def controllers(m, lines, reads):
     for k in range(len(lines)):
         _, channel, local, _ = slice_of(m, lines[k])
         reads[channel, bank_of(m, local)] += 1
+
+
+def touch(state, records, written, first_line, recent):
+    """Data `records` go through L2's tags, without time; `written`: which of them are of stores and atomics. Lines with
+    something on its way stay. `recent`, -1 at first, stands for L1D: what has just been read does not reach L2."""
+    gpu = reference(state)
+    m, l2 = gpu.machine, gpu.shared.l2
+    for k in range(len(records)):
+        line, sectors = np.int64(records[k] >> LINE_SHIFT), (records[k] >> SECTOR_SHIFT) & 15
+        if line < first_line or line >= PHASE_WINDOW_LINE or sectors == 0:
+            continue
+        mark = line << 4 | sectors
+        if not written[k] and recent[line & (len(recent) - 1)] == mark:
+            continue
+        recent[line & (len(recent) - 1)] = mark
+        number, _, _, in_slice = slice_of(m, line)
+        first = (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
+        place = find(l2.tag, first, m.l2_ways, line)
+        if place < 0:
+            place = oldest_idle(l2, first, m.l2_ways)
+            if place < 0:
+                continue
+            l2.tag[place] = line + 1
+            l2.line[place].valid = l2.line[place].dirty = 0
+        if written[k]:
+            l2.line[place].dirty |= sectors
+        else:
+            l2.line[place].valid |= sectors
+        use(l2, place)

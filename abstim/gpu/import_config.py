@@ -18,7 +18,7 @@ from typing import Any
 
 from abstim.gpu.config import Setting, load_gpu
 from abstim.gpu.gpgpusim_config import CacheString, Option, cache_of, read_options, timing_of
-from abstim.gpu.spec import SECTIONS
+from abstim.gpu.spec import POLICIES, SECTIONS
 from functional.errors import InputError
 
 Options = dict[str, Option]
@@ -30,7 +30,7 @@ PLAIN_CROSSBAR_CYCLES = 3  # with network_mode 2
 DRAM_STATION_CYCLES = 4  # from queue to queue: slice to data, besides `-dram_latency` and CL
 PLAIN_FLIT_BYTES = 256  # network_mode 2: more than any packet, which passes in one cycle
 SECTOR_BYTES = 32
-SCHEDULERS = {"gto": "gto", "lrr": "lrr", "old": "oldest", "two_level_active": "two_level"}
+SCHEDULERS = {policy.gpgpusim: name for name, policy in POLICIES.items()}
 _INT = ("int_add", "int_max", "int_mul", "int_mad", "int_div", "int_shfl")
 _FLOAT = {kind: tuple(f"{kind}_{op}" for op in ("add", "max", "mul", "mad", "div")) for kind in ("fp32", "fp64")}
 

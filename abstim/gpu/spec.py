@@ -61,6 +61,23 @@ def _flag() -> Any:
     return field(metadata={"domain": Domain(bool, "true or false", lambda v: True)})
 
 
+class Policy(NamedTuple):
+    """A scheduling policy (docs/timing-rules.md, rule 2), as other models than the engine take it."""
+
+    gpgpusim: str  # its name there
+    in_turn: bool  # each warp issues an instruction, then another one does; else one goes on as long as it can
+    by_slot: bool  # the cache walk goes by slots in turn, not by launch order
+
+
+POLICIES = {
+    "gto": Policy("gto", in_turn=False, by_slot=False),
+    "lrr": Policy("lrr", in_turn=True, by_slot=True),
+    "oldest": Policy("old", in_turn=False, by_slot=False),
+    "two_level": Policy("two_level_active", in_turn=True, by_slot=False),
+    "youngest": Policy("youngest", in_turn=False, by_slot=False),
+}
+NUMBER_OF_POLICY = {name: number for number, name in enumerate(POLICIES)}
+
 # Classes of arithmetic instructions, those of GPGPU-Sim's `ptx_opcode_latency_*` options. `sfu` is sin, cos, ex2, lg2,
 # rcp, rsqrt, sqrt and tanh; `tensor` is mma; `other` everything else (mov, setp, selp, cvt, logic, shifts, bra, ret).
 INSTRUCTION_CLASSES = (
@@ -99,7 +116,7 @@ class Spec:
     architecture: str = _architecture()
 
     schedulers_per_sm: int = _whole(1, 4)
-    scheduler: str = _choice("gto", "lrr", "oldest", "two_level")
+    scheduler: str = _choice(*POLICIES)
     two_level_active_warps: int = _whole(1, 64)
     sub_cores: bool = _flag()
     issues_per_turn: int = _whole(1, 2)

@@ -12,8 +12,7 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.gradient.parameter_vector import base_values, check_names
-from abstim.gradient.timed_kernel import TimedKernel
-from abstim.gradient.timed_models import kernel_of
+from abstim.gradient.timed_kernel import TimedKernel, kernel_of
 from functional.errors import InputError
 
 if TYPE_CHECKING:

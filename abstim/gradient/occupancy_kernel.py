@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from abstim.gpu.config import Gpu, refuse_machine_code
+from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
 from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
-from abstim.occupancy_vector.compiled_lanes import run_with_derivatives
 from abstim.occupancy_vector.design_points import (
     Walked,
     lanes_of,
@@ -23,7 +21,6 @@ from abstim.occupancy_vector.design_points import (
     walk,
     walking,
 )
-from abstim.occupancy_vector.item_records import MEMORY, POOLS
 from abstim.occupancy_vector.items import (
     LATENCIES,
     Items,
@@ -35,8 +32,8 @@ from abstim.occupancy_vector.items import (
     warps_of,
     work_a_cycle,
 )
-from abstim.occupancy_vector.lane_records import DUAL_WIDTH, NUMBERS, TERMS, TICKS, WORK_A_CYCLE, Lanes
-from abstim.occupancy_vector.lanes import cycles_of
+from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives
+from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE, Lanes
 from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
@@ -45,8 +42,6 @@ from precharacterize.classify import latency_class
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
-    from abstim.session.session import Session
-    from abstim.targets.resolve import Target
 
 # The parameter that each latency of the load/store unit is
 MEMORY_PARAMETERS = {
@@ -66,18 +61,10 @@ class OccupancyKernel(TimedKernel):
     schedule is that of the nearest such point, frozen, and so is what each time was the latest of.
     """
 
-    def __init__(
-        self,
-        target: Target | Session,
-        names: Sequence[str],
-        gpu: str | Gpu = "gtx480",
-        launches: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(target, names, gpu, launches)
-        refuse_machine_code(self.gpu, "kernel_time differentiates the times of")
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._warps: dict[tuple, Warps] = {}
         self._walks: dict[tuple, Walked] = {}
-        self._lock = Lock()
 
     def by_launch(
         self, values: Float64[np.ndarray, " name"]

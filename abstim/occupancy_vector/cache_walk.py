@@ -13,9 +13,8 @@ import numpy as np
 
 from abstim.engine.design_point import machine_of
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.item_records import DRAM, FIRST, GONE, L2
 from abstim.occupancy_vector.items import Items, Warps, packed
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, PARTS
+from abstim.occupancy_vector.records import ACCESS_WORD, DRAM, FIRST, GONE, L2, LATE_WORD, PARTS, whole_numbers
 from functional.jit.machine_code import Native
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
@@ -31,14 +30,11 @@ ANSWER = np.dtype([("wait", "i4"), ("sectors", "i2"), ("dram_sectors", "i2"), ("
 LINE = np.dtype(
     [("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2"), ("asker", "i8")], align=True
 )
-SLOT = np.dtype(
-    [(name, "i8") for name in ("item", "stop", "access", "fetch", "ready", "back", "age", "state")], align=True
+SLOT = whole_numbers("item stop access fetch ready back age state")
+SM = whole_numbers("clock last next stop")
+TOTALS = whole_numbers(
+    "uses rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
 )
-SM = np.dtype([("clock", "i8"), ("last", "i8"), ("next", "i8"), ("stop", "i8")])
-TOTALS = np.dtype(
-    [(name, "i8") for name in ("uses", "rows_opened", "dram_reads", "slice_sectors", "port_sectors", "channel_sectors",
-                               "busiest_slice", "busiest_channel")]
-)  # fmt: skip
 
 walk_launch = Native("abstim.occupancy_vector.walk_kernel", "walk_launch")
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.gpu.config import Gpu
+from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
-from abstim.occupancy_vector.item_records import DOUBLE, POOLS, SFU, TENSOR
 from abstim.occupancy_vector.items import (
     Items,
     Warps,
-    cut,
     cut_for_walk,
     instructions_of_warps,
     lane_items_of,
@@ -22,8 +21,8 @@ from abstim.occupancy_vector.items import (
     touching,
     units_of,
 )
-from abstim.occupancy_vector.lane_records import NUMBERS, TICKS, Lanes, Layout, Streams
 from abstim.occupancy_vector.lanes import block_slots, deal
+from abstim.occupancy_vector.records import DOUBLE, NUMBERS, POOLS, SFU, TENSOR, TICKS, Lanes, Layout, Streams
 from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.table import UNITS
@@ -52,16 +51,11 @@ def reading(gpu: Gpu) -> tuple:
     """What of a GPU decides the items of a launch."""
     spec = gpu.spec
     return (
-        gpu.pipeline, spec.coalescing, spec.l1d_bypass, spec.scheduler in ("lrr", "two_level"), spec.issues_per_turn,
+        gpu.pipeline, spec.coalescing, spec.l1d_bypass, POLICIES[spec.scheduler].in_turn, spec.issues_per_turn,
         spec.schedulers_per_sm, spec.sub_cores, spec.register_file_ports,
         *(getattr(spec, f"{kind}_units") for kind in UNITS if kind != "mem"),
         spec.result_bus_width, gpu.params.atomic_latency_cycles,
     )  # fmt: skip
-
-
-def prepare(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Prepared:
-    """Cut a launch into items."""
-    return prepared_of(cut(table, trace, warps, gpu))
 
 
 def prepared_of(items: Items) -> Prepared:
@@ -225,7 +219,7 @@ def layout_of(prepared: Prepared, warps_per_block: int, gpu: Gpu, residents: int
         blocks=block_slots(residents),
         warps=warps_per_block,
         sub_cores=spec.sub_cores,
-        priority=spec.scheduler in ("gto", "oldest"),
+        priority=not POLICIES[spec.scheduler].in_turn,
         perfect_memory=spec.perfect_memory,
         memory_queue=queue_of(gpu, "mem"),
         holding=collectors_of(gpu, "mem") if spec.shared_collectors else 0,

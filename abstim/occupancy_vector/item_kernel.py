@@ -7,10 +7,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.analytic.nodes import line_of, more_follow, sectors_of
-from abstim.engine.load_store import const_transactions, next_cycle, next_transaction, transaction_bytes
+from abstim.engine.accesses import (
+    CONST_LOAD,
+    GLOBAL_ATOMIC,
+    GLOBAL_LOAD,
+    GLOBAL_STORE,
+    L2_LOAD,
+    LOCAL_LINE,
+    SHARED_ATOMIC,
+    SHARED_LINE,
+    SHARED_LOAD,
+    end_of_access,
+    line_of,
+    pipe_cycles,
+    sectors_of,
+)
 from abstim.engine.rules import READ_OPERANDS_CYCLES
-from abstim.occupancy_vector.item_records import (
+from abstim.occupancy_vector.records import (
     ATOMIC,
     ATOMIC_LATENCY,
     CONST,
@@ -19,74 +32,42 @@ from abstim.occupancy_vector.item_records import (
     GLOBAL_MEMORY,
     HIT,
     LOAD,
+    LOADS,
     LOCAL_MEMORY,
     MEMORY,
     PASSING,
     POOLED,
+    RESULTS,
     SHARED,
     SHARED_MEMORY,
     STORE,
     TENSOR,
     TO_UNIT_CYCLES,
 )
-from abstim.occupancy_vector.lane_records import LOADS, RESULTS
 from functional.jit.compile import jit
-from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
 LONGEST_RUN = 15  # instructions of an item
 FLUSH_GAP = 3  # cycles from issue to issue over a taken branch whose fetch pair has an instruction left
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: Knuth's multiplicative hashing
 
-PARAM_LOAD, CONST_LOAD, SHARED_LOAD, SHARED_ATOMIC = (
-    int(k) for k in (Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.SHARED_LOAD, Kind.SHARED_ATOMIC)
-)
-GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = (int(k) for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
-BARRIER, FENCE, L2_LOAD = int(Kind.BARRIER), int(Kind.FENCE), int(Kind.L2_LOAD)
-
-
-@jit
-def pipe_cycles(m, touched, row, first, end):
-    """Cycles in which the transactions of the line records `first` .. `end` - 1 enter the pipe (rule 5)."""
-    count = np.int64(0)
-    if row.kind <= CONST_LOAD:
-        if m.perfect_const:
-            return np.int64(1)
-        for k in range(first, end):
-            count += const_transactions(m, sectors_of(np.int64(touched.records[k])))
-        return count
-    busy, size = np.int64(-1), transaction_bytes(m, row.bytes)
-    for k in range(end - 1, first - 1, -1):
-        left = sectors_of(np.int64(touched.records[k]))
-        if line_of(np.int64(touched.records[k])) == SHARED_WINDOW_LINE:
-            count += 1
-            continue
-        while left:
-            sectors = next_transaction(left, size)
-            left &= ~sectors
-            later, busy = next_cycle(m, busy, sectors)
-            count += later
-    return count
+BARRIER, FENCE = int(Kind.BARRIER), int(Kind.FENCE)
 
 
 @jit
 def touch(access, touched, row, record, m):
     """Fill the ACCESS of an instruction with line records from `record` on; returns where the next one's begin."""
-    first = record
+    end = end_of_access(touched.records, record)
     access.record, access.active, line = record, 0, line_of(np.int64(touched.records[record]))
-    while True:
-        word = np.int64(touched.records[record])
-        access.active = access.active | (sectors_of(word) != 0)
-        record += 1
-        if not more_follow(word):
-            break
-    access.cycles = max(1, pipe_cycles(m, touched, row, first, record))
+    for k in range(record, end):
+        access.active = access.active | (sectors_of(np.int64(touched.records[k])) != 0)
+    access.cycles = max(1, pipe_cycles(m, touched.records, record, end, row.kind, row.bytes))
     access.space = CONSTANT_MEMORY
     if row.kind >= GLOBAL_LOAD:
-        access.space = SHARED_MEMORY if line == SHARED_WINDOW_LINE else GLOBAL_MEMORY
-        if line >= LOCAL_WINDOW_LINE and line != SHARED_WINDOW_LINE:
+        access.space = SHARED_MEMORY if line == SHARED_LINE else GLOBAL_MEMORY
+        if line >= LOCAL_LINE and line != SHARED_LINE:
             access.space = LOCAL_MEMORY
-    return record
+    return end
 
 
 @jit

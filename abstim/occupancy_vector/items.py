@@ -11,22 +11,27 @@ import numpy as np
 from abstim.engine.design_point import machine_of
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
-from abstim.gpu.spec import INSTRUCTION_CLASSES
-from abstim.occupancy_vector.item_records import (
+from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
+from abstim.occupancy_vector.records import (
     ACCESS,
     CODE,
     ITEM,
+    LANE_ITEM,
+    LOADS,
     POOLED,
     POOLS,
     REGISTER,
+    RESULTS,
     SPECIAL,
+    TERMS,
+    TICKS,
     WARP,
+    WORK_A_CYCLE,
     Code,
     Shape,
     Touched,
     Wait,
 )
-from abstim.occupancy_vector.lane_records import LANE_ITEM, LOADS, RESULTS, TERMS, TICKS, WORK_A_CYCLE
 from functional.errors import InputError
 from functional.jit.machine_code import Native
 from functional.traces.trace import Trace
@@ -199,7 +204,7 @@ def shape_of(gpu: Gpu) -> Shape:
     return Shape(
         fetch_width=one(pipeline.instructions_per_fetch),
         fetch_line=one(pipeline.fetch_line_instructions),
-        single=one(spec.scheduler in ("lrr", "two_level")),
+        single=one(POLICIES[spec.scheduler].in_turn),
         dual_issue=one(spec.issues_per_turn > 1),
         bypass=one(spec.l1d_bypass),
         latency=np.array(

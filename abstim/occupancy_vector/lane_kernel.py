@@ -7,47 +7,25 @@ from itertools import accumulate
 import numpy as np
 
 from abstim.engine.rules import DECODE_CYCLES
-from abstim.occupancy_vector.item_records import ATOMIC, DRAM, MEMORY, STORE, TO_UNIT_CYCLES
-from abstim.occupancy_vector.lane_records import (
+from abstim.occupancy_vector.records import (
     ACCESS_WORD,
-    AFTER_NEXT,
-    BLOCK_LAUNCH,
-    DISPATCH,
-    DISPATCHED,
-    DRAM_FREE,
-    DRAM_LATENCY,
-    DRAM_SECTOR,
-    END,
-    FETCH,
-    FETCH_FREE,
-    FIRST_ISSUE,
+    ATOMIC,
+    DRAM,
     GONE,
-    L2_ATOMIC,
-    L2_FREE,
-    L2_REPLY,
-    L2_SECTOR,
-    LATENCY,
     LOADS,
-    MEMORY_FREE,
-    NEXT,
-    OCCUPIES,
+    MEMORY,
+    NUMBER,
     PARTS,
     POOL_COUNT,
-    POOL_SLACK,
-    PORT_FREE,
-    REPLY_FREE,
-    REPLY_SECTOR,
-    REQUEST,
     RESULTS,
-    RETIRE,
     RUNNING,
-    SP_WORK,
-    SPECIAL_SLACK,
+    SERVER,
     SPECIALS,
-    STORE_SECTOR,
+    STORE,
+    TERM,
     TERMS,
     TICKS,
-    TO_DRAIN,
+    TO_UNIT_CYCLES,
     WAITING,
 )
 from abstim.occupancy_vector.times import at, get, later, portion, put, zero
@@ -101,9 +79,9 @@ def find_bounds(lane, shape, m, s):
     held = special[0] = at(collectors_held(lane, shape, g)) if shape.holding else 0
     special[MEMORY] = at(get(lane.memory_starts, (g + 1) * shape.memory_queue - 1))
     for n in range(SPECIALS):
-        free = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, SPECIAL_SLACK))
+        free = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, NUMBER.special_slack))
         special[MEMORY + 1 + n] = max(held, free)
-    slack = at(get(m, POOL_SLACK)) + TO_UNIT
+    slack = at(get(m, NUMBER.pool_slack)) + TO_UNIT
     pools[SP] = at(get(lane.pool_free, POOL_COUNT * g)) - slack
     pools[INT] = at(get(lane.pool_free, POOL_COUNT * g + 1)) - slack
     pools[SP | INT] = max(pools[SP], pools[INT])
@@ -151,10 +129,10 @@ def begin_of(lane, shape, m, s, slot):
     elif shape.holding:
         time = later(time, collectors_held(lane, shape, g))
     if unit > MEMORY:
-        time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - get(m, SPECIAL_SLACK))
+        time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - get(m, NUMBER.special_slack))
     for n in range(POOL_COUNT):
         if pools & (1 << n):
-            time = later(time, get(lane.pool_free, POOL_COUNT * g + n) - at(get(m, POOL_SLACK)) - TO_UNIT)
+            time = later(time, get(lane.pool_free, POOL_COUNT * g + n) - at(get(m, NUMBER.pool_slack)) - TO_UNIT)
     return time
 
 
@@ -167,23 +145,23 @@ def beyond_l1d(lane, m, kind, word, here):
         return here
     leave = here + TICKS
     if kind == STORE or kind == ATOMIC:  # noqa: SIM109 (Numba would make a tuple)
-        leave = later(get(servers, PORT_FREE), leave) + get(m, STORE_SECTOR) * sectors
-        put(servers, PORT_FREE, leave)
-    cost = get(m, L2_ATOMIC) if kind == ATOMIC else get(m, L2_SECTOR)
-    answer = later(get(servers, L2_FREE), leave + get(m, REQUEST)) + cost * sectors
-    put(servers, L2_FREE, answer)
+        leave = later(get(servers, SERVER.port_free), leave) + get(m, NUMBER.store_sector) * sectors
+        put(servers, SERVER.port_free, leave)
+    cost = get(m, NUMBER.l2_atomic) if kind == ATOMIC else get(m, NUMBER.l2_sector)
+    answer = later(get(servers, SERVER.l2_free), leave + get(m, NUMBER.request)) + cost * sectors
+    put(servers, SERVER.l2_free, answer)
     read = answer
     if dram:
-        read = later(get(servers, DRAM_FREE), answer) + get(m, DRAM_SECTOR) * dram
-        put(servers, DRAM_FREE, read)
+        read = later(get(servers, SERVER.dram_free), answer) + get(m, NUMBER.dram_sector) * dram
+        put(servers, SERVER.dram_free, read)
     if kind == STORE:
-        return answer + get(m, L2_REPLY)
-    length = get(m, REPLY_SECTOR) * sectors
-    answer = later(get(servers, REPLY_FREE), answer - length) + length
-    put(servers, REPLY_FREE, answer)
-    answer = later(answer, read) + get(m, L2_REPLY)
+        return answer + get(m, NUMBER.l2_reply)
+    length = get(m, NUMBER.reply_sector) * sectors
+    answer = later(get(servers, SERVER.reply_free), answer - length) + length
+    put(servers, SERVER.reply_free, answer)
+    answer = later(answer, read) + get(m, NUMBER.l2_reply)
     if level == DRAM:
-        answer = answer + portion(get(m, DRAM_LATENCY), part)
+        answer = answer + portion(get(m, NUMBER.dram_latency), part)
     return answer
 
 
@@ -214,9 +192,10 @@ def with_code(lane, streams, m, late, ready):
 def code_delay(m, answer):
     """How late an instruction line is: four sectors, from L2 or from DRAM."""
     level, part = answer & 3, (answer >> 2) + 1
-    l2 = get(m, REQUEST) + (get(m, L2_SECTOR) + get(m, REPLY_SECTOR)) * 4 + get(m, L2_REPLY) + TICKS
+    sector = get(m, NUMBER.l2_sector) + get(m, NUMBER.reply_sector)
+    l2 = get(m, NUMBER.request) + sector * 4 + get(m, NUMBER.l2_reply) + TICKS
     if level == DRAM:
-        return l2 + portion(get(m, DRAM_LATENCY) + get(m, DRAM_SECTOR) * 4, part)
+        return l2 + portion(get(m, NUMBER.dram_latency) + get(m, NUMBER.dram_sector) * 4, part)
     return portion(l2, part)
 
 
@@ -226,8 +205,8 @@ def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
     word = np.int64(streams.accesses[warp.access])
     warp.access += 1
     held = (word & OCCUPIES_MASK) * TICKS
-    begin = later(arrive, get(lane.servers, MEMORY_FREE))
-    put(lane.servers, MEMORY_FREE, begin + held)
+    begin = later(arrive, get(lane.servers, SERVER.memory_free))
+    put(lane.servers, SERVER.memory_free, begin + held)
     first = g * shape.memory_queue
     for n in range(first + shape.memory_queue - 1, first, -1):
         put(lane.memory_starts, n, get(lane.memory_starts, n - 1))
@@ -243,8 +222,8 @@ def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
 def use_special(lane, streams, unit, begin_k, arrive):
     """The result of an instruction that comes to special unit `unit` (an index of Lane.special_free) at `arrive`."""
     begin = later(arrive, get(lane.special_free, unit))
-    put(lane.special_free, unit, begin + get(streams.terms, begin_k + OCCUPIES))
-    return begin + get(streams.terms, begin_k + LATENCY)
+    put(lane.special_free, unit, begin + get(streams.terms, begin_k + TERM.occupies))
+    return begin + get(streams.terms, begin_k + TERM.latency)
 
 
 @jit
@@ -256,7 +235,7 @@ def use_pools(lane, streams, slot, g, terms, start):
         if lane.pools[slot] & (1 << n):
             begin = later(arrive, get(lane.pool_free, POOL_COUNT * g + n))
             delay = later(delay, begin - arrive)
-            put(lane.pool_free, POOL_COUNT * g + n, begin + get(streams.terms, terms + SP_WORK + n))
+            put(lane.pool_free, POOL_COUNT * g + n, begin + get(streams.terms, terms + TERM.sp + n))
     return delay
 
 
@@ -265,8 +244,8 @@ def fetched(lane, m, item, start):
     """When the front end has the next item."""
     ready = start + item.front * TICKS
     if item.fetches:
-        granted = later(get(lane.servers, FETCH_FREE), ready - TO_ISSUE)
-        put(lane.servers, FETCH_FREE, granted + get(m, FETCH) * item.fetches)
+        granted = later(get(lane.servers, SERVER.fetch_free), ready - TO_ISSUE)
+        put(lane.servers, SERVER.fetch_free, granted + get(m, NUMBER.fetch) * item.fetches)
         ready = later(ready, granted + TO_ISSUE)
     return ready
 
@@ -293,10 +272,10 @@ def wait_for(times, first, room, count, mask, ready):
 def wait(lane, streams, slot, warp, item, terms, start, delay, ready):
     """`ready`, not before what the warp's next item needs."""
     if item.next:
-        ready = later(ready, start + get(streams.terms, terms + NEXT) + delay)
+        ready = later(ready, start + get(streams.terms, terms + TERM.next) + delay)
     ready = later(ready, get(lane.floor, slot))
     if item.after_next:
-        put(lane.floor, slot, start + get(streams.terms, terms + AFTER_NEXT) + delay)
+        put(lane.floor, slot, start + get(streams.terms, terms + TERM.after_next) + delay)
     else:
         put(lane.floor, slot, start - start)
     ready = wait_for(lane.loads, slot * LOADS, LOADS, warp.far, np.int64(item.wait_far), ready)
@@ -325,7 +304,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
     item, terms, g = streams.lane_items[np.uint64(warp.item)], warp.item * len(TERMS), s if shape.sub_cores else 0
     arrive, result = start + (item.unit_offset * TICKS + TO_UNIT), start - start
     if item.unit == MEMORY:
-        result = use_memory(lane, streams, shape, m, warp, g, arrive, get(streams.terms, terms + LATENCY))
+        result = use_memory(lane, streams, shape, m, warp, g, arrive, get(streams.terms, terms + TERM.latency))
     elif item.unit:
         result = use_special(lane, streams, SPECIALS * g + item.unit - MEMORY - 1, terms, arrive)
     delay = use_pools(lane, streams, slot, g, terms, start)
@@ -339,7 +318,7 @@ def issue(lane, streams, shape, m, s, slot, progress):
     ready = wait(lane, streams, slot, warp, item, terms, start, delay, ready)
     drain = later(get(lane.drain, slot), result)
     if item.drain:
-        drain = later(drain, start + get(streams.terms, terms + TO_DRAIN))
+        drain = later(drain, start + get(streams.terms, terms + TERM.drain))
     put(lane.drain, slot, drain)
     put(lane.clock, s, start + item.cycles * TICKS)
     progress.issued += 1
@@ -363,15 +342,15 @@ def leave(lane, shape, m, slot, time, progress):
     warp = lane.warps[slot]
     warp.state, lane.due[slot] = GONE, FAR_OFF
     b = warp.block
-    drain = later(get(lane.drain, slot), time + get(m, RETIRE) - TICKS)
+    drain = later(get(lane.drain, slot), time + get(m, NUMBER.retire) - TICKS)
     put(lane.drained, b, later(get(lane.drained, b), drain))
     lane.blocks[b].running -= 1
     progress.running -= 1
     if lane.blocks[b].running:
         open_barrier(lane, shape, b, time)
         return
-    put(lane.servers, END, later(get(lane.servers, END), get(lane.drained, b)))
-    put(lane.drained, b, get(lane.drained, b) + get(m, BLOCK_LAUNCH))
+    put(lane.servers, SERVER.end, later(get(lane.servers, SERVER.end), get(lane.drained, b)))
+    put(lane.drained, b, get(lane.drained, b) + get(m, NUMBER.block_launch))
     progress.freed = 1
 
 
@@ -400,7 +379,7 @@ def enter(lane, streams, shape, m, b, k, number, time):
     warp.late, warp.state, warp.block = streams.late_starts[number], RUNNING, b
     warp.far = warp.near = 0
     load_item(lane, streams, slot, warp)
-    ready = time + get(m, FIRST_ISSUE)
+    ready = time + get(m, NUMBER.first_issue)
     if not shape.perfect and is_late(streams, warp):
         ready = with_code(lane, streams, m, warp.late - 1, ready)
     wake(lane, slot, ready)
@@ -420,8 +399,8 @@ def refill(lane, streams, shape, m, progress):
     for b in range(shape.residents):
         if lane.blocks[b].running or progress.next == progress.stop:
             continue
-        time = later(get(lane.drained, b) + TICKS, get(lane.servers, DISPATCHED) + get(m, DISPATCH))
-        put(lane.servers, DISPATCHED, time)
+        time = later(get(lane.drained, b) + TICKS, get(lane.servers, SERVER.dispatched) + get(m, NUMBER.dispatch))
+        put(lane.servers, SERVER.dispatched, time)
         put(lane.drained, b, time - time - TICKS)
         first = np.int64(streams.dealt[progress.next]) * shape.warps
         for k in range(shape.warps):
@@ -448,7 +427,7 @@ def step(lane, streams, shape, m, progress):
 @jit
 def clear(lane):
     """An SM before its first thread block; every time is zero already."""
-    before = get(lane.servers, DISPATCHED) - TICKS
+    before = get(lane.servers, SERVER.dispatched) - TICKS
     for w in range(len(lane.warps)):
         lane.warps[w].state, lane.due[w], lane.units[w], lane.pools[w] = GONE, FAR_OFF, 0, 0
     lane.stale[:] = 1
@@ -458,8 +437,8 @@ def clear(lane):
         put(lane.drained, b, before)
     for n in range(len(lane.memory_starts)):
         put(lane.memory_starts, n, before)
-    put(lane.servers, DISPATCHED, before)
-    put(lane.servers, END, before)
+    put(lane.servers, SERVER.dispatched, before)
+    put(lane.servers, SERVER.end, before)
     lane.last[:] = 0
 
 
@@ -478,4 +457,4 @@ def run_lanes(lane, streams, shapes, machines, progresses, ends, stopped):
             steps += 1
             if steps % CHECK_STEPS == 0 and stopped[0]:
                 return
-        put(ends, n, get(lane.servers, END))
+        put(ends, n, get(lane.servers, SERVER.end))

@@ -1,18 +1,177 @@
-"""Launches on design points as lanes, run together (docs/occupancy-vector.md, "Lanes")."""
+"""Launches on design points as lanes, run together as machine code (docs/occupancy-vector.md, "Lanes")."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.occupancy_vector.compiled_lanes import run_compiled
-from abstim.occupancy_vector.lane_records import TICKS, Lanes, Outcome
+from abstim.occupancy_vector.records import (
+    BLOCK,
+    DUAL_WIDTH,
+    LOADS,
+    POOL_COUNT,
+    PROGRESS,
+    RESULTS,
+    SERVER,
+    SHAPE,
+    SLOT,
+    SPECIALS,
+    TICKS,
+    Lane,
+    Lanes,
+    Layout,
+    Outcome,
+    outcome_of,
+)
+from functional.jit.machine_code import Native
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
+    from jaxtyping import Float64, Int64
+
+
+VECTOR = 8  # slots that the processor looks at together
+
+run_lanes = Native("abstim.occupancy_vector.lane_kernel", "run_lanes", "abstim: compiling the occupancy-vector engine")
+
+
+def run_compiled(parts: Sequence[Lanes], threads: int | None = None) -> list[Outcome]:
+    """Run every lane of every part. Deterministic: lanes know nothing of each other.
+
+    `threads`: at most so many at once (None: one a core).
+    """
+    count = threads or os.cpu_count() or 1
+    stopped = np.zeros(1, np.int64)
+    found = [outcome_of(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
+
+    def task(own: tuple[int, slice]) -> None:
+        k, share = own
+        lane, ends = new_lane(parts[k]), np.zeros(len(parts[k].first[share]), np.int64)
+        found[k].end[share], found[k].issued[share] = _run_on(lane, parts[k], share, ends, stopped)
+
+    tasks = [(k, own) for k, part in enumerate(parts) for own in _shares(len(part.first), len(parts), count)]
+    _on_threads(task, tasks, count, stopped)
+    return found
+
+
+def _on_threads(task: Callable[[Any], None], tasks: Sequence[Any], threads: int | None, stopped: np.ndarray) -> None:
+    """Every task, on threads; when one fails, or the user has had enough, the others stop soon."""
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        try:
+            list(pool.map(task, tasks))
+        except BaseException:
+            stopped[0] = 1
+            raise
+
+
+def _shares(lanes: int, parts: int, threads: int) -> Iterator[slice]:
+    """Lanes of a part that one call runs: all of them, but where there are too few parts for all threads."""
+    size = max(1, lanes if parts >= 2 * threads else -(-lanes // (4 * threads)))
+    for first in range(0, lanes, size):
+        yield slice(first, min(lanes, first + size))
+
+
+def _run_on(
+    lane: Lane, part: Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ends, items issued) of some lanes of a part, in the state `lane`."""
+    progress = np.zeros(len(part.first[own]), PROGRESS)
+    progress["next"], progress["stop"] = part.first[own], part.stop[own]
+    run_lanes(lane, part.streams, _shape(part), part.machine[own], progress, ends, stopped)
+    return ends, progress["issued"]
+
+
+def _shape(part: Lanes) -> np.ndarray:
+    layout, shape = part.layout, np.zeros(1, SHAPE)
+    shape[0] = (
+        layout.schedulers, _rows(layout, part.residents), layout.warps, part.residents, layout.sub_cores,
+        layout.priority, layout.perfect_memory, layout.memory_queue, layout.holding,
+    )  # fmt: skip
+    return shape
+
+
+def _rows(layout: Layout, residents: int) -> int:
+    """Slots of a scheduler, those beyond the warps there can be included: the processor looks at so many at once."""
+    warps = -(-residents * layout.warps // layout.schedulers)
+    return -(-warps // VECTOR) * VECTOR
+
+
+def new_lane(part: Lanes) -> Lane:
+    """The arrays of a lane's state, all zero; lanes of a part have fills of their own."""
+    layout, residents, kinds = part.layout, part.residents, len(part.streams.fill_words)
+    slots, groups = layout.schedulers * _rows(layout, residents), layout.groups
+
+    def times(count: int) -> np.ndarray:
+        return np.zeros(count, np.int64)
+
+    return Lane(
+        ready=times(slots),
+        due=np.zeros(slots, np.int64),
+        units=np.zeros(slots, np.uint64),
+        pools=np.zeros(slots, np.uint64),
+        floor=times(slots),
+        drain=times(slots),
+        loads=times(slots * LOADS),
+        results=times(slots * RESULTS),
+        warps=np.zeros(slots, SLOT),
+        clock=times(layout.schedulers),
+        last=times(layout.schedulers),
+        drained=times(residents),
+        blocks=np.zeros(residents, BLOCK),
+        memory_starts=times(groups * layout.memory_queue),
+        arrivals=times(kinds),
+        asked=np.zeros(kinds, np.int64),
+        special_free=times(SPECIALS * groups),
+        pool_free=times(POOL_COUNT * groups),
+        servers=times(len(SERVER)),
+        begins=times(layout.schedulers),
+        unit_bounds=np.zeros(2 + SPECIALS, np.int64),
+        pool_bounds=np.zeros(1 << POOL_COUNT, np.int64),
+        picked=np.zeros((layout.schedulers, 2), np.int64),
+        stale=np.zeros(layout.schedulers, np.int64),
+    )
+
+
+# Of Lane: all arrays of times, which have derivatives beside them where they are asked for
+_TIMES = ("ready", "floor", "drain", "loads", "results", "clock", "drained", "memory_starts", "arrivals",
+          "special_free", "pool_free", "servers", "begins")  # fmt: skip
+
+
+def run_with_derivatives(
+    part: Lanes,
+    term_slopes: Float64[np.ndarray, "item term name"],
+    number_slopes: Float64[np.ndarray, "lane number name"],
+) -> Float64[np.ndarray, "lane tick_and_names"]:
+    """The end of each lane, in ticks, and how it changes with each of up to DUAL_WIDTH - 1 parameters, given how TERMS
+    and NUMBERS do."""
+    terms = _dual(part.streams.terms, term_slopes.reshape(-1, term_slopes.shape[-1]))
+    machine = _dual(part.machine.ravel(), number_slopes.reshape(-1, number_slopes.shape[-1]))
+    own = part._replace(
+        streams=part.streams._replace(terms=terms), machine=machine.reshape(*part.machine.shape, DUAL_WIDTH)
+    )
+    found = np.zeros((len(part.first), DUAL_WIDTH))
+    stopped = np.zeros(1, np.int64)
+
+    def task(share: slice) -> None:
+        lane = new_lane(part)
+        lane = lane._replace(**{name: _dual(getattr(lane, name)) for name in _TIMES})
+        found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), DUAL_WIDTH)), stopped)
+
+    _on_threads(task, list(_shares(len(part.first), 1, os.cpu_count() or 1)), None, stopped)
+    return found
+
+
+def _dual(times: Int64[np.ndarray, " time"], slopes: np.ndarray | None = None) -> Float64[np.ndarray, "time dual"]:
+    found = np.zeros((len(times), DUAL_WIDTH))
+    found[:, 0] = times
+    if slopes is not None:
+        found[:, 1 : 1 + slopes.shape[1]] = slopes
+    return found
+
 
 BLOCK_SLOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 

@@ -2,33 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
-from abstim.engine.unsupported import refuse_unsupported
+from abstim.engine.design_point import refuse_unsupported
 from abstim.gpu.config import Gpu, known_error_of
 from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
     lanes_of,
-    prepare,
+    prepared_of,
     reading,
     walk,
     walking,
 )
-from abstim.occupancy_vector.items import Warps, touching, warps_of
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, DRAM_SECTOR, L2_SECTOR, TICKS, Lanes
+from abstim.occupancy_vector.items import Warps, cut, touching, warps_of
 from abstim.occupancy_vector.lanes import cycles_of, run
-from abstim.occupancy_vector.unread import refuse_set
+from abstim.occupancy_vector.records import ACCESS_WORD, NUMBER, TICKS, Lanes
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.traces.line_record import without_phases
 from functional.traces.trace import SECTOR_BYTES
+from precharacterize.table import UNITS
 from precharacterize.tensor_work import refuse_commits
+
+UNREAD = frozenset(
+    {"two_level_active_warps", "posted_stores", "crossbar_output_queues", "l2_reply_sectors", "l1i_mshrs",
+     "const_mshrs", "l1d_mshrs", "l1d_mshr_merges", "l1d_miss_queue", "inject_queue_flits", "crossbar_queue_flits",
+     "l2_mshrs", "l2_mshr_merges", "l2_miss_queue", "l2_dirty_ways", "l2_queue", "dram_bank_groups", "dram_queue",
+     "dram_requests", "dram_two_commands", "dram_burst_bytes", "dram_burst_cycles", "dram_group_burst_cycles",
+     "dram_row_to_row_cycles", "dram_row_active_cycles", "dram_row_cycle_cycles", "dram_read_cycles",
+     "dram_write_cycles", "dram_write_to_read_cycles", "dram_write_recovery_cycles", "dram_read_to_precharge_cycles",
+     "l1_miss_extra_cycles", "l1i_miss_extra_cycles"}
+    | {f"{kind}_port_width" for kind in UNITS}
+)  # fmt: skip
+SET = "--set"
+
+
+def refuse_unread(keys: Iterable[str], option: str) -> None:
+    """Raises InputError for the first of some keys that this model does not look at. `option`: who names it."""
+    for key in keys:
+        if key in UNREAD:
+            raise InputError(f"{option} {key}: the occupancy model does not look at it; use --model detailed")
+
+
+def refuse_set(gpu: Gpu) -> None:
+    """The same of the keys that a user has set."""
+    refuse_unread((key for key, setting in gpu.settings.items() if setting.source.startswith(SET)), SET)
+
 
 LATENCY = "latency"  # what limits a launch when no resource is busy
 BOUNDS = ("instruction issue", "load/store unit", "L2", "DRAM")
@@ -94,7 +119,7 @@ class TimedLaunch:
         shared = self.launch.shared_bytes
         refuse_commits(table, "occupancy")
         warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
-        prepared = _kept(self._prepared, (touch, reading(gpu)), lambda: prepare(table, trace, warps, gpu))
+        prepared = _kept(self._prepared, (touch, reading(gpu)), lambda: prepared_of(cut(table, trace, warps, gpu)))
         walked = _kept(
             self._walked, (touch, walking(gpu, residents, shared)),
             lambda: walk(table, trace, warps, gpu, residents, shared),
@@ -179,7 +204,7 @@ def _bounds(point: DesignPoint, issued: int, sectors: int, read: int) -> dict[st
     values = (
         issued / (count * lanes.layout.schedulers),
         held.sum() / count,
-        float(point.walked.demand.sectors @ lanes.machine[:, L2_SECTOR]) / TICKS / count,
-        float(point.walked.demand.dram_sectors @ lanes.machine[:, DRAM_SECTOR]) / TICKS / count,
+        float(point.walked.demand.sectors @ lanes.machine[:, NUMBER.l2_sector]) / TICKS / count,
+        float(point.walked.demand.dram_sectors @ lanes.machine[:, NUMBER.dram_sector]) / TICKS / count,
     )
     return {name: float(value) for name, value in zip(BOUNDS, values, strict=True)}

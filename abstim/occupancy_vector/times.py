@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from abstim.occupancy_vector.lane_records import DUAL_WIDTH, PARTS
+from abstim.occupancy_vector.records import DUAL_WIDTH, PARTS
 from functional.jit.compile import jit
 
 _VECTOR = ir.VectorType(ir.DoubleType(), DUAL_WIDTH)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.analytic.nodes import line_of, more_follow, sectors_of
+from abstim.engine.accesses import (
+    LOCAL_LINE,
+    SHARED_LINE,
+    WHOLE_LINE,
+    line_of,
+    more_follow,
+    sectors_in,
+    sectors_of,
+    segment,
+)
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of
-from abstim.engine.l2 import sectors_in
-from abstim.occupancy_vector.item_records import (
+from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
+from abstim.occupancy_vector.records import (
     ATOMIC,
     CONSTANT,
     DRAM,
@@ -24,8 +33,6 @@ from abstim.occupancy_vector.item_records import (
     WAITING,
 )
 from functional.jit.compile import jit
-from functional.traces.line_record import ALL_SECTORS
-from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
@@ -110,7 +117,7 @@ def load(walk, caches, sm, line, sectors, time, access, found):
     use(caches, row)
     if not there:
         row.tag, row.valid = line + 1, 0
-    missed = (sectors if m.l1d_sectored else ALL_SECTORS) & ~np.int64(row.valid)
+    missed = (sectors if m.l1d_sectored else WHOLE_LINE) & ~np.int64(row.valid)
     if missed:
         row.valid |= missed
         row.there = ask_l2(walk, caches, line, missed, False, time, found)
@@ -124,7 +131,7 @@ def store(walk, caches, sm, line, sectors, time, found):
     m = walk.machine[0]
     k, there = find(caches.l1d[sm], set_of(m, line), m.l1d_ways, line)
     row = caches.l1d[sm][k]
-    updates = m.l1d_write >= 2  # write-through and write-back; the others evict
+    updates = m.l1d_write >= WRITE_THROUGH  # the others evict
     if there and not updates:
         row.tag, row.used, row.valid = 0, 0, 0
     elif updates and (there or m.l1d_write_allocates):
@@ -132,10 +139,8 @@ def store(walk, caches, sm, line, sectors, time, found):
             row.tag, row.valid, row.there = line + 1, 0, 0
         row.valid |= sectors
         use(caches, row)
-    segment = sectors
-    if not m.coalesced_bytes and sectors & 3 and sectors & 12:
-        segment = np.int64(ALL_SECTORS)
-    found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, segment, True, time, found) - time)
+    answered = ask_l2(walk, caches, line, segment(m, sectors), True, time, found)
+    found.wait = max(np.int64(found.wait), answered - time)
 
 
 @jit
@@ -146,7 +151,7 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
         return
     halves = m.const_line_bytes == 64
     own = 2 * line + (0 if sectors & 3 else 1) if halves else line
-    wanted = np.int64(ALL_SECTORS) if not halves else np.int64(3) if sectors & 3 else np.int64(12)
+    wanted = WHOLE_LINE if not halves else np.int64(3) if sectors & 3 else np.int64(12)
     k, there = find(caches.const[sm], (own & (m.const_sets - 1)) * m.const_ways, m.const_ways, own)
     row = caches.const[sm][k]
     use(caches, row)
@@ -167,7 +172,7 @@ def read_code(walk, caches, sm, line, time, fetch, found):
     use(caches, row)
     if not there:
         row.tag = line + 1
-        row.there = ask_l2(walk, caches, CODE_LINES + line, np.int64(ALL_SECTORS), False, time, found)
+        row.there = ask_l2(walk, caches, CODE_LINES + line, WHOLE_LINE, False, time, found)
         row.asker = fetch + 1
     walk.fetch_askers[fetch] = row.asker
     return max(time, np.int64(row.there))
@@ -181,14 +186,14 @@ def ask_caches(walk, caches, sm, kind, r, time, access, found):
     while more:
         word = np.int64(walk.records[r])
         line, sectors = line_of(word), sectors_of(word)
-        local = line >= LOCAL_WINDOW_LINE
-        if sectors == 0 or line == SHARED_WINDOW_LINE:
+        local = line >= LOCAL_LINE
+        if sectors == 0 or line == SHARED_LINE:
             pass
         elif kind == CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)
         elif kind == ATOMIC or ((kind == PASSING or (m.l1d_bypassed and kind == LOAD)) and not local):
             found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, sectors, False, time, found) - time)
-        elif kind == LOAD or kind == PASSING or (local and m.l1d_write == 0):  # noqa: SIM109
+        elif kind == LOAD or kind == PASSING or (local and m.l1d_write == LOCAL_BACK):  # noqa: SIM109
             load(walk, caches, sm, line, sectors, time, access, found)
         else:
             store(walk, caches, sm, line, sectors, time, found)
@@ -216,7 +221,7 @@ def place(walk, sm, slots, b, time):
 def pick(walk, sm, slots):
     """The slot whose turn it is, or -1; then the SM's clock is at the next cycle in which one is ready."""
     chosen, best, soon = -1, FAR_FUTURE, FAR_FUTURE
-    by_age, count = walk.machine[0].policy != 1, len(slots)
+    by_slot, count = walk.machine[0].walks_by_slot, len(slots)
     for w in range(count):
         slot = slots[w]
         if slot.state != RUNNING:
@@ -224,7 +229,7 @@ def pick(walk, sm, slots):
         if slot.ready > sm.clock:
             soon = min(soon, slot.ready)
             continue
-        order = slot.age if by_age else (w - sm.last - 1) % count
+        order = (w - sm.last - 1) % count if by_slot else slot.age
         if order < best:
             chosen, best = w, order
     if chosen < 0:

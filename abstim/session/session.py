@@ -227,14 +227,14 @@ class Session:
 
     def warm(self, number: int, gpu: Gpu, caches: Caches, share: float = 1.0) -> None:
         """Send the memory accesses of the last `share` of a launch's thread blocks through the caches, without time."""
-        from abstim.engine.warming import warm
+        from abstim.engine.simulation import warm
 
         inputs = self.inputs(number, gpu, self.traces.accesses(number))
         warm(inputs, gpu, self.blocks_per_sm(number, gpu), caches, share)
 
     def warm_code(self, number: int, gpu: Gpu, caches: Caches) -> None:
         """Send what a launch's first wave reads of instructions and constants through the caches, without time."""
-        from abstim.engine.warming import warm_code
+        from abstim.engine.simulation import warm_code
 
         inputs = self.inputs(number, gpu, self.traces.accesses(number))
         warm_code(inputs, gpu, self.blocks_per_sm(number, gpu), caches)

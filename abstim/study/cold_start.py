@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.engine.warming import bank_loads
+from abstim.engine.simulation import bank_loads
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import engine_results

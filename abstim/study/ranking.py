@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from abstim.analytic.point import points_of
+from abstim.analytic.point import points_of, random_points
 from abstim.analytic.predictions import predict_points, summaries
-from abstim.analytic.space import random_points
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.progress import Progress, silent
 from abstim.session.detailed import engine_results

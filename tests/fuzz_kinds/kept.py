@@ -15,7 +15,7 @@ from random import Random
 import numpy as np
 from ptx_kernels import HEADER, REGISTERS
 
-from abstim.engine.inputs import COUNTERS
+from abstim.engine.simulation import COUNTERS
 from abstim.gpu.config import load_gpu
 from abstim.study.explore.kept_cycles import Store
 from abstim.study.sample.kept import InPart, MeasuredStore, PartStore

@@ -8,7 +8,7 @@ import numpy as np
 from ptx_kernels import HEADER, REGISTERS
 
 from abstim.engine import simulate_point
-from abstim.engine.inputs import LaunchInputs
+from abstim.engine.simulation import LaunchInputs
 from abstim.gpu.config import load_gpu
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer, make_launch

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from abstim.occupancy_vector.lane_records import ACCESS_WORD, LATE_WORD, NUMBERS
+from abstim.occupancy_vector.records import ACCESS_WORD, LATE_WORD, NUMBERS
 
 CYCLE, NEVER = 64, 1 << 30
 MEMORY, SFU, DOUBLE, TENSOR = 1, 2, 3, 4

@@ -12,7 +12,7 @@ from abstim.study.explore.local import Chunk, Results, chunks, time_chunk
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from abstim.engine.inputs import LaunchInputs
+    from abstim.engine.simulation import LaunchInputs
     from abstim.gpu.config import Gpu
 
 CONNECT_SECONDS = 10

@@ -19,7 +19,7 @@ from abstim.session.session import Session
 from functional.keep.kept import key
 
 if TYPE_CHECKING:
-    from abstim.engine.inputs import LaunchInputs
+    from abstim.engine.simulation import LaunchInputs
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Planner:
 
     def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
         """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
-        from abstim.engine.unsupported import refuse_unsupported
+        from abstim.engine.design_point import refuse_unsupported
 
         session, machines = self.sessions[target], dict[tuple[int, ...], np.ndarray]()
         limits = [session.blocks_per_sm(launch, gpu) for launch in range(len(session))]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from abstim.study.explore.jobs import Job, Planner
 
 if TYPE_CHECKING:
-    from abstim.engine.inputs import LaunchInputs
+    from abstim.engine.simulation import LaunchInputs
     from abstim.gpu.config import Gpu
 
 CHUNK_WARP_INSTRUCTIONS = 1_000_000  # a few tenths of a second: lost at most when a sweep is killed

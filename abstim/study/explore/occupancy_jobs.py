@@ -41,7 +41,7 @@ class OccupancyPlanner:
 
     def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
         """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
-        from abstim.engine.unsupported import refuse_unsupported
+        from abstim.engine.design_point import refuse_unsupported
 
         session = self.sessions[target]
         limits = [session.blocks_per_sm(launch, gpu) for launch in range(len(session))]

@@ -124,7 +124,7 @@ def open_program(target: Target, gpu: Gpu, progress: Progress = silent) -> Sampl
 
 def refused_by(program: SampledProgram, gpu: Gpu) -> str:
     """Why a target cannot run on a GPU; nothing if it can."""
-    from abstim.engine.unsupported import refuse_unsupported
+    from abstim.engine.design_point import refuse_unsupported
 
     session = program.session
     try:

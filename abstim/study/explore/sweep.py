@@ -128,7 +128,7 @@ def explore(
     if sweep.model == "analytic":
         refuse_unknown(points)
     elif sweep.model == "occupancy":
-        from abstim.occupancy_vector.unread import refuse_unread
+        from abstim.occupancy_vector.occupancy_model import refuse_unread
 
         refuse_unread(points.columns, "--vary")
     if sweep.aim is not None:

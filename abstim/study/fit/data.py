@@ -12,8 +12,7 @@ import numpy as np
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
 from abstim.gradient.recorded_kernel import RecordedKernel
-from abstim.gradient.timed_kernel import TimedKernel
-from abstim.gradient.timed_models import kernel_of
+from abstim.gradient.timed_kernel import TimedKernel, kernel_of
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
 from abstim.study.validate import Measured

@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 
 from abstim.engine.kept_caches import Caches
-from abstim.engine.warming import warm
+from abstim.engine.simulation import warm
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent

@@ -12,10 +12,9 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.design_points import lanes_of, prepared_of, walk_dealt
-from abstim.occupancy_vector.item_records import ITEM
 from abstim.occupancy_vector.items import Items, Warps, warps_of
-from abstim.occupancy_vector.lane_records import BLOCK_LAUNCH, DISPATCH, FIRST_ISSUE, RETIRE, TICKS, Lanes
 from abstim.occupancy_vector.lanes import cycles_of, run
+from abstim.occupancy_vector.records import ITEM, NUMBER, TICKS, Lanes
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.traces.line_record import without_phases
@@ -43,8 +42,8 @@ def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
     prepared, walked = prepared_of(gap_items(table, trace, warps)), walk_dealt(table, trace, warps, bare, 1, 0, dealt)
     lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, bare, 1)
     machine = lanes.machine.copy()
-    machine[:, [BLOCK_LAUNCH, FIRST_ISSUE, RETIRE]] = 0
-    machine[:, DISPATCH] = TICKS
+    machine[:, [NUMBER.block_launch, NUMBER.first_issue, NUMBER.retire]] = 0
+    machine[:, NUMBER.dispatch] = TICKS
     starts = lanes.streams.starts.reshape(-1, trace.warps_per_block)
     if policy == "lrr":  # lanes begin behind the first warp, the algorithm with it
         starts = np.roll(starts, 1, axis=1)

@@ -1,0 +1,166 @@
+"""Transactions of an access: which of its lines' sectors go together, how many cycles they take to enter a pipe, and
+conflicts on shared memory's banks (docs/timing-rules.md, rule 5)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine.rules import SECTORS
+from functional.jit.compile import jit
+from functional.traces import line_record
+from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from precharacterize.classify import Kind
+
+PARAM_LOAD, CONST_LOAD, TEXTURE_LOAD = int(Kind.PARAM_LOAD), int(Kind.CONST_LOAD), int(Kind.TEXTURE_LOAD)
+SHARED_LOAD, SHARED_ATOMIC, L2_LOAD = int(Kind.SHARED_LOAD), int(Kind.SHARED_ATOMIC), int(Kind.L2_LOAD)
+GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = int(Kind.GLOBAL_LOAD), int(Kind.GLOBAL_STORE), int(Kind.GLOBAL_ATOMIC)
+LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
+WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
+line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
+is_phase = jit(line_record.is_phase)
+
+
+@jit
+def line_and_sectors(records, k):
+    """Line number and set of touched sectors of record `k` (functional.traces.line_record)."""
+    record = np.int64(records[k])
+    return line_of(record), sectors_of(record)
+
+
+@jit
+def end_of_access(records, first):
+    """The record after those of the access whose first one is `first`."""
+    while more_follow(records[first]):
+        first += 1
+    return first + 1
+
+
+@jit
+def sectors_in(sectors):
+    """How many sectors a set holds."""
+    return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
+
+
+@jit
+def shared_passes(records, first, end):
+    """Passes of shared memory among the records `first` .. `end` - 1, where they touch nothing else; else 0."""
+    count = 0
+    for k in range(first, end):
+        line, _ = line_and_sectors(records, k)
+        if line == SHARED_LINE:
+            count += 1
+        elif not is_phase(line):
+            return 0
+    return count
+
+
+@jit
+def element_segment(access_bytes):
+    """Bytes of the segments that Fermi gathers a warp's lanes into, by the size of an element."""
+    if access_bytes == 1:
+        return 32
+    return 64 if access_bytes == 2 else 128
+
+
+@jit
+def transaction_bytes(m, access_bytes):
+    """Bytes of the segments that a warp's lanes are gathered into: of all accesses the same, or as GPGPU-Sim 4.2's
+    Fermi does."""
+    return m.coalesced_bytes if m.coalesced_bytes else element_segment(access_bytes)
+
+
+@jit
+def next_transaction(left, size):
+    """The sectors, of those left of a line record, that the next transaction of `size` bytes touches."""
+    if size == 128:
+        return left
+    if size == 64:
+        return left & UPPER_HALF if left & UPPER_HALF else left
+    sector = 8
+    while not left & sector:
+        sector >>= 1
+    return sector
+
+
+@jit
+def transactions_in(sectors, size):
+    """How many transactions of `size` bytes touch some sectors of a line."""
+    if size == 32:
+        return sectors_in(sectors)
+    if size == 64:
+        return np.int64((sectors & LOWER_HALF) != 0) + np.int64((sectors & UPPER_HALF) != 0)
+    return np.int64(sectors != 0)
+
+
+@jit
+def next_cycle(m, busy, sectors):
+    """(cycles until L1D takes the next transaction, set of its banks taken in that cycle).
+
+    A bank holds every `l1d_banks`-th sector and takes one transaction a cycle.
+    """
+    if m.l1d_banks == 1:
+        return 1, 0
+    bank = sectors if m.l1d_banks == 4 else (1 if sectors & 5 else 2)
+    return (1, bank) if busy & bank else (0, busy | bank)
+
+
+@jit
+def const_transactions(m, sectors):
+    """Constant-cache lines that the sectors of one 128 B record lie in; one if there are none."""
+    return 1 if m.const_line_bytes >= LINE_BYTES else transactions_in(sectors, 64)
+
+
+@jit
+def pipe_cycles(m, records, first, end, kind, access_bytes):
+    """Cycles in which the transactions of the records `first` .. `end` - 1 enter the pipe; `access_bytes`: of an
+    element."""
+    count = np.int64(0)
+    if kind <= CONST_LOAD:
+        if m.perfect_const:
+            return np.int64(1)
+        for k in range(first, end):
+            count += const_transactions(m, sectors_of(np.int64(records[k])))
+        return count
+    busy, size = np.int64(-1), transaction_bytes(m, access_bytes)
+    for k in range(end - 1, first - 1, -1):
+        line, left = line_and_sectors(records, k)
+        if line == SHARED_LINE:
+            count += 1
+            continue
+        if is_phase(line):
+            continue
+        while left:
+            sectors = next_transaction(left, size)
+            left &= ~sectors
+            later, busy = next_cycle(m, busy, sectors)
+            count += later
+    return count
+
+
+@jit
+def segment(m, sectors):
+    """The sectors that a store of some sectors writes: those, or, of Fermi's segments, the aligned 32, 64 or 128 B."""
+    return 15 if not m.coalesced_bytes and sectors & 3 and sectors & 12 else sectors
+
+
+@jit
+def shared_cycles_of(c, i, degree):
+    """Cycles an access of shared memory keeps the load/store unit, for `degree` passes of the banks. A round of a loop
+    of compare-and-swap is one pass; those behind the first find the unit free."""
+    return 1 if c.code[i].round else max(1, degree)
+
+
+@jit
+def shared_result(c, w, i, start, degree):
+    """Result of an access of shared memory: of `degree` passes; of a loop of compare-and-swap, of as many rounds, which
+    begin when the warps of its block that came to its word before have done theirs."""
+    sm, row = c.sm, c.code[i]
+    if not degree:
+        return start + 1
+    if not row.round:
+        return start + c.machine.shared_cycles + degree - 1
+    block = w // c.machine.warps_per_block
+    alone = start + c.machine.shared_cycles + (degree - 1) * row.round
+    sm.word_free[block, row.word] = max(alone, sm.word_free[block, row.word] + degree * row.round)
+    return np.int64(sm.word_free[block, row.word])

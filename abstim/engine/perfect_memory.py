@@ -1,0 +1,235 @@
+"""Perfect memory: occupancy of the load/store unit and result cycle of an access, L1D by its policies, and replies that
+come in one a cycle (docs/timing-rules.md, rules 5 and 12)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.engine.accesses import (
+    CONST_LOAD,
+    GLOBAL_ATOMIC,
+    GLOBAL_LOAD,
+    L2_LOAD,
+    LOCAL_LINE,
+    LOWER_HALF,
+    PARAM_LOAD,
+    SHARED_ATOMIC,
+    SHARED_LINE,
+    SHARED_LOAD,
+    TEXTURE_LOAD,
+    WHOLE_LINE,
+    end_of_access,
+    is_phase,
+    line_and_sectors,
+    next_cycle,
+    next_transaction,
+    pipe_cycles,
+    shared_cycles_of,
+    shared_passes,
+    shared_result,
+    transaction_bytes,
+)
+from abstim.engine.l1d import find_line, set_of, use
+from abstim.engine.pending_accesses import respond_in_order
+from abstim.engine.read_only_caches import const_line, supply, texture_line
+from abstim.engine.rules import SECTORS
+from abstim.engine.state import HINTS, NEVER, WRITE_BACK, WRITE_THROUGH
+from abstim.engine.tags import drop, place, touch, victim
+from functional.jit.compile import jit
+from functional.traces.trace import LINE_BYTES
+
+
+@jit
+def allocate(c, line, time):
+    """Make room for a line that is not there; returns its position."""
+    m, l1d = c.machine, c.l1d
+    k = victim(l1d.last_use, set_of(m, line), m.l1d_ways)
+    row = l1d.line[k]
+    place(l1d, k, line, time)
+    row.dirty = 0
+    for j in range(SECTORS):
+        row.sector_there[j] = NEVER
+    touch(c.sm, l1d.last_use, k)
+    l1d.hint[line & (HINTS - 1)] = k
+    return k
+
+
+@jit
+def absent(c, k, sectors):
+    """Is a sector wanted of the line at `k` neither there nor on its way?"""
+    if c.machine.l1d_sectored:
+        for j in range(SECTORS):
+            if (sectors >> j) & 1 and c.l1d.line[k].sector_there[j] == NEVER:
+                return True
+    return False
+
+
+@jit
+def arrival(c, k, sectors):
+    """Cycle in which the sectors wanted of the line at `k` are there."""
+    if not c.machine.l1d_sectored:
+        return c.l1d.there[k]
+    there = 0
+    for j in range(SECTORS):
+        if (sectors >> j) & 1:
+            there = max(there, c.l1d.line[k].sector_there[j])
+    return there
+
+
+@jit
+def arrive_at(c, k, sectors, there):
+    """The sectors of the line at `k` are there from cycle `there` on."""
+    c.l1d.there[k] = max(c.l1d.there[k], there)
+    for j in range(SECTORS):
+        if (sectors >> j) & 1:
+            c.l1d.line[k].sector_there[j] = there
+
+
+@jit
+def miss(c, k, line, time, sectors):
+    """A load that finds its line, or the sectors it wants of the one at `k` (-1: no line), missing: (position, cycle in
+    which they are there)."""
+    if k < 0:
+        k = allocate(c, line, time)
+    there = supply(c, time)
+    arrive_at(c, k, sectors if c.machine.l1d_sectored else WHOLE_LINE, there)
+    return k, there
+
+
+@jit
+def load(c, line, time, sectors):
+    """Result cycle of one load (or local store) transaction, a hit at `time`. Allocates on a miss."""
+    k = find_line(c, line)
+    c.sm.l1d_accesses += 1
+    if k >= 0 and not absent(c, k, sectors):
+        done = max(time, arrival(c, k, sectors))
+    else:
+        c.sm.l1d_misses += 1
+        k, done = miss(c, k, line, time, sectors)
+    use(c, k)
+    return done
+
+
+@jit
+def store_below(c, time):
+    """Acknowledgement of a store that leaves L1D at `time`."""
+    return respond_in_order(c.sm, time + c.machine.miss_cycles)
+
+
+@jit
+def store(c, line, time, sectors):
+    """Acknowledgement of one global store transaction that meets the tags at `time`."""
+    m, k = c.machine, find_line(c, line)
+    c.sm.l1d_accesses += 1
+    if k < 0 or absent(c, k, sectors):
+        c.sm.l1d_misses += 1
+    if m.l1d_write < WRITE_THROUGH:  # a hit evicts, a miss does not allocate
+        if k >= 0:
+            drop(c.l1d, k)
+        return store_below(c, time)
+    if k < 0 and m.l1d_write_allocates:
+        k = allocate(c, line, time)
+    if k >= 0:
+        if m.l1d_write_allocates:  # what is written need not be fetched
+            arrive_at(c, k, sectors, time)
+        use(c, k)
+        if m.l1d_write == WRITE_BACK:
+            c.l1d.line[k].dirty |= sectors
+            return time
+    return store_below(c, time)
+
+
+@jit
+def pass_by(c, time):
+    """Result cycle of one transaction that enters the memory pipe at `time` and passes L1D by."""
+    return respond_in_order(c.sm, time + c.machine.atomic_cycles)
+
+
+@jit
+def occupancy_of(c, w, i):
+    """Cycles instruction `i` of warp `w` keeps the load/store unit, and the end of its records."""
+    sm, kind = c.sm, c.code[i].kind
+    if SHARED_LOAD <= kind <= SHARED_ATOMIC:
+        return shared_cycles_of(c, i, np.int64(c.streams.conflicts[sm.conflict[w]])), sm.record[w]
+    if kind < PARAM_LOAD:
+        return 1, sm.record[w]
+    first, row, end = sm.record[w], c.code[i], end_of_access(c.streams.records, sm.record[w])
+    return max(1, pipe_cycles(c.machine, c.streams.records, first, end, kind, row.access_bytes)), end
+
+
+@jit
+def result_of(c, w, i, start, end):
+    """Cycle in which the access that starts at `start` is complete; moves the warp's cursors past it."""
+    sm, m, kind = c.sm, c.machine, c.code[i].kind
+    if SHARED_LOAD <= kind <= SHARED_ATOMIC:
+        degree = np.int64(c.streams.conflicts[sm.conflict[w]])
+        sm.conflict[w] += 1
+        return shared_result(c, w, i, start, degree)
+    if kind < PARAM_LOAD:
+        return start + 1
+    first = sm.record[w]
+    sm.record[w] = end
+    line, sectors = line_and_sectors(c.streams.records, first)
+    if not sectors:
+        return start + 1
+    if line == SHARED_LINE or is_phase(line):
+        return start + m.shared_cycles + shared_passes(c.streams.records, first, end) - 1
+    if kind <= CONST_LOAD:
+        return const_result(c, first, end, start)
+    return global_result(c, i, first, end, start)
+
+
+@jit
+def const_result(c, first, end, start):
+    """A parameter or constant load: one line a cycle."""
+    m = c.machine
+    time, done, wide = start + m.const_cycles, start, m.const_line_bytes >= LINE_BYTES
+    if m.perfect_const:
+        return time
+    for k in range(end - 1, first - 1, -1):
+        line, sectors = line_and_sectors(c.streams.records, k)
+        for half in range(1 if wide else 2):
+            if wide or (sectors >> (2 * half)) & LOWER_HALF:
+                done = max(done, const_line(c, line if wide else 2 * line + half, time))
+                time += 1
+    return done
+
+
+@jit
+def global_result(c, i, first, end, start):
+    """A global, local or generic access: passes of shared memory, then one transaction a cycle into the L1D pipeline,
+    last line first."""
+    m = c.machine
+    kind, size = c.code[i].kind, transaction_bytes(m, c.code[i].access_bytes)
+    time, done, busy = start + m.l1d_cycles, start, -1
+    for k in range(end - 1, first - 1, -1):
+        line, left = line_and_sectors(c.streams.records, k)
+        if line == SHARED_LINE:
+            time += 1
+            continue
+        if is_phase(line):
+            continue
+        while left:
+            sectors = next_transaction(left, size)
+            left &= ~sectors
+            later, busy = next_cycle(m, busy, sectors)
+            time += later
+            done = max(done, transaction(c, kind, line, time, sectors))
+    return done
+
+
+@jit
+def transaction(c, kind, line, time, sectors):
+    """Result cycle of one transaction that would meet the L1D tags at `time`."""
+    m = c.machine
+    if kind == GLOBAL_ATOMIC:
+        return pass_by(c, time - m.l1d_cycles - 1)
+    if kind == TEXTURE_LOAD:
+        return texture_line(c, line, time)
+    if line >= LOCAL_LINE:
+        return load(c, line, time, sectors)
+    if m.l1d_bypassed or kind == L2_LOAD:
+        return pass_by(c, time - m.l1d_cycles - 1)
+    if kind == GLOBAL_LOAD:
+        return load(c, line, time, sectors)
+    return store(c, line, time, sectors)

@@ -1,0 +1,300 @@
+"""Records of the occupancy-vector engine: items, the words of their accesses, and lanes, one SM of a design point each.
+
+No compiler is needed to read them. Times of lanes are in ticks, 64 to a cycle, whole numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int32, Int64, UInt64
+
+
+# Units that hold one instruction at a time; all others are pools, whose work adds up
+POOLED, MEMORY, SFU, DOUBLE, TENSOR = range(5)
+SPECIAL = {"mem": MEMORY, "sfu": SFU, "dp": DOUBLE, "tensor": TENSOR}
+POOLS = ("sp", "int")
+# What an item's memory access is to the caches
+NONE, LOAD, STORE, ATOMIC, CONSTANT, PASSING = range(6)  # passing: a load that L1D does not answer
+FIRST, L2, DRAM = range(3)  # levels that answer; what waits for another's miss has its level and asks for no sectors
+SHARED_MEMORY, CONSTANT_MEMORY, GLOBAL_MEMORY, LOCAL_MEMORY = range(4)  # where an access goes
+# Latencies of the load/store unit, an index into Shape.latency
+SHARED, CONST, HIT, ATOMIC_LATENCY = range(4)
+
+TO_UNIT_CYCLES = ALLOCATE_CYCLES + READ_STEPS + START_CYCLES  # from issue, operands read without conflict
+
+
+def whole_numbers(names: str) -> np.dtype:
+    """A record of int64 fields."""
+    return np.dtype([(name, np.int64) for name in names.split()], align=True)
+
+
+# Of a warp: its first line record, cycles it holds the load/store unit, where it goes, is any lane active
+ACCESS = np.dtype([("record", "i8"), ("cycles", "i4"), ("space", "i2"), ("active", "i2")], align=True)
+ITEM = np.dtype(
+    [
+        ("begins", "i4"),  # instructions of the warp before it
+        ("line", "i4"),  # of code, its first instruction is in
+        ("cycles", "i4"),  # of issue: its instructions
+        ("front", "i4"),  # from its start to the next item's, for the front end
+        ("next", "i4"), ("after_next", "i4"),  # the same, for pools' results that the next item and the one after read
+        ("unit", "i4"), ("unit_offset", "i4"),  # its one instruction on a special unit, cycles after its start
+        ("occupies", "i4"), ("latency", "i4"),  # cycles that unit is held (load/store: see ACCESS); to the result
+        ("far", "i4"), ("near", "i4"),  # 1: its result is counted with the far (global) or near ones
+        ("wait_far", "i4"), ("wait_near", "i4"),  # what the next item waits for; bit n: the result n before the latest
+        ("drain", "i4"),  # cycles from its start to its last result from a pool
+        ("fetches", "i4"), ("sp", "i4"), ("int", "i4"),  # slots of the fetch stage; work for the pools, 1 / 16 cycle
+        ("barrier", "i4"), ("exit", "i4"), ("access", "i4"),
+        # which latency those cycles have in them: an index of `items.LATENCIES`, 0: none
+        ("next_of", "i4"), ("after_next_of", "i4"), ("drain_of", "i4"), ("latency_of", "i4"),
+    ],
+    align=True,
+)  # fmt: skip
+# One a static instruction. `pool`: -1, or which of POOLS; `latency_of`: as an ITEM's. Of machine code: `stall`, cycles
+# to the warp's next issue; `release`, a scoreboard (-1: none) free once operands are read; `counted`, 1 if what it
+# writes are scoreboards, on which several may count.
+CODE = np.dtype(
+    [
+        ("kind", "i4"), ("unit", "i4"), ("pool", "i4"), ("work", "i4"), ("initiation", "i4"), ("result", "i4"),
+        ("pc", "i4"), ("bytes", "i4"), ("writes", "i4"), ("latency_of", "i4"), ("stall", "i4"), ("release", "i4"),
+        ("counted", "i4"),
+    ],
+    align=True,
+)  # fmt: skip
+# What a register, or a scoreboard of machine code, waits for. `far`, `near`: its latest result of memory or a special
+# unit, counted from 1 on (0: none), the near one there at `near_due` for a lone warp; `pool`: 1 if a pool's result is
+# under way, of `item`, there at `due`
+REGISTER = whole_numbers("far near near_due pool item due latency_of")
+WARP = whole_numbers(
+    "item first time start start_before start_two_before pc left paired access instructions far near hold_far "
+    "hold_near gap stall"
+)
+
+
+class Shape(NamedTuple):
+    """Of a GPU, what cuts items; one-element arrays."""
+
+    fetch_width: np.ndarray
+    fetch_line: np.ndarray
+    single: np.ndarray  # 1: every instruction an item
+    dual_issue: np.ndarray
+    bypass: np.ndarray  # global loads pass L1D by
+    latency: np.ndarray  # by SHARED, CONST, HIT, ATOMIC_LATENCY
+    latency_of: np.ndarray  # the same, as an ITEM's
+
+
+class Code(NamedTuple):
+    """A program and what warps execute of it."""
+
+    instructions: np.ndarray  # CODE
+    waits: np.ndarray
+    writes: np.ndarray
+    block_start: np.ndarray
+    block_stop: np.ndarray
+    blocks: np.ndarray
+    block_offsets: np.ndarray
+
+
+class Wait(NamedTuple):
+    """What an instruction waits for, of far and near results, and which ones the warp has waited for."""
+
+    mask: np.ndarray
+    far_waited: np.ndarray  # numbers, modulo what a warp remembers
+    near_waited: np.ndarray
+
+
+class Touched(NamedTuple):
+    """The trace's streams of what warps access, and what is written down of them."""
+
+    records: np.ndarray
+    record_offsets: np.ndarray
+    conflicts: np.ndarray
+    conflict_offsets: np.ndarray
+    accesses: np.ndarray  # ACCESS
+    access_offsets: np.ndarray
+
+
+TICKS = 64  # a cycle
+NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp
+LIMIT_TICKS = NEVER // 2  # beyond it times could come near NEVER
+WORK_A_CYCLE = 16  # an item's work for a pool is counted in 16ths of a cycle
+LOADS, RESULTS = 16, 16  # far and near results a warp remembers; older ones count as the oldest of these
+SPECIALS, POOL_COUNT = 3, 2
+DUAL_WIDTH = 16  # of a time with derivatives: its tick, and how it changes with each of the others
+
+# What an access did: fields of a word, from the lowest bit up: (name, bits)
+ACCESS_WORD = (("occupies", 8), ("level", 2), ("sectors", 8), ("dram_sectors", 8), ("part", 6))
+LATE_WORD = (("level", 2), ("part", 6))  # the same of an instruction line
+PARTS = 64  # `part` + 1 of so many: how much of the way from the level before an answer takes
+
+
+class Layout(NamedTuple):
+    """What decides the shape of the arrays and of the compiled program."""
+
+    schedulers: int
+    blocks: int  # thread-block slots
+    warps: int  # of a thread block
+    sub_cores: bool
+    priority: bool  # lower slots first (gto, oldest); else in turn (lrr, two_level)
+    perfect_memory: bool
+    memory_queue: int  # memory instructions of a group of schedulers between issue and the load/store unit
+    holding: int  # so many of them stop the group's other instructions: they hold all collectors; 0: have their own
+    specials: tuple[bool, ...]  # which of sfu, dp and tensor units are used
+    pools: tuple[bool, ...]  # which of sp and int units are used
+
+    @property
+    def rows(self) -> int:
+        """Warp slots of a scheduler: slot w of the SM is row w div schedulers of scheduler w mod schedulers."""
+        return -(-self.blocks * self.warps // self.schedulers)
+
+    @property
+    def groups(self) -> int:
+        """Sets of units: one a scheduler with sub-cores, else one."""
+        return self.schedulers if self.sub_cores else 1
+
+
+class Numbers(NamedTuple):
+    """Numbers of the design point that a lane belongs to, in ticks; or which column of an array each is."""
+
+    request: Any  # L1D to an L2 slice
+    l2_sector: Any  # of the SM's share of L2
+    l2_reply: Any
+    l2_atomic: Any
+    dram_sector: Any  # of the SM's share of DRAM
+    dram_latency: Any  # beyond L2's
+    reply_sector: Any  # into the SM
+    store_sector: Any  # out of the SM
+    fetch: Any  # a slot of the fetch stage
+    pool_slack: Any  # work that may wait before a pool
+    special_slack: Any
+    block_launch: Any  # from a thread block's end to the dispatch of the next, beyond a cycle
+    dispatch: Any  # from one of an SM's thread blocks to the next
+    first_issue: Any  # from a thread block's dispatch
+    retire: Any  # from a warp's last issue to its end
+
+
+class Terms(NamedTuple):
+    """Times of an item, in ticks: which column each is."""
+
+    next: int
+    after_next: int
+    drain: int
+    latency: int
+    occupies: int
+    sp: int
+    int: int  # the last: it hides the type
+
+
+class Servers(NamedTuple):
+    """Times of a lane's servers, in ticks: which column each is."""
+
+    memory_free: int
+    fetch_free: int
+    l2_free: int
+    dram_free: int
+    port_free: int
+    reply_free: int
+    dispatched: int
+    end: int
+
+
+NUMBERS, TERMS = Numbers._fields, Terms._fields
+NUMBER, TERM = Numbers(*range(len(NUMBERS))), Terms(*range(len(TERMS)))
+SERVER = Servers(*range(len(Servers._fields)))
+
+
+# What the compiled lanes read of an ITEM, beside its TERMS: half a cache line. `pools`: bits, sp and int; the others as
+# there, of `next`, `after_next` and `drain` only whether there is one
+LANE_ITEM = np.dtype(
+    [
+        ("begins", "i4"), ("wait_far", "u2"), ("wait_near", "u2"),
+        *((name, "u1") for name in (
+            "cycles", "front", "unit", "pools", "unit_offset", "fetches", "access", "far", "near", "next", "after_next",
+            "drain", "barrier", "exit",
+        )),
+    ],
+    align=True,
+)  # fmt: skip
+
+
+class Streams(NamedTuple):
+    """What the lanes of a design point read."""
+
+    items: np.ndarray  # ITEM, those of a path one after the other
+    lane_items: np.ndarray  # LANE_ITEM, the same
+    terms: Int32[np.ndarray, " item_term"]  # TERMS of each
+    starts: Int64[np.ndarray, " warp"]  # first item
+    accesses: Int32[np.ndarray, " access"]  # ACCESS_WORD, those of a warp one after the other
+    fills: Int32[np.ndarray, " access"]  # those that are of one fill wait for the same data; 0: no other does
+    access_starts: Int64[np.ndarray, " warp"]
+    late_starts: Int32[np.ndarray, " warp"]
+    late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
+    late_fills: Int32[np.ndarray, " late"]  # numbers beyond those of accesses
+    fill_words: Int32[np.ndarray, " fill"]  # ACCESS_WORD of the one that asked in the walk; LATE_WORD
+    dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
+
+
+class Lanes(NamedTuple):
+    """The lanes of a design point. Lanes with one signature do the same."""
+
+    layout: Layout
+    machine: Int64[np.ndarray, "lane number"]  # NUMBERS
+    residents: int  # thread blocks at once
+    streams: Streams
+    first: Int32[np.ndarray, " lane"]  # positions in Streams.dealt
+    stop: Int32[np.ndarray, " lane"]
+    signatures: list[bytes]
+
+
+class Lane(NamedTuple):
+    """The state of a lane. A slot's warp: slot = scheduler x rows + row. Times are in ticks."""
+
+    ready: Int64[np.ndarray, " slot"]
+    due: Int64[np.ndarray, " slot"]  # the same tick, but far off where nothing waits to issue
+    units: UInt64[np.ndarray, " slot"]  # the special unit that the next item needs
+    pools: UInt64[np.ndarray, " slot"]  # bits: the pools it needs
+    floor: Int64[np.ndarray, " slot"]  # of the item after the next
+    drain: Int64[np.ndarray, " slot"]
+    loads: Int64[np.ndarray, " slot_loads"]  # the latest far results; each is there with all before it
+    results: Int64[np.ndarray, " slot_results"]  # the same of near ones
+    warps: np.ndarray  # SLOT
+    clock: Int64[np.ndarray, " scheduler"]
+    last: Int64[np.ndarray, " scheduler"]  # row issued last
+    drained: Int64[np.ndarray, " block"]  # when the warps that are gone were
+    blocks: np.ndarray  # BLOCK
+    memory_starts: Int64[np.ndarray, " group_place"]  # of the last memory instructions, the latest first
+    arrivals: Int64[np.ndarray, " fill"]  # of what the accesses of a fill wait for
+    asked: Int64[np.ndarray, " fill"]  # 1: it has been asked for
+    special_free: Int64[np.ndarray, " group_special"]
+    pool_free: Int64[np.ndarray, " group_pool"]
+    servers: Int64[np.ndarray, " server"]
+    begins: Int64[np.ndarray, " scheduler"]  # of those issues
+    unit_bounds: Int64[np.ndarray, " unit"]  # scratch
+    pool_bounds: Int64[np.ndarray, " pools"]  # scratch
+    picked: Int64[np.ndarray, "scheduler time_and_row"]  # the next issue of each
+    stale: Int64[np.ndarray, " scheduler"]  # 1: that is to be picked anew
+
+
+# A slot's warp: its next item, access and late line; far and near results so far
+SLOT = whole_numbers("item access late state block far near")
+GONE, RUNNING, WAITING = range(3)  # SLOT.state; waiting: at a barrier
+BLOCK = whole_numbers("running waiting")  # warps that are not gone; those of them at the barrier
+PROGRESS = whole_numbers("next stop issued running freed")
+SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
+
+
+class Outcome(NamedTuple):
+    """What a lane says: the tick its last warp left, and how many items it issued."""
+
+    end: Int64[np.ndarray, " lane"]
+    issued: Int64[np.ndarray, " lane"]
+    stepped: Bool[np.ndarray, " lane"]  # False: an equal lane's outcome
+
+
+def outcome_of(end: Int64[np.ndarray, " lane"], issued: Int64[np.ndarray, " lane"]) -> Outcome:
+    """Of lanes that were all run."""
+    return Outcome(end, issued, np.ones(len(end), bool))
