@@ -148,7 +148,9 @@ push:
   %ok = call i1 @save(ptr %frame)
   br i1 %ok, label %set, label %bad
 set:
-{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}{field("depth", at.DEPTH)}{field("base", at.BASE)}{_top("%entry", "-1", "%lanes")}  store i32 %depth, ptr %base.p, align 4
+{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}{field("depth", at.DEPTH)}{field("base", at.BASE)}{
+    _top("%entry", "-1", "%lanes")
+}  store i32 %depth, ptr %base.p, align 4
   br label %end
 {_END}
 ; The active lanes split into %count paths {{block, lanes}}, some of them empty; the first one runs first. As settle.
