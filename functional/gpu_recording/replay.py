@@ -20,7 +20,7 @@ from functional.launches.memory import Memory
 from functional.numpy_executor.atomics import record_atomic
 from functional.numpy_executor.control import fall_through, terminator
 from functional.numpy_executor.log import gather
-from functional.numpy_executor.machine import Block, Machine
+from functional.numpy_executor.machine import Block, Code, Machine
 from functional.numpy_executor.memory_ops import record, split
 from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.run import run_chunk
@@ -64,7 +64,7 @@ class _Machine(Machine):
     def __init__(
         self, code: _Code, launch: Launch, memory: Memory, blocks: np.ndarray, words: np.ndarray, starts: np.ndarray
     ) -> None:
-        super().__init__(code, launch, memory, blocks)  # type: ignore[arg-type]  # as much of a Code as it takes
+        super().__init__(code, launch, memory, blocks)
         self.words = words if len(words) else np.zeros(1, np.uint64)
         lanes = np.arange(32 * self.warps_per_block)
         valid = lanes < launch.threads_per_block
@@ -83,7 +83,7 @@ class _Machine(Machine):
             raise _unfit(self.code.program)
 
 
-class _Code:
+class _Code(Code):
     """A decoded program whose instructions take their effect on the trace from the words."""
 
     def __init__(self, program: Program, translate: Translate) -> None:
@@ -91,8 +91,8 @@ class _Code:
         self.slots = Slots(program)
         self.blocks = tuple(self._block(block) for block in program.blocks)
         self.slot_dtypes = self.slots.dtypes
-        self.special_slots: dict[int, str] = {}
-        self.symbol_slots: dict[int, Symbol] = {}
+        self.special_slots = {}
+        self.symbol_slots = {}
 
     def _block(self, block: BasicBlock) -> Block:
         words = words_of(self.program, block)
