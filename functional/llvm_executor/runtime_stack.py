@@ -14,13 +14,27 @@ def field(name: str, offset: int, kind: str = "i32", frame: str = "%frame") -> s
     return address + f"  %{name} = load {kind}, ptr %{name}.p, align 4\n"
 
 
+def _top(block: str, meet: str, mask: str) -> str:
+    """IR that makes these the top entry, whose fields have been loaded."""
+    values = (("block", block), ("meet", meet), ("mask", mask))
+    return "".join(f"  store i32 {value}, ptr %{name}.p, align 4\n" for name, value in values)
+
+
+_TOP = field("block", at.BLOCK) + field("meet", at.RECONVERGENCE) + field("mask", at.MASK)
+_END = f"""end:
+  %n = call i32 @settle(ptr %frame)
+  ret i32 %n
+bad:
+{put("fault", "1")}  ret i32 -1
+}}
+"""
 STACK = f"""
 ; Drop entries that reached their reconvergence block or have no lane left. Yields the block to run; -1: no lane left.
 define i32 @settle(ptr %frame) #0 {{
 entry:
   br label %loop
 loop:
-{field("block", at.BLOCK)}{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}  %none = icmp eq i32 %mask, 0
+{_TOP}  %none = icmp eq i32 %mask, 0
   %met = icmp eq i32 %block, %meet
   %drop = or i1 %none, %met
   br i1 %drop, label %pop, label %run
@@ -44,10 +58,7 @@ restore:
   %base = extractelement <4 x i32> %saved, i32 3
   %base.p = getelementptr i8, ptr %frame, i64 {at.BASE}
   store i32 %base, ptr %base.p, align 4
-  store i32 %b, ptr %block.p, align 4
-  store i32 %r, ptr %meet.p, align 4
-  store i32 %m, ptr %mask.p, align 4
-  br label %loop
+{_top("%b", "%r", "%m")}  br label %loop
 }}
 
 define internal i1 @save(ptr %frame) #0 {{
@@ -55,9 +66,7 @@ entry:
 {field("depth", at.DEPTH)}  %full = icmp sge i32 %depth, {at.STACK_DEPTH}
   br i1 %full, label %no, label %yes
 yes:
-{field("block", at.BLOCK)}{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}{
-    field("base", at.BASE)
-}  %o = mul i32 %depth, 16
+{_TOP}{field("base", at.BASE)}  %o = mul i32 %depth, 16
   %o1 = add i32 %o, {at.STACK}
   %e = getelementptr i8, ptr %frame, i32 %o1
   store i32 %block, ptr %e, align 4
@@ -77,7 +86,7 @@ no:
 ; Lanes %taken go to block %target, the others to %after; both are not empty. Yields as settle.
 define i32 @diverge(ptr %ctx, ptr %frame, i32 %target, i32 %taken, i32 %after, i32 %meeting) #0 {{
 entry:
-{field("block", at.BLOCK)}{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}  %t = xor i32 %taken, -1
+{_TOP}  %t = xor i32 %taken, -1
   %others = and i32 %mask, %t
   store i32 %meeting, ptr %block.p, align 4
   %here = icmp eq i32 %meet, %meeting
@@ -89,10 +98,7 @@ save2:
   %ok2 = call i1 @save(ptr %frame)
   br i1 %ok2, label %set2, label %bad
 set2:
-  store i32 %after, ptr %block.p, align 4
-  store i32 %meeting, ptr %meet.p, align 4
-  store i32 %others, ptr %mask.p, align 4
-  br label %first
+{_top("%after", "%meeting", "%others")}  br label %first
 first:
   %fresh = phi i1 [ %here, %entry ], [ false, %set2 ]
   %waits1 = icmp eq i32 %target, %meeting
@@ -103,17 +109,8 @@ save1:
   %ok1 = call i1 @save(ptr %frame)
   br i1 %ok1, label %set1, label %bad
 set1:
-  store i32 %target, ptr %block.p, align 4
-  store i32 %meeting, ptr %meet.p, align 4
-  store i32 %taken, ptr %mask.p, align 4
-  br label %end
-end:
-  %n = call i32 @settle(ptr %frame)
-  ret i32 %n
-bad:
-{put("fault", "1")}  ret i32 -1
-}}
-
+{_top("%target", "%meeting", "%taken")}  br label %end
+{_END}
 ; Lanes leave the top and the saved entries from %lowest on; the others go to block %after. Yields as settle.
 define i32 @leave(ptr %frame, i32 %lanes, i32 %after, i32 %lowest) #0 {{
 entry:
@@ -151,24 +148,15 @@ push:
   %ok = call i1 @save(ptr %frame)
   br i1 %ok, label %set, label %bad
 set:
-{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}{field("depth", at.DEPTH)}{
-    field("base", at.BASE)
-}  store i32 %entry, ptr %block.p, align 4
-  store i32 -1, ptr %meet.p, align 4
-  store i32 %lanes, ptr %mask.p, align 4
-  store i32 %depth, ptr %base.p, align 4
+{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}{field("depth", at.DEPTH)}{field("base", at.BASE)}{
+    _top("%entry", "-1", "%lanes")
+}  store i32 %depth, ptr %base.p, align 4
   br label %end
-end:
-  %n = call i32 @settle(ptr %frame)
-  ret i32 %n
-bad:
-{put("fault", "1")}  ret i32 -1
-}}
-
+{_END}
 ; The active lanes split into %count paths {{block, lanes}}, some of them empty; the first one runs first. As settle.
 define i32 @fork(ptr %ctx, ptr %frame, ptr %paths, i32 %count, i32 %meeting) #0 {{
 entry:
-{field("block", at.BLOCK)}{field("meet", at.RECONVERGENCE)}{field("mask", at.MASK)}  br label %look
+{_TOP}  br label %look
 look:
   %i = phi i32 [ 0, %entry ], [ %i1, %look ]
   %ways = phi i32 [ 0, %entry ], [ %ways1, %look ]
@@ -219,16 +207,7 @@ keep:
   %ok = call i1 @save(ptr %frame)
   br i1 %ok, label %set, label %bad
 set:
-  store i32 %b2, ptr %block.p, align 4
-  store i32 %meeting, ptr %meet.p, align 4
-  store i32 %l2, ptr %mask.p, align 4
-  br label %next
+{_top("%b2", "%meeting", "%l2")}  br label %next
 last:
   br label %end
-end:
-  %n = call i32 @settle(ptr %frame)
-  ret i32 %n
-bad:
-{put("fault", "1")}  ret i32 -1
-}}
-"""
+{_END}"""

@@ -145,20 +145,21 @@ def _product_step(
     `kinds` and `places` of A, B, C and D. `number` [lane, 1]: which of several products of the warp a lane is of."""
     sources = [registers_of(slots, o, kind) for o, kind in zip(inst.sources[:3], kinds, strict=False)]
     setters = setters_of(slots, inst.destinations[0], kinds[3])
-    for registers, kind, (rows, _) in zip((*sources, setters), kinds, places, strict=True):
-        if len(registers) * (1 if kind.name == "f32" else kind.per_register) != rows.shape[1]:
+    counts = [*map(len, sources), len(setters)]
+    for count, kind, (rows, _) in zip(counts, kinds, places, strict=True):
+        if count * (1 if kind.name == "f32" else kind.per_register) != rows.shape[1]:
             raise Unsupported
     numbers = [np.broadcast_to(0 if number is None else number, rows.shape) for rows, _ in places]
-    count = int(numbers[0].max()) + 1
+    products = int(numbers[0].max()) + 1
 
     def step(frame: Frame) -> None:
         matrices = []
         for get, kind, (rows, columns), of, extent in zip(sources, kinds, places, numbers, extents, strict=False):
             values = read(frame, get, kind)
-            matrix = np.zeros((frame.count, count, *extent), values.dtype)
+            matrix = np.zeros((frame.count, products, *extent), values.dtype)
             matrix[:, of, rows, columns] = values
             matrices.append(matrix.reshape(-1, *extent))
-        total = product(frame, *matrices).reshape(frame.count, count, *extents[2])
+        total = product(frame, *matrices).reshape(frame.count, products, *extents[2])
         write(frame, setters, total[:, numbers[3], *places[3]], kinds[3])
 
     return step
