@@ -7,7 +7,6 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,6 +65,8 @@ def source_lines(ptx: str) -> dict[int, SourceLine]:
 
 def unchanged(path: str, digest: str) -> bytes | None:
     """The PTX of a program or module, if it is still where it was read, and as it was."""
+    from hashlib import sha256
+
     try:
         data = Path(path).read_bytes().removeprefix(BOM_UTF8)
     except (OSError, ValueError):
