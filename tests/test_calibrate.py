@@ -12,13 +12,11 @@ import pytest
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.calibrate import at_measured_clock, calibrate, ptx_text
-from abstim.study.calibrate.calibration import measure
+from abstim.study.calibrate.calibration import figures_of, measure, read_figures
 from abstim.study.calibrate.cuda_driver import CudaDriver
 from abstim.study.calibrate.described import as_toml, changes, numbers_of, related_gpu
-from abstim.study.calibrate.figures import figures_of, read_figures
+from abstim.study.calibrate.devices import Modelled, OnGpu, facts_of
 from abstim.study.calibrate.microbenchmarks import GROUPS, _stream, measurements
-from abstim.study.calibrate.modelled import Modelled, facts_of
-from abstim.study.calibrate.on_gpu import OnGpu
 from functional.errors import InputError
 from functional.programs.link import link
 from functional.ptx.parser import parse

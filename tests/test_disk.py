@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from abstim.study.sample import kept_samples
-from abstim.targets import trace_cache
+from abstim.targets import execution as trace_cache
 from functional.keep import digest
 from functional.keep.arrays import decode_arrays, encode_arrays
 from functional.keep.folder import cache_dir, evict, make_folder

@@ -10,7 +10,7 @@ from ptx_kernels import HEADER
 from typer.testing import CliRunner
 
 from abstim.cli.app import app
-from abstim.targets import trace_cache
+from abstim.targets import execution as trace_cache
 from functional.execution.printed import MOST_BYTES, Printed
 from functional.keep.kept import Kept
 

@@ -13,7 +13,7 @@ from abstim.gpu.config import Gpu
 from abstim.models import model_named
 from abstim.progress import silent
 from abstim.session.session import Session
-from abstim.targets.trace_cache import Execution
+from abstim.targets.execution import Execution
 from functional.launches.case import Case
 from functional.ptx.shown_name import shown_name
 from functional.traces.trace import OFFSETS, STREAMS, Trace

@@ -17,7 +17,7 @@ from ptx_kernels import HEADER, REGISTERS
 
 from abstim.engine.inputs import COUNTERS
 from abstim.gpu.config import load_gpu
-from abstim.study.explore.kept_cycles import Store
+from abstim.study.explore.timing import Store
 from abstim.study.sample.kept_parts import InPart, PartStore
 from abstim.study.sample.kept_samples import MeasuredStore
 from abstim.study.sample.sampled_program import Measured

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from abstim.show.report.beside import hover_on, named_beside
-from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, stacked_bars
+from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, hover_on, named_beside, stacked_bars
 from abstim.show.report.error_axis import AXIS, LEGEND, TOOLTIPS, ErrorPoint, error_points, plain_numbers
 from abstim.show.tables import duration, quantity
 from abstim.study.bench.sampling import WHOLE

@@ -8,8 +8,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from abstim.progress import Progress, silent
-from abstim.study.bench.host import describe_machine
-from abstim.study.bench.rate import geomean
+from abstim.study.bench.rate import describe_machine, geomean
 from functional.errors import InputError
 
 if TYPE_CHECKING:

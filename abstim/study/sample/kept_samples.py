@@ -15,9 +15,9 @@ import numpy as np
 from abstim.engine.inputs import COUNTERS
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED
-from abstim.session.flush import EMPTY, KEPT
+from abstim.session.warm_up import EMPTY, KEPT
 from abstim.study.sample.measured import Measured
-from abstim.targets.trace_cache import execution_key
+from abstim.targets.execution import execution_key
 from functional.keep.kept import Kept, key
 from functional.launches.case import Case
 from sampling.photon import Analysis

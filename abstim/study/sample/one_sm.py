@@ -19,7 +19,7 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.progress import in_parallel
-from abstim.session.flush import EMPTY
+from abstim.session.warm_up import EMPTY
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.regular import large, regular
 from abstim.study.sample.sampled_program import SampledProgram

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.session.flush import EMPTY
+from abstim.session.warm_up import EMPTY
 from abstim.study.sample.profiling import data_decide
 from abstim.study.sample.sampled_program import SampledProgram
 

@@ -9,9 +9,8 @@ from threading import Lock
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.flush import Flushed
 from abstim.session.session import Session
-from abstim.session.warm_up import WarmUp
+from abstim.session.warm_up import Flushed, WarmUp
 from abstim.study.sample.kept_parts import Finished, InPart
 from abstim.study.sample.measured import Measured
 from abstim.study.sample.on_demand import OnDemand

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from abstim.gpu.config import Gpu, gpu_of
 from abstim.models import DETAILED, known_error_of, model_named
 from abstim.progress import Progress, silent
-from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
-from abstim.session.warm_up import WarmUp, warm_up_named
+from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import INSIDE, analysis_share, inside_named
 from abstim.study.sample.kept_parts import PartStore
@@ -23,7 +22,7 @@ from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
-from abstim.targets import trace_cache
+from abstim.targets import execution as trace_cache
 from abstim.targets.execution import execute, kept_execution
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.dependence import signatures

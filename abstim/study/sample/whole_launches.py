@@ -10,7 +10,7 @@ import numpy as np
 from abstim.engine.kept_caches import Caches
 from abstim.engine.warming import warm
 from abstim.models import DETAILED, model_named
-from abstim.session.flush import EMPTY
+from abstim.session.warm_up import EMPTY
 from abstim.study.sample.measured import Measured
 from functional.traces.trace import Trace
 from sampling.statistics import t_quantile
