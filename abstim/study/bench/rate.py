@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from statistics import median
@@ -61,21 +60,6 @@ def yardstick_seconds() -> float:
         return perf_counter() - started
 
     return min(work() for _ in range(3))
-
-
-@contextmanager
-def so_many_threads(count: int) -> Iterator[None]:
-    """As if ABSTIM_THREADS were `count`. Raises InputError if that is no number of threads."""
-    before = os.environ.get("ABSTIM_THREADS")
-    os.environ["ABSTIM_THREADS"] = str(count)
-    try:
-        default_threads()
-        yield
-    finally:
-        if before is None:
-            del os.environ["ABSTIM_THREADS"]
-        else:
-            os.environ["ABSTIM_THREADS"] = before
 
 
 STAGES = ("parse", "characterize", "execute", "time")

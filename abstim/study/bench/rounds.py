@@ -19,9 +19,10 @@ from abstim.gpu.config import Gpu, load_gpu
 from abstim.models import DETAILED
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
-from abstim.study.bench.rate import STAGES, Against, BenchResult, Rate, so_many_threads, yardstick_seconds
+from abstim.study.bench.rate import STAGES, Against, BenchResult, Rate, yardstick_seconds
 from abstim.study.validate import Measured, known_variants, read_reference, select
 from functional.errors import InputError
+from functional.execution.threads import so_many_threads
 
 MIN_SECONDS = 0.2
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from functools import cache, cached_property
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -13,10 +14,10 @@ import numpy as np
 from abstim.engine.kept_caches import Caches
 from abstim.gpu.config import Gpu
 from abstim.session.session import open_session
-from abstim.study.calibrate import cuda_driver as cuda
 from abstim.study.calibrate.microbenchmarks import Experiment, Facts, KernelCall
 from abstim.study.calibrate.ptx_text import module, ticks
 from functional.errors import InputError
+from functional.gpu_recording import cuda
 from functional.launches.case import Case
 from functional.launches.launch import Argument, Launch, Pointer, make_launch
 from functional.launches.memory import Memory
@@ -96,11 +97,10 @@ class OnGpu:
 
     effort = 64  # events tell half a microsecond
 
-    def __init__(self, driver: cuda.CudaDriver | None = None) -> None:
-        self.driver = driver = driver or cuda.CudaDriver()
+    def __init__(self, driver: cuda.CudaDevice | None = None) -> None:
+        self.driver = driver = driver or cuda.CudaDevice()
         target = 10 * driver.attribute(cuda.MAJOR) + driver.attribute(cuda.MINOR)
-        self._module = driver.load(module(target) + ticks())
-        self._function = cache(lambda name: driver.function(self._module, name))
+        driver.load(module(target) + ticks())
         self.facts = Facts(
             driver.name, self._clock_hz(), driver.attribute(cuda.SM_COUNT), target,
             driver.attribute(cuda.SHARED_PER_SM), driver.attribute(cuda.THREADS_PER_SM),
@@ -116,32 +116,43 @@ class OnGpu:
         return (found[1][0] - found[0][0]) / seconds
 
     def _ticks(self, rounds: int) -> tuple[int, float]:
-        count = np.zeros(1, np.uint64)
-        with self.driver.buffer(8) as address:
-            self.driver.start()
-            self.driver.launch(self._function("ticks"), 1, 32, [address], [rounds], 0)
-            seconds = self.driver.stop()
-            self.driver.read(address, count)
-        return int(count[0]), seconds
+        with self._buffer(8) as address:
+            seconds = self._timed(KernelCall("ticks", 1, 32, ("count",), (rounds,)), {"count": address})
+            return int(self.driver.read(address, 8).view(np.uint64)[0]), seconds
 
     def seconds(self, experiment: Experiment) -> float:
         """Of the timed launch: the median of some repeats, the launches before it each time."""
         with ExitStack() as held:
             addresses = {
-                name: held.enter_context(self.driver.buffer(contents))
+                name: held.enter_context(self._buffer(contents))
                 for name, contents in (experiment.buffers or {}).items()
             }
             for call in experiment.before[:-1]:  # what makes a chain of addresses must not do so twice
                 self._launch(call, addresses)
-            return median(self._timed(experiment, addresses) for _ in range(REPEATS))
+            return median(self._repeat(experiment, addresses) for _ in range(REPEATS))
 
-    def _timed(self, experiment: Experiment, addresses: dict[str, int]) -> float:
+    def _repeat(self, experiment: Experiment, addresses: dict[str, int]) -> float:
         for call in experiment.before[-1:]:
             self._launch(call, addresses)
-        self.driver.start()
-        self._launch(experiment.timed, addresses)
-        return self.driver.stop()
+        return self._timed(experiment.timed, addresses)
+
+    def _timed(self, call: KernelCall, addresses: dict[str, int]) -> float:
+        with self.driver.stopwatch() as seconds:
+            self._launch(call, addresses)
+        return seconds[0]
 
     def _launch(self, call: KernelCall, addresses: dict[str, int]) -> None:
-        pointers, numbers = [addresses[name] for name in call.buffers], list(call.numbers)
-        self.driver.launch(self._function(call.kernel), call.grid, call.block, pointers, numbers, call.shared_bytes)
+        pointers = np.array([addresses[name] for name in call.buffers], np.uint64)
+        parameters = pointers.tobytes() + np.array(call.numbers, np.uint32).tobytes()
+        self.driver.enqueue(call.kernel, (call.grid, 1, 1), (call.block, 1, 1), parameters, call.shared_bytes)
+
+    @contextmanager
+    def _buffer(self, contents: np.ndarray | int) -> Iterator[int]:
+        """Its address: a copy of an array, or so many bytes of zeros; freed in the end."""
+        size = contents if isinstance(contents, int) else contents.nbytes
+        address = self.driver.allocate(max(1, size))
+        try:
+            self.driver.clear(address, size) if isinstance(contents, int) else self.driver.write(address, contents)
+            yield address
+        finally:
+            self.driver.free(address)
