@@ -47,8 +47,9 @@ def calibrate(
         found = run(device, only or (), progress=report)
     if output is not None:
         from abstim.study.calibrate.described import described
+        from functional.keep.folder import write_output
 
-        output.write_text(described(found, device.facts), encoding="utf-8")
+        write_output(output, described(found, device.facts).encode())
     if as_json:
         print_json(found.to_json())
     else:

@@ -32,10 +32,11 @@ def import_config(
 
     from abstim.gpu.import_config import import_config as imported_from
     from abstim.show.tables import print_json
+    from functional.keep.folder import write_output
 
     imported = imported_from(files, base)
     if output:
-        _write(output, imported.toml)
+        write_output(output, imported.toml.encode())
     if as_json:
         values = {key: {"value": s.value, "source": s.source} for key, s in imported.settings.items()}
         unused = [asdict(u) for u in imported.unused]
@@ -44,19 +45,6 @@ def import_config(
         _print_report(imported, output, base)
     else:
         _print_toml(imported)
-
-
-def _write(path: Path, text: str) -> None:
-    import os
-
-    from functional.errors import InputError
-
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
 
 
 def _print_report(imported: Imported, output: Path, base: str) -> None:

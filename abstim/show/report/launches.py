@@ -1,8 +1,8 @@
-"""The section of `abstim run`, and of several GPUs side by side."""
+"""The sections of `abstim run`, of several GPUs side by side, and of `abstim advise`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,34 @@ def limits_chart(limits: Sequence[dict[str, Any]]) -> Chart | None:
     if not limits:
         return None
     shown = [limit for limit in limits[:SHOWN] if limit["gain"] > 0]
-    parts = {"issued": [100 * limit["gain"] for limit in shown]}
-    plot = stacked_bars("resource", "cycles saved (%)", [x["resource"] for x in shown], parts, SLOT_COLORS, "saved (%)")
-    plot.legend.visible = False
     best = limits[0]
     summary = f"Twice {best['resource']} would save most: {best['gain']:.1%} of the cycles."
     rows = [(limit["resource"], limit["cycles"], f"{limit['gain']:+.2%}") for limit in limits]
+    plot = _savings("resource", {limit["resource"]: limit["gain"] for limit in shown})
     return Chart("Each resource twice as fast, alone", summary, plot, Table(("resource", "cycles", "saved"), rows))
+
+
+def advice_section(advice: dict[str, Any]) -> Section:
+    """Of `abstim advise`: findings, the most rewarding first, each with a sentence."""
+    facts = [("Memory", advice["memory_model"]), ("Cycles", quantity(advice["cycles"]))]
+    findings = advice["findings"]
+    title = f"Advice on {advice['target']} on {advice['gpu']}"
+    if not findings:
+        return Section(title, facts, notes=["Nothing that abstim looks for would save 2 %."])
+    plot = _savings("change", {finding["kind"]: finding["gain"] for finding in findings})
+    summary = f"Most would be saved by {findings[0]['kind']}: {findings[0]['gain']:.1%} of the cycles."
+    rows = [(finding["kind"], finding["cycles"], f"{finding['gain']:.1%}") for finding in findings]
+    table = Table(("change", "cycles without it", "saved"), rows)
+    notes = [f"{finding['kind']}: {finding['text']}." for finding in findings]
+    return Section(title, facts, [Chart("What each change would save", summary, plot, table)], notes)
+
+
+def _savings(what: str, gains: Mapping[str, float]) -> Any:
+    """A bar for each share of the cycles that would be saved."""
+    parts = {"issued": [100 * gain for gain in gains.values()]}
+    plot = stacked_bars(what, "cycles saved (%)", list(gains), parts, SLOT_COLORS, "saved (%)")
+    plot.legend.visible = False
+    return plot
 
 
 Spot = dict[str, Any]  # `HotSpot.to_json`

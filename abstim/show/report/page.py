@@ -116,10 +116,9 @@ def write_report(
 
 def section_of(source: Source) -> Section:
     """The section of one file. Raises InputError if a key is missing that its kind always has."""
-    from abstim.show.report.advice import advice_section
     from abstim.show.report.benchmark import bench_section
     from abstim.show.report.cold_start import coldstart_section
-    from abstim.show.report.launches import comparison_section, run_section
+    from abstim.show.report.launches import advice_section, comparison_section, run_section
     from abstim.show.report.sample_bench import sample_bench_section
     from abstim.show.report.sample_methods import comparison_of_methods_section
     from abstim.show.report.sampled import sampling_section

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
 from abstim.study.explore.timing import Work
 from functional.errors import InputError
-from functional.keep.folder import check_output
+from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
@@ -224,18 +224,11 @@ class Exploration:
         Raises InputError if the file cannot be written; what was there before is then still there.
         """
         table = self.table()
-
-        def write(file: IO[bytes]) -> None:
-            if path.suffix == ".json":
-                rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-                file.write((json.dumps(rows, indent=1) + "\n").encode())
-            else:
-                _write_arrow(table, file, path.suffix)
-
-        try:
-            _replace(path, write)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+        if path.suffix == ".json":
+            rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+            write_output(path, (json.dumps(rows, indent=1) + "\n").encode())
+        else:
+            write_output(path, _arrow_bytes(table, path.suffix))
 
 
 def check_format(path: Path) -> None:
@@ -247,27 +240,17 @@ def check_format(path: Path) -> None:
         need("pyarrow")
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write beside the file, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _with_gaps(values: np.ndarray) -> list[float | None]:
     return [None if value != value else value for value in values.tolist()]
 
 
-def _write_arrow(table: dict[str, list[Any]], file: IO[bytes], suffix: str) -> None:
+def _arrow_bytes(table: dict[str, list[Any]], suffix: str) -> bytes:
     import pyarrow
     from pyarrow import csv, parquet
 
-    arrow = pyarrow.table(table)
+    arrow, file = pyarrow.table(table), BytesIO()
     if suffix == ".csv":
         csv.write_csv(arrow, file)
     else:
         parquet.write_table(arrow, file)
+    return file.getvalue()

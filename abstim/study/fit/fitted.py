@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from functional.errors import InputError
-from functional.keep.folder import write_atomic
+from functional.keep.folder import write_output
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64
@@ -166,9 +166,7 @@ class Fit:
     def save(self, path: Path) -> None:
         """Write the description. Raises InputError if that cannot be done."""
         check_output(path)
-        write_atomic(path, lambda file: file.write(self.to_toml().encode()))
-        if not path.is_file():
-            raise InputError(f"{path}: cannot be written")
+        write_output(path, self.to_toml().encode())
 
 
 def check_output(path: Path) -> None:
