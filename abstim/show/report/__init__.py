@@ -1,7 +1,7 @@
 """`abstim report`: result files in, one self-contained HTML page out.
 
-`result_files` recognises the files; `launches`, `sweep`, `validation`, `benchmark`, `sampled`, `sample_methods`,
-`sample_bench` and `cold_start` turn each into a Section of Charts (`chart`); `page` lays them out. Bokeh draws: its
+`page` recognises the files and lays the sections out; `launches`, `sweep`, `validation`, `benchmark`, `sampled`,
+`sample_methods`, `sample_bench` and `cold_start` turn each into a Section of Charts (`chart`). Bokeh draws: its
 bundle is a quarter of plotly's (1.3 MB against 4.8), and its charts of one page share data, so points selected in one
 are selected in all.
 """

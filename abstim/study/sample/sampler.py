@@ -22,8 +22,7 @@ from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.whole_launches import WholeLaunches, whole_launches
-from abstim.targets import execution as trace_cache
-from abstim.targets.execution import execute, kept_execution
+from abstim.targets.execution import execute, execution_key, kept_execution
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.dependence import signatures
 from abstim.targets.workloads.lazy_launches import StreamedCase
@@ -157,7 +156,7 @@ def opened(
     if not online or program.warm_up.name != EMPTY:
         traces = execute(case, None, instruction_budget, progress).traces
         return SampledProgram(case, gpu, traces=traces, **options)
-    kept = kept_execution(case, trace_cache.execution_key(case, type(None).__name__))
+    kept = kept_execution(case, execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
 
 
