@@ -32,8 +32,7 @@ from abstim.show.report.error_axis import LEAST_ERROR
 from abstim.show.report.sampling import WHOLE
 from abstim.show.tables import duration, on_gpu, print_json, print_table, progress
 from abstim.study import sample as library
-from abstim.study.bench.host import describe_machine
-from abstim.study.bench.rate import geomean
+from abstim.study.bench.rate import describe_machine, geomean
 from abstim.study.sample import METHODS
 from abstim.study.sample.methods import method_named
 from abstim.study.sample.sample_result import Comparison, Row

@@ -6,8 +6,17 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from abstim.show.report.beside import hover_on, named_beside
-from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, legend_outside
+from abstim.show.report.chart import (
+    COLORS,
+    Chart,
+    Option,
+    Section,
+    Table,
+    figure,
+    hover_on,
+    legend_outside,
+    named_beside,
+)
 from abstim.show.report.error_axis import AXIS, LEGEND, TOOLTIPS, ErrorPoint, error_points, plain_numbers
 from abstim.show.report.sampling import SPEED_UPS, inside, times
 from abstim.show.tables import duration, quantity

@@ -14,7 +14,7 @@ from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.session.detailed import time
 from abstim.session.session import Session
-from abstim.targets.trace_cache import Execution
+from abstim.targets.execution import Execution
 from abstim.targets.trace_directory import opcodes, sass_opcode, table_path, trace_case
 from functional import suite
 from functional.accelsim import write

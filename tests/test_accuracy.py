@@ -8,8 +8,7 @@ import pytest
 from test_docs import ROOT, examples, run_commands
 
 from abstim.gpu.config import known_errors, load_gpu
-from abstim.study.relative import median_miss_errors, relative_accuracy
-from abstim.study.validate import read_reference, select, validate
+from abstim.study.validate import median_miss_errors, read_reference, relative_accuracy, select, validate
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 KERNELS, MICRO = ("table1", "apps"), ("micro",)

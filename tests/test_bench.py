@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from call_command import call
 
-from abstim.study.bench import BenchResult, Rate, against
+from abstim.study.bench import BenchResult, Rate, read_rows
 from abstim.study.bench import earlier_result as compare
 from abstim.study.validate import known_variants
 from functional.errors import InputError
@@ -99,17 +99,17 @@ def test_reference_seconds_are_summed_over_launches(tmp_path):
     head = "benchmark,launch,variant,cycles,flush,reference_cpu_s\n"
     path = tmp_path / "cycles.csv"
     path.write_text(head + "x,0,GTX480_a,10,all,1.5\nx,1,GTX480_a,20,all,2\nx,0,GTX480_a,9,none,100\n")
-    found = against.read(path, ["GTX480_a"], ["x"])
+    found = read_rows(path, ["GTX480_a"], ["x"])
     assert found.seconds == {("x", "GTX480_a"): 3.5} and found.measured[0].cycles == {0: 10, 1: 20}
     with pytest.raises(InputError, match="none of the benchmarks"):
-        against.read(path, ["GTX480_a"], ["y"])
+        read_rows(path, ["GTX480_a"], ["y"])
     path.write_text(head + "x,0,GTX480_a,10,all,soon\n")
     with pytest.raises(InputError, match="needs a number in the column reference_cpu_s"):
-        against.read(path, ["GTX480_a"], ["x"])
+        read_rows(path, ["GTX480_a"], ["x"])
 
 
 def test_command_measures_compares_and_prints(tmp_path, monkeypatch):
-    monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.study.bench.rounds.MIN_SECONDS", 0.01)
     beside = ("bench", "nn_euclid", "--rounds", "3", "--reference", str(CYCLES), "--variant", "GTX480_a")
     code, out, _ = call(*beside, "--json")
     data = json.loads(out)
@@ -131,7 +131,7 @@ def test_command_measures_compares_and_prints(tmp_path, monkeypatch):
 
 
 def test_the_stage_time_is_measured_on_several_threads(monkeypatch):
-    monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.study.bench.rounds.MIN_SECONDS", 0.01)
     monkeypatch.setenv("ABSTIM_THREADS", "1")
     by_threads = ("bench", "nn_euclid", "--stage", "time", "--threads", "1", "--threads", "2")
     code, out, _ = call(*by_threads, "--json")

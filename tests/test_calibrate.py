@@ -12,14 +12,12 @@ import pytest
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.calibrate import at_measured_clock, calibrate, ptx_text
-from abstim.study.calibrate.calibration import measure
-from abstim.study.calibrate.cuda_driver import CudaDriver
+from abstim.study.calibrate.calibration import figures_of, measure, read_figures
 from abstim.study.calibrate.described import as_toml, changes, numbers_of, related_gpu
-from abstim.study.calibrate.figures import figures_of, read_figures
-from abstim.study.calibrate.microbenchmarks import GROUPS, _stream, measurements
-from abstim.study.calibrate.modelled import Modelled, facts_of
-from abstim.study.calibrate.on_gpu import OnGpu
+from abstim.study.calibrate.devices import Modelled, OnGpu, facts_of
+from abstim.study.calibrate.microbenchmarks import GROUPS, Experiment, KernelCall, _stream, measurements
 from functional.errors import InputError
+from functional.gpu_recording.cuda import CudaDevice
 from functional.programs.link import link
 from functional.ptx.parser import parse
 from precharacterize.machine_code.assemble import find_tools
@@ -94,17 +92,17 @@ def test_a_name_of_no_benchmark_is_refused() -> None:
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch) -> CudaDriver:
+def driver(tmp_path: Path, monkeypatch) -> CudaDevice:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
     library, source = tmp_path / "libcuda.so", Path(__file__).with_name("fake_libcuda.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     monkeypatch.setenv("FAKE_LIBCUDA_RECORD", str(tmp_path / "record"))
-    return CudaDriver(str(library))
+    return CudaDevice(library=str(library))
 
 
-def test_the_driver_is_asked_as_it_must_be(driver: CudaDriver, tmp_path: Path) -> None:
+def test_the_driver_is_asked_as_it_must_be(driver: CudaDevice, tmp_path: Path) -> None:
     device = OnGpu(driver)
     assert device.facts.name == "Fake GPU 0" and (device.facts.sm_count, device.facts.target) == (4, 80)
     assert device.facts.core_clock_hz == pytest.approx(1e9, rel=1e-3)
@@ -112,26 +110,27 @@ def test_the_driver_is_asked_as_it_must_be(driver: CudaDriver, tmp_path: Path) -
     assert found["latency", "shared", 0] == pytest.approx(20, rel=1e-3)
     asked = (tmp_path / "record").read_text().splitlines()
     assert asked[:2] == ["cuInit 0", "cuModuleLoadData 1"]
-    assert "cuFuncSetAttribute chase_shared 8 158720" in asked
+    device.seconds(Experiment(KernelCall("empty", 1, 32, shared_bytes=65536)))
+    assert "cuFuncSetAttribute empty 8 65536" in (tmp_path / "record").read_text().splitlines()
     assert "cuLaunchKernel chase_shared 1 1 1 1 1 1 0" in asked
     allocated, freed = (sum(line.startswith(word) for line in asked) for word in ("cuMemAlloc", "cuMemFree"))
     assert allocated == freed > 0
 
 
-def test_a_call_that_fails_is_said(driver: CudaDriver) -> None:
-    with pytest.raises(InputError, match="cuDeviceGetAttribute of the CUDA driver failed with error 1"):
+def test_a_call_that_fails_is_said(driver: CudaDevice) -> None:
+    with pytest.raises(InputError, match="the GPU refuses cuDeviceGetAttribute: invalid argument"):
         driver.attribute(999)
 
 
 def test_without_a_gpu_there_is_one_line(capsys) -> None:
     with pytest.raises(InputError, match="needs an NVIDIA GPU"):
-        CudaDriver("libcuda-that-is-not-there.so")
+        CudaDevice(library="libcuda-that-is-not-there.so")
     with pytest.raises(SystemExit) as ended:
         main(["calibrate"])
     assert ended.value.code == 2 and "--native" in capsys.readouterr().err
 
 
-def test_a_description_closes_the_gaps(driver: CudaDriver, tmp_path: Path) -> None:
+def test_a_description_closes_the_gaps(driver: CudaDevice, tmp_path: Path) -> None:
     facts = OnGpu(driver).facts
     base = related_gpu(facts)
     modelled = {

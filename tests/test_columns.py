@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abstim.show.columns import fitted, shortened
-from abstim.show.tables import print_table
+from abstim.show.tables import fitted, print_table, shortened
 
 names = st.text("abcdefgh_", min_size=1, max_size=60)
 numbers = st.integers(0, 10**9).map(lambda n: f"{n:,}")

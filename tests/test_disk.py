@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from abstim.study.sample import kept as kept_samples
-from abstim.targets import trace_cache
+from abstim.targets import execution as trace_cache
 from functional.keep import kept as digest
 from functional.keep.folder import cache_dir, evict, make_folder
 from functional.keep.kept import Kept, decode_arrays, encode_arrays, key

@@ -18,7 +18,7 @@ import pytest
 from call_command import call
 
 from abstim.gpu.config import gpu_names
-from abstim.targets.workloads.resnet import resnet_network
+from abstim.targets.workloads.networks import resnet_network
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/tutorial.md", "docs/python-api.md", "docs/extending.md")
@@ -68,9 +68,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
-    monkeypatch.setattr("abstim.study.bench.stages.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.study.bench.rounds.MIN_SECONDS", 0.01)
     short = resnet_network(18, stages=2, size=32)  # of every depth: what is shown is the command
-    monkeypatch.setattr("abstim.targets.workloads.resnet.resnet_network", lambda depth: short)
+    monkeypatch.setattr("abstim.targets.workloads.networks.resnet_network", lambda depth: short)
     return tmp_path
 
 

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.study.energy.launch_energy import energy_of, rates_of
-from abstim.study.energy.power_model import (
+from abstim.study.energy.launch_energy import (
     DRAM_SECTOR_JOULES,
     FITTED,
     Rates,
+    energy_of,
     fitted,
     measured_kernels,
     power_model,
+    rates_of,
 )
 from functional.errors import InputError
 

@@ -11,14 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abstim.gpu.config import domains, load_gpu
-from abstim.study.explore.design import MOST_POINTS, design
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.keys import DERIVED, TOLERANCE, value_of
-from abstim.study.explore.pareto import front, ranked
-from abstim.study.explore.points import Space
-from abstim.study.explore.ranges import parse_axes, parse_axis
-from abstim.study.explore.screen import search
-from abstim.study.explore.sensitivity import by_regression
+from abstim.study.explore.points import DERIVED, TOLERANCE, Space, parse_axes, parse_axis, value_of
+from abstim.study.explore.result import by_regression
+from abstim.study.explore.search import MOST_POINTS, design, front, ranked, search
 from abstim.study.explore.sweep import sweep_of
 from functional.errors import InputError
 
@@ -315,7 +311,7 @@ def test_a_search_with_a_biased_screen_finds_the_front(monkeypatch):
     true_front = points.positions[front(everything)]
     hits = np.isin(true_front, found.points.positions).mean()
     assert hits > 0.85
-    monkeypatch.setattr("abstim.study.explore.screen.ROUNDS", 1)
+    monkeypatch.setattr("abstim.study.explore.search.ROUNDS", 1)
     uncorrected = search(points, screen(points.columns), time, objectives, 300)
     assert np.isin(true_front, uncorrected.points.positions).mean() < hits - 0.05
 
@@ -324,7 +320,7 @@ def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     analytic = pytest.importorskip("abstim.analytic")
     from abstim.gpu.config import changed
     from abstim.session.session import open_session
-    from abstim.study.explore.screen import analytic_screen
+    from abstim.study.explore.search import analytic_screen
 
     workload = open_session("nn_euclid")
     points = space("sm_count=4,8,12,16", "dram_gbps=50,100", "latency_cycles.fp32_add=4,9", "scheduler=gto,lrr").at(

@@ -10,8 +10,7 @@ import pytest
 
 from abstim.gpu.config import changed, domains, load_gpu
 from abstim.session.session import open_session
-from abstim.study.explore.jobs import Planner
-from abstim.study.explore.local import time_chunk
+from abstim.study.explore.jobs import Planner, time_chunk
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
 

@@ -10,10 +10,9 @@ from hard_set import known_programs  # noqa: F401
 
 from abstim.gpu.config import changed, load_gpu
 from abstim.session.session import open_session
-from abstim.study.explore import explore, launch_formula, sweep_of
-from abstim.study.explore.launch_formula import waves
-from abstim.study.explore.sampled_selection import open_program
-from abstim.study.explore.timed_pairs import TimedPairs
+from abstim.study.explore import explore, sweep_of
+from abstim.study.explore import sampled as sampled_sweep
+from abstim.study.explore.sampled import TimedPairs, open_program, waves
 from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim, iterations_of, thinned
 from abstim.study.sample.kept import MeasuredStore
@@ -68,7 +67,7 @@ def test_most_pairs_of_a_larger_sweep_are_read_off_between_those_timed():
 
 def test_without_a_formula_launches_are_timed_on_the_first_gpu(monkeypatch):
     """One of those that do the same."""
-    monkeypatch.setattr(launch_formula, "by_formula", launch_formula.as_on_first)  # as for machine code
+    monkeypatch.setattr(sampled_sweep, "by_formula", sampled_sweep.as_on_first)  # as for machine code
     (found,) = explore(["hard_decode"], sweep_of(GPU, ["sm_count=8:30:2"], aim=Aim(0.05))).sampled.found
     of_first = {launch for point, launch in found.read.timed if point == 0}
     chosen = sorted(row for kernel in found.selections[0].kernels for row in kernel.rows[kernel.sample].tolist())

@@ -15,8 +15,8 @@ from abstim.gradient.recorded_kernel import RecordedKernel
 from abstim.session.session import open_session
 from abstim.study.fit import fit
 from abstim.study.fit.data import gpus_of, split
-from abstim.study.fit.identifiability import knowledge
-from abstim.study.fit.search import OUTLIER, damped
+from abstim.study.fit.fitted import knowledge
+from abstim.study.fit.solve import OUTLIER, damped
 from abstim.study.validate import Measured, choose, known_variants, read_reference
 from functional.errors import InputError
 

@@ -17,10 +17,9 @@ from ptx_kernels import HEADER, REGISTERS, prepared
 from abstim.cli import main
 from abstim.targets import executors
 from abstim.targets.executors import ALL, FOREIGN, ISOLATE, NONE, came_along, isolating
-from abstim.targets.isolation import restrict, system_calls
+from abstim.targets.isolation import restrict
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
-from abstim.targets.isolation.isolated_process import IsolatedProcess
-from abstim.targets.isolation.pipe_messages import Failed
+from abstim.targets.isolation.isolated_process import Failed, IsolatedProcess
 from functional import suite
 from functional.errors import ExecutionError, InputError
 from functional.llvm_executor import LlvmExecutor
@@ -112,7 +111,7 @@ def test_computing_is_left(tmp_path) -> None:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_of_either_processor_can_be_written(monkeypatch, machine) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    code = b"".join(system_calls._program())
+    code = b"".join(restrict._program())
     steps = [code[at : at + 8] for at in range(0, len(code), 8)]
     assert len(steps) < 4096 and steps[-1][0] == 0x06  # ends in an answer
     assert all(at + 1 + max(step[2], step[3]) < len(steps) for at, step in enumerate(steps) if step[0] == 0x15)
@@ -217,7 +216,7 @@ sys.path.insert(0, {tests!r})
 from ptx_kernels import prepared
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
 from abstim.targets.isolation.isolated_process import IsolatedProcess
-from abstim.targets.isolation.pipe_messages import Failed
+from abstim.targets.isolation.isolated_process import Failed
 from functional.numpy_executor import NumpyExecutor
 class Endless(NumpyExecutor):
     def run(self, *arguments):
@@ -259,11 +258,11 @@ def alive(process: int) -> bool:
 
 def test_a_system_that_cannot_refuses_the_promise(monkeypatch) -> None:
     monkeypatch.delenv(ISOLATE, raising=False)
-    monkeypatch.setattr("abstim.targets.isolation.landlock.version", lambda: 0)
+    monkeypatch.setattr("abstim.targets.isolation.restrict.landlock_version", lambda: 0)
     with pytest.raises(InputError, match="isolation needs Landlock"), isolating(True):
         pass
     with isolating(None):
-        assert os.environ[ISOLATE] == NONE
+        assert executors.isolated() == NONE
     monkeypatch.setenv(ISOLATE, ALL)
     with pytest.raises(InputError, match="isolation needs Landlock"), isolating(None):
         pass
@@ -273,11 +272,11 @@ def test_who_decides(monkeypatch) -> None:
     monkeypatch.delenv(ISOLATE, raising=False)
     for asked, which in ((None, FOREIGN), (True, ALL), (False, NONE)):
         with isolating(asked):
-            assert os.environ[ISOLATE] == which
-        assert ISOLATE not in os.environ
+            assert executors.isolated() == which and ISOLATE not in os.environ
+        assert executors.isolated() == NONE
     monkeypatch.setenv(ISOLATE, NONE)
     with isolating(None):
-        assert os.environ[ISOLATE] == NONE
+        assert executors.isolated() == NONE
     monkeypatch.setenv(ISOLATE, "x")
     with pytest.raises(InputError, match="is none of"):
         executors.chosen_executor()

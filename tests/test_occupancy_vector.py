@@ -19,8 +19,7 @@ from abstim.occupancy_vector.occupancy_model import UNREAD, TimedLaunch
 from abstim.occupancy_vector.records import ACCESS_WORD, ITEM, Lanes, Layout, Streams
 from abstim.session.session import open_session
 from abstim.study.explore import Sweep, explore
-from abstim.study.explore.points import Space
-from abstim.study.explore.ranges import parse_axes
+from abstim.study.explore.points import Space, parse_axes
 from functional.errors import InputError
 from precharacterize.classify import Kind
 from precharacterize.table import padded

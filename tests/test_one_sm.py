@@ -14,7 +14,7 @@ from abstim.study.sample.automatic import work_of
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.quick_estimates import LARGE_INSTRUCTIONS, with_one_sm
 from abstim.study.sample.sampler import opened
-from abstim.targets.workloads.resnet import resnet_network
+from abstim.targets.workloads.networks import resnet_network
 from functional import suite
 from functional.traces.trace import concatenate
 

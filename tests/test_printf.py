@@ -10,7 +10,7 @@ from ptx_kernels import HEADER
 from typer.testing import CliRunner
 
 from abstim.cli.app import app
-from abstim.targets import trace_cache
+from abstim.targets import execution as trace_cache
 from functional.keep.kept import Kept
 from functional.launches.memory import MOST_BYTES, Printed
 

@@ -11,7 +11,7 @@ import pytest
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.progress import pipelined
-from abstim.session.retired_blocks import RetiredBlocks
+from abstim.session.detailed import RetiredBlocks
 from abstim.session.session import open_session
 from abstim.targets import execution
 from abstim.targets.resolve import open_target

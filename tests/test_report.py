@@ -16,8 +16,7 @@ from abstim.models import run_many
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report import page as page_module
 from abstim.show.report import write_report
-from abstim.show.report.page import charts_of, render, section_of
-from abstim.show.report.result_files import Source, read_source
+from abstim.show.report.page import Source, charts_of, read_source, render, section_of
 from abstim.show.report.sweep import pareto_front, sweep_section
 from abstim.study.bench import BenchResult, Rate
 from abstim.study.bench.rate import Against

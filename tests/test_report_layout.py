@@ -11,8 +11,7 @@ from test_report import files as files
 from test_report import sweep
 
 from abstim.show.report.chart import HEIGHT_PX
-from abstim.show.report.page import charts_of, render, section_of
-from abstim.show.report.result_files import Source, read_source
+from abstim.show.report.page import Source, charts_of, read_source, render, section_of
 
 LETTER_PX, TICK_LETTER_PX = 7.0, 6.2  # of Bokeh's 13 px legends and labels, and of its 11 px ticks
 WIDTHS = {1280: 1168, 400: 368}  # page -> chart: 75 rem at most, 1 rem left and right

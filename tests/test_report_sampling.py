@@ -17,10 +17,10 @@ from sampling_bench_page import sample_bench_section
 
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
-from abstim.show.report import beside, write_report
+from abstim.show.report import chart as beside
 from abstim.show.report import cold_start as cold_start_page
-from abstim.show.report.page import charts_of, section_of
-from abstim.show.report.result_files import KINDS, Source, read_source
+from abstim.show.report import write_report
+from abstim.show.report.page import KINDS, Source, charts_of, read_source, section_of
 from abstim.study.cold_start import cold_start
 from abstim.study.sample import compare, sample
 from functional.errors import InputError

@@ -7,8 +7,7 @@ import pytest
 
 from abstim.gpu.config import load_gpu
 from abstim.models import run as run_target
-from abstim.session.flush import Flushed
-from abstim.session.warm_up import MemoryOf, MemoryOfAll, warm_up_named
+from abstim.session.warm_up import Flushed, MemoryOf, MemoryOfAll, warm_up_named
 from abstim.study.sample import compare, sample
 from abstim.study.sample.inside import full
 from abstim.study.sample.inside import simulate as simulate_launches

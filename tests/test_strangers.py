@@ -13,7 +13,7 @@ import zstandard
 from ptx_kernels import HEADER, entry, launch, module
 
 from abstim.gpu.config import load_gpu
-from abstim.targets import trace_cache
+from abstim.targets import execution as trace_cache
 from functional import suite
 from functional.errors import ExecutionError, InputError
 from functional.execution.findings import findings

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abstim.session.result import OutputCheck
-from abstim.targets import trace_cache
-from abstim.targets.trace_cache import Execution
+from abstim.targets import execution as trace_cache
+from abstim.targets.execution import Execution
 from functional.errors import InputError
 from functional.keep.folder import evict, trace_cache_bytes, write_atomic
 from functional.traces.trace import Trace

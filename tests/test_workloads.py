@@ -14,11 +14,9 @@ from abstim.targets.resolve import open_target
 from abstim.targets.workloads.dependence import signatures, trace_inputs
 from abstim.targets.workloads.kernel_stream import kernel_stream
 from abstim.targets.workloads.lazy_launches import LazyLaunches, execute_launch
-from abstim.targets.workloads.network import Network
-from abstim.targets.workloads.resnet import DEPTHS, resnet_network
+from abstim.targets.workloads.networks import DEPTHS, Network, resnet_network, vgg_network
 from abstim.targets.workloads.transformer import PUBLISHED as LANGUAGE_MODELS
 from abstim.targets.workloads.transformer import SMALL, transformer
-from abstim.targets.workloads.vgg import vgg_network
 from functional import suite
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor

@@ -21,8 +21,7 @@ from abstim.gpu.config import Gpu
 from abstim.models import model_named
 from abstim.progress import silent
 from abstim.session.session import Session
-from abstim.targets.execution import default_budget
-from abstim.targets.trace_cache import Execution
+from abstim.targets.execution import Execution, default_budget
 from functional.errors import InputError
 from functional.launches.case import Case
 from functional.ptx.source import shown_name

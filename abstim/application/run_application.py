@@ -20,6 +20,7 @@ from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.models import known_error_of
+from abstim.targets.executors import inherited
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 
@@ -118,7 +119,9 @@ def application_result(
 def _serve(server: CallServer, command: list[str], environment: dict[str, str], output: int | None) -> tuple[int, bool]:
     """The program's exit code, and whether an interrupt ended it."""
     ours, theirs = socket.socketpair()
-    environment = os.environ | environment | {SOCKET: str(theirs.fileno()), MEMORY: str(server.memory.file)}
+    environment = (
+        os.environ | inherited() | environment | {SOCKET: str(theirs.fileno()), MEMORY: str(server.memory.file)}
+    )
     with ours, theirs:
         files = (theirs.fileno(), server.memory.file)
         process = subprocess.Popen(command, env=environment, pass_fds=files, stdout=output)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from abstim.cli.advise import advise
 from abstim.cli.application import app as application
@@ -13,17 +14,30 @@ from abstim.cli.calibrate import calibrate
 from abstim.cli.characterize import characterize
 from abstim.cli.cold_start import coldstart
 from abstim.cli.explore import explore
-from abstim.cli.export_trace import export_trace
 from abstim.cli.fit import fit
-from abstim.cli.gpus import gpus
-from abstim.cli.import_config import import_config
-from abstim.cli.once import Subcommand
+from abstim.cli.gpus import gpus, import_config
 from abstim.cli.report import report
 from abstim.cli.run import run
 from abstim.cli.sample import sample
 from abstim.cli.suite import suite
-from abstim.cli.trace import trace
+from abstim.cli.trace import export_trace, trace
 from abstim.cli.validate import validate
+
+if TYPE_CHECKING:
+    from typer._click.core import Context
+
+
+class Subcommand(TyperCommand):
+    """As typer's, but for that."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Raises what typer raises for a bad option."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in self.params:
+            if isinstance(option, TyperOption) and not (option.multiple or option.is_flag) and given.count(option) > 1:
+                ctx.fail(f"{option.opts[-1]} was given {given.count(option)} times; it takes one value")
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -74,13 +74,12 @@ def bench(
     from abstim.gpu.config import load_gpu
     from abstim.show.tables import print_json, progress
     from abstim.study import bench as library
-    from abstim.study.bench import against
     from abstim.study.bench import earlier_result as comparison
     from functional import suite
 
     chosen = names or [n for g in group or ("table1",) for n in suite.names(None if g == "all" else g)]
     old = comparison.read_old(compare) if compare else None
-    beside = against.read(reference, variant or (), chosen) if reference else None
+    beside = library.read_rows(reference, variant or (), chosen) if reference else None
     with progress(quiet=as_json) as report:
         found = library.bench(
             chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, rounds, beside, report, model,

@@ -47,8 +47,9 @@ def calibrate(
         found = run(device, only or (), progress=report)
     if output is not None:
         from abstim.study.calibrate.described import described
+        from functional.keep.folder import write_output
 
-        output.write_text(described(found, device.facts), encoding="utf-8")
+        write_output(output, described(found, device.facts).encode())
     if as_json:
         print_json(found.to_json())
     else:
@@ -56,7 +57,7 @@ def calibrate(
 
 
 def _native():
-    from abstim.study.calibrate.on_gpu import OnGpu
+    from abstim.study.calibrate.devices import OnGpu
 
     return OnGpu()
 
@@ -64,8 +65,8 @@ def _native():
 def _modelled(name: str, overrides: list[str]):
     from abstim.gpu.config import load_gpu
     from abstim.study.calibrate import at_measured_clock
-    from abstim.study.calibrate.figures import read_figures
-    from abstim.study.calibrate.modelled import Modelled
+    from abstim.study.calibrate.calibration import read_figures
+    from abstim.study.calibrate.devices import Modelled
 
     gpu = load_gpu(name, overrides)
     return Modelled(gpu if overrides else at_measured_clock(gpu, read_figures()))

@@ -138,7 +138,7 @@ def explore(
     from abstim.show.tables import print_json, progress
     from abstim.study.explore import explore as run
     from abstim.study.explore import sweep_of
-    from abstim.study.explore.exploration import check_format
+    from abstim.study.explore.result import check_format
     from functional.errors import InputError
 
     refuse_options("with --strategy grid", points=strategy == "grid" and points, seed=strategy == "grid" and seed)
@@ -180,7 +180,7 @@ def _aim(sample: str, error: str, confidence: str) -> Aim | None:
 
 def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
     """Raises InputError for a `--set` that every point replaces."""
-    from abstim.study.explore.keys import DERIVED, key_of
+    from abstim.study.explore.points import DERIVED, key_of
     from functional.errors import InputError
 
     for text in vary:

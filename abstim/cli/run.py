@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,11 +29,50 @@ from abstim.cli.options import (
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.progress import Progress
-    from abstim.session.hot_spots import HotSpot
+    from abstim.session.issue_logs import HotSpot
     from abstim.session.result import RunResult
     from abstim.session.session import Session
     from abstim.study.baseline import Baseline
     from abstim.study.energy.launch_energy import Energy
+    from functional.launches.case import Case
+
+MOST_NOTES = 5  # findings that are said of a target; the others are counted
+
+
+def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callable[[], Case]:
+    """`opened`, and what it opens looked at. It raises InputError if there are no expected outputs to `check`, and, if
+    `strict`, for what is a note otherwise (`functional.execution.findings`), and where nothing will be executed."""
+
+    def looked_at() -> Case:
+        from functional.errors import InputError
+        from functional.traces.store import StoredCase
+
+        case = opened()
+        if check and not (case.manifest.outputs if isinstance(case, StoredCase) else case.expected):
+            raise InputError(f"--check: {case.name} has no expected outputs")
+        if strict and (case.traces or isinstance(case, StoredCase)):
+            raise InputError(f"--strict: {case.name} is a trace; what it did when it was made cannot be looked at")
+        _tell(case, strict)
+        return case
+
+    return looked_at
+
+
+def _tell(case: Case, strict: bool) -> None:
+    from functional.errors import InputError
+    from functional.execution.findings import findings
+    from functional.terminal import note
+
+    if case.module.target == "sass":  # another machine's code: what it leaves out was never read
+        return
+    programs = {launch.program.name: launch.program for launch in case.launches}
+    found = [line for program in programs.values() for line in findings(program)]
+    if found and strict:
+        raise InputError(found[0] + (f" (and {len(found) - 1} findings more)" if len(found) > 1 else ""))
+    for line in found[:MOST_NOTES]:
+        note(f"abstim: {line}")
+    if len(found) > MOST_NOTES:
+        note(f"abstim: and {len(found) - MOST_NOTES} findings more")
 
 
 def run(
@@ -124,7 +164,6 @@ def run(
 
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
-    from abstim.cli.prechecks import prechecked
     from abstim.gpu.config import load_gpu
     from abstim.models import open_for
     from abstim.show.tables import print_json, progress
@@ -181,7 +220,7 @@ def _results(
 
 
 def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list[HotSpot]:
-    from abstim.session.hot_spots import hot_spots
+    from abstim.session.issue_logs import hot_spots
 
     return hot_spots(session, gpu, flush, report)
 
@@ -216,8 +255,7 @@ def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, q
 
 
 def _print(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None) -> None:
-    from abstim.cli.hot_tables import print_hot
-    from abstim.cli.run_tables import print_baseline, print_energy, print_results
+    from abstim.cli.run_tables import print_baseline, print_energy, print_hot, print_results
 
     print_results(results)
     if energy:

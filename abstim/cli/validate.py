@@ -202,7 +202,7 @@ def _print(found) -> None:
 
 
 def _print_relative(found) -> None:
-    from abstim.study.relative import median_miss_errors, relative_accuracy
+    from abstim.study.validate import median_miss_errors, relative_accuracy
 
     for name, (error, count) in median_miss_errors(found.comparisons).items():
         print(f"{name.replace('_', ' ')}: median error {error:.2%} of {count} benchmarks")

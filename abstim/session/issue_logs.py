@@ -1,24 +1,29 @@
-"""Launches of a session with every issue logged: what a timeline is drawn from."""
+"""Launches of a session with every issue logged: what a timeline is drawn from, and where in the source time goes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.flush import Flushed
+from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
+from abstim.session.warm_up import Flushed
 from functional.errors import InputError
-from functional.ptx.source import shown_name
+from functional.ptx.source import SourceLine, ptx_text, shown_name, source_lines
+from functional.traces.line_record import sectors_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
+    from abstim.engine import LaunchInputs
     from functional.programs.program import Program
     from functional.traces.trace import Trace
     from precharacterize.table import LatencyTable
@@ -100,3 +105,168 @@ def _issue_log(log: np.ndarray, table: LatencyTable, gpu: Gpu) -> IssueLog:
 def _block_lines(program: Program, code: TimedCode | None, count: int) -> Int64[np.ndarray, " basic_block"]:
     blocks = range(count) if code is None else code.numbers[:, 0].tolist()
     return np.array([program.line_of(block) for block in blocks], np.int64)
+
+
+COUNTS = ("issues", "l1d_misses", "l2_sectors", "dram_sectors", "requests", "sectors", "shared_requests", "bank_passes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotSpot:
+    """One instruction of a kernel, over all its launches; sums over warps.
+
+    `stalls`: cycles that warps waited before it, by STALLS. `requests` are executions that touched memory, `sectors`
+    those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. L2 and DRAM sectors
+    are those that its accesses waited for; several may wait for one of what is read-only.
+    """
+
+    kernel: str
+    line: int  # of the PTX
+    text: str
+    source: SourceLine | None
+    stalls: dict[str, int]
+    issues: int
+    l1d_misses: int
+    l2_sectors: int
+    dram_sectors: int
+    requests: int
+    sectors: int
+    shared_requests: int
+    bank_passes: int
+
+    @property
+    def cycles(self) -> int:
+        """Of warps: its issues and what they waited."""
+        return self.issues + sum(self.stalls.values())
+
+    @property
+    def worst(self) -> str:
+        """What its warps waited for most; "" if they did not."""
+        name = max(self.stalls, key=self.stalls.__getitem__)
+        return name.replace("_", " ") if self.stalls[name] else ""
+
+    @property
+    def sectors_per_request(self) -> float | None:
+        """4 are 32 lanes of 4 B side by side; None if it asks for none."""
+        return self.sectors / self.requests if self.requests else None
+
+    @property
+    def passes_per_request(self) -> float | None:
+        """1: no bank conflict; None if it uses no shared memory."""
+        return self.bank_passes / self.shared_requests if self.shared_requests else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As what `json.dumps` takes."""
+        derived = {name: getattr(self, name) for name in ("cycles", "sectors_per_request", "passes_per_request")}
+        return asdict(self) | derived | {"source": self.source._asdict() if self.source else None}
+
+
+@dataclass
+class _Kernel:
+    """Sums of a kernel, an element an instruction."""
+
+    program: Program
+    size: int
+    stalls: Int64[np.ndarray, "instr reason"] = field(init=False)
+    counts: dict[str, Int64[np.ndarray, " instr"]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stalls = np.zeros((self.size, len(STALLS)), np.int64)
+        self.counts = {name: np.zeros(self.size, np.int64) for name in COUNTS}
+
+    def add(self, name: str, instruction: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Count executions, or what each of them weighs."""
+        self.counts[name] += np.bincount(instruction, weights, self.size).astype(np.int64)
+
+
+def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> list[HotSpot]:
+    """Of every kernel of a target, in the order of the text; machine instructions count at the PTX instruction that
+    they were made of. Raises InputError for a launch too long to log."""
+    kernels: dict[str, _Kernel] = {}
+    policy = Flushed(flush)
+    for number, launch, trace in session.each():
+        progress(f"hot spots of {session.case.name}", number, len(session))
+        code = session.timed_code(number, gpu)
+        count = issue_count(session, trace, code)
+        if count > MOST_ISSUES:
+            raise InputError(f"launch {number} issues {count:,} instructions; --hot takes {MOST_ISSUES:,} at most")
+        run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
+        log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
+        policy.after(run)
+        program = launch.program
+        kernel = kernels.setdefault(program.name, _Kernel(program, len(program.instructions)))
+        origins = np.arange(kernel.size) if code is None else code.origins.astype(np.int64)
+        _add_log(kernel, log, run.inputs, origins)
+        _add_accesses(kernel, run.inputs, origins)
+    return [spot for kernel in kernels.values() for spot in _spots(kernel)]
+
+
+def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs, origins: np.ndarray) -> None:
+    log = log[np.lexsort((log["cycle"], log["warp"]))]
+    instruction = origins[log["instruction"]]
+    add_stalls(log, inputs.table, instruction, kernel.stalls)
+    kernel.add("issues", instruction)
+    for name, column in (("l1d_misses", "l1d_misses"), ("l2_sectors", "l2_accesses"), ("dram_sectors", "dram_reads")):
+        kernel.add(name, instruction, log[column])
+
+
+def _add_accesses(kernel: _Kernel, inputs: LaunchInputs, origins: np.ndarray) -> None:
+    records, found = inputs.trace.records, accesses_of(inputs)
+    bits = np.array([bin(k).count("1") for k in range(16)])[sectors_of(records)]
+    sectors = np.add.reduceat(bits, found.first) if len(found.first) else np.zeros(0, np.int64)
+    touched = sectors > 0
+    kernel.add("requests", origins[found.instruction[touched]])
+    kernel.add("sectors", origins[found.instruction], sectors)
+    passes = inputs.trace.conflicts
+    kernel.add("shared_requests", origins[found.shared[passes > 0]])
+    kernel.add("bank_passes", origins[found.shared], passes)
+
+
+def _spots(kernel: _Kernel) -> Iterator[HotSpot]:
+    text = ptx_text(kernel.program)
+    lines, sources = text.splitlines(), source_lines(text)
+    for i, instruction in enumerate(kernel.program.instructions):
+        at = instruction.line
+        yield HotSpot(
+            kernel=kernel.program.name, line=at, source=sources.get(at),
+            text=lines[at - 1].strip() if 0 < at <= len(lines) else instruction.name,
+            stalls={name: int(kernel.stalls[i, k]) for k, name in enumerate(STALLS)},
+            **{name: int(values[i]) for name, values in kernel.counts.items()},
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def source_text(file: str) -> tuple[str, ...]:
+    """The lines of a source; none if it is not there."""
+    try:
+        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotLine:
+    """A line of the source and all that was made of it."""
+
+    file: str
+    line: int
+    text: str
+    spots: tuple[HotSpot, ...]
+
+    @property
+    def cycles(self) -> int:
+        """Of warps: issues and stalls."""
+        return sum(spot.cycles for spot in self.spots)
+
+
+def by_source_line(spots: Sequence[HotSpot]) -> list[HotLine]:
+    """By CUDA line where the PTX says it; else none. In the order of file and line."""
+    groups: dict[SourceLine, list[HotSpot]] = {}
+    for spot in spots:
+        if spot.source is not None:
+            groups.setdefault(spot.source, []).append(spot)
+    return [HotLine(file=at.file, line=at.line, text=_line_of(at), spots=tuple(groups[at])) for at in sorted(groups)]
+
+
+def _line_of(at: SourceLine) -> str:
+    text = source_text(at.file)
+    return text[at.line - 1] if at.line <= len(text) else ""

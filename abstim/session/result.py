@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from abstim.targets.trace_cache import OutputCheck
+from abstim.targets.execution import OutputCheck
 
 if TYPE_CHECKING:
     import pandas

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
-from abstim.targets.execution import execute
+from abstim.targets.execution import Execution, OutputCheck, execute
 from abstim.targets.resolve import open_target
-from abstim.targets.trace_cache import Execution, OutputCheck
 from abstim.targets.workloads.lazy_launches import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.hot_spots import HotSpot, hot_spots
+from abstim.session.issue_logs import HotSpot, hot_spots
 from abstim.session.memory_accesses import coalesced, halved_atomics, without_conflicts
 from abstim.session.result import LEAST_GAIN
 from abstim.session.session import Session

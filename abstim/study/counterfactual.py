@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from abstim.gpu.config import Gpu, changed, domains
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import launch_result
-from abstim.session.flush import Flushed, check_flush
 from abstim.session.memory_accesses import halved_atomics, halved_conflicts
 from abstim.session.result import COUNTERFACTUAL, RunResult, limit_named, ranked, run_result
 from abstim.session.session import Session
+from abstim.session.warm_up import Flushed, check_flush
 from functional.errors import InputError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.progress import Progress, silent
-from abstim.study.scatter import scatter
+from abstim.study.validate import scatter
 from functional.errors import InputError
 
 if TYPE_CHECKING:

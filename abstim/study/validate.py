@@ -3,19 +3,97 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from math import log
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.session import open_session
-from abstim.study.relative import median_miss_errors, relative_accuracy
-from abstim.study.scatter import scatter
 from functional.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeAccuracy:
+    """Kendall's tau between predicted and measured speed-ups of one variant over another.
+
+    `pooled` over all kernels and pairs of variants together; `mean` and `least` over the pairs, each over its kernels.
+    """
+
+    variants: int
+    speed_ups: int
+    pooled: float
+    mean: float
+    least: float
+    least_pair: tuple[str, str]
+
+
+def relative_accuracy(comparisons: Sequence[Comparison]) -> RelativeAccuracy | None:
+    """Of every pair of variants that have three benchmarks or more in common; None if there is no such pair."""
+    from scipy.stats import kendalltau
+
+    cycles = {(c.variant, c.benchmark): (c.predicted_cycles, c.measured_cycles) for c in comparisons}
+    variants = list(dict.fromkeys(c.variant for c in comparisons))
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for pair in combinations(variants, 2):
+        shared = [b for v, b in cycles if v == pair[0] and (pair[1], b) in cycles]
+        if len(shared) > 2:
+            first, second = (np.array([cycles[v, b] for b in shared], float) for v in pair)
+            found[pair] = first / second
+    if not found:
+        return None
+    taus = {pair: float(kendalltau(*ratios.T).statistic) for pair, ratios in found.items()}
+    everything = np.concatenate(list(found.values()))
+    least = min(taus, key=taus.__getitem__)
+    pooled = float(kendalltau(*everything.T).statistic)
+    return RelativeAccuracy(
+        len(variants), len(everything), pooled, float(np.mean(list(taus.values()))), taus[least], least
+    )
+
+
+def median_miss_errors(comparisons: Sequence[Comparison]) -> dict[str, tuple[float, int]]:
+    """Counter -> (median relative error, benchmarks it is over), of those with misses to compare."""
+    errors: dict[str, list[float]] = {}
+    for c in comparisons:
+        for name, measured in c.measured_misses.items():
+            if measured:
+                errors.setdefault(name, []).append(abs(c.predicted_misses[name] / measured - 1))
+    return {name: (float(np.median(values)), len(values)) for name, values in errors.items()}
+
+
+def scatter(points: Mapping[str, Sequence[tuple[float, float]]], path: Path, measured: str, predicted: str) -> None:
+    """Points (measured, predicted) by group, a colour a group, on logarithmic axes with these names; the file's suffix
+    says what it becomes. Raises InputError for a file that cannot be written."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    # text as text and nothing random or dated: the same points give the same small file
+    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "abstim"})
+    figure, axes = pyplot.subplots(figsize=(6.5, 6))
+    for name, group in points.items():
+        across, up = zip(*group, strict=True)
+        axes.scatter(across, up, s=14, alpha=0.7, label=name)
+    values = [value for group in points.values() for point in group for value in point]
+    ends = [min(values, default=1) / 1.5, max(values, default=10) * 1.5]
+    axes.plot(ends, ends, color="black", linewidth=0.8, zorder=0)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=measured, ylabel=predicted)
+    axes.legend()
+    axes.set_aspect("equal")
+    try:
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot write the plot: {error}") from None
+    finally:
+        pyplot.close(figure)
+
 
 COLUMNS = ("benchmark", "launch", "variant", "cycles")
 MISSES = ("l1d_misses", "l2_misses")

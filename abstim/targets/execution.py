@@ -1,35 +1,114 @@
-"""Executing a target: once, kept on disk; or launch by launch, where that is too much to hold."""
+"""Executing a target: once, its traces and the verdict on its outputs kept on disk; or launch by launch.
+
+A file holds a trace a launch, then the outputs and what was printed. The folder is capped; the file longest unused goes
+first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from abstim.progress import Progress, silent
-from abstim.targets import trace_cache
 from abstim.targets.check_trace import check_traces
 from abstim.targets.executors import chosen_executor, name_of
-from abstim.targets.trace_cache import Execution, OutputCheck
 from abstim.targets.workloads.lazy_launches import StreamedCase, execute_launch
 from functional.errors import InputError
+from functional.keep.folder import trace_cache_bytes
+from functional.keep.kept import Kept, key
 from functional.launches.case import Case
 from functional.ptx.source import naming_source
 from functional.terminal import note
+from functional.traces.coding import decode, encode
 from functional.traces.store import OutputEntry, StoredCase, StoreWriter
-from functional.traces.trace import concatenate
+from functional.traces.trace import Trace, concatenate
 
 if TYPE_CHECKING:
     from functional.execution.executor import Executor
     from functional.launches.launch import Launch
     from functional.launches.memory import Memory
     from functional.traces.store import Manifest
-    from functional.traces.trace import Trace
+
+MODULES = (
+    "functional.launches.case", "functional.execution.default_executor", "functional.ptx.parser",
+    "functional.traces.coding", "abstim.targets.isolation.isolated_executor",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputCheck:
+    """One output buffer against what it should hold."""
+
+    buffer: str
+    elements: int
+    mismatches: int
+    message: str = ""  # the first mismatch, if any
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a target did: one trace a launch, and its output buffers compared with what they should hold."""
+
+    traces: tuple[Trace, ...]
+    outputs: tuple[OutputCheck, ...] = ()
+    printed: str = ""  # what the kernels wrote with printf
+    seconds: float = 0.0  # that executing it, or reading it, took in this process
+    from_cache: bool = False
+
+    def trace(self, number: int) -> Trace:
+        """A whole launch."""
+        return self.traces[number]
+
+    def accesses(self, number: int) -> Trace:
+        """The same."""
+        return self.trace(number)
+
+    def in_order(self) -> Iterator[Trace]:
+        """Every launch."""
+        return iter(self.traces)
+
+
+def execution_key(case: Case, executor: str, instruction_budget: int | None = None) -> str:
+    """What an execution depends on: programs, launches, contents of memory and where buffers begin and end, expected
+    outputs, executor, budget, code."""
+    parts: list[Any] = [executor] if instruction_budget is None else [executor, instruction_budget]
+    for launch in case.launches:
+        program, shape = launch.program, f"{launch.grid}:{launch.block}:{launch.dynamic_shared_bytes}:{launch.cluster}"
+        parts += [program.digest, program.name, shape, launch.parameters]
+    parts += [(region.name, region.address, region.bytes) for region in case.memory.regions]
+    parts += case.memory.contents()
+    for name, expected in case.expected.items():
+        how = f"{expected.values.dtype}:{expected.rtol}:{expected.atol}:{expected.first}:{expected.compared is None}"
+        parts += [name, how, expected.values, b"" if expected.compared is None else expected.compared]
+    return key(MODULES, *parts)
+
+
+def load(key: str) -> Execution | None:
+    """The execution kept under `key`, if any. A damaged file is deleted and said so on stderr."""
+    return Kept("traces").load(key, _decode)
+
+
+def save(key: str, execution: Execution) -> None:
+    """Keep an execution, and throw away what has been unused longest if the folder is over its cap."""
+    Kept("traces").save(key, _encode(execution), trace_cache_bytes())
+
+
+def _encode(execution: Execution) -> bytes:
+    rest = {"outputs": [asdict(o) for o in execution.outputs], "printed": execution.printed}
+    return msgspec.msgpack.encode([*map(encode, execution.traces), rest])
+
+
+def _decode(content: bytes) -> Execution:
+    *traces, rest = msgspec.msgpack.decode(content)
+    outputs = tuple(OutputCheck(**o) for o in rest["outputs"])
+    return Execution(tuple(map(decode, traces)), outputs, rest["printed"])
+
 
 LARGE_THREADS = 1 << 20  # of a launch that takes so long that one wants to see how far it is
 LARGE_CHUNK_BYTES = 1 << 24  # of trace: a tenth of a second, or a few
@@ -53,18 +132,18 @@ def execute(
     started = perf_counter()
     if isinstance(case, StoredCase):
         return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
-    key = trace_cache.execution_key(case, name_of(executor), instruction_budget)
+    key = execution_key(case, name_of(executor), instruction_budget)
     execution = kept_execution(case, key)
     from_cache = execution is not None
     if execution is None:
         execution = execute_case(case, executor or chosen_executor(), instruction_budget, progress)
-        trace_cache.save(key, execution)
+        save(key, execution)
     return replace(execution, seconds=perf_counter() - started, from_cache=from_cache)
 
 
 def kept_execution(case: Case, key: str) -> Execution | None:
     """What is kept under a case's key, if anything; a file that is whole and holds something else is said so."""
-    found = trace_cache.load(key)
+    found = load(key)
     try:
         return found and _checked(case, found)
     except InputError as error:

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from functional.execution.default_executor import StrictExecutor
     from functional.llvm_executor import LlvmExecutor
 
-ISOLATE = "ABSTIM_ISOLATE"  # an environment variable: one of the following; processes that this one starts see it, too
+ISOLATE = "ABSTIM_ISOLATE"  # an environment variable: one of the following
 NONE, ALL, FOREIGN = "0", "1", "foreign"  # kernels; foreign are those that did not come along with abstim
 _ROOT = Path(__file__).parents[2]
 _OURS = (_ROOT / "functional", _ROOT / "abstim")
+_chosen: list[str] = []  # by the commands that run, the last one counts
 
 
 def chosen_executor(strict: bool = False) -> Executor:
@@ -28,10 +29,20 @@ def chosen_executor(strict: bool = False) -> Executor:
 
     Raises InputError if isolation is asked for and impossible.
     """
-    which = os.environ.get(ISOLATE) or NONE
+    which = isolated()
     if which not in (NONE, ALL, FOREIGN):
         raise InputError(f"{ISOLATE} = {which!r} is none of {NONE}, {ALL}, {FOREIGN}")
     return _inner(strict) if which == NONE else _isolated(which, strict)
+
+
+def isolated() -> str:
+    """Which kernels are isolated: the command's choice, else what the environment says."""
+    return _chosen[-1] if _chosen else os.environ.get(ISOLATE) or NONE
+
+
+def inherited() -> dict[str, str]:
+    """The environment in which a process that this one starts has the command's choice, too."""
+    return {ISOLATE: _chosen[-1]} if _chosen else {}
 
 
 @contextmanager
@@ -43,14 +54,12 @@ def isolating(asked: bool | None) -> Iterator[None]:
     before = os.environ.get(ISOLATE)
     if asked or (before == ALL and asked is None):
         refuse_where_impossible()
-    if asked is not None or not before:
-        os.environ[ISOLATE] = ALL if asked else NONE if asked is not None or missing() else FOREIGN
+    by_default = before or (NONE if missing() else FOREIGN)
+    _chosen.append(by_default if asked is None else ALL if asked else NONE)
     try:
         yield
     finally:
-        os.environ.pop(ISOLATE, None)
-        if before is not None:
-            os.environ[ISOLATE] = before
+        _chosen.pop()
 
 
 def name_of(executor: Executor | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from functional.errors import InputError
@@ -14,8 +16,25 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 34
 
 
+_chosen: list[int] = []  # by `so_many_threads`, the last one counts
+
+
+@contextmanager
+def so_many_threads(count: int) -> Iterator[None]:
+    """As if ABSTIM_THREADS were `count`. Raises InputError if that is no number of threads."""
+    if count < 1:
+        raise InputError(f"{count} is not a number of threads, 1 or more")
+    _chosen.append(count)
+    try:
+        yield
+    finally:
+        _chosen.pop()
+
+
 def default_threads() -> int:
     """ABSTIM_THREADS, else the CPUs this process may use. Raises InputError if the environment's value is no count."""
+    if _chosen:
+        return _chosen[-1]
     text = os.environ.get("ABSTIM_THREADS", "")
     if not text:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,7 +17,7 @@ from ptx_kernels import HEADER, REGISTERS
 
 from abstim.engine.simulation import COUNTERS
 from abstim.gpu.config import load_gpu
-from abstim.study.explore.kept_cycles import Store
+from abstim.study.explore.timing import Store
 from abstim.study.sample.kept import InPart, MeasuredStore, PartStore
 from abstim.study.sample.sampled_program import Measured
 from abstim.targets.execution import execute

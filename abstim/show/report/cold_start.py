@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from abstim.show.report.beside import hover_on, named_beside
-from abstim.show.report.chart import COLORS, Chart, Section, Table, figure, legend_outside
+from abstim.show.report.chart import COLORS, Chart, Section, Table, figure, hover_on, legend_outside, named_beside
 from abstim.show.tables import quantity
 
 ColdStart = dict[str, Any]  # `ColdStart.to_json`

@@ -1,16 +1,20 @@
-"""The sections of `abstim run`: where the time went, how it was spread, and what bounds it."""
+"""The sections of `abstim run`, of several GPUs side by side, and of `abstim advise`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from abstim.session.issue_logs import source_text
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report.chart import (
     COLORS,
     SLOT_COLORS,
     Chart,
+    Listing,
     Section,
+    SourceRow,
     Table,
     figure,
     legend_outside,
@@ -18,11 +22,149 @@ from abstim.show.report.chart import (
     stacked_bars,
     unique,
 )
-from abstim.show.report.hot_source import hot_listings
-from abstim.show.report.roofline import roofline_chart
-from abstim.show.report.twice_as_fast import limits_chart
 from abstim.show.tables import duration, quantity
 from functional.ptx.source import shown_name
+
+SECTOR_BYTES = 32
+
+
+def roofline_chart(gpu: dict[str, Any], launches: Sequence[dict[str, Any]]) -> Chart | None:
+    """One point a launch and level of memory; None if no launch went to L2, or the GPU's values are not known."""
+    if not gpu or gpu["perfect_memory"]:
+        return None
+    slices = gpu["dram_channels"] * gpu["l2_slices_per_channel"]
+    levels = {
+        "L2": ("l2_accesses", SECTOR_BYTES * slices / max(gpu["l2_sector_cycles"], 1e-9)),
+        "DRAM": ("dram_reads", SECTOR_BYTES * gpu["dram_channels"] / max(gpu["dram_sector_cycles"], 1e-9)),
+    }
+    peak = gpu["sm_count"] * gpu["schedulers_per_sm"]
+    found = [_roofline_row(launch, level, *levels[level], peak) for launch in launches for level in levels]
+    rows = [row for row in found if row is not None]
+    if not rows:
+        return None
+    bounds = [f"{name} {share:.0%} of its {level} roof" for name, level, _, _, share in rows]
+    summary = f"Issue allows {peak} warp instructions a cycle. " + "; ".join(bounds[:6]) + "."
+    table = [(*row[:-1], f"{row[-1]:.1%}") for row in rows]
+    columns = ("launch", "level", "warp instructions a byte", "warp instructions a cycle", "share of its roof")
+    return Chart("Roofline", summary, _roofline_plot(rows, levels, peak), Table(columns, table))
+
+
+def _roofline_row(launch: dict[str, Any], level: str, counter: str, bytes_per_cycle: float, peak: int) -> tuple | None:
+    moved = SECTOR_BYTES * launch["caches"].get(counter, 0)
+    if not moved:
+        return None
+    intensity, ipc = launch["warp_instructions"] / moved, launch["warp_ipc"]
+    name = f"{launch['launch']} {launch['label'] or launch['kernel']}"
+    return name, level, intensity, ipc, ipc / min(peak, intensity * bytes_per_cycle)
+
+
+def _roofline_plot(rows: list[tuple], levels: dict[str, tuple[str, float]], peak: int) -> Any:
+    from bokeh.models import ColumnDataSource
+
+    tooltips = [("launch", "@name"), ("instructions a byte", "@x{0.000}"), ("a cycle", "@y{0.00}")]
+    plot = figure(
+        "warp instructions a byte", "warp instructions a cycle", tooltips, x_axis_type="log", y_axis_type="log"
+    )
+    knees = [peak / bandwidth for _, bandwidth in levels.values()]
+    low = min([row[2] for row in rows] + knees) / 4
+    high = max([row[2] for row in rows] + knees) * 4
+    for (level, (_, bandwidth)), color in zip(levels.items(), COLORS, strict=False):
+        knee = peak / bandwidth
+        plot.line([low, knee, high], [low * bandwidth, peak, peak], color=color, line_width=2, legend_label=level)
+        own = [row for row in rows if row[1] == level]
+        data = {"name": [r[0] for r in own], "x": [r[2] for r in own], "y": [r[3] for r in own]}
+        plot.scatter("x", "y", source=ColumnDataSource(data), size=9, color=color, alpha=0.8, legend_label=level)
+    return legend_outside(plot)
+
+
+SHOWN = 10  # bars; the table has all
+
+
+def limits_chart(limits: Sequence[dict[str, Any]]) -> Chart | None:
+    """`limits`: of `RunResult.to_json`, the greatest gain first; None if nobody asked for them."""
+    if not limits:
+        return None
+    shown = [limit for limit in limits[:SHOWN] if limit["gain"] > 0]
+    best = limits[0]
+    summary = f"Twice {best['resource']} would save most: {best['gain']:.1%} of the cycles."
+    rows = [(limit["resource"], limit["cycles"], f"{limit['gain']:+.2%}") for limit in limits]
+    plot = _savings("resource", {limit["resource"]: limit["gain"] for limit in shown})
+    return Chart("Each resource twice as fast, alone", summary, plot, Table(("resource", "cycles", "saved"), rows))
+
+
+def advice_section(advice: dict[str, Any]) -> Section:
+    """Of `abstim advise`: findings, the most rewarding first, each with a sentence."""
+    facts = [("Memory", advice["memory_model"]), ("Cycles", quantity(advice["cycles"]))]
+    findings = advice["findings"]
+    title = f"Advice on {advice['target']} on {advice['gpu']}"
+    if not findings:
+        return Section(title, facts, notes=["Nothing that abstim looks for would save 2 %."])
+    plot = _savings("change", {finding["kind"]: finding["gain"] for finding in findings})
+    summary = f"Most would be saved by {findings[0]['kind']}: {findings[0]['gain']:.1%} of the cycles."
+    rows = [(finding["kind"], finding["cycles"], f"{finding['gain']:.1%}") for finding in findings]
+    table = Table(("change", "cycles without it", "saved"), rows)
+    notes = [f"{finding['kind']}: {finding['text']}." for finding in findings]
+    return Section(title, facts, [Chart("What each change would save", summary, plot, table)], notes)
+
+
+def _savings(what: str, gains: Mapping[str, float]) -> Any:
+    """A bar for each share of the cycles that would be saved."""
+    parts = {"issued": [100 * gain for gain in gains.values()]}
+    plot = stacked_bars(what, "cycles saved (%)", list(gains), parts, SLOT_COLORS, "saved (%)")
+    plot.legend.visible = False
+    return plot
+
+
+Spot = dict[str, Any]  # `HotSpot.to_json`
+AROUND = 3  # lines shown before and after one that took time
+
+
+def hot_listings(spots: Sequence[Spot]) -> list[Listing]:
+    """One a source file, and one a kernel of the PTX; none without spots."""
+    total = max(1, sum(spot["cycles"] for spot in spots))
+    files = dict.fromkeys(spot["source"]["file"] for spot in spots if spot["source"])
+    kernels = dict.fromkeys(spot["kernel"] for spot in spots)
+    return [
+        *(_of_source(file, [s for s in spots if s["source"] and s["source"]["file"] == file], total) for file in files),
+        *(_of_kernel(kernel, [s for s in spots if s["kernel"] == kernel], total) for kernel in kernels),
+    ]
+
+
+def _of_source(file: str, spots: Sequence[Spot], total: int) -> Listing:
+    text = source_text(file)
+    by_line: dict[int, list[Spot]] = {}
+    for spot in spots:
+        by_line.setdefault(spot["source"]["line"], []).append(spot)
+    near = sorted({k for line in by_line for k in range(line - AROUND, line + AROUND + 1) if 0 < k <= len(text)})
+    rows = [_row(k, text[k - 1], by_line.get(k, []), total) for k in near or sorted(by_line)] if text else [
+        _row(k, "(the source is not here)", by_line[k], total) for k in sorted(by_line)
+    ]  # fmt: skip
+    return Listing(Path(file).name, _summary(rows), rows)
+
+
+def _of_kernel(kernel: str, spots: Sequence[Spot], total: int) -> Listing:
+    rows = [_row(spot["line"], spot["text"], [spot], total) for spot in spots]
+    return Listing(f"PTX of {kernel}", _summary(rows), rows)
+
+
+def _row(line: int, text: str, spots: Sequence[Spot], total: int) -> SourceRow:
+    share = sum(spot["cycles"] for spot in spots) / total
+    return SourceRow(line, share if share >= 0.0005 else 0.0, _why(spots), text)
+
+
+def _why(spots: Sequence[Spot]) -> str:
+    stalls: dict[str, int] = {}
+    for spot in spots:
+        for name, cycles in spot["stalls"].items():
+            stalls[name] = stalls.get(name, 0) + cycles
+    worst = max(stalls, key=stalls.__getitem__, default="")
+    return worst.replace("_", " ") if worst and stalls[worst] else ""
+
+
+def _summary(rows: Sequence[SourceRow]) -> str:
+    best = max(rows, key=lambda row: row.share)
+    return f"Share of the warps' cycles; most at line {best.line} with {best.share:.1%}."
+
 
 SHOWN_LAUNCHES = 200  # a chart shows the longest ones; the totals hold all
 CACHES = ("l1d", "const", "l1i", "l2")

@@ -7,8 +7,19 @@ import re
 from typing import Any
 
 from abstim.show.parts import OTHER_WAYS, by_way
-from abstim.show.report.beside import hover_on, named_beside
-from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, legend_outside, stacked_bars, unique
+from abstim.show.report.chart import (
+    COLORS,
+    Chart,
+    Option,
+    Section,
+    Table,
+    figure,
+    hover_on,
+    legend_outside,
+    named_beside,
+    stacked_bars,
+    unique,
+)
 from abstim.show.report.error_axis import AXIS, LEGEND, TOOLTIPS, ErrorPoint, error_points, plain_numbers
 from abstim.show.tables import duration, quantity
 

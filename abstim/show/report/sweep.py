@@ -8,25 +8,185 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.spec import SECTIONS
-from abstim.show.report.chart import Section
-from abstim.show.report.sweep_charts import (
-    SHOWN_POINTS,
-    TABLE_POINTS,
-    heat_chart,
-    is_number,
-    parallel_chart,
-    pareto_chart,
-    sensitivity_chart,
-    shared_source,
-)
+from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure
 from abstim.show.tables import duration, quantity
-from abstim.study.explore.sensitivity import of_columns
+from abstim.study.explore.result import of_columns
 
 if TYPE_CHECKING:
     import pandas
+
+SHOWN_POINTS = 4096  # drawn: the fastest of each Pareto front, then an even choice of the others
+TABLE_POINTS = 1024  # in tables: the fastest
+HEAT_PARAMETERS = 5  # those with the most values; every pair of them can be chosen
+MOST_LEVELS = 24  # of a heat map's axis; more values are put into bins
+TIME = "time (us)"
+
+
+def is_number(column: pandas.Series) -> bool:
+    """Does every row of a column hold a number?"""
+    return column.dtype.kind in "iuf" and not column.hasnans
+
+
+def shared_source(
+    table: pandas.DataFrame, varied: Sequence[str], fronts: dict[str, list[int]]
+) -> tuple[Any, list[int]]:
+    """The points that are drawn: all charts of a sweep share them, so a selection in one shows in the others."""
+    from bokeh.models import ColumnDataSource
+
+    step = -(-len(table) // SHOWN_POINTS)
+    # the fastest last: drawn on top
+    shown = sorted({row for front in fronts.values() for row in front} | set(range(0, len(table), step)), reverse=True)
+    data: dict[str, Any] = {c: table.loc[shown, c].tolist() for c in (*varied, *fronts, "cycles", "time_us")}
+    data["point"] = [", ".join(f"{key}={table.at[row, key]}" for key in varied) for row in shown]
+    return ColumnDataSource(data), shown
+
+
+def pareto_chart(table: pandas.DataFrame, source: Any, fronts: dict[str, list[int]]) -> Chart:
+    """Time in microseconds against each cost; `fronts`: by cost, the rows of the points that nothing beats in both."""
+    tooltips = [("point", "@point"), ("time", "@time_us{0,0.00} us"), ("cycles", "@cycles{0,0}")]
+    first = next(iter(fronts))
+    plot = figure(first, TIME, tooltips, y_axis_type="log")
+    plot.add_tools("tap", "box_select")
+    for ranged in (plot.x_range, plot.y_range):
+        ranged.only_visible = True
+    for cost, front in fronts.items():
+        line = plot.step(
+            table.loc[front, cost].tolist(),
+            table.loc[front, "time_us"].tolist(),
+            mode="after",
+            color=COLORS[3],
+            line_width=2,
+        )
+        points = plot.scatter(cost, "time_us", source=source, size=6, color=COLORS[0], alpha=0.5)
+        for renderer in (line, points):
+            renderer.name, renderer.visible = cost, cost == first
+    summary = f"{len(fronts[first])} of {len(table):,} points are the fastest for their {first} or less. "
+    summary += "Select points to see them in the parallel coordinates."
+    rows = [
+        (cost, float(table.at[row, cost]), duration(table.at[row, "seconds"]), int(table.at[row, "cycles"]))
+        for cost, front in fronts.items() for row in front
+    ]  # fmt: skip
+    options = [Option(cost, cost, TIME) for cost in fronts]
+    return Chart(
+        "Pareto front", summary, plot, Table(("against", "value", "time", "cycles"), rows), options, "Time against"
+    )
+
+
+def _levels(column: pandas.Series) -> pandas.Series:
+    """A parameter's values as text in ascending order, as a categorical; bins if they are many."""
+    import pandas
+
+    if column.nunique() <= MOST_LEVELS or not is_number(column):
+        values = sorted(column.unique()) if is_number(column) else sorted(set(column.map(str)))
+        return pandas.Series(pandas.Categorical(column.map(str), [str(v) for v in values]), column.index)
+    bins = pandas.cut(column.astype(float), MOST_LEVELS)
+    middles = [f"{interval.mid:.4g}" for interval in bins.cat.categories]
+    return pandas.Series(pandas.Categorical.from_codes(bins.cat.codes, middles), column.index)
+
+
+def _colors(table: pandas.DataFrame) -> Any:
+    """Time to colour: the middle of Viridis, whose ends vanish on white or on black."""
+    from bokeh.models import LogColorMapper
+    from bokeh.palettes import Viridis256
+
+    return LogColorMapper(
+        list(Viridis256[56:232]), low=float(table["time_us"].min()), high=float(table["time_us"].max())
+    )
+
+
+def heat_chart(table: pandas.DataFrame, varied: Sequence[str]) -> Chart:
+    """For every pair of parameters, the least time over all others."""
+    from bokeh.models import ColorBar, ColumnDataSource, FactorRange
+
+    chosen = sorted(varied, key=lambda key: -table[key].nunique())[:HEAT_PARAMETERS]
+    levels = {key: _levels(table[key]) for key in varied if key in chosen}
+    pairs = list(combinations(levels, 2))
+    mapper = _colors(table)
+    tooltips = [("x", "@x"), ("y", "@y"), ("least time", "@time_us{0,0.00} us")]
+    ranges = [FactorRange(*levels[key].cat.categories) for key in pairs[0]]
+    plot = figure(*pairs[0], tooltips, x_range=ranges[0], y_range=ranges[1])
+    rows: list[tuple] = []
+    for x, y in pairs:
+        best = table["time_us"].groupby([levels[x], levels[y]], observed=True).min()
+        cells = [(str(a), str(b), float(time)) for (a, b), time in best.items()]
+        data = dict(zip(("x", "y", "time_us"), map(list, zip(*cells, strict=True)), strict=True))
+        fill: Any = {"field": "time_us", "transform": mapper}
+        name = f"{x} × {y}"
+        plot.rect("x", "y", 1, 1, source=ColumnDataSource(data), fill_color=fill, line_color=None,
+                  name=name, visible=(x, y) == pairs[0])  # fmt: skip
+        rows += [(name, a, b, duration(time / 1e6)) for a, b, time in cells]
+    plot.add_layout(ColorBar(color_mapper=mapper, title=TIME, background_fill_color=None), "right")
+    options = [
+        Option(f"{x} × {y}", x, y, list(levels[x].cat.categories), list(levels[y].cat.categories)) for x, y in pairs
+    ]
+    summary = f"Least time at each pair of values, over all other parameters; {len(pairs)} pairs to choose from."
+    return Chart("Heat map", summary, plot, Table(("parameters", "x", "y", "least time"), rows), options, "Parameters")
+
+
+def parallel_chart(table: pandas.DataFrame, shown: Sequence[int], varied: Sequence[str], source: Any) -> Chart:
+    """A line a point, an axis a parameter; the colour is its time."""
+    from bokeh.models import Range1d
+
+    axes = [*varied, "seconds"]
+    heights, ends = {}, {}
+    for axis in axes:
+        codes = table[axis] if is_number(table[axis]) else _levels(table[axis]).cat.codes
+        low, high = float(codes.min()), float(codes.max())
+        heights[axis] = ((codes - low) / ((high - low) or 1.0)).loc[shown].round(4).tolist()
+        texts = [str(table[axis][codes == value].iloc[0]) for value in (low, high)]
+        ends[axis] = texts if axis != "seconds" else [duration(value) for value in (low, high)]
+    source.data["xs"] = [list(range(len(axes)))] * len(shown)
+    source.data["ys"] = [list(line) for line in zip(*heights.values(), strict=True)]
+    plot = figure("", "share of the range", [("point", "@point"), ("time", "@time_us{0,0.00} us")])
+    plot.hover.line_policy = "nearest"
+    plot.add_tools("tap")
+    mapper = _colors(table)
+    color: Any = {"field": "time_us", "transform": mapper}
+    plot.multi_line("xs", "ys", source=source, line_color=color, line_alpha=0.5, line_width=1.2,
+                    nonselection_line_alpha=0.03, selection_line_width=2.5)  # fmt: skip
+    plot.x_range = Range1d(-0.4, len(axes) - 0.6)  # room for the outer labels
+    plot.xaxis.ticker = list(range(len(axes)))
+    plot.xaxis.major_label_overrides = {k: f"{axis}: {ends[axis][0]} to {ends[axis][1]}" for k, axis in enumerate(axes)}
+    rows = [
+        (*(row[key] for key in varied), int(row["cycles"]), duration(row["seconds"]))
+        for row in table.head(TABLE_POINTS)[[*varied, "cycles", "seconds"]].to_dict("records")
+    ]
+    summary = f"{len(shown):,} points over {len(varied)} parameters, each axis from its least to its greatest value."
+    return Chart("Parallel coordinates", summary, plot, Table((*varied, "cycles", "time"), rows))
+
+
+def sensitivity_chart(found: Sequence[dict[str, Any]]) -> Chart:
+    """What a sweep says of each key: time at its worst value over that at its best, and per cent for one per cent."""
+    from bokeh.models import ColumnDataSource, FactorRange
+
+    rows = sorted(found, key=lambda row: -row["swing"])
+    keys = [row["key"] for row in rows]
+    plot = figure(
+        "key",
+        "time at worst / at best value",
+        [("key", "@key"), ("swing", "@swing{0.00}x")],
+        x_range=FactorRange(*keys),
+    )
+    data = ColumnDataSource({"key": keys, "swing": [row["swing"] for row in rows]})
+    plot.vbar("key", 0.8, "swing", 1.0, source=data, color=COLORS[0])
+    summary = f"{keys[0]} matters most: its worst value takes {rows[0]['swing']:.2f} times as long as its best."
+    cells = [
+        (
+            row["key"],
+            f"{row['swing']:.3f}x",
+            "-" if row["elasticity"] is None else f"{row['elasticity']:+.3f} %",
+            str(row["best"]),
+        )
+        for row in rows
+    ]
+    return Chart(
+        "What matters", summary, plot, Table(("key", "worst / best", "time for +1 % of it", "best value"), cells)
+    )
+
 
 UNITS = ("_kib", "_gbps", "_mhz")  # of keys that stand for one of the GPU's: KiB of L2 for sets of L2
 _OF_ONE_TARGET = ("cycles_", "seconds_")

@@ -8,7 +8,6 @@ difference of two means. The yardstick follows the machine only in part, so noth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
@@ -16,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from abstim.study.baseline import read_result
 from abstim.study.bench.rate import STAGES
 from functional.errors import InputError
 
@@ -48,13 +48,8 @@ class Verdict:
 
 def read_old(path: Path) -> dict[str, Any]:
     """An earlier `abstim bench --json`. Raises InputError if it is none."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
-    if not isinstance(data, dict) or data.get("kind") != "bench":
+    data = read_result(path)
+    if data.get("kind") != "bench":
         raise InputError(f"{path}: not a result of `abstim bench --json`")
     return data
 

@@ -1,22 +1,202 @@
-"""Rounds over benchmarks and stages: far enough apart in time to show the machine's other work."""
+"""Each stage with a stopwatch, in rounds over all benchmarks.
+
+A stage is repeated within a round until it has taken `MIN_SECONDS`; the fastest repetition is the round's figure.
+Rounds go over all benchmarks, so that those of one benchmark lie far enough apart to show the machine's other work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from statistics import median
+from time import perf_counter, process_time
 from typing import Any
 
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.models import DETAILED
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
-from abstim.study.bench.against import Reference, against
-from abstim.study.bench.host import so_many_threads, yardstick_seconds
-from abstim.study.bench.rate import STAGES, BenchResult
-from abstim.study.bench.stages import MEASURE, time_by
+from abstim.study.bench.rate import STAGES, Against, BenchResult, Rate, yardstick_seconds
+from abstim.study.validate import Measured, known_variants, read_reference, select
 from functional.errors import InputError
+from functional.execution.computer import so_many_threads
+
+MIN_SECONDS = 0.2
+
+
+def _repeat(run: Callable[[], Any]) -> tuple[float, float, float, Any]:
+    """(fastest, least of the processor's, first) seconds and the last result of a function called for at least
+    MIN_SECONDS."""
+    times: list[float] = []
+    cpu_times: list[float] = []
+    while sum(times[1:]) < MIN_SECONDS:
+        started, cpu_started = perf_counter(), process_time()
+        result = run()
+        times.append(perf_counter() - started)
+        cpu_times.append(process_time() - cpu_started)
+        if times[0] > 10 * MIN_SECONDS and len(times) > 1:
+            break
+    return min(times), min(cpu_times), times[0], result
+
+
+def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Rate, Any]:
+    """One round of a stage that walks every instruction it stands for, and its last result."""
+    traces = list(session.traces.in_order())
+    threads = points * sum(int(t.thread_instructions.sum()) for t in traces)
+    warps = points * sum(int(t.warp_instructions.sum()) for t in traces)
+    seconds, cpu_seconds, first_seconds, result = _repeat(run)
+    return Rate((seconds,), (cpu_seconds,), first_seconds, threads, warps, threads, warps), result
+
+
+def _parse(session: Session, gpus: Sequence[Gpu]) -> Rate:
+    from functional.programs.link import link
+    from functional.ptx.parser import parse
+
+    case = session.case
+    kernels = {launch.program.name for launch in case.launches}
+
+    def run() -> None:
+        module = parse(case.module.path)
+        for kernel in kernels:
+            link(module, kernel)
+
+    return _rate(session, run)[0]
+
+
+def _characterize(session: Session, gpus: Sequence[Gpu]) -> Rate:
+    from precharacterize import characterize
+
+    programs = {launch.program.name: launch.program for launch in session.case.launches}
+    return _rate(session, lambda: [characterize(p, gpus[0].pipeline) for p in programs.values()])[0]
+
+
+def _execute(session: Session, gpus: Sequence[Gpu]) -> Rate:
+    from abstim.targets.execution import execute_case
+    from functional.execution.default_executor import default_executor
+
+    return _rate(session, lambda: execute_case(session.case, default_executor()))[0]
+
+
+def _time(session: Session, gpus: Sequence[Gpu]) -> Rate:
+    return time_stage(session, gpus)[0]
+
+
+def time_stage(session: Session, gpus: Sequence[Gpu]) -> tuple[Rate, list[list[Any]]]:
+    """One round of timing every launch on every GPU, and the engine's results, `[launch][gpu]`."""
+    from abstim.session.detailed import engine_results
+
+    rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
+    threads, warps = (
+        sum(
+            _stepped(r, kind, trace)
+            for trace, launch in zip(session.traces.in_order(), results, strict=True)
+            for r in launch
+        )
+        for kind in ("thread_instructions", "warp_instructions")
+    )
+    return replace(rate, stepped_thread_instructions=threads, stepped_warp_instructions=warps), results
+
+
+def _stepped(result: Any, kind: str, trace: Any) -> int:
+    """Instructions the engine walked for a result; all of the trace's if it does not say."""
+    return result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum()))
+
+
+def time_by(model: str) -> Callable[[Session, Sequence[Gpu]], Rate]:
+    """The stage `time` of a model. Raises InputError for a name that is none."""
+    from abstim.models import DETAILED, model_named
+
+    if model == DETAILED:
+        return _time
+    chosen = model_named(model)
+
+    def measured(session: Session, gpus: Sequence[Gpu]) -> Rate:
+        rate, results = _rate(session, lambda: chosen.time(session, gpus, "all", silent), len(gpus))
+        threads, warps = (
+            sum(_stepped_fraction(row) * getattr(row, kind) for result in results for row in result.launches)
+            for kind in ("thread_instructions", "warp_instructions")
+        )
+        return replace(rate, stepped_thread_instructions=round(threads), stepped_warp_instructions=round(warps))
+
+    return measured
+
+
+def _stepped_fraction(row: Any) -> float:
+    """Of a launch's instructions, those that were walked: none by a formula."""
+    return getattr(row, "stepped_fraction", 0.0)
+
+
+MEASURE = {"parse": _parse, "characterize": _characterize, "execute": _execute, "time": _time}
+
+
+SECONDS_COLUMN = "reference_cpu_s"
+VARIANTS = ("GTX480_a", "GTX480_b", "GTX480_c", "GTX480_d")  # of Figures 4 and 6: perfect and real memory
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Measured cycles, and the reference's processor time by (benchmark, variant), summed over the launches."""
+
+    measured: list[Measured]
+    seconds: dict[tuple[str, str], float]
+
+
+def read_rows(path: Path, variants: Sequence[str], benchmarks: Sequence[str]) -> Reference:
+    """The rows of a table that are to be compared. Raises InputError as `read_reference` does, and without seconds."""
+    chosen, _ = select(read_reference(path), variants or VARIANTS, (), ())
+    chosen = [entry for entry in chosen if entry.benchmark in benchmarks]
+    if not chosen:
+        raise InputError(f"{path}: has none of the benchmarks to be measured")
+    seconds: dict[tuple[str, str], float] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row.get("flush") in (None, "", "all"):
+                key = (row["benchmark"], row["variant"])
+                seconds[key] = seconds.get(key, 0.0) + _seconds(path, row)
+    return Reference(chosen, seconds)
+
+
+def _seconds(path: Path, row: dict[str, Any]) -> float:
+    try:
+        return float(row[SECONDS_COLUMN])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{path}: needs a number in the column {SECONDS_COLUMN} of every row") from None
+
+
+def against(
+    reference: Reference,
+    sessions: Mapping[str, Session],
+    rates: Mapping[str, Mapping[str, Rate]],
+    rounds: int,
+    progress: Progress,
+) -> Iterator[Against]:
+    """Every benchmark on every variant. Raises InputError for a stage not measured, or a launch not in the table."""
+    gpus = known_variants()
+    for number, entry in enumerate(reference.measured):
+        progress(f"bench {entry.benchmark} on {entry.variant}", number, len(reference.measured))
+        session, stages = sessions[entry.benchmark], rates[entry.benchmark]
+        if missing := [stage for stage in STAGES if stage not in stages]:
+            raise InputError(f"a comparison with the reference needs every stage; not measured: {', '.join(missing)}")
+        if sorted(entry.cycles) != list(range(len(session.case.launches))):
+            raise InputError(f"the table does not have every launch of {entry.benchmark} on {entry.variant}")
+        timed = [time_stage(session, [gpus[entry.variant]]) for _ in range(rounds)]
+        rate, results = timed[0]
+        seconds = stages["execute"].seconds + median(each.seconds for each, _ in timed)
+        yield Against(
+            entry.benchmark,
+            entry.group,
+            entry.variant,
+            predicted_cycles=sum(launch[0].cycles for launch in results),
+            measured_cycles=sum(entry.cycles.values()),
+            thread_instructions=rate.thread_instructions,
+            seconds=seconds,
+            all_seconds=seconds + stages["parse"].seconds + stages["characterize"].seconds,
+            reference_seconds=reference.seconds[entry.benchmark, entry.variant],
+        )
+
 
 MOST_ROUNDS = 1000
 

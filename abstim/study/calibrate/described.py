@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from abstim.gpu.config import Gpu, load_gpu, with_values
 from abstim.study.calibrate.calibration import Calibration, calibrate
-from abstim.study.calibrate.experiment import Facts
-from abstim.study.calibrate.modelled import Modelled
+from abstim.study.calibrate.devices import Modelled
+from abstim.study.calibrate.microbenchmarks import Facts
 
 BASES = ((90, "h100"), (86, "rtx3080"), (80, "a100"), (70, "v100"))  # the first whose architecture is no later
 NEEDED = ("latency", "bandwidth/chunks", "stream/read", "launch")

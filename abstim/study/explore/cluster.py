@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from abstim.extras import need
-from abstim.study.explore.jobs import Job, Planner, engine_digest
-from abstim.study.explore.local import Chunk, Results, chunks, time_chunk
+from abstim.study.explore.jobs import Chunk, Job, Planner, Results, engine_digest, time_chunk
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def run_on_cluster(planner: Planner, jobs: Sequence[Job], address: str) -> Itera
     abstim, or if nothing comes back any more.
     """
     with _connected(address) as client:
-        missing: list[Chunk] = chunks(planner, jobs, sum(client.nthreads().values()))
+        missing = planner.chunks(jobs, sum(client.nthreads().values()))
         failures, error = 0, ""
         while missing:
             before = len(missing)

@@ -1,25 +1,42 @@
-"""What the engine has to do for a set of points: every piece of work once, named by all that the engine reads.
+"""The job queue of a sweep: each launch of a target on each machine that a model tells apart, once, on this computer.
 
-Two points that look the same to the engine are one job: SMs that get no block, latencies of instructions the kernel
-does not have, limits that do not bind, L2 and DRAM behind perfect memory. A job's key is a hash of its inputs, so it
-also says what an earlier sweep has done already.
+Two points that look the same to a model are one job: SMs that get no block, latencies of instructions the kernel does
+not have, limits that do not bind, L2 and DRAM behind perfect memory. A job's key is a hash of all that the model reads,
+so it also says what an earlier sweep has done already. Jobs that share a launch are timed together, a chunk of them in
+one call.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, fields, replace
+from threading import local
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from functional.keep.kept import key
+from precharacterize.build_timed import encode
 
 if TYPE_CHECKING:
+    from hashlib import blake2b
+
     from abstim.engine.simulation import LaunchInputs
+
+
+CHUNK_WARP_INSTRUCTIONS = 1_000_000  # a few tenths of a second: lost at most when a sweep is killed
+CHUNK_POINTS = 64  # of the occupancy model: what they share is made once
+_OCCUPANCY = (
+    "abstim.occupancy_vector.occupancy_model",
+    "abstim.occupancy_vector.lane_kernel",
+    "abstim.occupancy_vector.walk_kernel",
+    "abstim.occupancy_vector.item_kernel",
+)
 
 
 @dataclass(frozen=True)
@@ -33,46 +50,131 @@ class Job:
     blocks_per_sm: int
 
 
+Chunk = tuple[Job, ...]
+Results = list[tuple[bytes, int]]  # job key, cycles
+Reader = Callable[[int, int, "LaunchInputs", int], bytes]  # of a target, a launch, its inputs, thread blocks an SM
+
+
 @dataclass
 class Planner:
-    """Turns points into jobs. `sessions` are the targets, executed."""
+    """Turns points into jobs of the detailed model, and times them. `sessions` are the targets, executed."""
 
     sessions: Sequence[Session]
     _digests: dict[tuple[int, int, int], bytes] = field(default_factory=dict, repr=False)
-
-    def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
-        """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
-        from abstim.engine.design_point import refuse_unsupported
-
-        session, machines = self.sessions[target], dict[tuple[int, ...], np.ndarray]()
-        limits = [session.blocks_per_sm(launch, gpu) for launch in range(len(session))]
-        gpu = replace(gpu, settings={}, labels={})  # sources of values are of no use to an engine, and large
-        for launch, blocks in enumerate(limits):
-            inputs = session.inputs(launch, gpu)
-            refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks)
-            shape = (id(inputs.table), inputs.trace.warps_per_block, blocks, inputs.shared_bytes)
-            if shape not in machines:
-                machines[shape] = _machine(inputs, gpu, blocks)
-            digest = hashlib.blake2b(self._digest(target, launch, inputs), digest_size=16)
-            digest.update(_effective(machines[shape], len(inputs.trace.thread_blocks)))
-            digest.update(int(gpu.params.launch_latency_cycles).to_bytes(8, "little"))
-            yield Job(digest.digest(), target, launch, gpu, blocks)
 
     @property
     def version(self) -> str:
         """Of the model: another one gives other cycles."""
         return engine_digest()
 
+    def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
+        """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
+        from abstim.engine.design_point import refuse_unsupported
+
+        session = self.sessions[target]
+        limits = [session.blocks_per_sm(launch, gpu) for launch in range(len(session))]
+        bare = replace(gpu, settings={}, labels={})  # sources of values are of no use to a model, and large
+        read = self._reader(bare)
+        for launch, blocks in enumerate(limits):
+            inputs = session.inputs(launch, gpu)
+            refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks)
+            digest = hashlib.blake2b(read(target, launch, inputs, blocks), digest_size=16)
+            yield Job(digest.digest(), target, launch, bare, blocks)
+
     def inputs(self, job: Job) -> LaunchInputs:
         """What the engine needs for a job, besides the machine."""
         return self.sessions[job.target].inputs(job.launch, job.gpu)
 
-    def _digest(self, target: int, launch: int, inputs: LaunchInputs) -> bytes:
-        """Of a launch as the engine reads it; equal for launches that do the same on the same addresses."""
-        key = (target, launch, id(inputs.table))  # a session keeps its tables
-        if key not in self._digests:
-            self._digests[key] = _inputs_digest(inputs)
-        return self._digests[key]
+    def chunks(self, jobs: Sequence[Job], workers: int) -> list[Chunk]:
+        """Jobs that share trace and latency table together, few enough that every worker gets several chunks."""
+        groups: dict[tuple[int, ...], list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(self._group(job), []).append(job)
+        sizes = {place: self._chunk_size(group, workers) for place, group in groups.items()}
+        return [
+            tuple(group[k : k + sizes[place]])
+            for place, group in groups.items()
+            for k in range(0, len(group), sizes[place])
+        ]
+
+    def time(self, chunk: Chunk) -> list[int]:
+        """Cycles of its jobs, on one thread."""
+        return time_chunk(self.inputs(chunk[0]), [job.gpu for job in chunk], [job.blocks_per_sm for job in chunk])
+
+    def _reader(self, gpu: Gpu) -> Reader:
+        machines: dict[tuple[int, ...], np.ndarray] = {}
+
+        def read(target: int, launch: int, inputs: LaunchInputs, blocks: int) -> bytes:
+            shape = (id(inputs.table), inputs.trace.warps_per_block, blocks, inputs.shared_bytes)
+            if shape not in machines:
+                machines[shape] = _machine(inputs, gpu, blocks)
+            own = self._digest((target, launch, id(inputs.table)), lambda: _inputs_digest(inputs))
+            latency = int(gpu.params.launch_latency_cycles).to_bytes(8, "little")
+            return own + _effective(machines[shape], len(inputs.trace.thread_blocks)) + latency
+
+        return read
+
+    def _group(self, job: Job) -> tuple[int, ...]:
+        return job.target, job.launch, id(self.inputs(job).table)
+
+    def _chunk_size(self, group: Sequence[Job], workers: int) -> int:
+        instructions = max(1, int(self.inputs(group[0]).trace.warp_instructions.sum()))
+        return max(1, min(CHUNK_WARP_INSTRUCTIONS // instructions, len(group) // (4 * workers)))
+
+    def _digest(self, place: tuple[int, int, int], make: Callable[[], bytes]) -> bytes:
+        """Of a launch as the model reads it; a session keeps its tables and timed code, of which `place` has the id."""
+        if place not in self._digests:
+            self._digests[place] = make()
+        return self._digests[place]
+
+
+@dataclass
+class OccupancyPlanner(Planner):
+    """The same of the occupancy model."""
+
+    _of_thread: Any = field(default_factory=local, repr=False)  # a launch is for one thread at a time
+
+    @property
+    def version(self) -> str:
+        """Of the model: another one gives other cycles."""
+        return key(_OCCUPANCY, "occupancy")[:16]
+
+    def time(self, chunk: Chunk) -> list[int]:
+        """Cycles of its jobs, on one thread."""
+        from abstim.occupancy_vector.occupancy_model import TimedLaunch
+
+        session, number, own = self.sessions[chunk[0].target], chunk[0].launch, self._of_thread
+        if getattr(own, "of", None) != (session, number):  # chunks of the same launch follow each other
+            own.of, own.timed = (session, number), TimedLaunch(session, number)
+        points = [own.timed.design_point(job.gpu) for job in chunk]
+        return [found.cycles for found in own.timed.times(points, 1)]
+
+    def _reader(self, gpu: Gpu) -> Reader:
+        point = repr((replace(gpu.spec, name=""), gpu.params, gpu.pipeline)).encode()
+
+        def read(target: int, launch: int, inputs: LaunchInputs, blocks: int) -> bytes:
+            code = self.sessions[target].timed_code(launch, gpu)
+            own = self._digest((target, launch, id(code)), lambda: self._launch_digest(target, launch, gpu))
+            return own + point + blocks.to_bytes(4, "little")  # by the kernel's registers too
+
+        return read
+
+    def _group(self, job: Job) -> tuple[int, ...]:
+        return job.target, job.launch
+
+    def _chunk_size(self, group: Sequence[Job], workers: int) -> int:
+        return CHUNK_POINTS
+
+    def _launch_digest(self, target: int, launch: int, gpu: Gpu) -> bytes:
+        """Of a launch's program and trace, of what is timed in place of the program, and of the model."""
+        session = self.sessions[target]
+        own, trace, code = session.launch(launch), session.traces.trace(launch), session.timed_code(launch, gpu)
+        what = (self.version, own.program.digest, own.program.name, own.shared_bytes, trace.warps_per_block)
+        digest = hashlib.blake2b(repr(what).encode())
+        _add(digest, *(getattr(trace, f.name) for f in fields(trace) if f.name != "warps_per_block"))
+        if code:
+            digest.update(encode(code))
+        return digest.digest()
 
 
 def engine_digest() -> str:
@@ -80,16 +182,50 @@ def engine_digest() -> str:
     return key(("abstim.engine.simulation",), "detailed")[:16]  # another model of the same sources has other results
 
 
+def time_chunk(inputs: LaunchInputs, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
+    """Cycles of a launch on each GPU by the detailed engine, on one thread."""
+    from abstim.engine import simulate
+
+    return [result.cycles for result in simulate(inputs, gpus, blocks_per_sm, threads=1)]
+
+
+def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
+    """Results of all jobs, a chunk at a time, in whatever order they are done. One thread a CPU."""
+    workers = os.cpu_count() or 1
+
+    def one(chunk: Chunk) -> Results:
+        return [(job.key, cycles) for job, cycles in zip(chunk, planner.time(chunk), strict=True)]
+
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            yield from _as_completed({pool.submit(one, chunk) for chunk in planner.chunks(jobs, workers)})
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # nothing new is started after an interrupt
+            raise
+
+
+def _as_completed(waiting: Iterable[Future[Results]]) -> Iterator[Results]:
+    waiting = set(waiting)
+    while waiting:
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        yield [result for future in done for result in future.result()]
+
+
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
+    """Of a launch as the engine reads it; equal for launches that do the same on the same addresses."""
     from abstim.engine.design_point import code_of, streams_of
 
     code, operands = code_of(inputs.table)
     digest = hashlib.blake2b(f"{engine_digest()}:{inputs.table.register_count}".encode(), digest_size=32)
     streams, offsets = streams_of(inputs.trace, inputs.table, operands)
-    for array in (code, *streams, *offsets, np.array([inputs.trace.warps_per_block])):
+    _add(digest, code, *streams, *offsets, np.array([inputs.trace.warps_per_block]))
+    return digest.digest()
+
+
+def _add(digest: blake2b, *arrays: np.ndarray) -> None:
+    for array in arrays:
         digest.update(f"{array.dtype}:{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-    return digest.digest()
 
 
 def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:

@@ -1,22 +1,218 @@
-"""Design points as columns: a million of them are a few arrays, a `Gpu` is made only of those that the engine times."""
+"""Design points as columns: keys that can be varied, `--vary KEY=VALUES` as an axis, and the points of a space.
+
+    8,16,32        a list                       gto,lrr        words
+    8:144:8        from 8 to 144, every 8th     512:8192:log2  from 512 to 8192, doubling
+    0.5:2.0:7#     seven numbers, evenly spaced from 0.5 to 2.0
+
+A list may hold ranges: `1,8:64:8`. Both ends belong to a range if its steps meet the last one. A derived key sets one
+key of the GPU so that a figure people think in comes out: KiB of L2, GB/s of DRAM. What the GPU can be is coarser than
+that (whole sets, service times in 1/64 cycle): the nearest that can be is taken, and the column shows it. A wish off
+by more than `TOLERANCE` is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from abstim.gpu.config import Gpu, changed, domains, nearest
+from abstim.engine.rules import UNITS_A_CYCLE
+from abstim.gpu.config import Gpu, changed, domains, full_key, nearest, parse_value
+from abstim.gpu.spec import Domain, check
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.keys import DERIVED, nearest_values, value_of
-from abstim.study.explore.ranges import Axis
 from functional.errors import InputError
+from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
+
+TOLERANCE = 0.05
+POSITIVE = Domain(float, "a number above 0", lambda v: 0 < v < 1e15)
+Columns = Mapping[str, np.ndarray]  # key -> values, one a point
+
+
+class Derived(NamedTuple):
+    """`key` = `base` x scale, or scale / `base` if `inverse`; `base` is held in steps of `step`."""
+
+    base: str
+    scale: Callable[[Columns], Any]
+    meaning: str
+    inverse: bool = False
+    step: float = 1.0
+
+
+def _lines_kib(*counts: str, line: str = "") -> Callable[[Columns], Any]:
+    """KiB of as many cache lines as the product of the columns."""
+    return lambda c: np.prod([c[name] for name in counts], axis=0) * (c[line] if line else LINE_BYTES) / 1024
+
+
+# In the order in which they are worked out: a later one may need what an earlier one has set.
+DERIVED: dict[str, Derived] = {
+    "core_clock_mhz": Derived("core_clock_hz", lambda c: 1e-6, "core clock; latencies stay what they are in cycles"),
+    "shared_kib": Derived("shared_bytes_per_sm", lambda c: 1 / 1024, "shared memory an SM"),
+    "registers_kib": Derived("registers_per_sm", lambda c: 4 / 1024, "register file an SM"),
+    "l1d_kib": Derived("l1d_ways", _lines_kib("l1d_sets"), "L1 data cache an SM, by its ways"),
+    "l1i_kib": Derived("l1i_ways", _lines_kib("l1i_sets", line="l1i_line_bytes"), "instruction cache, by its ways"),
+    "const_kib": Derived(
+        "const_ways", _lines_kib("const_sets", line="const_line_bytes"), "constant cache, by its ways"
+    ),
+    "l2_kib": Derived(
+        "l2_sets", _lines_kib("dram_channels", "l2_slices_per_channel", "l2_ways"), "L2 of the GPU, by its sets"
+    ),
+    "l2_gbps": Derived(
+        "l2_sector_cycles",
+        lambda c: c["dram_channels"] * c["l2_slices_per_channel"] * SECTOR_BYTES * c["core_clock_hz"] / 1e9,
+        "10^9 B/s of all L2 slices",
+        inverse=True,
+        step=1 / UNITS_A_CYCLE,
+    ),
+    "dram_gbps": Derived(
+        "dram_sector_cycles",
+        lambda c: c["dram_channels"] * SECTOR_BYTES * c["core_clock_hz"] / 1e9,
+        "10^9 B/s of all DRAM channels",
+        inverse=True,
+        step=1 / UNITS_A_CYCLE,
+    ),
+}
+
+
+def key_of(key: str) -> str:
+    """The full name of a key that can be varied. Raises InputError, with the nearest one, if there is none."""
+    if key in DERIVED:
+        return key
+    try:
+        return full_key(key)
+    except InputError:
+        raise InputError(f"unknown key {key!r}{nearest(key, [*DERIVED, *domains()])}") from None
+
+
+def domain_of(key: str) -> Domain:
+    """What a key accepts."""
+    return POSITIVE if key in DERIVED else domains()[key]
+
+
+def value_of(key: str, columns: Columns) -> np.ndarray:
+    """A derived key's values, from the keys it depends on."""
+    derived = DERIVED[key]
+    scale, base = derived.scale(columns), np.asarray(columns[derived.base], float)
+    with np.errstate(divide="ignore"):
+        return scale / base if derived.inverse else scale * base
+
+
+def nearest_values(key: str, wanted: np.ndarray, columns: Columns) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """What comes nearest to the `wanted` values of a derived key.
+
+    Returns the values of its base, what the key then is, and why a wish cannot be had ("" where it can).
+    """
+    derived = DERIVED[key]
+    domain = domains()[derived.base]
+    scale = np.broadcast_to(derived.scale(columns), wanted.shape)
+    steps = np.rint((scale / wanted if derived.inverse else wanted / scale) / derived.step)
+    raw = np.maximum(steps, 1) * derived.step
+    given = scale / raw if derived.inverse else scale * raw
+    base = raw.astype(np.int64) if domain.type is int else raw
+    accepted = dict(zip(found := np.unique(base).tolist(), map(domain.accepts, found), strict=True))
+    far = np.abs(given / wanted - 1) > TOLERANCE
+    reasons = []
+    for k, value in enumerate(base.tolist()):
+        reason = ""
+        if not accepted[value]:
+            reason = f"{key} = {wanted[k]:g} needs {derived.base} = {value:g}, which is not {domain.text}"
+        elif far[k]:
+            reason = f"{key} = {wanted[k]:g} cannot be had; the nearest is {given[k]:g} ({derived.base} = {value:g})"
+        reasons.append(reason)
+    return base, given, reasons
+
+
+MOST_VALUES = 1_000_000  # of one axis
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key of the GPU, or one derived from such keys (`keys.DERIVED`), and its values in the order given."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+def parse_axes(texts: Sequence[str]) -> list[Axis]:
+    """Every `--vary`. Raises InputError if one cannot be read, or two vary one key."""
+    axes = [parse_axis(text) for text in texts]
+    if not axes:
+        raise InputError("nothing to explore; add --vary KEY=VALUES, as in --vary sm_count=8:64:8")
+    keys = [axis.key for axis in axes]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise InputError(f"--vary {twice}: given twice; put all its values into one")
+    return axes
+
+
+def parse_axis(text: str) -> Axis:
+    """One `KEY=VALUES`. Raises InputError for an unknown key, a value it does not accept, or no readable range."""
+    where = f"--vary {text}"
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not key or not values:
+        raise InputError(f"{where}: write it as key=values, as in sm_count=8:64:8 or scheduler=gto,lrr")
+    try:
+        key = key_of(key)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    found = [value for part in values.split(",") for value in _expand(part.strip(), where)]
+    domain = domain_of(key)
+    checked = [check(key, domain, _fit(value, domain.type), where) for value in found]
+    if twice := next((value for value in checked if checked.count(value) > 1), None) if len(checked) < 1000 else None:
+        raise InputError(f"{where}: {twice!r} is in it twice")
+    return Axis(key, tuple(checked))
+
+
+def _fit(value: Any, kind: type) -> Any:
+    """Whole numbers of a key that takes fractions as fractions: one type a column."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is float and is_number:
+        return float(value)
+    return int(value) if kind is int and isinstance(value, float) and value.is_integer() else value
+
+
+def _expand(part: str, where: str) -> list[Any]:
+    """The values of a single value or range."""
+    pieces = [piece.strip() for piece in part.split(":")]
+    if len(pieces) == 1:
+        if not part:
+            raise InputError(f"{where}: a value is missing between the commas")
+        return [parse_value(part)]
+    if len(pieces) != 3:
+        raise InputError(f"{where}: a range is first:last:step, first:last:log2 or first:last:count#, not {part}")
+    try:
+        first, last = Decimal(pieces[0]), Decimal(pieces[1])
+        found = _range(first, last, pieces[2])
+    except (InvalidOperation, ValueError, ZeroDivisionError):
+        raise InputError(f"{where}: {part} is no range of numbers") from None
+    if not found:
+        raise InputError(f"{where}: {part} is empty or has more than {MOST_VALUES:,} values")
+    return [int(value) if value == value.to_integral_value() else float(value) for value in found]
+
+
+def _range(first: Decimal, last: Decimal, step: str) -> list[Decimal]:
+    """Exact decimals, so that 0.1:0.3:0.1 ends in 0.3. Empty if there are none, or too many."""
+    if not (first.is_finite() and last.is_finite()):
+        raise ValueError
+    if step == "log2":
+        found = [first] if 0 < first <= last else []
+        while found and found[-1] * 2 <= last:
+            found.append(found[-1] * 2)
+        return found
+    if step.endswith("#"):
+        count = int(step[:-1])
+        if not 2 <= count <= MOST_VALUES:
+            return []
+        return [first + (last - first) * k / (count - 1) for k in range(count)]
+    width = Decimal(step)
+    count = int((last - first) / width) + 1 if width > 0 and last >= first else 0
+    return [first + width * k for k in range(count)] if count <= MOST_VALUES else []
+
 
 MOST_COMBINATIONS = 10**18
 
@@ -60,15 +256,12 @@ class Space:
         columns = {axis.key: columns[axis.key] for axis in self.axes}
         reasons = np.full(len(positions), "", object)
         for key in (key for key in DERIVED if key in columns):
-            known = self._lookup(columns, len(positions))
+            known = _Lookup(self, columns, len(positions))
             wanted = columns[key]
             columns[DERIVED[key].base], given, why = nearest_values(key, wanted, known)
             columns[key] = np.where(np.array(why) == "", given, wanted)
             reasons = np.where(reasons == "", why, reasons)
         return Points(self, positions, columns, reasons)
-
-    def _lookup(self, columns: Mapping[str, np.ndarray], count: int) -> _Lookup:
-        return _Lookup(self, columns, count)
 
 
 class _Lookup(Mapping[str, np.ndarray]):
@@ -125,11 +318,11 @@ class Points:
 
     def values(self, name: str, more: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
         """A key's or defined name's values, `more` columns included. Raises InputError for an unknown name."""
-        return self.space._lookup({**self.columns, **(more or {})}, len(self))[name]
+        return _Lookup(self.space, {**self.columns, **(more or {})}, len(self))[name]
 
     def evaluate(self, expression: Expression, more: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
         """An expression's values, one a point."""
-        lookup = self.space._lookup({**self.columns, **(more or {})}, len(self))
+        lookup = _Lookup(self.space, {**self.columns, **(more or {})}, len(self))
         return np.broadcast_to(expression(lookup.__getitem__), (len(self),))
 
     def where(self, chosen: Bool[np.ndarray, " point"] | Int64[np.ndarray, " chosen"]) -> Points:
@@ -139,14 +332,19 @@ class Points:
 
     def after_first(self) -> Points:
         """Behind the GPU that is varied, as one point more (at no position of the grid)."""
-        base = self.space._lookup({}, 1)
+        base = _Lookup(self.space, {}, 1)
         columns = {key: np.concatenate([base[key], values]) for key, values in self.columns.items()}
         positions, reasons = np.concatenate([[-1], self.positions]), np.concatenate([[""], self.reasons])
         return Points(self.space, positions, columns, reasons)
 
+    @property
+    def keys_of_gpu(self) -> dict[str, np.ndarray]:
+        """The columns that `--set` has, without those derived from them."""
+        return {key: values for key, values in self.columns.items() if key not in DERIVED}
+
     def settings(self, k: int) -> dict[str, Any]:
         """Point `k` as keys of the GPU and plain values."""
-        return {key: values[k].item() for key, values in self.columns.items() if key not in DERIVED}
+        return {key: values[k].item() for key, values in self.keys_of_gpu.items()}
 
     def gpu(self, k: int) -> Gpu:
         """Point `k` as a GPU. Raises InputError if its values contradict each other."""

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from abstim.gpu.config import Gpu, nearest
-from abstim.models import MODELS
+from abstim.models import DETAILED, MODELS
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.study.explore.cluster import run_on_cluster
-from abstim.study.explore.design import MOST_POINTS, design
-from abstim.study.explore.exploration import Exploration, measures, with_time
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.jobs import Planner, engine_digest
-from abstim.study.explore.kept_cycles import Store
-from abstim.study.explore.local import run_local
-from abstim.study.explore.occupancy_jobs import OccupancyPlanner, run_occupancy
-from abstim.study.explore.points import Points, Space
-from abstim.study.explore.ranges import parse_axes
-from abstim.study.explore.sampled_points import SampledTargets
-from abstim.study.explore.sampled_selection import open_program, refused_by
-from abstim.study.explore.sampled_sweep import SampledSweep
-from abstim.study.explore.screen import (
+from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local
+from abstim.study.explore.points import Points, Space, parse_axes
+from abstim.study.explore.result import Analysis, Exploration, by_regression, measures, with_time
+from abstim.study.explore.sampled import SampledSweep, SampledTargets, open_program, refused_by
+from abstim.study.explore.search import (
     FAILED,
+    MOST_POINTS,
     Found,
     Objectives,
     ScreenMaker,
     analytic_screen,
-    by_formula,
     climb,
+    design,
     features_of,
     refuse_unknown,
 )
-from abstim.study.explore.sensitivity import Analysis, by_regression
-from abstim.study.explore.timing import JobPlanner, Run, Timer, Work, gpu_or_reason
+from abstim.study.explore.timing import FormulaTimer, PointTimer, Run, Store, Timer, Work, gpu_or_reason
 from abstim.study.sample.automatic import Aim
 from functional.errors import InputError
 
@@ -51,6 +43,27 @@ if TYPE_CHECKING:
 MULTI_FIDELITY = "multi-fidelity"
 DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail
 RESULT_NAMES = ("cycles", "seconds", "time")
+
+
+class Swept(NamedTuple):
+    """What a sweep asks of a model: `refuse` raises InputError for varied keys that it does not look at; `planner`
+    makes jobs of points, None of a formula, which takes all points at once."""
+
+    refuse: Callable[[Points], None]
+    planner: type[Planner] | None
+
+
+def _refuse_unread(points: Points) -> None:
+    from abstim.occupancy_vector.occupancy_model import refuse_unread
+
+    refuse_unread(points.columns, "--vary")
+
+
+SWEPT = {
+    DETAILED: Swept(lambda points: None, Planner),
+    "occupancy": Swept(_refuse_unread, OccupancyPlanner),
+    "analytic": Swept(refuse_unknown, None),
+}
 
 
 @dataclass(frozen=True)
@@ -65,17 +78,17 @@ class Sweep:
     count: int | None = None
     seed: int = 0
     cluster: str = ""
-    model: str = "detailed"
+    model: str = DETAILED
     aim: Aim | None = None  # from a sample that reaches it
 
     def __post_init__(self) -> None:
-        if self.aim and (self.model != "detailed" or self.strategy == MULTI_FIDELITY):
+        if self.aim and (self.model != DETAILED or self.strategy == MULTI_FIDELITY):
             raise InputError("--sample times by the detailed model; leave out --model and --strategy multi-fidelity")
         if self.model not in MODELS:
             raise InputError(f"no model {self.model!r}{nearest(self.model, MODELS)}")
-        if self.cluster and self.model != "detailed":
+        if self.cluster and self.model != DETAILED:
             raise InputError(f"--cluster times by the detailed model; --model {self.model} runs on this machine")
-        if self.strategy == MULTI_FIDELITY and self.model != "detailed":
+        if self.strategy == MULTI_FIDELITY and self.model != DETAILED:
             raise InputError("--strategy multi-fidelity climbs through all models; leave --model out")
         if self.count is not None and self.count < 1:
             raise InputError(f"--points {self.count} is not a whole number above 0")
@@ -125,12 +138,7 @@ def explore(
     """
     points = _candidates(sweep)
     _check_objectives(sweep, points, targets)
-    if sweep.model == "analytic":
-        refuse_unknown(points)
-    elif sweep.model == "occupancy":
-        from abstim.occupancy_vector.occupancy_model import refuse_unread
-
-        refuse_unread(points.columns, "--vary")
+    SWEPT[sweep.model].refuse(points)
     if sweep.aim is not None:
         return _from_samples(targets, sweep, points, sweep.aim, analysis, progress)
     sessions = [open_session(target, progress=progress) for target in targets]
@@ -151,13 +159,9 @@ def _timed(
         quick = screen(sessions, sweep.space.gpu)
         with (
             _timer(sweep, "occupancy", sessions, progress) as middle,
-            _timer(sweep, "detailed", sessions, progress) as best,
+            _timer(sweep, DETAILED, sessions, progress) as best,
         ):
             return best.work, climb(points, quick, middle, best, objectives, sweep.count or DEFAULT_COUNT)
-    if sweep.model == "analytic":
-        started = perf_counter()
-        found = by_formula(sessions, sweep.space.gpu, points)
-        return Work(len(points), seconds=perf_counter() - started), found
     with _timer(sweep, sweep.model, sessions, progress) as timer:
         return timer.work, Found(points, *timer(points), None)
 
@@ -177,7 +181,6 @@ def _from_samples(
         machine for machine, reason in zip(machines, reasons, strict=True) if isinstance(machine, Gpu) and not reason
     ]
     work = Work(len(points))
-    run: Run = partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
     with Store(engine_digest()) as store:
         features = features_of(points.where(rows).after_first())[:, :-1]
         found = [
@@ -185,7 +188,7 @@ def _from_samples(
                 program,
                 [sweep.space.gpu, *gpus],
                 features,
-                lambda s: Timer(Planner(s), run, store, progress, work),
+                lambda s: Timer(Planner(s), _run_of(sweep), store, progress, work),
                 aim,
             ).run()
             for program in (programs if gpus else ())
@@ -202,14 +205,19 @@ def _from_samples(
 
 
 @contextmanager
-def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Progress) -> Iterator[Timer]:
+def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Progress) -> Iterator[PointTimer]:
     """A model as what times points, and keeps what it finds."""
-    planner: JobPlanner = OccupancyPlanner(sessions) if model == "occupancy" else Planner(sessions)
-    run: Run = run_occupancy if model == "occupancy" else run_local
-    if sweep.cluster and model == "detailed":
-        run = partial(run_on_cluster, address=sweep.cluster)
+    make = SWEPT[model].planner
+    if make is None:
+        yield FormulaTimer(sessions, sweep.space.gpu)
+        return
+    planner = make(sessions)
     with Store(planner.version) as store:
-        yield Timer(planner, run, store, progress)
+        yield Timer(planner, _run_of(sweep) if model == DETAILED else run_local, store, progress)
+
+
+def _run_of(sweep: Sweep) -> Run:
+    return partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
 
 
 def _candidates(sweep: Sweep) -> Points:

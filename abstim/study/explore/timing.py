@@ -1,45 +1,131 @@
-"""Cycles of points: planned as jobs, looked up in the store, the rest run, results kept as they come."""
+"""Cycles of points: planned as jobs, looked up in the store, the rest run, results kept as they come.
+
+The store is one SQLite file a version of a model. Every batch is a transaction, so a sweep that is killed loses the
+batches in flight and nothing else. Keys are hashes of all that the model reads (`jobs.py`): whichever sweep asks for a
+job next has its cycles.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress
 from abstim.session.session import Session
-from abstim.study.explore.jobs import Job
-from abstim.study.explore.kept_cycles import Store
-from abstim.study.explore.local import Results
+from abstim.study.explore.jobs import Job, Planner, Results
 from abstim.study.explore.points import Points
-from abstim.study.explore.screen import FAILED
+from abstim.study.explore.search import FAILED, by_formula
 from functional.errors import InputError
+from functional.keep.folder import cache_dir, make_folder
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
-
-class JobPlanner(Protocol):
-    """Turns points into jobs of a model."""
-
-    sessions: Sequence[Session]
-
-    @property
-    def version(self) -> str:
-        """Of the model: another one gives other cycles."""
-        ...
-
-    def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
-        """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
-        ...
+MOST_BYTES = 1 << 30  # of the file
+_KEYS_A_QUERY = 500
 
 
-Run = Callable[[Any, Sequence[Job]], Iterator[Results]]  # of a planner's jobs
+def store_path(version: str) -> Path:
+    """The file of a version of a model. It can be deleted at any time."""
+    return cache_dir("explore") / f"{version}.sqlite"
+
+
+class Store:
+    """Job key -> cycles. A file that cannot be used costs time, not correctness: it is said on stderr."""
+
+    def __init__(self, version: str) -> None:
+        """Open or create the file of a version."""
+        self._path = store_path(version)
+        try:
+            make_folder(self._path.parent)
+            if self._path.is_file() and self._path.stat().st_size > MOST_BYTES:
+                self._path.unlink()  # begun anew: there is no telling which rows are of use
+            self._database = _open(self._path)
+        except (OSError, sqlite3.DatabaseError) as error:
+            self._replace(error)
+
+    def known(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """Cycles of those jobs that are done."""
+        found: dict[bytes, int] = {}
+        try:
+            for first in range(0, len(keys), _KEYS_A_QUERY):
+                part = keys[first : first + _KEYS_A_QUERY]
+                marks = ",".join("?" * len(part))
+                rows = self._database.execute(f"SELECT * FROM checked WHERE key IN ({marks})", part)
+                found |= {key: _checked(key, cycles, check_sum) for key, cycles, check_sum in rows}
+        except sqlite3.DatabaseError as error:
+            self._replace(error)
+            return {}
+        return found
+
+    def add(self, results: Iterable[tuple[bytes, int]]) -> None:
+        """Keep a batch, whole or not at all."""
+        try:
+            with self._database:
+                rows = ((key, cycles, _check_sum(key, cycles)) for key, cycles in results)
+                self._database.executemany("INSERT OR IGNORE INTO checked VALUES (?, ?, ?)", rows)
+        except sqlite3.DatabaseError as error:
+            self._replace(error)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _replace(self, error: Exception) -> None:
+        """Go on without the file: a damaged one is deleted, one that cannot be written is left alone."""
+        if isinstance(error, (OSError, sqlite3.OperationalError)):
+            note(f"cache: cannot keep results in {self._path}: {error}; a killed sweep will start again")
+        else:
+            note(f"cache: {self._path} is damaged ({error}) and deleted; its points are timed again")
+            self._path.unlink(missing_ok=True)
+        self._database = _open(Path(":memory:"))
+
+
+def _check_sum(key: bytes, cycles: int) -> bytes:
+    """SQLite does not tell when bits of a row change."""
+    return sha256(key + str(cycles).encode()).digest()[:8]
+
+
+def _checked(key: bytes, cycles: int, check_sum: bytes) -> int:
+    """The cycles of a row. Raises DatabaseError if they are not those that were kept."""
+    if not isinstance(key, bytes) or check_sum != _check_sum(key, cycles):
+        raise sqlite3.DatabaseError("the checksum of a row differs")
+    return cycles
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=60)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")  # of several sweeps one can write while others read
+        database.execute("PRAGMA synchronous = NORMAL")
+        with database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS checked "
+                "(key BLOB PRIMARY KEY, cycles INTEGER NOT NULL, check_sum BLOB NOT NULL) WITHOUT ROWID"
+            )
+    except sqlite3.DatabaseError:
+        database.close()
+        raise
+    return database
+
+
+Run = Callable[[Planner, Sequence[Job]], Iterator[Results]]
 PLANNED_POINTS = 4096  # planned at a time, so that the first results of a large sweep are not long in coming
 
 
@@ -59,7 +145,7 @@ class Work:
 class Timer:
     """Times points; what it has timed once it knows."""
 
-    planner: JobPlanner
+    planner: Planner
     run: Run
     store: Store
     progress: Progress
@@ -68,65 +154,45 @@ class Timer:
 
     def __call__(self, points: Points) -> tuple[Int64[np.ndarray, "point target"], list[str]]:
         """Cycles, `FAILED` where a target cannot run, and the reasons ("" for points on which every target runs)."""
-        found = np.full((len(points), len(self.planner.sessions)), FAILED, np.int64)
+        targets = range(len(self.planner.sessions))
+        found = np.full((len(points), len(targets)), FAILED, np.int64)
         reasons: list[str] = []
         for first in range(0, len(points), PLANNED_POINTS):
             some = range(first, min(first + PLANNED_POINTS, len(points)))
             gpus = [gpu_or_reason(points, k) for k in some]
-            cycles, why = self.launch_cycles(gpus, partial(self._report, some, len(points)))
-            for k, of_targets in zip(some, cycles, strict=True):
-                for target, launches in of_targets.items():
-                    found[k, target] = launches.sum()
-            reasons += why
+            pairs = [(target, gpu) for gpu in gpus if isinstance(gpu, Gpu) for target in targets]
+            rows = iter(self.timed(pairs, partial(self._report, some, len(points))))
+            for k, gpu in zip(some, gpus, strict=True):
+                of_targets = [next(rows) for _ in targets] if isinstance(gpu, Gpu) else []
+                for target, (cycles, reason) in enumerate(of_targets):
+                    found[k, target] = FAILED if reason else cycles.sum()
+                reasons.append(gpu if isinstance(gpu, str) else "; ".join(why for _, why in of_targets if why))
         self._account(found)
         return found, reasons
 
-    def launch_cycles(
-        self, gpus: Sequence[Gpu | str], report: Callable[[float], None] = lambda part: None
-    ) -> tuple[list[dict[int, Int64[np.ndarray, " launch"]]], list[str]]:
-        """For each GPU the cycles of every launch of the targets that run on it, by target, and the reasons. In place
-        of a GPU there may be the reason why there is none. `report` is told which part of all is done."""
+    def timed(
+        self, pairs: Sequence[tuple[int, Gpu]], report: Callable[[float], None] | None = None
+    ) -> list[tuple[Int64[np.ndarray, " launch"], str]]:
+        """Of some targets, each on a GPU of its own: cycles of every launch, or none and the reason. `report` is told
+        which part of all is done."""
         started = perf_counter()
         jobs: dict[bytes, Job] = {}
-        planned = [self._plan(gpu, range(len(self.planner.sessions)), jobs) for gpu in gpus]
-        self._look_up_or_run(list(jobs.values()), report)
-        found = [
-            {target: np.array([self._cycles[key] for key in launches], np.int64) for target, launches in keys.items()}
-            for keys, _ in planned
-        ]
+        planned = [self._plan(target, gpu, jobs) for target, gpu in pairs]
+        self._look_up_or_run(list(jobs.values()), report or partial(self._report, range(len(pairs)), len(pairs)))
+        found = [(np.array([self._cycles[key] for key in keys], np.int64), reason) for keys, reason in planned]
         self.work.seconds += perf_counter() - started
-        return found, [reason for _, reason in planned]
-
-    def target_cycles(
-        self, pairs: Sequence[tuple[int, Gpu]]
-    ) -> tuple[list[Int64[np.ndarray, " launch"]], list[str]]:  # fmt: skip
-        """The same of some targets, each on a GPU of its own: cycles of every launch, none where it cannot run."""
-        started = perf_counter()
-        jobs: dict[bytes, Job] = {}
-        planned = [self._plan(gpu, [target], jobs) for target, gpu in pairs]
-        self._look_up_or_run(list(jobs.values()), partial(self._report, range(len(pairs)), len(pairs)))
-        found = [np.array([self._cycles[key] for launches in keys.values() for key in launches]) for keys, _ in planned]
-        self.work.seconds += perf_counter() - started
-        return found, [reason for _, reason in planned]
+        return found
 
     def _report(self, some: range, points: int, part: float) -> None:
         """Tell how many of `points` are done: those before `some`, and `part` of these."""
         self.progress("explore, points", some.start + int(part * len(some)), points)
 
-    def _plan(
-        self, gpu: Gpu | str, targets: Sequence[int], jobs: dict[bytes, Job]
-    ) -> tuple[dict[int, list[bytes]], str]:
-        """Job keys of each of these targets that can run on a GPU; new jobs go into `jobs`."""
-        if isinstance(gpu, str):
-            return {}, gpu
-        keys: dict[int, list[bytes]] = {}
-        reasons = []
-        for target in targets:
-            try:
-                keys[target] = [jobs.setdefault(job.key, job).key for job in self.planner.jobs(target, gpu)]
-            except InputError as error:
-                reasons.append(str(error))
-        return keys, "; ".join(reasons)
+    def _plan(self, target: int, gpu: Gpu, jobs: dict[bytes, Job]) -> tuple[list[bytes], str]:
+        """Job keys of a target, or why it cannot run; new jobs go into `jobs`."""
+        try:
+            return [jobs.setdefault(job.key, job).key for job in self.planner.jobs(target, gpu)], ""
+        except InputError as error:
+            return [], str(error)
 
     def _look_up_or_run(self, jobs: list[Job], report: Callable[[float], None]) -> None:
         """Put the cycles of all jobs into `_cycles`."""
@@ -153,6 +219,26 @@ class Timer:
         for target, session in enumerate(self.planner.sessions):
             each = sum(self._instructions(target, launch) for launch in range(len(session.case.launches)))
             self.work.represented_thread_instructions += each * int((found[:, target] != FAILED).sum())
+
+
+@dataclass
+class FormulaTimer:
+    """Points by the analytic model, all at once; nothing is kept."""
+
+    sessions: Sequence[Session]
+    gpu: Gpu
+    work: Work = field(default_factory=Work)
+
+    def __call__(self, points: Points) -> tuple[Int64[np.ndarray, "point target"], list[str]]:
+        """As of `Timer`."""
+        started = perf_counter()
+        found = by_formula(self.sessions, self.gpu, points)
+        self.work.points += len(points)
+        self.work.seconds += perf_counter() - started
+        return found
+
+
+PointTimer = Timer | FormulaTimer
 
 
 def gpu_or_reason(points: Points, k: int) -> Gpu | str:

@@ -1,21 +1,166 @@
-"""Fit a GPU's latencies and service times to measured cycles."""
+"""Fit a GPU's latencies and service times to measured cycles: least squares on the replay, then pattern search on the
+engine itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
+from jaxtyping import Float64
 
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import load_gpu
-from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, values_of
+from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, is_whole, values_of
 from abstim.progress import Progress, silent
 from abstim.study.fit.data import Observations, gpus_of, kernels_of, split
-from abstim.study.fit.fitted import Fit, FittedParameter, finite, summaries
-from abstim.study.fit.identifiability import Knowledge, knowledge
-from abstim.study.fit.search import Problem, least_squares, polish
+from abstim.study.fit.fitted import Fit, FittedParameter, Knowledge, finite, knowledge, summaries
 from abstim.study.validate import Measured
 from functional.errors import InputError
+
+STEPS = (0.16, 0.08, 0.04, 0.03, 0.02, 0.01)  # of the pattern search, in logarithms
+OUTLIER = 0.02  # error in log cycles
+EVALUATIONS = 12  # of the replay, at most
+REACH = 8  # grid steps to either side that are tried in the end: which request DRAM serves first turns with a single
+# cycle, so cycles jitter, and the next step may look worse where the sixth is right
+
+Bounds = tuple[Float64[np.ndarray, " name"], Float64[np.ndarray, " name"]]
+
+
+def damped(
+    errors: Float64[np.ndarray, " launch"],
+) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, " launch"]]:
+    """Errors whose squares grow like the errors themselves beyond OUTLIER (soft L1), and their derivative: what the
+    model cannot do at all shall not bend the parameters of what it can."""
+    z = errors / OUTLIER
+    root = np.sqrt(1 + z**2)
+    size = np.abs(z) * np.sqrt(2 / (1 + root))  # sqrt(2 (root - 1)) without its cancellation
+    slope = np.sqrt((1 + root) / 2) / root
+    return OUTLIER * np.sign(z) * size, slope
+
+
+class Problem:
+    """Weighted, damped errors in log cycles as a function of the logarithms of the parameters."""
+
+    def __init__(self, data: Observations, names: tuple[str, ...], bounds: Bounds, progress: Progress) -> None:
+        self.data, self.names, self.bounds, self.progress = data, names, bounds, progress
+        self.whole = np.array([is_whole(name) for name in names])
+        self.evaluations = 0
+        self._last: tuple[bytes, np.ndarray, np.ndarray] | None = None
+        self._losses: dict[bytes, float] = {}
+
+    def on_grid(self, values: np.ndarray) -> np.ndarray:
+        """The nearest point the engine can take, within the bounds."""
+        unit = np.where(self.whole, 1, UNITS_A_CYCLE)
+        return np.clip(np.floor(values * unit + 0.5) / unit, *self.bounds)
+
+    def linearized(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weighted errors and their Jacobian; the latest are kept, because a solver asks for one after the other."""
+        key = logs.tobytes()
+        if self._last is None or self._last[0] != key:
+            self.evaluations += 1
+            values = np.clip(np.exp(logs), *self.bounds)
+            cycles, gradient = self.data.replayed(values, self.progress, f"fit, step {self.evaluations}")
+            errors, slopes = damped(np.log(cycles / self.data.cycles))
+            weights = self.data.weights
+            self._last = key, weights * errors, (weights * slopes / cycles)[:, None] * gradient * values
+        return self._last[1], self._last[2]
+
+    def losses(self, points: list[np.ndarray]) -> list[float]:
+        """Sums of squared weighted errors of the engine at some grid points, each computed once."""
+        new = {p.tobytes(): p for p in points if p.tobytes() not in self._losses}
+        if new:
+            for key, cycles in zip(new, self.data.engine_cycles(list(new.values())), strict=True):
+                errors, _ = damped(np.log(cycles / self.data.cycles))
+                self._losses[key] = float(((self.data.weights * errors) ** 2).sum())
+        return [self._losses[p.tobytes()] for p in points]
+
+
+def least_squares(problem: Problem, start: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """The best grid point on the way of a trust-region least-squares solver from `start`; `free` parameters move."""
+    from scipy import optimize
+
+    seen: list[np.ndarray] = [problem.on_grid(start)]
+
+    def logs(moving: np.ndarray) -> np.ndarray:
+        whole = np.log(start)
+        whole[free] = moving
+        return whole
+
+    def errors(moving: np.ndarray) -> np.ndarray:
+        seen.append(problem.on_grid(np.exp(logs(moving))))
+        return problem.linearized(logs(moving))[0]
+
+    low, high = np.log(problem.bounds[0])[free], np.log(problem.bounds[1])[free]
+    inside = np.clip(np.log(start)[free], low + 1e-9, high - 1e-9)
+    optimize.least_squares(
+        errors, inside, jac=lambda moving: problem.linearized(logs(moving))[1][:, free], bounds=(low, high),
+        max_nfev=EVALUATIONS, xtol=1e-3, ftol=1e-5,
+    )  # fmt: skip
+    losses = problem.losses(seen)
+    return seen[int(np.argmin(losses))]
+
+
+def polish(
+    problem: Problem,
+    point: np.ndarray,
+    free: np.ndarray,
+    directions: Float64[np.ndarray, "direction name"],
+    what: str,
+) -> np.ndarray:
+    """Pattern search on the engine: along each free parameter, and along `directions` of logarithms, up and down by
+    ever smaller steps, and at last by a few grid steps of one parameter and single ones of two, while that helps."""
+    best = problem.losses([point])[0]
+    moving, still = np.concatenate([np.eye(len(point))[free], directions * free]), np.zeros(len(point))
+    for place, step in enumerate(STEPS):
+        problem.progress(what, place, len(STEPS) + 1)
+        for direction in moving:
+            point, best = _line(problem, point, best, step * direction, still)
+            point, best = _line(problem, point, best, -step * direction, still)
+    problem.progress(what, len(STEPS), len(STEPS) + 1)
+    point, best = _scan(problem, point, best, free)
+    for delta in _grid_steps(problem, free):
+        point, best = _line(problem, point, best, still, delta)
+    return point
+
+
+def _line(
+    problem: Problem, point: np.ndarray, best: float, growth: np.ndarray, step: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Go one way, by `growth` in logarithms and by `step`, for as long as that helps."""
+    while best > 0:
+        candidate = problem.on_grid(point * np.exp(growth) + step)
+        loss = problem.losses([candidate])[0]
+        if loss >= best:
+            break
+        point, best = candidate, loss
+    return point, best
+
+
+def _scan(problem: Problem, point: np.ndarray, best: float, free: np.ndarray) -> tuple[np.ndarray, float]:
+    """The best of the nearest REACH grid points to either side, one free parameter after the other."""
+    for k in np.flatnonzero(free):
+        if best == 0:
+            break
+        steps = np.zeros((2 * REACH + 1, len(point)))
+        steps[:, k] = np.arange(-REACH, REACH + 1) * (1.0 if problem.whole[k] else 1 / UNITS_A_CYCLE)
+        around = [problem.on_grid(point + step) for step in steps]
+        losses = problem.losses(around)
+        if min(losses) < best:
+            point, best = around[int(np.argmin(losses))], min(losses)
+    return point, best
+
+
+def _grid_steps(problem: Problem, free: np.ndarray) -> Iterator[np.ndarray]:
+    """One step of the engine's grid in each parameter, up and down, and in each pair of them."""
+    unit = np.diag(np.where(problem.whole, 1.0, 1 / UNITS_A_CYCLE))[free]
+    for k in range(len(unit)):
+        yield unit[k]
+        yield -unit[k]
+        for j in range(k):
+            for one, other in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+                yield one * unit[k] + other * unit[j]
+
 
 FACTOR = 4.0  # a parameter is searched for between start / FACTOR and start x FACTOR
 POLISH_ROUNDS = 4

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.targets.execution import default_budget
+from abstim.targets.execution import OutputCheck, default_budget
 from abstim.targets.executors import chosen_executor
-from abstim.targets.trace_cache import OutputCheck
 from abstim.targets.workloads.dependence import ignores_block_order, signatures
 from abstim.targets.workloads.lazy_launches import execute_launch
 from functional.launches.case import Case

@@ -20,7 +20,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED, MODELS, model_named
 from abstim.progress import in_parallel
-from abstim.session.flush import EMPTY
+from abstim.session.warm_up import EMPTY
 from abstim.study.sample.inside import INSIDE
 from abstim.study.sample.profiling import data_decide, kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram

@@ -15,9 +15,8 @@ from abstim.engine.simulation import warm
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
-from abstim.session.flush import EMPTY, Flushed
 from abstim.session.session import Session
-from abstim.session.warm_up import WarmUp
+from abstim.session.warm_up import EMPTY, Flushed, WarmUp
 from abstim.study.sample.counts import EngineFunctional
 from abstim.study.sample.kept import Finished, InPart, Measured
 from abstim.study.sample.on_demand import OnDemand

@@ -17,9 +17,8 @@ from abstim.application.run_application import ApplicationResult, run_applicatio
 from abstim.gpu.config import Gpu, gpu_of
 from abstim.models import DETAILED, known_error_of, model_named
 from abstim.progress import Progress, silent
-from abstim.session.flush import EMPTY, KEPT, Flushed
 from abstim.session.limits import memory_use
-from abstim.session.warm_up import WarmUp, warm_up_named
+from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import analysis_share, inside_named
 from abstim.study.sample.kept import AnalysisStore, MeasuredStore, PartStore
@@ -27,8 +26,7 @@ from abstim.study.sample.methods import METHODS, Known, Method, Needs, method_na
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.targets import trace_cache
-from abstim.targets.execution import execute, kept_execution
+from abstim.targets.execution import execute, execution_key, kept_execution
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.dependence import signatures
 from abstim.targets.workloads.lazy_launches import StreamedCase
@@ -153,7 +151,7 @@ def opened(case: Case, gpu: Gpu, online: bool, partial: bool = False, **options:
     if not online or program.warm_up.name != EMPTY:
         traces = execute(case, None, options.get("instruction_budget"), progress).traces
         return SampledProgram(case, gpu, traces=traces, **options)
-    kept = kept_execution(case, trace_cache.execution_key(case, type(None).__name__))
+    kept = kept_execution(case, execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
 
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from threading import Lock
 
 from abstim.targets.check_trace import BlockCounts, block_counts, problem
-from abstim.targets.isolation.isolated_process import Inner, IsolatedProcess, Request
-from abstim.targets.isolation.pipe_messages import Done, Failed
+from abstim.targets.isolation.isolated_process import Done, Failed, Inner, IsolatedProcess, Request
 from abstim.targets.isolation.restrict import refuse_where_impossible
 from functional.errors import ExecutionError
 from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks

@@ -1,17 +1,195 @@
-"""What a process gives up before it executes a stranger's kernel: privileges, files, system calls, endless memory."""
+"""The rights that a process gives up before it executes a stranger's kernel: privileges, files, system calls, memory.
+
+Landlock (Linux 5.13, landlock(7)) leaves it no files but those it may read, seccomp (seccomp(2)) no system calls but
+those that computing takes: its memory, its threads, the files it has, opening files to read, the time. No file is made
+or changed, no program or process started, no socket opened, no other process touched; such calls fail with EPERM.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import platform
+import struct
 import sys
 import sysconfig
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from abstim.targets.isolation import landlock, system_calls
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, of every architecture
+_ASK_VERSION, _PATH_BENEATH = 1, 1
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # version -> how many rights on files it knows: bits from 0
+_CONNECT_RIGHTS = {4: 0b11}  # TCP
+_SCOPES = {6: 0b11}  # sockets by name, signals: to processes within alone
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("connections", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("rights", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+def landlock_version() -> int:
+    """Of the kernel's Landlock; 0 if it has none."""
+    return max(0, _system_call(_CREATE_RULESET, None, 0, _ASK_VERSION))
+
+
+def ruleset(readable: Iterable[Path]) -> int:
+    """A file descriptor of rules: nothing of the file system but reading these folders, and what is in them, and, where
+    this kernel knows of them, no connections and signals. Raises OSError."""
+    files = (1 << _of_version(_FILE_RIGHTS)) - 1
+    wanted = _Ruleset(files, _of_version(_CONNECT_RIGHTS), _of_version(_SCOPES))
+    rules = _checked(_CREATE_RULESET, ctypes.byref(wanted), ctypes.sizeof(wanted), 0)
+    for path in readable:
+        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        _checked(_ADD_RULE, rules, _PATH_BENEATH, ctypes.byref(_Beneath(_READ_FILE | _READ_FOLDER, folder)), 0)
+        os.close(folder)
+    return rules
+
+
+def enter(rules: int) -> None:
+    """Hold this thread, and all it starts, to the rules from now on. Raises OSError."""
+    _checked(_RESTRICT_SELF, rules, 0)
+
+
+def _of_version(known: dict[int, int]) -> int:
+    return max((value for first, value in known.items() if first <= landlock_version()), default=0)
+
+
+def _checked(number: int, *arguments: object) -> int:
+    found = _system_call(number, *arguments)
+    if found < 0:
+        raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
+    return found
+
+
+def _system_call(number: int, *arguments: object) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return int(libc.syscall(ctypes.c_long(number), *words))
+
+
+_SET_SECCOMP, _GET_SECCOMP, _FILTER = 22, 21, 2  # of prctl
+_AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# System call -> its numbers on x86_64 and on aarch64
+_ALLOWED = {
+    "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67), "lseek": (8, 62),
+    "close": (3, 57), "stat": (4, None), "lstat": (6, None), "fstat": (5, 80), "newfstatat": (262, 79),
+    "statx": (332, 291), "access": (21, None), "faccessat": (269, 48), "readlink": (89, None), "readlinkat": (267, 78),
+    "getcwd": (79, 17), "getdents64": (217, 61), "poll": (7, None), "ppoll": (271, 73),
+    "mmap": (9, 222), "munmap": (11, 215), "mremap": (25, 216), "mprotect": (10, 226), "madvise": (28, 233),
+    "brk": (12, 214), "get_mempolicy": (239, 236),
+    "futex": (202, 98), "set_robust_list": (273, 99), "set_tid_address": (218, 96), "rseq": (334, 293),
+    "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "getcpu": (309, 168), "membarrier": (324, 283),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
+    "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94),
+    "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "getuid": (102, 174), "geteuid": (107, 175),
+    "getgid": (104, 176), "getegid": (108, 177), "uname": (63, 160), "sysinfo": (99, 179), "getrlimit": (97, 163),
+    "getrandom": (318, 278), "gettimeofday": (96, 169), "clock_gettime": (228, 113), "clock_getres": (229, 114),
+    "nanosleep": (35, 101), "clock_nanosleep": (230, 115),
+}  # fmt: skip
+_MISSING = {"clone3": (435, 435)}  # "not there": its flags are in memory, and libraries then ask `clone`
+_THREAD, _CHANGES = 0x10000, os.O_ACCMODE | os.O_CREAT | os.O_TRUNC  # CLONE_THREAD; flags to open with
+
+
+class _Only(NamedTuple):
+    """A call is allowed if an argument (its low or high half) has these bits of a mask."""
+
+    argument: int
+    mask: int
+    bits: int
+    half: int = 0
+
+    @property
+    def offset(self) -> int:
+        """Of the half argument in `struct seccomp_data`; both architectures are little-endian."""
+        return 16 + 8 * self.argument + 4 * self.half
+
+
+def _restricted() -> dict[str, tuple[tuple[int, int], tuple[_Only, ...]]]:
+    every = 0xFFFF_FFFF
+    return {
+        "clone": ((56, 220), (_Only(0, _THREAD, _THREAD),)),
+        "openat": ((257, 56), (_Only(2, _CHANGES, 0),)),
+        "fcntl": ((72, 25), (_Only(1, every & ~3, 0),)),  # F_DUPFD to F_GETFL
+        "prlimit64": ((302, 261), (_Only(2, every, 0), _Only(2, every, 0, half=1))),  # asking, not setting
+        "tgkill": ((234, 131), (_Only(0, every, os.getpid()),)),  # abort
+    }
+
+
+def available() -> bool:
+    """Does this system know filters, and this file the numbers of its system calls?"""
+    return platform.machine() in _AUDIT_ARCHITECTURE and ctypes.CDLL(None).prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0
+
+
+def give_up() -> None:
+    """Give up all other system calls, for good, for this thread and all it starts. Raises OSError."""
+    program = b"".join(_program())
+    count, code = len(program) // 8, ctypes.create_string_buffer(program)
+    packed = ctypes.create_string_buffer(struct.pack("@HP", count, ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_SET_SECCOMP, _FILTER, packed, 0, 0):
+        raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
+
+
+def _program() -> Iterator[bytes]:
+    """Instructions of the filter, in classic BPF."""
+    column = list(_AUDIT_ARCHITECTURE).index(platform.machine())
+    yield _load(4)
+    yield _jump_if_equal(_AUDIT_ARCHITECTURE[platform.machine()], 1, 0)
+    yield _answer(_ERROR | errno.EPERM)
+    yield _load(0)
+    for numbers in _ALLOWED.values():
+        yield from _if_it_is(numbers[column], [_answer(_ALLOW)])
+    for numbers in _MISSING.values():
+        yield from _if_it_is(numbers[column], [_answer(_ERROR | errno.ENOSYS)])
+    for numbers, conditions in _restricted().values():
+        yield from _if_it_is(numbers[column], _under(conditions))
+    yield _answer(_ERROR | errno.EPERM)
+
+
+def _if_it_is(number: int | None, then: list[bytes]) -> list[bytes]:
+    """`then` if the call has this number; it ends with an answer."""
+    return [] if number is None else [_jump_if_equal(number, 0, len(then)), *then]
+
+
+def _under(conditions: tuple[_Only, ...]) -> list[bytes]:
+    checks: list[bytes] = []
+    for place, one in enumerate(conditions):
+        left = 3 * (len(conditions) - place - 1) + 1  # instructions up to the refusal
+        checks += [_load(one.offset), _and(one.mask), _jump_if_equal(one.bits, 0, left)]
+    return [*checks, _answer(_ALLOW), _answer(_ERROR | errno.EPERM)]
+
+
+_ALLOW, _ERROR = 0x7FFF_0000, 0x0005_0000
+
+
+def _load(offset: int) -> bytes:
+    return struct.pack("=HBBI", 0x20, 0, 0, offset)
+
+
+def _and(mask: int) -> bytes:
+    return struct.pack("=HBBI", 0x54, 0, 0, mask)
+
+
+def _jump_if_equal(value: int, there: int, otherwise: int) -> bytes:
+    return struct.pack("=HBBI", 0x15, there, otherwise, value)
+
+
+def _answer(what: int) -> bytes:
+    return struct.pack("=HBBI", 0x06, 0, 0, what)
+
 
 PACKAGES = ("functional", "precharacterize", "abstim", "sampling", "configs")
 _NO_NEW_PRIVILEGES = 38  # of prctl
@@ -23,9 +201,9 @@ def missing() -> str:
     """What this system has not that holding a process to it takes; "" if it can."""
     if sys.platform != "linux":
         return "Linux"
-    if not landlock.version():
+    if not landlock_version():
         return "Landlock (Linux 5.13 or newer, switched on)"
-    return "" if system_calls.available() else "seccomp filters, on x86_64 or aarch64"
+    return "" if available() else "seccomp filters, on x86_64 or aarch64"
 
 
 def refuse_where_impossible() -> None:
@@ -37,7 +215,7 @@ def refuse_where_impossible() -> None:
 @cache
 def rules() -> int:
     """Of Landlock: Python, its packages and the system's libraries can be read; nothing else."""
-    return landlock.ruleset(readable())
+    return ruleset(readable())
 
 
 def readable() -> list[Path]:
@@ -56,9 +234,9 @@ def restrict(rules: int) -> None:
     _limit()
     if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
-    landlock.enter(rules)
+    enter(rules)
     _drop_capabilities(libc)
-    system_calls.give_up()
+    give_up()
 
 
 def _limit() -> None:

@@ -67,13 +67,13 @@ def _pagerank() -> Case:
 
 
 def _vgg(depth: int) -> Case:
-    from abstim.targets.workloads.vgg import vgg
+    from abstim.targets.workloads.networks import vgg
 
     return vgg(depth)
 
 
 def _resnet(depth: int) -> Case:
-    from abstim.targets.workloads.resnet import resnet
+    from abstim.targets.workloads.networks import resnet
 
     return resnet(depth)
 

@@ -1,25 +1,159 @@
-"""Multi-fidelity search: a formula looks at every candidate, the occupancy model at those the formula finds on the
-front, the detailed one at those that the occupancy model finds there.
+"""Which points of a space to time: all, a random sample, a Latin hypercube, or a climb through the models.
 
-On each rung, after each round, the ratio of the better model to the quicker one is fitted over the varied keys and
-corrects the quicker one for the next round: where they disagree most decides what is looked at.
+On each rung of a climb, after each round, the ratio of the better model to the quicker one is fitted over the varied
+keys and corrects the quicker one for the next round: where they disagree most decides what is looked at.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
 from abstim.session.session import Session
-from abstim.study.explore.keys import DERIVED
-from abstim.study.explore.pareto import ranked
-from abstim.study.explore.points import Points
+from abstim.study.explore.expressions import Expression
+from abstim.study.explore.points import Points, Space
 from functional.errors import InputError
+
+MOST_POINTS = 1_000_000  # of one design
+Positions = Int64[np.ndarray, " point"]
+
+
+def design(space: Space, strategy: str, count: int | None, seed: int, constraints: Sequence[Expression]) -> Points:
+    """The points of a strategy that keep every constraint, in the order of the grid.
+
+    `count`: points wanted of `random` and `latin` (before the constraints for `latin`). Raises InputError for an
+    unknown strategy, a grid of more than `MOST_POINTS`, and if no point is left.
+    """
+    if strategy not in STRATEGIES:
+        raise InputError(f"no strategy {strategy!r}; there are {', '.join(STRATEGIES)} and multi-fidelity")
+    points = space.at(STRATEGIES[strategy](space, count, seed, bool(constraints)))
+    points = _refuse_impossible(points).where(allowed(points, constraints))
+    if strategy == "random" and count is not None and len(points) > count:
+        points = points.where(_sample(len(points), count, seed))
+    if not len(points):
+        raise InputError("no point keeps every --constraint")
+    return points
+
+
+def allowed(points: Points, constraints: Sequence[Expression]) -> Bool[np.ndarray, " point"]:
+    """Which points keep every constraint."""
+    keep = np.ones(len(points), bool)
+    for constraint in constraints:
+        keep &= points.evaluate(constraint).astype(bool)
+    return keep
+
+
+def _refuse_impossible(points: Points) -> Points:
+    """Raises InputError for a value that no point can have; a point that cannot be stays, with its reason."""
+    if len(points) and (points.reasons != "").all():
+        raise InputError(f"--vary: {points.reasons[0]}")
+    failing = points.reasons != ""
+    for axis in points.space.axes if failing.any() else ():
+        column = points.columns[axis.key]
+        for value in np.setdiff1d(column[failing], column[~failing]):
+            raise InputError(f"--vary: {points.reasons[np.flatnonzero(column == value)[0]]}")
+    return points
+
+
+def _grid(space: Space, count: int | None, seed: int, constrained: bool) -> Positions:
+    if space.size > MOST_POINTS:
+        raise InputError(
+            f"a grid of {space.size:,} points is more than {MOST_POINTS:,}; "
+            "take --strategy random, latin or multi-fidelity with --points"
+        )
+    return np.arange(space.size)
+
+
+def _random(space: Space, count: int | None, seed: int, constrained: bool) -> Positions:
+    """Different points, all equally likely; as many as there may be if some will be thrown away again."""
+    if count is None:
+        raise InputError("--strategy random needs --points")
+    return _sample(space.size, MOST_POINTS if constrained else count, seed)
+
+
+def _latin(space: Space, count: int | None, seed: int, constrained: bool) -> Positions:
+    """Every axis' range is cut into `count` strata and each is hit once (scipy's LatinHypercube)."""
+    from scipy.stats import qmc
+
+    if count is None:
+        raise InputError("--strategy latin needs --points")
+    unit = qmc.LatinHypercube(len(space.axes), rng=np.random.default_rng(seed)).random(count)
+    position = np.zeros(count, np.int64)
+    for axis, coordinate in zip(space.axes, unit.T, strict=True):
+        position = position * len(axis.values) + (coordinate * len(axis.values)).astype(np.int64)
+    return np.unique(position)
+
+
+def _sample(size: int, count: int, seed: int) -> Positions:
+    if count >= size:
+        return np.arange(size)
+    return np.sort(np.array(random.Random(seed).sample(range(size), count), np.int64))
+
+
+STRATEGIES: dict[str, Callable[[Space, int | None, int, bool], Positions]] = {
+    "grid": _grid,
+    "random": _random,
+    "latin": _latin,
+}
+
+
+Values = Float[np.ndarray, "point objective"]
+
+
+def front(values: Values) -> Bool[np.ndarray, " point"]:
+    """True for the points that no other is at least as good as in every objective and better in one."""
+    best = np.zeros(len(values), bool)
+    order = _sorted(values)
+    for k in order[_layer(values[order])]:
+        best |= (values == values[k]).all(1)
+    return best
+
+
+def ranked(values: Values, count: int) -> Int64[np.ndarray, " chosen"]:
+    """The `count` best points: front after front, each taken away before the next; a last front in even spacing.
+
+    Of points that are equal in every objective one comes in each front.
+    """
+    order, chosen = _sorted(values), [np.zeros(0, np.int64)]
+    if values.shape[1] == 1:
+        return order[:count]
+    wanted = min(count, len(values))
+    while wanted:
+        layer = _layer(values[order])
+        best = order[layer]
+        if len(best) > wanted:
+            best = best[np.linspace(0, len(best) - 1, wanted).round().astype(np.int64)]
+        chosen.append(best)
+        wanted -= len(best)
+        order = np.delete(order, layer)
+    return np.concatenate(chosen)
+
+
+def _sorted(values: Values) -> Int64[np.ndarray, " point"]:
+    """Ascending by the first objective, then the second, ...: no point dominates one before it."""
+    return np.lexsort(values.T[::-1])
+
+
+def _layer(values: Values) -> Int64[np.ndarray, " front"]:
+    """Positions, in sorted values, of the front; of equal points the first."""
+    if values.shape[1] == 1:
+        return np.arange(min(1, len(values)))
+    if values.shape[1] == 2:
+        before = np.concatenate([[np.inf], np.minimum.accumulate(values[:-1, 1])])
+        return np.flatnonzero(values[:, 1] < before)
+    chosen, left = [], np.arange(len(values))
+    while len(left):
+        k, left = left[0], left[1:]
+        chosen.append(k)
+        left = left[(values[left] < values[k]).any(1)]
+    return np.array(chosen, np.int64)
+
 
 ROUNDS = 4
 MIDDLE = 16  # points by the occupancy model for each by the detailed one
@@ -38,7 +172,8 @@ class Screen(Protocol):
 ScreenMaker = Callable[[Sequence[Session], Gpu], Screen]  # the GPU has the values of all keys that are not varied
 Objectives = Callable[[Points, Float[np.ndarray, "point target"]], Float[np.ndarray, "point objective"]]
 # Cycles, negative where a target cannot run, and why
-Timing = Callable[[Points], tuple[Int64[np.ndarray, "point target"], list[str]]]
+Cycles = Int64[np.ndarray, "point target"]
+Timing = Callable[[Points], tuple[Cycles, list[str]]]
 
 
 class Found(NamedTuple):
@@ -53,7 +188,7 @@ class Found(NamedTuple):
 def climb(points: Points, screen: Screen, middle: Timing, best: Timing, objectives: Objectives, count: int) -> Found:
     """The `count` candidates that seem to be on the front, by the best model: chosen from `MIDDLE` times as many by the
     middle one, those by the screen."""
-    predicted = screen({key: values for key, values in points.columns.items() if key not in DERIVED})
+    predicted = screen(points.keys_of_gpu)
     found = search(points, predicted, middle, objectives, min(len(points), MIDDLE * count))
     own = predicted[np.searchsorted(points.positions, found.points.positions)]
     # what the middle model cannot time, the best one may: there the screen stays
@@ -71,21 +206,19 @@ def refuse_unknown(points: Points) -> None:
     for a better model, its cycles would be wrong."""
     from abstim.analytic.point import Point
 
-    for key in (key for key in points.columns if key not in DERIVED):
+    for key in points.keys_of_gpu:
         if "." not in key and key not in Point._fields:
             raise InputError(f"--vary {key}: the analytic model does not look at it; use --model occupancy or detailed")
 
 
-def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> Found:
+def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> tuple[Cycles, list[str]]:
     """Every point by the analytic model; a point on which a target cannot run has the reason."""
     reasons = np.where(points.reasons == "", _cannot_run(sessions, points), points.reasons)
     usable = reasons == ""
     cycles = np.full((len(points), len(sessions)), FAILED, np.int64)
     if usable.any():
-        some = points.where(usable)
-        screen = analytic_screen(sessions, gpu)
-        cycles[usable] = np.ceil(screen({key: own for key, own in some.columns.items() if key not in DERIVED}))
-    return Found(points, cycles, reasons.tolist(), None)
+        cycles[usable] = np.ceil(analytic_screen(sessions, gpu)(points.where(usable).keys_of_gpu))
+    return cycles, reasons.tolist()
 
 
 def _cannot_run(sessions: Sequence[Session], points: Points) -> np.ndarray:

@@ -1,29 +1,97 @@
-"""What a sweep returns, and the table of it: one row a point, in the order of the grid."""
+"""The result of a sweep: a row a point in the order of the grid, and how much the time depends on each varied key."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from abstim.extras import need
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.pareto import front
 from abstim.study.explore.points import Points
-from abstim.study.explore.sensitivity import Sensitivity
+from abstim.study.explore.search import front
 from abstim.study.explore.timing import Work
 from functional.errors import InputError
-from functional.keep.folder import check_output
+from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int64
+    from jaxtyping import Bool, Int64
 
-    from abstim.study.explore.sampled_points import SampledTargets
+    from abstim.study.explore.sampled import SampledTargets
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """`elasticity`: per cent of time for one per cent more of the key (None for words and for values of 0).
+
+    `swing`: time at the key's worst value over time at its `best`; exactly 1 if the key alone never changes the time.
+    """
+
+    key: str
+    elasticity: float | None
+    swing: float
+    best: object
+
+
+# The seam: anything that turns points and their seconds into one Sensitivity a key.
+Analysis = Callable[[Points, Float[np.ndarray, " point"]], list[Sensitivity]]
+
+
+def by_regression(points: Points, seconds: Float[np.ndarray, " point"]) -> list[Sensitivity]:
+    """From the sweep itself (`of_columns`)."""
+    return of_columns({axis.key: points.columns[axis.key] for axis in points.space.axes}, seconds)
+
+
+def of_columns(columns: Mapping[str, np.ndarray], seconds: Float[np.ndarray, " point"]) -> list[Sensitivity]:
+    """Of varied keys: least squares of log time on the logarithms of all numeric keys, and on words, together.
+
+    A key's swing is between geometric means over its values, after what the fit says of the other keys is taken off.
+    """
+    logs = np.log(seconds)
+    parts = {key: _regressors(column) for key, column in columns.items()}
+    design = np.concatenate([*parts.values(), np.ones((len(logs), 1))], 1)
+    fitted = np.linalg.lstsq(design, logs, rcond=None)[0]
+    found, first = [], 0
+    for key, part in parts.items():
+        own = fitted[first : first + part.shape[1]]
+        first += part.shape[1]
+        if _never_matters(columns, key, logs):
+            found.append(Sensitivity(key, 0.0, 1.0, columns[key][0].item()))
+            continue
+        slope = float(own[0]) if columns[key].dtype.kind in "if" and part.shape[1] == 1 else None
+        found.append(_sensitivity(key, columns[key], logs - design @ fitted + part @ own, slope))
+    return found
+
+
+def _regressors(values: np.ndarray) -> Float[np.ndarray, "point regressor"]:
+    """The logarithm of positive numbers; for anything else a column for each value but the first."""
+    if values.dtype.kind in "if" and values.min() > 0:
+        return np.log(values)[:, None]
+    return np.stack([np.zeros(len(values)), *((values == v).astype(float) for v in np.unique(values)[1:])], 1)[:, 1:]
+
+
+def _never_matters(columns: Mapping[str, np.ndarray], key: str, logs: np.ndarray) -> bool:
+    """Whether points that differ in this key alone all take the same time, and half of the points have such others."""
+    others = [np.unique(column, return_inverse=True)[1] for other, column in columns.items() if other != key]
+    rows = np.stack([*others, np.zeros(len(logs), np.int64)], 1)
+    group, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)[1:]
+    low, high = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)
+    np.minimum.at(low, group, logs)
+    np.maximum.at(high, group, logs)
+    return bool((low == high).all() and (counts[group] > 1).mean() >= 0.5)
+
+
+def _sensitivity(key: str, column: np.ndarray, logs: np.ndarray, slope: float | None) -> Sensitivity:
+    values, group = np.unique(column, return_inverse=True)
+    means = np.bincount(group, logs) / np.bincount(group)
+    return Sensitivity(key, slope, float(np.exp(means.max() - means.min())), values[means.argmin()].item())
+
 
 FORMATS = (".parquet", ".csv", ".json")
 
@@ -156,18 +224,11 @@ class Exploration:
         Raises InputError if the file cannot be written; what was there before is then still there.
         """
         table = self.table()
-
-        def write(file: IO[bytes]) -> None:
-            if path.suffix == ".json":
-                rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-                file.write((json.dumps(rows, indent=1) + "\n").encode())
-            else:
-                _write_arrow(table, file, path.suffix)
-
-        try:
-            _replace(path, write)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+        if path.suffix == ".json":
+            rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+            write_output(path, (json.dumps(rows, indent=1) + "\n").encode())
+        else:
+            write_output(path, _arrow_bytes(table, path.suffix))
 
 
 def check_format(path: Path) -> None:
@@ -179,27 +240,17 @@ def check_format(path: Path) -> None:
         need("pyarrow")
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write beside the file, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _with_gaps(values: np.ndarray) -> list[float | None]:
     return [None if value != value else value for value in values.tolist()]
 
 
-def _write_arrow(table: dict[str, list[Any]], file: IO[bytes], suffix: str) -> None:
+def _arrow_bytes(table: dict[str, list[Any]], suffix: str) -> bytes:
     import pyarrow
     from pyarrow import csv, parquet
 
-    arrow = pyarrow.table(table)
+    arrow, file = pyarrow.table(table), BytesIO()
     if suffix == ".csv":
         csv.write_csv(arrow, file)
     else:
         parquet.write_table(arrow, file)
+    return file.getvalue()

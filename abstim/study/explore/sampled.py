@@ -1,0 +1,365 @@
+"""A sweep from a sample: launches chosen once, pairs of a launch and a design point timed.
+
+Launches are chosen, and all pairs of one of them and a point known roughly, by a formula, before anything is timed. Of
+all pairs, those on the GPU that is varied included, as many are timed as the error takes, and the others are read off
+between them (`sampling.auto.interpolation`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from abstim.gpu.config import Gpu
+from abstim.progress import Progress, silent
+from abstim.session.session import Session
+from abstim.study.explore.timing import Timer
+from abstim.study.sample.automatic import Aim, check_turn, work_on
+from abstim.study.sample.profiling import kinds_of_launches
+from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.sampler import opened
+from abstim.targets.execution import OutputCheck
+from abstim.targets.resolve import open_target
+from functional.errors import InputError
+from functional.traces.trace import Trace
+from sampling.auto.interpolation import Pair, PairCycles, Pairs, read_off
+from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, ratio, timed_selection
+from sampling.estimate import Estimate, exact
+from sampling.statistics import t_quantile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float64, Int64
+
+    from abstim.targets.resolve import Target
+
+MakeTimer = Callable[[Sequence[Session]], Timer]
+
+
+@dataclass(frozen=True)
+class OneTrace:
+    """A launch that is a target of its own: a session's `Traces`."""
+
+    held: Trace
+    outputs: tuple[OutputCheck, ...] = ()
+    printed: str = ""
+    seconds: float = 0.0
+
+    def trace(self, number: int) -> Trace:
+        """The launch."""
+        return self.held
+
+    def accesses(self, number: int) -> Trace:
+        """The same."""
+        return self.held
+
+    def in_order(self) -> Iterator[Trace]:
+        """It alone."""
+        yield self.held
+
+
+def reduced(session: Session, number: int) -> Session:
+    """A target of one launch of another one."""
+    case = replace(session.case, launches=(session.launch(number),))
+    return Session(case, OneTrace(session.traces.trace(number)))
+
+
+class TimedPairs:
+    """Of a session, on `gpus`; `timer_of` makes a timer of sessions. `known`: cycles of pairs of a GPU and a launch,
+    both by number."""
+
+    def __init__(self, session: Session, gpus: Sequence[Gpu], timer_of: MakeTimer) -> None:
+        self.session, self.gpus, self.timer_of = session, gpus, timer_of
+        self.known: dict[tuple[int, int], float] = {}
+
+    def timed(self, pairs: Sequence[tuple[int, int]]) -> Float64[np.ndarray, " pair"]:
+        """Cycles of pairs."""
+        new = [pair for pair in dict.fromkeys(pairs) if pair not in self.known]
+        if new:
+            numbers = sorted({number for _, number in new})
+            timer = self.timer_of([reduced(self.session, number) for number in numbers])
+            found = timer.timed([(numbers.index(number), self.gpus[gpu]) for gpu, number in new])
+            if wrong := next((reason for _, reason in found if reason), ""):
+                raise InputError(f"a sampled sweep needs points on which everything runs: {wrong}")
+            self.known |= {pair: float(cycles[0]) for pair, (cycles, _) in zip(new, found, strict=True)}
+        return np.array([self.known[pair] for pair in pairs])
+
+    @property
+    def instructions(self) -> float:
+        """Warp instructions of all that was timed."""
+        of_launch = {number: self._instructions(number) for _, number in self.known}
+        return sum(of_launch[number] for _, number in self.known)
+
+    def _instructions(self, number: int) -> float:
+        return float(self.session.traces.trace(number).warp_instructions.sum())
+
+
+A_WAVE = 0.2  # an e-fold of waves of thread blocks, beside limits that are shares of the time
+
+
+class Roughly(NamedTuple):
+    """A launch on all GPUs: `cycles`; `limits`: numbers that are alike where the same decides them."""
+
+    cycles: Float64[np.ndarray, " gpu"]
+    limits: Float64[np.ndarray, "gpu limit"]
+
+
+Formula = Callable[[int], Roughly]  # of a launch, by its number
+
+
+def formula_of(launches: TimedPairs, kinds: Int64[np.ndarray, " launch"]) -> Formula:
+    """The analytic model; of machine code, which it does not know, nothing but the cycles on the first GPU. Launches of
+    equal `kinds` have the same."""
+    machine_code = any(gpu.spec.timed_code != "ptx" for gpu in launches.gpus)
+    find = as_on_first if machine_code else by_formula
+    found: dict[int, Roughly] = {}
+
+    def formula(number: int) -> Roughly:
+        kind = int(kinds[number])
+        return found.get(kind) or found.setdefault(kind, find(launches, number))
+
+    return formula
+
+
+def by_formula(launches: TimedPairs, number: int) -> Roughly:
+    """By the analytic model. Of keys that it does not know it says that they change nothing."""
+    from abstim.analytic import points_of, predict_points, summaries
+
+    session = reduced(launches.session, number)
+    (summary,) = summaries(session, launches.gpus[0])
+    found = predict_points(summary, points_of(launches.gpus))
+    limits = found.bounds_cycles / found.cycles[:, None]
+    return Roughly(np.asarray(found.cycles, float), np.column_stack([limits, waves(launches, number)]))
+
+
+def as_on_first(launches: TimedPairs, number: int) -> Roughly:
+    """The same on all GPUs: what the engine says of the first."""
+    cycles = launches.timed([(0, number)])[0]
+    return Roughly(np.full(len(launches.gpus), cycles), waves(launches, number))
+
+
+def waves(launches: TimedPairs, number: int) -> Float64[np.ndarray, "gpu 2"]:
+    """Of the SM that gets most thread blocks: the logarithm of how many waves of them it runs, and by how much the
+    last one, which may be small, makes them more."""
+    session = launches.session
+    blocks = session.launch(number).thread_blocks
+    most = np.ceil(blocks / np.array([gpu.spec.sm_count for gpu in launches.gpus]))
+    count = most / np.minimum(most, [session.blocks_per_sm(number, gpu) for gpu in launches.gpus])
+    return np.column_stack([A_WAVE * np.log(count), np.ceil(count) / count])
+
+
+@dataclass(frozen=True, eq=False)
+class SampledPoints:
+    """One target on the GPU that is varied and on all design points, in this order: `selections`. `read`: chosen
+    launches on them. `work`: of all that was timed, in instructions over the target's own."""
+
+    selections: list[TimedSelection]
+    read: PairCycles
+    work: float
+
+    @property
+    def cycles(self) -> Float64[np.ndarray, " point"]:
+        """Estimated."""
+        return np.array([point.total for point in self.selections[1:]])
+
+    @property
+    def half_widths(self) -> Float64[np.ndarray, " point"]:
+        """Half of each interval, relative."""
+        return np.array([point.half_width / point.total for point in self.selections[1:]])
+
+    @property
+    def speed_ups(self) -> Float64[np.ndarray, "point 2"]:
+        """In cycles over the GPU that is varied, and half of each interval."""
+        return np.array([self.speed_up(row) for row in range(len(self.selections) - 1)]).reshape(-1, 2)
+
+    def speed_up(self, row: int, over: int = -1) -> tuple[float, float]:
+        """Cycles on a point (-1: the GPU that is varied) over those on another, and half of the interval."""
+        a, b = over + 1, row + 1
+        error = math.hypot(self.read.of_ratios[a], self.read.of_ratios[b]) if a != b else 0.0
+        half = error and error * t_quantile(self.read.degrees, self.selections[0].confidence)
+        return ratio(self.selections[a], self.selections[b], half)
+
+
+@dataclass(frozen=True, eq=False)
+class SampledTargets:
+    """What was estimated, a target each; `rows`: the points of the sweep they have; `names` of the targets."""
+
+    names: tuple[str, ...]
+    found: list[SampledPoints]
+    rows: Int64[np.ndarray, " timed"]
+
+    def columns(
+        self, clock_hz: Float64[np.ndarray, " point"], base_hz: float
+    ) -> dict[str, Float64[np.ndarray, " point"]]:
+        """Half of each interval of cycles, relative; how many times faster than the GPU that is varied a point is in
+        time, and half of that interval. NaN where nothing was timed; of several targets geometric means."""
+        halves = np.stack([points.half_widths for points in self.found])
+        columns = {f"cycles_{name}_half_width": half for name, half in zip(self.names, halves, strict=True)}
+        ratios = np.stack([points.speed_ups for points in self.found])
+        speed_up = np.exp(np.log(ratios[..., 0]).mean(0)) * clock_hz[self.rows] / base_hz
+        relative = ratios[..., 1] / ratios[..., 0]
+        columns = {} if len(self.found) == 1 else columns
+        columns |= {"cycles_half_width": of_mean(halves), "speed_up": speed_up}
+        columns |= {"speed_up_half_width": of_mean(relative) * speed_up}
+        return {name: self._spread(values, len(clock_hz)) for name, values in columns.items()}
+
+    def _spread(self, values: Float64[np.ndarray, " timed"], points: int) -> Float64[np.ndarray, " point"]:
+        found = np.full(points, np.nan)
+        found[self.rows] = values
+        return found
+
+
+def of_mean(halves: Float64[np.ndarray, "target point"]) -> Float64[np.ndarray, " point"]:
+    """Relative half-width of a geometric mean of independent estimates."""
+    return np.sqrt((halves**2).sum(0)) / len(halves)
+
+
+MORE = 0.6  # by what the aim shrinks where points miss it
+ROUNDS = 3  # in which it does
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """`launches` that were chosen, in order; `works`: the target's work on each GPU, the one that is varied first.
+    They were chosen with `error` for those left out."""
+
+    launches: list[int]
+    works: list[ProgramWork]
+    formula: Formula
+    error: float
+    confidence: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to choose."""
+        return len(self.launches) == len(self.works[0].kernels)
+
+    def estimates(
+        self, cycles: Float64[np.ndarray, "gpu launch"], errors: Float64[np.ndarray, " gpu"] | None = None,
+        degrees: float = math.inf,
+    ) -> list[TimedSelection]:  # fmt: skip
+        """The target on all GPUs, from cycles of the chosen launches; `errors`: see `TimedSelection.shared_error`."""
+        shared = np.zeros(len(self.works)) if errors is None else errors
+        return [self._estimate(k, cycles[k], float(shared[k]), degrees) for k in range(len(self.works))]
+
+    def _estimate(
+        self, place: int, cycles: Float64[np.ndarray, " launch"], shared_error: float = 0.0, degrees: float = math.inf
+    ) -> TimedSelection:
+        """On one GPU."""
+        known = zip(self.launches, cycles.tolist(), strict=True)
+        return timed_selection(
+            self.works[place], {number: exact("sweep", each) for number, each in known}, chosen_here=place == 0,
+            shared_error=shared_error, degrees=degrees, confidence=self.confidence,
+        )  # fmt: skip
+
+    def pairs(self, features: Float64[np.ndarray, "gpu feature"]) -> Pairs:
+        """Of GPUs and chosen launches, as the formula has them."""
+        rough = [self.formula(number) for number in self.launches]
+        cycles = np.stack([each.cycles for each in rough], 1)
+        base = self._estimate(0, cycles[0])
+        return Pairs(
+            cycles=cycles,
+            limits=np.stack([each.limits for each in rough], 1),
+            features=features,
+            kernels=self.works[0].kernels[self.launches],
+            work=self.works[0].columns[self.launches],
+            multiples=multiples(base, self.launches),
+        )
+
+    def more(self) -> Selection:
+        """With more launches, as many as less error takes."""
+        return chosen(self.works, self.formula, MORE * self.error, self.confidence)
+
+
+def chosen(works: list[ProgramWork], formula: Formula, error: float, confidence: float) -> Selection:
+    """By auto, with the formula in place of the engine, on the first GPU."""
+    asked: set[int] = set()
+
+    def measure(rows: Sequence[int]) -> list[Estimate]:
+        asked.update(rows)
+        return [exact("formula", float(formula(row).cycles[0])) for row in rows]
+
+    LaunchSampling(error=error, confidence=confidence).program(works[0], measure)
+    return Selection(sorted(asked), works, formula, error, confidence)
+
+
+def select(
+    program: SampledProgram, gpus: Sequence[Gpu], formula: Formula, error: float, confidence: float
+) -> Selection:
+    """As many launches as keep half of the interval that those left out give below `error` on all GPUs, as far as the
+    formula tells, but for a last round that may not be enough."""
+    program.prepare()
+    kinds = kinds_of_launches(program)  # which no formula tells apart, small ones neither
+    works = [replace(work, kinds=kinds) for work in work_on(program, gpus)]
+    selection = chosen(works, formula, error, confidence)
+    for _ in range(ROUNDS):
+        rough = np.stack([formula(number).cycles for number in selection.launches], 1)
+        halves = [of_gpu.half_width / of_gpu.total for of_gpu in selection.estimates(rough)]
+        if selection.complete or max(halves) <= error:
+            break
+        selection = selection.more()
+    return selection
+
+
+def open_program(target: Target, gpu: Gpu, progress: Progress = silent) -> SampledProgram:
+    """A target on the GPU that is varied. Raises InputError for one whose launches must come in turn."""
+    program = opened(open_target(target), gpu, online=False, progress=progress, keep=True)
+    check_turn(program)
+    return program
+
+
+def refused_by(program: SampledProgram, gpu: Gpu) -> str:
+    """Why a target cannot run on a GPU; nothing if it can."""
+    from abstim.engine.design_point import refuse_unsupported
+
+    session = program.session
+    try:
+        for number, launch in enumerate(program.case.launches):
+            blocks = session.blocks_per_sm(number, gpu)
+            refuse_unsupported(gpu, session.table(number, gpu), launch.warps_per_block, blocks)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+# Of the half-width, squares adding up to one: what launches left out may take of it, and what is read off
+OF_LAUNCHES, OF_PAIRS = 0.4, 0.9
+
+
+class SampledSweep:
+    """A target on `gpus`, of which the first is the one that is varied. `features` of them: see `Pairs`; `timer_of`
+    makes a timer of sessions."""
+
+    def __init__(
+        self, program: SampledProgram, gpus: Sequence[Gpu], features: Float64[np.ndarray, "gpu feature"],
+        timer_of: MakeTimer, aim: Aim,
+    ) -> None:  # fmt: skip
+        self.program, self.gpus, self.features, self.aim = program, gpus, features, aim
+        self.launches = TimedPairs(program.session, gpus, timer_of)
+
+    def run(self) -> SampledPoints:
+        """With more launches while the interval of a point is wider than was aimed at."""
+        formula = formula_of(self.launches, kinds_of_launches(self.program))
+        selection = select(self.program, self.gpus, formula, OF_LAUNCHES * self.aim.error, self.aim.confidence)
+        for _ in range(ROUNDS):
+            found = self._points(selection)
+            if selection.complete or found.half_widths.max(initial=0.0) <= self.aim.error:
+                break
+            selection = selection.more()
+        return found
+
+    def _points(self, selection: Selection) -> SampledPoints:
+        numbers, place = selection.launches, {number: k for k, number in enumerate(selection.launches)}
+
+        def time(pairs: Sequence[Pair]) -> Float64[np.ndarray, " pair"]:
+            return self.launches.timed([(gpu, numbers[k]) for gpu, k in pairs])
+
+        known = {(gpu, place[n]): cycles for (gpu, n), cycles in self.launches.known.items() if n in place}
+        pairs, error = selection.pairs(self.features), OF_PAIRS * self.aim.error
+        read = read_off(time, pairs, error, self.aim.confidence, known)
+        work = self.launches.instructions / float(selection.works[0].instructions.sum())
+        return SampledPoints(selection.estimates(read.cycles, read.of_sums, read.degrees), read, work)
