@@ -20,10 +20,7 @@ from abstim.engine.state import (
     UNIT_BUSY,
 )
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest, span
-from abstim.gpu.spec import NUMBER_OF_POLICY
 from functional.jit.compile import jit
-
-YOUNGEST = NUMBER_OF_POLICY["youngest"]
 
 
 @jit
@@ -37,17 +34,6 @@ def oldest(sm, m, slots):
 
 
 @jit
-def youngest(sm, m, slots):
-    """The reverse of launch order."""
-    for k in range(sm.resident - 1, -1, -1):
-        first = sm.block_order[k] * m.warps_per_block
-        for w in range(first + m.warps_per_block - 1, first - 1, -1):
-            if slots & bit(w):
-                return w
-    return -1
-
-
-@jit
 def pick(sm, m, s, slots):
     """The warp that scheduler `s` visits first among `slots`, which is not empty."""
     if m.policy == LRR:
@@ -56,7 +42,7 @@ def pick(sm, m, s, slots):
         return first_active(sm, s, slots)
     if m.policy == GTO and sm.last[s] >= 0 and slots & bit(sm.last[s]):
         return sm.last[s]
-    return youngest(sm, m, slots) if m.policy == YOUNGEST else oldest(sm, m, slots)
+    return oldest(sm, m, slots)
 
 
 @jit

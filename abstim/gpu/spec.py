@@ -74,7 +74,6 @@ POLICIES = {
     "lrr": Policy("lrr", in_turn=True, by_slot=True),
     "oldest": Policy("old", in_turn=False, by_slot=False),
     "two_level": Policy("two_level_active", in_turn=True, by_slot=False),
-    "youngest": Policy("youngest", in_turn=False, by_slot=False),
 }
 NUMBER_OF_POLICY = {name: number for number, name in enumerate(POLICIES)}
 

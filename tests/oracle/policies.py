@@ -44,13 +44,6 @@ class Gto(Oldest):
         return sorted(super().order(sm, time), key=lambda w: w != self.last)
 
 
-class Youngest(Oldest):
-    """The reverse of launch order."""
-
-    def order(self, sm: Sm, time: int) -> list[int]:
-        return super().order(sm, time)[::-1]
-
-
 class Lrr(Policy):
     """Slot order, cyclic, beginning after the slot issued last."""
 
@@ -92,4 +85,4 @@ class TwoLevel(Policy):
         return writer in (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD, Kind.L2_LOAD)
 
 
-POLICIES = {"gto": Gto, "lrr": Lrr, "oldest": Oldest, "two_level": TwoLevel, "youngest": Youngest}
+POLICIES = {"gto": Gto, "lrr": Lrr, "oldest": Oldest, "two_level": TwoLevel}
