@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 
 from functional.errors import InputError, PtxError
-from functional.programs.program import Program, basic_blocks
+from functional.programs.program import BasicBlock, Program, basic_blocks
 from functional.ptx.ir import (
     Address,
     Guard,
@@ -138,10 +138,6 @@ def link(module: Module, kernel_name: str) -> Program:
         registers.update(dict.fromkeys(names.register(r) for r in function.registers))
         if not function.is_entry:
             signatures[function.name] = (names.parameters(function.parameters), names.parameters(function.returns))
-    blocks = basic_blocks(instructions, list(starts.values()))
-    if len(blocks) > _MAX_BLOCKS:
-        message = f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
-        raise PtxError(module.path, entry.line, message)
     return Program(
         name=entry.name,
         path=module.path,
@@ -149,7 +145,7 @@ def link(module: Module, kernel_name: str) -> Program:
         parameters=entry.parameters,
         instructions=tuple(instructions),
         pcs=tuple(f.pc_base + i for f in functions for i in range(len(f.instructions))),
-        blocks=blocks,
+        blocks=_blocks(module, entry, instructions, starts),
         registers=tuple(registers),
         variables=tuple(variables),
         directives=entry.directives | {"address_size": (module.address_size,)},
@@ -160,6 +156,17 @@ def link(module: Module, kernel_name: str) -> Program:
         launchable=launchable(module, functions),
         recursive=recursive,
     )
+
+
+def _blocks(
+    module: Module, entry: Kernel, instructions: list[Instruction], starts: dict[str, int]
+) -> tuple[BasicBlock, ...]:
+    """The basic blocks. Raises PtxError for more than a trace can number."""
+    blocks = basic_blocks(instructions, list(starts.values()))
+    if len(blocks) > _MAX_BLOCKS:
+        message = f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
+        raise PtxError(module.path, entry.line, message)
+    return blocks
 
 
 def _entry(module: Module, name: str) -> Kernel:
