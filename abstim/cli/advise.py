@@ -1,4 +1,4 @@
-"""`abstim advise`: what could be changed about a target, and what each change would save."""
+"""`abstim advise` and `abstim coldstart`: what changes of a target would save, and what empty caches cost it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import (
-    Arguments,
-    Block,
-    DynamicShared,
-    GpuName,
-    Grid,
-    Json,
-    Kernel,
-    Overrides,
-    launched,
-)
+from abstim.cli.options import Arguments, Block, DynamicShared, GpuName, Grid, Json, Kernel, Overrides, launched
 
 if TYPE_CHECKING:
-    from abstim.study.advice import Advice
+    from abstim.study.cold_start import ColdStart
+    from abstim.study.counterfactual import Advice
 
 
 def advise(
@@ -49,7 +40,7 @@ def advise(
     from abstim.gpu.config import load_gpu
     from abstim.session.session import open_session
     from abstim.show.tables import print_json, progress
-    from abstim.study.advice import advise as run
+    from abstim.study.counterfactual import advise as run
 
     point = load_gpu(gpu, overrides or ())
     opened = launched(target, kernel, grid, block, arg, dynamic_shared)
@@ -69,3 +60,64 @@ def _print(found: Advice) -> None:
     print_table(title, ("finding", "cycles without it", "saved"), rows)
     for finding in found.findings:
         say(f"{finding.kind}: {finding.text}")
+
+
+def coldstart(
+    target: Annotated[str, typer.Argument(help="A suite benchmark, a workload, or a launches.json.")],
+    gpu: GpuName = "gtx480",
+    overrides: Overrides = None,
+    kernel: Kernel = "",
+    grid: Grid = "",
+    block: Block = "",
+    arg: Arguments = None,
+    dynamic_shared: DynamicShared = 0,
+    as_json: Json = False,
+) -> None:
+    """Say what it costs to simulate each launch of a target from empty caches, and what each way to warm up gives back.
+
+    Accuracy is that of a launch's IPC against the launch with the caches as all before it left them.
+
+    Examples:
+
+    `abstim coldstart dct8x8`
+
+    `abstim coldstart gaussian_elimination --gpu rtx3070 --json`
+    """
+    from abstim.gpu.config import load_gpu
+    from abstim.session.session import open_session
+    from abstim.show.tables import print_json, progress
+    from abstim.study.cold_start import cold_start
+
+    point = load_gpu(gpu, overrides or ())
+    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
+    with progress(quiet=as_json) as report:
+        found = cold_start(open_session(opened, [point], progress=report), point, report)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print_cold_start(found)
+
+
+def _print_cold_start(found: ColdStart) -> None:
+    from abstim.show.tables import counted, on_gpu, print_table, say
+
+    rows = [
+        (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
+         f"{policy.warmed_share:.1%}")
+        for policy in found.policies
+    ]  # fmt: skip
+    columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
+    print_table(
+        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {counted(len(found.instructions))}",
+        columns,
+        rows,
+    )
+    classes = ", ".join(f"{least:.0%}: {share:.1%}" for least, share in found.affected.items())
+    say(f"Instructions whose IPC flushing changes by {classes}")
+    after, before = _mean(found.forward_reuse), _mean(found.backward_reuse)
+    say(f"Lines that the next launch touches too: {after}, the one before: {before}")
+
+
+def _mean(shares) -> str:
+    known = shares[shares == shares]
+    return f"{known.mean():.1%} (mean)" if len(known) else "no neighbour"

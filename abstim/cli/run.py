@@ -168,7 +168,7 @@ def run(
     from abstim.models import open_for
     from abstim.show.tables import print_json, progress
     from abstim.study.baseline import compare, read_baseline
-    from abstim.targets.executors import chosen_executor
+    from abstim.targets.execution import chosen_executor
 
     _refuse_what_has_no_effect(gpu, model, limits, hot, timeline)
     refuse_options("with several GPUs", against=against and len(gpu) > 1)

@@ -29,8 +29,7 @@ def export_trace(
     Example: `abstim export-trace hotspot -o traces/hotspot --xz`
     """
     from abstim.show.tables import counted, print_json, progress, quantity
-    from abstim.targets.resolve import open_target
-    from abstim.targets.trace_directory import sass_opcode
+    from abstim.targets.resolve import open_target, sass_opcode
     from functional.accelsim import write
 
     case = open_target(launched(target, kernel, grid, block, arg, dynamic_shared))
@@ -72,8 +71,7 @@ def trace(
     from time import perf_counter
 
     from abstim.show.tables import print_json, progress
-    from abstim.targets.execution import write_store
-    from abstim.targets.executors import chosen_executor
+    from abstim.targets.execution import chosen_executor, write_store
     from abstim.targets.resolve import resolve
 
     case = resolve(
