@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.options import Arguments, Block, DynamicShared, GpuName, Grid, Json, Kernel, Overrides, launched
+from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from abstim.study.cold_start import ColdStart
@@ -39,7 +40,6 @@ def advise(
     """
     from abstim.gpu.config import load_gpu
     from abstim.session.session import open_session
-    from abstim.show.tables import print_json, progress
     from abstim.study.counterfactual import advise as run
 
     point = load_gpu(gpu, overrides or ())
@@ -50,8 +50,6 @@ def advise(
 
 
 def _print(found: Advice) -> None:
-    from abstim.show.tables import on_gpu, print_table, say
-
     rows = [(finding.kind, finding.cycles, f"{finding.gain:.1%}") for finding in found.findings]
     title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
     if not rows:
@@ -85,7 +83,6 @@ def coldstart(
     """
     from abstim.gpu.config import load_gpu
     from abstim.session.session import open_session
-    from abstim.show.tables import print_json, progress
     from abstim.study.cold_start import cold_start
 
     point = load_gpu(gpu, overrides or ())
@@ -99,8 +96,6 @@ def coldstart(
 
 
 def _print_cold_start(found: ColdStart) -> None:
-    from abstim.show.tables import counted, on_gpu, print_table, say
-
     rows = [
         (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
          f"{policy.warmed_share:.1%}")

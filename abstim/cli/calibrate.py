@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.options import Json, Model, Overrides
+from abstim.show.tables import duration, print_json, print_table, progress
+from functional.errors import InputError
 
 if TYPE_CHECKING:
     from abstim.study.fit import Fit
@@ -37,9 +39,7 @@ def calibrate(
 
     Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`
     """
-    from abstim.show.tables import print_json, progress
     from abstim.study.calibrate import calibrate as run
-    from functional.errors import InputError
 
     if native == (name is not None):
         raise InputError("calibrate needs a GPU's name, or --native, and not both")
@@ -76,8 +76,6 @@ def _modelled(name: str, overrides: list[str]):
 
 
 def _print(found) -> None:
-    from abstim.show.tables import print_table
-
     rows = [
         (
             *(r.group, r.quantity, r.at or "", r.unit, r.value),
@@ -131,7 +129,6 @@ def fit(
     Example: `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
     l1d_latency_cycles,dram_latency_cycles -o fitted.toml`
     """
-    from abstim.show.tables import print_json, progress
     from abstim.study import fit as library
     from abstim.study.fit.fitted import check_output
     from abstim.study.validate import choose, read_reference
@@ -156,7 +153,6 @@ def fit(
 
 
 def _print_fit(found: Fit) -> None:
-    from abstim.show.tables import duration, print_table
     from abstim.study.fit.fitted import interval
 
     rows = [(p.name, interval(p), p.start, p.value) for p in found.parameters]
@@ -175,8 +171,6 @@ def _print_fit(found: Fit) -> None:
 
 def _print_correlations(found: Fit) -> None:
     """Pairs of estimates that go together."""
-    from abstim.show.tables import print_table
-
     own, table = found.parameters, found.correlation
     pairs = [
         (own[j].name, own[k].name, f"{table[j][k]:+.2f}")

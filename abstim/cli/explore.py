@@ -20,6 +20,9 @@ from abstim.cli.options import (
     launched,
     refuse_options,
 )
+from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity, say
+from functional.errors import InputError
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,11 +138,9 @@ def explore(
     """
     from abstim.extras import need
     from abstim.gpu.config import load_gpu
-    from abstim.show.tables import print_json, progress
     from abstim.study.explore import explore as run
     from abstim.study.explore import sweep_of
     from abstim.study.explore.result import check_format
-    from functional.errors import InputError
 
     refuse_options("with --strategy grid", points=strategy == "grid" and points, seed=strategy == "grid" and seed)
     if output is not None:
@@ -166,7 +167,6 @@ def explore(
 def _aim(sample: str, error: str, confidence: str) -> Aim | None:
     """Raises InputError for a method that cannot choose for a sweep, and for no percentage."""
     from abstim.cli.sample import aim_of
-    from functional.errors import InputError
 
     if not sample:
         refuse_options("without --sample auto", error=error, confidence=confidence)
@@ -181,7 +181,6 @@ def _aim(sample: str, error: str, confidence: str) -> Aim | None:
 def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
     """Raises InputError for a `--set` that every point replaces."""
     from abstim.study.explore.points import DERIVED, key_of
-    from functional.errors import InputError
 
     for text in vary:
         key = key_of(text.partition("=")[0])
@@ -195,8 +194,6 @@ def _first(reasons: Sequence[str]) -> str:
 
 
 def _print(found: Exploration, top: int, output: Path | None) -> None:
-    from functional.terminal import note
-
     if found.timed.any():
         _print_points(found, top)
         _print_sensitivity(found)
@@ -210,8 +207,6 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
 
 def _print_points(found: Exploration, top: int) -> None:
     """The front if there are several objectives, else the best points."""
-    from abstim.show.tables import on_gpu, print_table, say
-
     best = found.best()
     several = len(found.objectives) > 1
     rows = _spread(best, top) if several else best[:top]
@@ -235,8 +230,6 @@ def _spread(rows: Any, top: int) -> Any:
 
 def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
     """Varied keys, defined names, and the time; keys that derived ones stand for are in the file only."""
-    from abstim.show.tables import duration
-
     table = found.table()
     names = [axis.key for axis in found.points.space.axes] + list(found.points.space.defines)
     shown: dict[str, Sequence[Any]] = {name: table[name] for name in names}
@@ -256,7 +249,6 @@ def _share(value: float | None) -> str:
 
 def _print_sensitivity(found: Exploration) -> None:
     from abstim.gpu.spec import PERFECT
-    from abstim.show.tables import print_table, quantity, say
 
     rows = [
         (one.key, _percent(one.elasticity), f"{one.swing:.2f}x", quantity(one.best).lower())
@@ -276,8 +268,6 @@ def _percent(elasticity: float | None) -> str:
 
 
 def _print_work(found: Exploration) -> None:
-    from abstim.show.tables import duration, quantity, say
-
     work = found.work
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
         timed, pairs = len(points.read.timed), points.read.cycles.size

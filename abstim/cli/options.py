@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 
 import typer
 
+from functional.errors import InputError
+
 if TYPE_CHECKING:
     from functional.launches.case import Case
 
@@ -94,8 +96,6 @@ def launched(
 
 def refuse_options(why: str, **given: object) -> None:
     """Raises InputError for options that were given and would have no effect; a default is falsy."""
-    from functional.errors import InputError
-
     if named := [f"--{name.replace('_', '-')}" for name, value in given.items() if value]:
         raise InputError(f"{', '.join(named)}: no effect {why}")
 

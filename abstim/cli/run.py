@@ -25,6 +25,9 @@ from abstim.cli.options import (
     launched,
     refuse_options,
 )
+from abstim.show.tables import print_json, progress
+from functional.errors import InputError
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -44,7 +47,6 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
     `strict`, for what is a note otherwise (`functional.execution.findings`), and where nothing will be executed."""
 
     def looked_at() -> Case:
-        from functional.errors import InputError
         from functional.traces.store import StoredCase
 
         case = opened()
@@ -59,9 +61,7 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
 
 
 def _tell(case: Case, strict: bool) -> None:
-    from functional.errors import InputError
     from functional.execution.findings import findings
-    from functional.terminal import note
 
     if case.module.target == "sass":  # another machine's code: what it leaves out was never read
         return
@@ -166,7 +166,6 @@ def run(
     """
     from abstim.gpu.config import load_gpu
     from abstim.models import open_for
-    from abstim.show.tables import print_json, progress
     from abstim.study.baseline import compare, read_baseline
     from abstim.targets.execution import chosen_executor
 
@@ -191,7 +190,6 @@ def run(
 
 
 def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: bool, timeline: Path | None) -> None:
-    from functional.errors import InputError
     from functional.keep.folder import check_output
 
     of_one_gpu = {"--hot": hot, "--timeline": timeline is not None}
@@ -244,9 +242,7 @@ def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, q
     if path is None:
         return
     from abstim.session.issue_logs import issue_logs
-    from abstim.show.tables import progress
     from abstim.show.timeline import write_timeline
-    from functional.terminal import note
 
     with progress(quiet=quiet) as report:
         launches = list(issue_logs(session, gpu, flush, report))
@@ -278,9 +274,6 @@ def _as_json(
 
 
 def _report_outputs(result: RunResult, check: bool) -> None:
-    from functional.errors import InputError
-    from functional.terminal import note
-
     if check and not result.outputs:
         raise InputError(f"--check: nothing of {result.target} was checked; it has no expected outputs")
     wrong = [output for output in result.outputs or () if output.mismatches]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.options import Arguments, Block, DynamicShared, Grid, InstructionBudget, Json, Kernel, launched
+from abstim.show.tables import counted, duration, print_json, print_printf, progress, quantity, say
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from functional.traces.store import Manifest
@@ -28,7 +30,6 @@ def export_trace(
 
     Example: `abstim export-trace hotspot -o traces/hotspot --xz`
     """
-    from abstim.show.tables import counted, print_json, progress, quantity
     from abstim.targets.resolve import open_target, sass_opcode
     from functional.accelsim import write
 
@@ -70,7 +71,6 @@ def trace(
     from pathlib import Path
     from time import perf_counter
 
-    from abstim.show.tables import print_json, progress
     from abstim.targets.execution import chosen_executor, write_store
     from abstim.targets.resolve import resolve
 
@@ -105,9 +105,6 @@ def summary(manifest: Manifest) -> dict[str, object]:
 
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:
-    from abstim.show.tables import counted, duration, print_printf, quantity, say
-    from functional.terminal import note
-
     print_printf(manifest.printed)
     total: dict = summary(manifest)
     warps = max(1, total["warp_instructions"])
