@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from abstim.cli.options import Arguments, Block, DynamicShared, GpuName, Grid, Json, Kernel, Overrides, launched
+from abstim.cli.options import (
+    GpuOptions,
+    Json,
+    LaunchOptions,
+    expanded,
+)
 from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from abstim.gpu.config import Gpu
+    from abstim.progress import Progress
+    from abstim.session.session import Session
     from abstim.study.cold_start import ColdStart
     from abstim.study.counterfactual import Advice
 
+Found = TypeVar("Found")
 
+
+@expanded
 def advise(
+    *,
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, a .ptx or .cu file.")
     ],
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    gpu: GpuOptions,
+    launch: LaunchOptions,
     as_json: Json = False,
 ) -> None:
     """Say what could be changed about a target: uncoalesced accesses, bank conflicts, atomics, occupancy, tail waves.
@@ -38,15 +47,20 @@ def advise(
     `abstim advise hist.cu --kernel hist --grid 120 --block 256 --arg buf:i32:65536:random --arg 65536 --arg
     buf:i32:256`
     """
-    from abstim.gpu.config import load_gpu
-    from abstim.session.session import open_session
     from abstim.study.counterfactual import advise as run
 
-    point = load_gpu(gpu, overrides or ())
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
-    with progress(quiet=as_json) as report:
-        found = run(open_session(opened, [point], progress=report), point, report)
+    found = _studied(run, target, gpu, launch, as_json)
     print_json(found.to_json()) if as_json else _print(found)
+
+
+def _studied(
+    study: Callable[[Session, Gpu, Progress], Found], target: str, gpu: GpuOptions, launch: LaunchOptions, quiet: bool
+) -> Found:
+    from abstim.session.session import open_session
+
+    point = gpu.load()
+    with progress(quiet=quiet) as report:
+        return study(open_session(launch.of(target), [point], progress=report), point, report)
 
 
 def _print(found: Advice) -> None:
@@ -60,15 +74,12 @@ def _print(found: Advice) -> None:
         say(f"{finding.kind}: {finding.text}")
 
 
+@expanded
 def coldstart(
+    *,
     target: Annotated[str, typer.Argument(help="A suite benchmark, a workload, or a launches.json.")],
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    gpu: GpuOptions,
+    launch: LaunchOptions,
     as_json: Json = False,
 ) -> None:
     """Say what it costs to simulate each launch of a target from empty caches, and what each way to warm up gives back.
@@ -81,18 +92,10 @@ def coldstart(
 
     `abstim coldstart gaussian_elimination --gpu rtx3070 --json`
     """
-    from abstim.gpu.config import load_gpu
-    from abstim.session.session import open_session
     from abstim.study.cold_start import cold_start
 
-    point = load_gpu(gpu, overrides or ())
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
-    with progress(quiet=as_json) as report:
-        found = cold_start(open_session(opened, [point], progress=report), point, report)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print_cold_start(found)
+    found = _studied(cold_start, target, gpu, launch, as_json)
+    print_json(found.to_json()) if as_json else _print_cold_start(found)
 
 
 def _print_cold_start(found: ColdStart) -> None:

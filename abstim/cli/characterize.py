@@ -7,19 +7,20 @@ from typing import Annotated
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import GpuOptions, Json, expanded
 from abstim.show.tables import print_json, print_table
 from functional.ptx.source import shown_name
 
 MOST_LETTERS = 44  # of an instruction with its operands
 
 
+@expanded
 def characterize(
+    *,
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, or a .ptx file.")
     ],
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
+    gpu: GpuOptions,
     listing: Annotated[
         bool,
         typer.Option("--listing", help="Show every instruction, the longest chains, and how busy units are."),
@@ -33,11 +34,10 @@ def characterize(
 
     Example: `abstim characterize hotspot --gpu gtx480 --listing`
     """
-    from abstim.gpu.config import load_gpu
     from abstim.targets.resolve import programs_of
     from precharacterize import characterize as characterize_program
 
-    point = load_gpu(gpu, overrides or ())
+    point = gpu.load()
     tables = [(program, characterize_program(program, point.pipeline)) for program in programs_of(target)]
     if as_json:
         print_json({"kernels": [_as_json(program, table) for program, table in tables]})

@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import (
-    Arguments,
-    Block,
-    DynamicShared,
-    GpuName,
-    Grid,
+    GpuOptions,
     Json,
-    Kernel,
+    LaunchOptions,
     Model,
-    Overrides,
-    launched,
+    expanded,
     refuse_options,
 )
 from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity, say
@@ -34,7 +29,9 @@ if TYPE_CHECKING:
 _WHICH, _HOW, _SAMPLE = "Which points", "How", "From a sample"
 
 
+@expanded
 def explore(
+    *,
     targets: Annotated[
         list[str],
         typer.Argument(
@@ -50,13 +47,8 @@ def explore(
             rich_help_panel=_WHICH,
         ),
     ],
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    gpu: GpuOptions,
+    launch: LaunchOptions,
     define: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,7 +129,6 @@ def explore(
     `abstim explore resnet50 --vary sm_count=8:64:8 --sample auto --error 3%`
     """
     from abstim.extras import need
-    from abstim.gpu.config import load_gpu
     from abstim.study.explore import explore as run
     from abstim.study.explore import sweep_of
     from abstim.study.explore.result import check_format
@@ -151,10 +142,10 @@ def explore(
     how: dict[str, Any] = {
         "strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model, "aim": aim
     }  # fmt: skip
-    base = load_gpu(gpu, overrides or ())
+    base = gpu.load()
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
     _refuse_set_and_varied(base, vary)
-    opened = [launched(target, kernel, grid, block, arg, dynamic_shared) for target in targets]
+    opened = [launch.of(target) for target in targets]
     with progress(quiet=as_json) as report:
         found = run(opened, sweep, progress=report)
     if output is not None:

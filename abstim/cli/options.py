@@ -12,6 +12,7 @@ import typer
 from functional.errors import InputError
 
 if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
     from functional.launches.case import Case
 
 
@@ -92,6 +93,35 @@ def launched(
         )  # fmt: skip
 
     return opened
+
+
+@dataclass(kw_only=True)
+class LaunchOptions:
+    """The launch of a .ptx or .cu target."""
+
+    kernel: Kernel = ""
+    grid: Grid = ""
+    block: Block = ""
+    arg: Arguments = None
+    dynamic_shared: DynamicShared = 0
+
+    def of(self, target: str, **sizes: int | None) -> Callable[[], Case]:
+        """A target with this launch (`launched`)."""
+        return launched(target, self.kernel, self.grid, self.block, self.arg, self.dynamic_shared, **sizes)
+
+
+@dataclass(kw_only=True)
+class GpuOptions:
+    """One GPU, with values changed."""
+
+    gpu: GpuName = "gtx480"
+    overrides: Overrides = None
+
+    def load(self) -> Gpu:
+        """Raises InputError for an unknown GPU, key or value."""
+        from abstim.gpu.config import load_gpu
+
+        return load_gpu(self.gpu, self.overrides or ())
 
 
 def refuse_options(why: str, **given: object) -> None:

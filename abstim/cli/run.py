@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import (
-    Arguments,
     Batch,
-    Block,
-    DynamicShared,
     GpuNames,
-    Grid,
     InstructionBudget,
     Json,
-    Kernel,
+    LaunchOptions,
     Model,
     Overrides,
     Prompt,
     Steps,
-    launched,
+    expanded,
     refuse_options,
 )
 from abstim.show.tables import print_json, progress
@@ -75,7 +71,9 @@ def _tell(case: Case, strict: bool) -> None:
         note(f"abstim: and {len(found) - MOST_NOTES} findings more")
 
 
+@expanded
 def run(
+    *,
     target: Annotated[
         str,
         typer.Argument(
@@ -86,11 +84,7 @@ def run(
     ],
     gpu: GpuNames = ["gtx480"],  # noqa: B006  typer copies it
     overrides: Overrides = None,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    launch: LaunchOptions,
     prompt: Prompt = None,
     steps: Steps = None,
     batch: Batch = None,
@@ -174,7 +168,7 @@ def run(
     old = read_baseline(against) if against else None
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
     _refuse_energy(energy, gpus, model)
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
+    opened = launch.of(target, prompt=prompt, steps=steps, batch=batch)
     with progress(quiet=as_json) as report:
         session = open_for(
             model, prechecked(opened, check, strict), gpus, executor=chosen_executor(strict=True) if strict else None,
