@@ -15,7 +15,7 @@ _HOME = {
     "run": "abstim.models",
     "run_many": "abstim.models",
     "counterfactual": "abstim.study.counterfactual",
-    "advise": "abstim.study.advice",
+    "advise": "abstim.study.counterfactual",
     "open_session": "abstim.session.session",
     "load": "abstim.targets.loading",
     "capture": "abstim.application.capture",

@@ -28,8 +28,7 @@ from abstim.cli import app, main
 from abstim.cli.options import GpuName, Json, Overrides
 from abstim.gpu.config import Gpu, gpu_of
 from abstim.progress import Progress, silent
-from abstim.show.report.error_axis import LEAST_ERROR
-from abstim.show.report.sampling import WHOLE
+from abstim.show.report.sampling import LEAST_ERROR, WHOLE
 from abstim.show.tables import duration, on_gpu, print_json, print_table, progress
 from abstim.study import sample as library
 from abstim.study.bench.rate import describe_machine, geomean

@@ -17,8 +17,17 @@ from abstim.show.report.chart import (
     legend_outside,
     named_beside,
 )
-from abstim.show.report.error_axis import AXIS, LEGEND, TOOLTIPS, ErrorPoint, error_points, plain_numbers
-from abstim.show.report.sampling import SPEED_UPS, inside, times
+from abstim.show.report.sampling import (
+    AXIS,
+    LEGEND,
+    SPEED_UPS,
+    TOOLTIPS,
+    ErrorPoint,
+    error_points,
+    inside,
+    plain_numbers,
+    times,
+)
 from abstim.show.tables import duration, quantity
 
 Bench = dict[str, Any]  # `SampleBench.to_json`

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sass_traces import EXIT, LOCAL, SHARED, directory, kernel
 
 from abstim.models import run
-from abstim.targets.trace_directory import opcodes, trace_case
+from abstim.targets.resolve import opcodes, trace_case
 from functional.accelsim.read import PageTable
 from functional.accelsim.trace_files import format_addresses, parse_addresses
 from functional.errors import InputError

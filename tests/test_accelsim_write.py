@@ -15,7 +15,7 @@ from abstim.gpu.config import load_gpu
 from abstim.session.detailed import time
 from abstim.session.session import Session
 from abstim.targets.execution import Execution
-from abstim.targets.trace_directory import opcodes, sass_opcode, table_path, trace_case
+from abstim.targets.resolve import opcodes, sass_opcode, table_path, trace_case
 from functional import suite
 from functional.accelsim import write
 from functional.accelsim.static_code import StaticInstruction

@@ -12,7 +12,7 @@ import abstim
 from abstim.gpu.config import load_gpu
 from abstim.session.memory_accesses import accesses_of, coalesced, without_conflicts
 from abstim.session.session import open_session
-from abstim.study.advice import advise
+from abstim.study.counterfactual import advise
 from functional.traces.line_record import MORE, sectors_of
 
 

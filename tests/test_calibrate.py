@@ -12,8 +12,15 @@ import pytest
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.calibrate import at_measured_clock, calibrate, ptx_text
-from abstim.study.calibrate.calibration import figures_of, measure, read_figures
-from abstim.study.calibrate.described import as_toml, changes, numbers_of, related_gpu
+from abstim.study.calibrate.calibration import (
+    as_toml,
+    changes,
+    figures_of,
+    measure,
+    numbers_of,
+    read_figures,
+    related_gpu,
+)
 from abstim.study.calibrate.devices import Modelled, OnGpu, facts_of
 from abstim.study.calibrate.microbenchmarks import GROUPS, Experiment, KernelCall, _stream, measurements
 from functional.errors import InputError

@@ -77,7 +77,7 @@ def test_help_imports_nothing_slow():
 
 
 def test_a_run_imports_nothing_that_only_annotations_need():
-    used = "abstim.cli.run, abstim.models, abstim.targets.executors, abstim.engine.simulation, functional.llvm_executor"
+    used = "abstim.cli.run, abstim.models, abstim.targets.execution, abstim.engine.simulation, functional.llvm_executor"
     needless = "('jaxtyping', 'asyncio', 'jax', 'numba', 'pandas')"
     code = f"import sys, {used}; print([m for m in {needless} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -289,20 +289,20 @@ def test_a_killed_worker_is_not_missed(cluster, tmp_path):
 
 
 def test_a_cluster_nobody_answers_at_is_said_in_one_line(own_store, monkeypatch):
-    monkeypatch.setattr("abstim.study.explore.cluster.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("abstim.study.explore.jobs.CONNECT_SECONDS", 0.2)
     with pytest.raises(InputError, match="no scheduler answers"):
         swept("sm_count=4", cluster="tcp://127.0.0.1:9")
 
 
 def test_a_worker_of_another_version_is_refused(monkeypatch):
-    from abstim.study.explore import cluster
+    from abstim.study.explore import jobs
 
     planner = Planner([open_session("nn_euclid")])
     job = next(planner.jobs(0, GPU))
     arguments = (planner.inputs(job), [job.gpu], [job.blocks_per_sm])
-    assert cluster.on_worker(cluster.engine_digest(), *arguments)[0] > 0
+    assert jobs.on_worker(jobs.engine_digest(), *arguments)[0] > 0
     with pytest.raises(InputError, match="another version"):
-        cluster.on_worker("other", *arguments)
+        jobs.on_worker("other", *arguments)
 
 
 def test_the_command_prints_points_front_and_what_matters(own_store, capsys):

@@ -15,11 +15,10 @@ import pytest
 from ptx_kernels import HEADER, REGISTERS, prepared
 
 from abstim.cli import main
-from abstim.targets import executors
-from abstim.targets.executors import ALL, FOREIGN, ISOLATE, NONE, came_along, isolating
+from abstim.targets import execution
+from abstim.targets.execution import ALL, FOREIGN, ISOLATE, NONE, came_along, isolating
 from abstim.targets.isolation import restrict
-from abstim.targets.isolation.isolated_executor import IsolatedExecutor
-from abstim.targets.isolation.isolated_process import Failed, IsolatedProcess
+from abstim.targets.isolation.isolated_executor import Failed, IsolatedExecutor, IsolatedProcess
 from functional import suite
 from functional.errors import ExecutionError, InputError
 from functional.llvm_executor import LlvmExecutor
@@ -215,8 +214,8 @@ import sys, time
 sys.path.insert(0, {tests!r})
 from ptx_kernels import prepared
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
-from abstim.targets.isolation.isolated_process import IsolatedProcess
-from abstim.targets.isolation.isolated_process import Failed
+from abstim.targets.isolation.isolated_executor import IsolatedProcess
+from abstim.targets.isolation.isolated_executor import Failed
 from functional.numpy_executor import NumpyExecutor
 class Endless(NumpyExecutor):
     def run(self, *arguments):
@@ -262,7 +261,7 @@ def test_a_system_that_cannot_refuses_the_promise(monkeypatch) -> None:
     with pytest.raises(InputError, match="isolation needs Landlock"), isolating(True):
         pass
     with isolating(None):
-        assert executors.isolated() == NONE
+        assert execution.isolated() == NONE
     monkeypatch.setenv(ISOLATE, ALL)
     with pytest.raises(InputError, match="isolation needs Landlock"), isolating(None):
         pass
@@ -272,14 +271,14 @@ def test_who_decides(monkeypatch) -> None:
     monkeypatch.delenv(ISOLATE, raising=False)
     for asked, which in ((None, FOREIGN), (True, ALL), (False, NONE)):
         with isolating(asked):
-            assert executors.isolated() == which and ISOLATE not in os.environ
-        assert executors.isolated() == NONE
+            assert execution.isolated() == which and ISOLATE not in os.environ
+        assert execution.isolated() == NONE
     monkeypatch.setenv(ISOLATE, NONE)
     with isolating(None):
-        assert executors.isolated() == NONE
+        assert execution.isolated() == NONE
     monkeypatch.setenv(ISOLATE, "x")
     with pytest.raises(InputError, match="is none of"):
-        executors.chosen_executor()
+        execution.chosen_executor()
 
 
 def test_what_is_foreign() -> None:

@@ -12,8 +12,8 @@ from abstim.targets import workloads
 from abstim.targets.execution import execute
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.dependence import signatures, trace_inputs
-from abstim.targets.workloads.kernel_stream import kernel_stream
-from abstim.targets.workloads.lazy_launches import LazyLaunches, execute_launch
+from abstim.targets.workloads.kernels import LazyLaunches, execute_launch
+from abstim.targets.workloads.long_programs import kernel_stream
 from abstim.targets.workloads.networks import DEPTHS, Network, resnet_network, vgg_network
 from abstim.targets.workloads.transformer import PUBLISHED as LANGUAGE_MODELS
 from abstim.targets.workloads.transformer import SMALL, transformer

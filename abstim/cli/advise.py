@@ -1,38 +1,39 @@
-"""`abstim advise`: what could be changed about a target, and what each change would save."""
+"""`abstim advise` and `abstim coldstart`: what changes of a target would save, and what empty caches cost it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from abstim.cli.options import (
-    Arguments,
-    Block,
-    DynamicShared,
-    GpuName,
-    Grid,
+    GpuOptions,
     Json,
-    Kernel,
-    Overrides,
-    launched,
+    LaunchOptions,
+    expanded,
 )
+from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
-    from abstim.study.advice import Advice
+    from collections.abc import Callable
+
+    from abstim.gpu.config import Gpu
+    from abstim.progress import Progress
+    from abstim.session.session import Session
+    from abstim.study.cold_start import ColdStart
+    from abstim.study.counterfactual import Advice
+
+Found = TypeVar("Found")
 
 
+@expanded
 def advise(
+    *,
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, a .ptx or .cu file.")
     ],
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    gpu: GpuOptions,
+    launch: LaunchOptions,
     as_json: Json = False,
 ) -> None:
     """Say what could be changed about a target: uncoalesced accesses, bank conflicts, atomics, occupancy, tail waves.
@@ -46,21 +47,23 @@ def advise(
     `abstim advise hist.cu --kernel hist --grid 120 --block 256 --arg buf:i32:65536:random --arg 65536 --arg
     buf:i32:256`
     """
-    from abstim.gpu.config import load_gpu
-    from abstim.session.session import open_session
-    from abstim.show.tables import print_json, progress
-    from abstim.study.advice import advise as run
+    from abstim.study.counterfactual import advise as run
 
-    point = load_gpu(gpu, overrides or ())
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared)
-    with progress(quiet=as_json) as report:
-        found = run(open_session(opened, [point], progress=report), point, report)
+    found = _studied(run, target, gpu, launch, as_json)
     print_json(found.to_json()) if as_json else _print(found)
 
 
-def _print(found: Advice) -> None:
-    from abstim.show.tables import on_gpu, print_table, say
+def _studied(
+    study: Callable[[Session, Gpu, Progress], Found], target: str, gpu: GpuOptions, launch: LaunchOptions, quiet: bool
+) -> Found:
+    from abstim.session.session import open_session
 
+    point = gpu.load()
+    with progress(quiet=quiet) as report:
+        return study(open_session(launch.of(target), [point], progress=report), point, report)
+
+
+def _print(found: Advice) -> None:
     rows = [(finding.kind, finding.cycles, f"{finding.gain:.1%}") for finding in found.findings]
     title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
     if not rows:
@@ -69,3 +72,50 @@ def _print(found: Advice) -> None:
     print_table(title, ("finding", "cycles without it", "saved"), rows)
     for finding in found.findings:
         say(f"{finding.kind}: {finding.text}")
+
+
+@expanded
+def coldstart(
+    *,
+    target: Annotated[str, typer.Argument(help="A suite benchmark, a workload, or a launches.json.")],
+    gpu: GpuOptions,
+    launch: LaunchOptions,
+    as_json: Json = False,
+) -> None:
+    """Say what it costs to simulate each launch of a target from empty caches, and what each way to warm up gives back.
+
+    Accuracy is that of a launch's IPC against the launch with the caches as all before it left them.
+
+    Examples:
+
+    `abstim coldstart dct8x8`
+
+    `abstim coldstart gaussian_elimination --gpu rtx3070 --json`
+    """
+    from abstim.study.cold_start import cold_start
+
+    found = _studied(cold_start, target, gpu, launch, as_json)
+    print_json(found.to_json()) if as_json else _print_cold_start(found)
+
+
+def _print_cold_start(found: ColdStart) -> None:
+    rows = [
+        (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
+         f"{policy.warmed_share:.1%}")
+        for policy in found.policies
+    ]  # fmt: skip
+    columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
+    print_table(
+        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {counted(len(found.instructions))}",
+        columns,
+        rows,
+    )
+    classes = ", ".join(f"{least:.0%}: {share:.1%}" for least, share in found.affected.items())
+    say(f"Instructions whose IPC flushing changes by {classes}")
+    after, before = _mean(found.forward_reuse), _mean(found.backward_reuse)
+    say(f"Lines that the next launch touches too: {after}, the one before: {before}")
+
+
+def _mean(shares) -> str:
+    known = shares[shares == shares]
+    return f"{known.mean():.1%} (mean)" if len(known) else "no neighbour"

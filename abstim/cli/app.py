@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from abstim.cli.advise import advise
+from abstim.cli.advise import advise, coldstart
 from abstim.cli.application import app as application
 from abstim.cli.bench import bench
-from abstim.cli.calibrate import calibrate
+from abstim.cli.calibrate import calibrate, fit
 from abstim.cli.characterize import characterize
-from abstim.cli.cold_start import coldstart
 from abstim.cli.explore import explore
-from abstim.cli.fit import fit
 from abstim.cli.gpus import gpus, import_config
 from abstim.cli.report import report
 from abstim.cli.run import run
@@ -92,6 +90,6 @@ def abstim(
     `ABSTIM_TRACEBACK=1` ends an error in its traceback; `ABSTIM_OUTSIDE_FILES=1` lets a launches.json name files
     outside of its folder.
     """
-    from abstim.targets.executors import isolating
+    from abstim.targets.execution import isolating
 
     context.with_resource(isolating(isolate))

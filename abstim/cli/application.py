@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import GpuNames, InstructionBudget, Json, Model, Overrides
+from abstim.show.tables import duration, print_json, print_table, progress, say
+from functional.errors import InputError
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.application.launch_recorder import Timed
@@ -67,7 +70,6 @@ def app(
     from abstim.application.launch_recorder import Selection
     from abstim.application.run_application import run_application
     from abstim.gpu.config import load_gpu
-    from abstim.show.tables import print_json
 
     _say_whose(command[1:])
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
@@ -93,8 +95,6 @@ def app(
 
 def _say_whose(arguments: Sequence[str]) -> None:
     """An option of ours behind the program's name is the program's: that is said, since it may not have been meant."""
-    from functional.terminal import note
-
     if given := [a for a in arguments if a.partition("=")[0] in _OURS]:
         note(
             f"abstim: {given[0]} stands behind the program's name and is given to it; abstim's options stand before it"
@@ -103,8 +103,6 @@ def _say_whose(arguments: Sequence[str]) -> None:
 
 def _unmatched(only: str, result: ApplicationResult) -> int:
     """The exit code: 2 if kernels were launched and none has `only` in its name, which is said; else 0."""
-    from functional.terminal import note
-
     if not only or result.launches or not result.executed or result.interrupted:
         return 0
     note(f"abstim: no kernel that was launched has '{only}' in its name, so nothing was timed (--only)")
@@ -113,8 +111,6 @@ def _unmatched(only: str, result: ApplicationResult) -> int:
 
 def _stretch(text: str) -> tuple[int, int | None]:
     """`10:20`, `10:` or `:20`. Raises InputError."""
-    from functional.errors import InputError
-
     first, separator, after = text.partition(":")
     if text and (not separator or not all(part.isdecimal() or not part for part in (first, after))):
         raise InputError(f"--launches {text}: expected two numbers with a colon between them, like 10:20")
@@ -135,8 +131,6 @@ def _status(result: ApplicationResult) -> int:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
     """A bar that says how many of the launches so far are timed, where somebody watches."""
-    from abstim.show.tables import progress
-
     done = itertools.count(1)
     with progress(quiet=quiet) as report:
         yield lambda timed: report("launches timed", next(done), timed.number + 1)
@@ -144,7 +138,6 @@ def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
     from abstim.cli.sample import print_sample
-    from abstim.show.tables import duration, print_table, say
 
     if samples is not None:
         for found in samples:
@@ -171,7 +164,6 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
 
 
 def _row(kernel, launches):
-    from abstim.show.tables import duration
     from functional.ptx.source import shown_name
 
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Model, Overrides, refuse_options
+from abstim.cli.options import GpuOptions, Json, Model, expanded, refuse_options
+from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.study.bench import BenchResult
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 _REFERENCE, _COMPARE = "Beside the reference", "Beside an earlier result"
 
 
+@expanded
 def bench(
+    *,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Suite benchmarks; without any, the whole group.")
     ] = None,
@@ -49,8 +53,7 @@ def bench(
             metavar="JSON", help="What `--json` printed earlier; says faster, slower or same.", rich_help_panel=_COMPARE
         ),
     ] = None,
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
+    gpu: GpuOptions,
     as_json: Json = False,
 ) -> None:
     """Measure how fast each stage is, in million instructions a second (MIPS), and their geometric mean.
@@ -71,8 +74,6 @@ def bench(
     """
     refuse_options("beside names of benchmarks", group=group and names)
     refuse_options("without --reference", variant=variant and not reference)
-    from abstim.gpu.config import load_gpu
-    from abstim.show.tables import print_json, progress
     from abstim.study import bench as library
     from abstim.study.bench import earlier_result as comparison
     from functional import suite
@@ -82,7 +83,7 @@ def bench(
     beside = library.read_rows(reference, variant or (), chosen) if reference else None
     with progress(quiet=as_json) as report:
         found = library.bench(
-            chosen, stage or library.STAGES, load_gpu(gpu, overrides or ()), points, rounds, beside, report, model,
+            chosen, stage or library.STAGES, gpu.load(), points, rounds, beside, report, model,
             threads or (),
         )  # fmt: skip
     json = found.to_json()
@@ -100,7 +101,6 @@ def _print(found: BenchResult, verdicts: list[Verdict], changed: list[str]) -> N
 
 
 def _print_rates(found: BenchResult) -> None:
-    from abstim.show.tables import duration, on_gpu, print_table, quantity
     from abstim.study.bench import FIGURES
 
     rows = [
@@ -126,8 +126,6 @@ def _print_rates(found: BenchResult) -> None:
 
 
 def _print_scaling(found: BenchResult) -> None:
-    from abstim.show.tables import duration, print_table, quantity
-
     rows: list[tuple] = []
     for threads, rates in found.scaling.items():
         rows += [
@@ -140,7 +138,6 @@ def _print_scaling(found: BenchResult) -> None:
 
 
 def _print_against(found: BenchResult) -> None:
-    from abstim.show.tables import duration, print_table, quantity
     from abstim.study.bench.rate import geomean
 
     if not found.against:
@@ -160,9 +157,6 @@ def _print_against(found: BenchResult) -> None:
 
 
 def _print_verdicts(verdicts: list[Verdict], changed: list[str]) -> None:
-    from abstim.show.tables import print_table
-    from functional.terminal import note
-
     if not verdicts:
         return
     rows = [

@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
-from abstim.cli.options import GpuName, Json, Overrides
+from abstim.cli.options import GpuOptions, Json, expanded
+from abstim.show.tables import print_json, print_table
 from functional.ptx.source import shown_name
 
 MOST_LETTERS = 44  # of an instruction with its operands
 
 
+@expanded
 def characterize(
+    *,
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, or a .ptx file.")
     ],
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
+    gpu: GpuOptions,
     listing: Annotated[
         bool,
         typer.Option("--listing", help="Show every instruction, the longest chains, and how busy units are."),
@@ -32,12 +34,10 @@ def characterize(
 
     Example: `abstim characterize hotspot --gpu gtx480 --listing`
     """
-    from abstim.gpu.config import load_gpu
-    from abstim.show.tables import print_json
     from abstim.targets.resolve import programs_of
     from precharacterize import characterize as characterize_program
 
-    point = load_gpu(gpu, overrides or ())
+    point = gpu.load()
     tables = [(program, characterize_program(program, point.pipeline)) for program in programs_of(target)]
     if as_json:
         print_json({"kernels": [_as_json(program, table) for program, table in tables]})
@@ -60,8 +60,6 @@ def _as_json(program, table) -> dict:
 
 
 def _print_summary(tables) -> None:
-    from abstim.show.tables import print_table
-
     rows = [
         (shown_name(p.name), len(p.instructions), len(p.blocks), t.register_count, int(t.gap_cycles.sum()), t.key[:12])
         for p, t in tables
@@ -71,7 +69,6 @@ def _print_summary(tables) -> None:
 
 
 def _print_listing(program, table) -> None:
-    from abstim.show.tables import print_table
     from functional.ptx.source import ptx_text
     from precharacterize.table import UNITS
 
@@ -98,7 +95,6 @@ def _print_listing(program, table) -> None:
 
 def _print_blocks(bounds) -> None:
     """What bounds each block: its longest chain, or the unit that is busy longest."""
-    from abstim.show.tables import print_table
     from precharacterize.table import UNITS
 
     units = [unit for unit in UNITS if any(unit in found.unit_cycles for found in bounds)]

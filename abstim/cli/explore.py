@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import (
-    Arguments,
-    Block,
-    DynamicShared,
-    GpuName,
-    Grid,
+    GpuOptions,
     Json,
-    Kernel,
+    LaunchOptions,
     Model,
-    Overrides,
-    launched,
+    expanded,
     refuse_options,
 )
+from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity, say
+from functional.errors import InputError
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +29,9 @@ if TYPE_CHECKING:
 _WHICH, _HOW, _SAMPLE = "Which points", "How", "From a sample"
 
 
+@expanded
 def explore(
+    *,
     targets: Annotated[
         list[str],
         typer.Argument(
@@ -47,13 +47,8 @@ def explore(
             rich_help_panel=_WHICH,
         ),
     ],
-    gpu: GpuName = "gtx480",
-    overrides: Overrides = None,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    gpu: GpuOptions,
+    launch: LaunchOptions,
     define: Annotated[
         list[str] | None,
         typer.Option(
@@ -134,12 +129,9 @@ def explore(
     `abstim explore resnet50 --vary sm_count=8:64:8 --sample auto --error 3%`
     """
     from abstim.extras import need
-    from abstim.gpu.config import load_gpu
-    from abstim.show.tables import print_json, progress
     from abstim.study.explore import explore as run
     from abstim.study.explore import sweep_of
     from abstim.study.explore.result import check_format
-    from functional.errors import InputError
 
     refuse_options("with --strategy grid", points=strategy == "grid" and points, seed=strategy == "grid" and seed)
     if output is not None:
@@ -150,10 +142,10 @@ def explore(
     how: dict[str, Any] = {
         "strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model, "aim": aim
     }  # fmt: skip
-    base = load_gpu(gpu, overrides or ())
+    base = gpu.load()
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
     _refuse_set_and_varied(base, vary)
-    opened = [launched(target, kernel, grid, block, arg, dynamic_shared) for target in targets]
+    opened = [launch.of(target) for target in targets]
     with progress(quiet=as_json) as report:
         found = run(opened, sweep, progress=report)
     if output is not None:
@@ -166,7 +158,6 @@ def explore(
 def _aim(sample: str, error: str, confidence: str) -> Aim | None:
     """Raises InputError for a method that cannot choose for a sweep, and for no percentage."""
     from abstim.cli.sample import aim_of
-    from functional.errors import InputError
 
     if not sample:
         refuse_options("without --sample auto", error=error, confidence=confidence)
@@ -181,7 +172,6 @@ def _aim(sample: str, error: str, confidence: str) -> Aim | None:
 def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
     """Raises InputError for a `--set` that every point replaces."""
     from abstim.study.explore.points import DERIVED, key_of
-    from functional.errors import InputError
 
     for text in vary:
         key = key_of(text.partition("=")[0])
@@ -195,8 +185,6 @@ def _first(reasons: Sequence[str]) -> str:
 
 
 def _print(found: Exploration, top: int, output: Path | None) -> None:
-    from functional.terminal import note
-
     if found.timed.any():
         _print_points(found, top)
         _print_sensitivity(found)
@@ -210,8 +198,6 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
 
 def _print_points(found: Exploration, top: int) -> None:
     """The front if there are several objectives, else the best points."""
-    from abstim.show.tables import on_gpu, print_table, say
-
     best = found.best()
     several = len(found.objectives) > 1
     rows = _spread(best, top) if several else best[:top]
@@ -235,8 +221,6 @@ def _spread(rows: Any, top: int) -> Any:
 
 def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
     """Varied keys, defined names, and the time; keys that derived ones stand for are in the file only."""
-    from abstim.show.tables import duration
-
     table = found.table()
     names = [axis.key for axis in found.points.space.axes] + list(found.points.space.defines)
     shown: dict[str, Sequence[Any]] = {name: table[name] for name in names}
@@ -256,7 +240,6 @@ def _share(value: float | None) -> str:
 
 def _print_sensitivity(found: Exploration) -> None:
     from abstim.gpu.spec import PERFECT
-    from abstim.show.tables import print_table, quantity, say
 
     rows = [
         (one.key, _percent(one.elasticity), f"{one.swing:.2f}x", quantity(one.best).lower())
@@ -276,8 +259,6 @@ def _percent(elasticity: float | None) -> str:
 
 
 def _print_work(found: Exploration) -> None:
-    from abstim.show.tables import duration, quantity, say
-
     work = found.work
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
         timed, pairs = len(points.read.timed), points.read.cycles.size

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.options import Json, Overrides
+from abstim.show.tables import print_json, print_table
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.gpu.import_config import Imported
@@ -31,7 +33,6 @@ def import_config(
     from dataclasses import asdict
 
     from abstim.gpu.import_config import import_config as imported_from
-    from abstim.show.tables import print_json
     from functional.keep.folder import write_output
 
     imported = imported_from(files, base)
@@ -48,16 +49,12 @@ def import_config(
 
 
 def _print_report(imported: Imported, output: Path, base: str) -> None:
-    from abstim.show.tables import print_table
-
     rows = [(u.option, u.value if len(u.value) <= 30 else u.value[:27] + "...", u.why) for u in imported.unused]
     print_table(f"Options not used ({len(rows)})", ("option", "value", "why"), rows, left=3)
     print(f"{output}: {len(imported.settings)} values, {len(imported.from_base)} more from {base}")
 
 
 def _print_toml(imported: Imported) -> None:
-    from functional.terminal import note
-
     print(imported.toml, end="")
     for unused in imported.unused:
         note(f"not used: {unused.option} {unused.value}: {unused.why}")
@@ -73,7 +70,6 @@ def gpus(
     Examples: `abstim gpus`, `abstim gpus gtx480`, `abstim gpus mine.toml --set sm_count=30`
     """
     from abstim.gpu.config import gpu_names, load_gpu
-    from abstim.show.tables import print_json
 
     chosen = [load_gpu(each, overrides or ()) for each in (gpu_names() if name is None else [name])]
     if as_json:
@@ -96,8 +92,6 @@ def _values_of(gpu) -> dict:
 
 
 def _print_list(gpus) -> None:
-    from abstim.show.tables import print_table
-
     rows = [
         (
             g.name,
@@ -114,8 +108,6 @@ def _print_list(gpus) -> None:
 
 
 def _print_one(gpu) -> None:
-    from abstim.show.tables import print_table
-
     rows = [(key, str(s.value), s.source) for key, s in gpu.settings.items()]
     print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3)
     print_table("Sources", ("", ""), gpu.labels.items(), left=2)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import Json
+from abstim.show.tables import print_json, progress
 
 
 def report(
@@ -30,7 +31,6 @@ def report(
     Example: `abstim run hotspot --json > hotspot.json && abstim report hotspot.json -o hotspot.html`
     """
     from abstim.show.report import write_report
-    from abstim.show.tables import print_json, progress
 
     with progress(quiet=as_json) as shown:
         write_report(results, output, title, shown)

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import (
-    Arguments,
     Batch,
-    Block,
-    DynamicShared,
     GpuNames,
-    Grid,
     InstructionBudget,
     Json,
-    Kernel,
+    LaunchOptions,
     Model,
     Overrides,
     Prompt,
     Steps,
-    launched,
+    expanded,
     refuse_options,
 )
+from abstim.show.tables import print_json, progress
+from functional.errors import InputError
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -44,7 +43,6 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
     `strict`, for what is a note otherwise (`functional.execution.findings`), and where nothing will be executed."""
 
     def looked_at() -> Case:
-        from functional.errors import InputError
         from functional.traces.store import StoredCase
 
         case = opened()
@@ -59,9 +57,7 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
 
 
 def _tell(case: Case, strict: bool) -> None:
-    from functional.errors import InputError
     from functional.execution.findings import findings
-    from functional.terminal import note
 
     if case.module.target == "sass":  # another machine's code: what it leaves out was never read
         return
@@ -75,7 +71,9 @@ def _tell(case: Case, strict: bool) -> None:
         note(f"abstim: and {len(found) - MOST_NOTES} findings more")
 
 
+@expanded
 def run(
+    *,
     target: Annotated[
         str,
         typer.Argument(
@@ -86,11 +84,7 @@ def run(
     ],
     gpu: GpuNames = ["gtx480"],  # noqa: B006  typer copies it
     overrides: Overrides = None,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    launch: LaunchOptions,
     prompt: Prompt = None,
     steps: Steps = None,
     batch: Batch = None,
@@ -166,16 +160,15 @@ def run(
     """
     from abstim.gpu.config import load_gpu
     from abstim.models import open_for
-    from abstim.show.tables import print_json, progress
     from abstim.study.baseline import compare, read_baseline
-    from abstim.targets.executors import chosen_executor
+    from abstim.targets.execution import chosen_executor
 
     _refuse_what_has_no_effect(gpu, model, limits, hot, timeline)
     refuse_options("with several GPUs", against=against and len(gpu) > 1)
     old = read_baseline(against) if against else None
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
     _refuse_energy(energy, gpus, model)
-    opened = launched(target, kernel, grid, block, arg, dynamic_shared, prompt=prompt, steps=steps, batch=batch)
+    opened = launch.of(target, prompt=prompt, steps=steps, batch=batch)
     with progress(quiet=as_json) as report:
         session = open_for(
             model, prechecked(opened, check, strict), gpus, executor=chosen_executor(strict=True) if strict else None,
@@ -191,7 +184,6 @@ def run(
 
 
 def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: bool, timeline: Path | None) -> None:
-    from functional.errors import InputError
     from functional.keep.folder import check_output
 
     of_one_gpu = {"--hot": hot, "--timeline": timeline is not None}
@@ -244,9 +236,7 @@ def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, q
     if path is None:
         return
     from abstim.session.issue_logs import issue_logs
-    from abstim.show.tables import progress
     from abstim.show.timeline import write_timeline
-    from functional.terminal import note
 
     with progress(quiet=quiet) as report:
         launches = list(issue_logs(session, gpu, flush, report))
@@ -278,9 +268,6 @@ def _as_json(
 
 
 def _report_outputs(result: RunResult, check: bool) -> None:
-    from functional.errors import InputError
-    from functional.terminal import note
-
     if check and not result.outputs:
         raise InputError(f"--check: nothing of {result.target} was checked; it has no expected outputs")
     wrong = [output for output in result.outputs or () if output.mismatches]

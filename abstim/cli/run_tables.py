@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from abstim.show.tables import counted, duration, on_gpu, print_printf, print_table, quantity, say, scaled
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ HEADS = (
 def print_hot(spots: Sequence[HotSpot]) -> None:
     """By CUDA line, if the PTX names them, and by PTX line."""
     from abstim.session.issue_logs import by_source_line
-    from abstim.show.tables import print_table
 
     total = max(1, sum(spot.cycles for spot in spots))
     lines = sorted(by_source_line(spots), key=lambda line: -line.cycles)[:MOST_LINES]
@@ -74,8 +74,6 @@ MOST_ROWS = 250  # launches of a target that are printed one by one
 
 def print_results(results: list[RunResult]) -> None:
     """One result in full, several side by side; before it what the kernels wrote with `printf`."""
-    from abstim.show.tables import print_printf
-
     print_printf(results[0].printf)
     if len(results) == 1:
         _print_run(results[0])
@@ -84,14 +82,10 @@ def print_results(results: list[RunResult]) -> None:
 
 
 def _where(result: RunResult) -> str:
-    from abstim.show.tables import on_gpu
-
     return f"{result.target} on {on_gpu(result)}"
 
 
 def _print_run(result: RunResult) -> None:
-    from abstim.show.tables import duration, quantity, say
-
     total, first = result.totals, result.launches[0]
     if len(result.launches) > MOST_ROWS:
         _print_kernels(result)
@@ -116,8 +110,6 @@ def _print_run(result: RunResult) -> None:
 
 def _print_kernels(result: RunResult) -> None:
     """A row a kernel, where there are too many launches to read."""
-    from abstim.show.tables import duration, print_table
-
     groups: dict[str, list] = {}
     for launch in result.launches:
         groups.setdefault(launch.kernel, []).append(launch)
@@ -131,8 +123,6 @@ def _print_kernels(result: RunResult) -> None:
 
 
 def _print_launches(result: RunResult) -> None:
-    from abstim.show.tables import duration, print_table
-
     rows = [
         (
             _name(launch),
@@ -156,7 +146,6 @@ def _name(launch) -> str:
 
 def _print_slots(result: RunResult) -> None:
     from abstim.session.result import SLOT_REASONS
-    from abstim.show.tables import print_table
 
     slots = {reason: sum(launch.issue_slots[reason] for launch in result.launches) for reason in SLOT_REASONS}
     total = max(1, sum(slots.values()))
@@ -170,8 +159,6 @@ def _rate(launch, cache: str) -> str:
 
 
 def _print_memory(result: RunResult) -> None:
-    from abstim.show.tables import print_table
-
     rows = [
         (
             launch.launch,
@@ -190,8 +177,6 @@ def _print_memory(result: RunResult) -> None:
 
 def _print_limits(result: RunResult) -> None:
     """What would be gained by more of each thing; how to find out if nobody asked."""
-    from abstim.show.tables import print_table, say
-
     if not result.limits:
         print(f"Limited by: {result.limit} (an estimate; --limits tries every resource)")
         return
@@ -203,8 +188,6 @@ def _print_limits(result: RunResult) -> None:
 
 def _print_bounds(result: RunResult) -> None:
     """Of the analytic model: what limits each launch, hit rates, traffic."""
-    from abstim.show.tables import print_table
-
     columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", "DRAM bytes")
     print_table("Limits", columns, [_bound_row(launch) for launch in result.launches], left=2)
 
@@ -217,8 +200,6 @@ def _bound_row(launch):
 
 def _print_comparison(results: list[RunResult]) -> None:
     """One row a GPU, the first one the yardstick."""
-    from abstim.show.tables import counted, duration, print_table
-
     first = results[0].totals["cycles"]
     rows = [
         (
@@ -241,8 +222,6 @@ def _print_comparison(results: list[RunResult]) -> None:
 
 def print_baseline(found: Baseline) -> None:
     """Beside an earlier result, and what else changed."""
-    from abstim.show.tables import print_table, say
-
     rows = [
         (row.launch, row.cycles_before, row.cycles_after, f"{row.speed_up:.2f}x", row.limit_before, row.limit_after)
         for row in [*found.rows[:-1][:MOST_ROWS], found.rows[-1]]
@@ -255,8 +234,6 @@ def print_baseline(found: Baseline) -> None:
 
 def _print_errors(results: list[RunResult]) -> None:
     """What the comparison does not say: that memory is not alike, and how far each GPU's times are to be trusted."""
-    from abstim.show.tables import say
-
     if len({r.memory_model for r in results}) > 1:
         say(f"Not alike: {UNLIKE_MEMORY}")
     for r in results:
@@ -265,8 +242,6 @@ def _print_errors(results: list[RunResult]) -> None:
 
 def print_energy(energy: Energy) -> None:
     """Energy and mean power a launch, or a kernel where there are too many, and by what it is spent."""
-    from abstim.show.tables import print_table, say, scaled
-
     groups: dict[str, list] = {}
     many = len(energy.launches) > MOST_ROWS
     for x in energy.launches:
@@ -282,8 +257,6 @@ def print_energy(energy: Energy) -> None:
 
 
 def _energy_cells(launches: list, terms: list[str]) -> list[str]:
-    from abstim.show.tables import scaled
-
     seconds, joules = sum(x.seconds for x in launches), sum(x.joules for x in launches)
     of_terms = [sum(x.watts_by_term[term] * x.seconds for x in launches) / seconds for term in terms]
     return [scaled(joules, "J"), f"{joules / seconds:.0f} W", *(f"{watts:.0f} W" for watts in of_terms)]

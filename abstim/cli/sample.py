@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.option_groups import NoEffect, expanded, given_options, refuse_without_effect
 from abstim.cli.options import (
     Arguments,
     Batch,
@@ -20,11 +19,15 @@ from abstim.cli.options import (
     Json,
     Kernel,
     Model,
+    NoEffect,
     Overrides,
     Prompt,
     Steps,
+    expanded,
+    given_options,
     launched,
     refuse_options,
+    refuse_without_effect,
 )
 from abstim.study.sample.methods import names_for_help
 from functional.errors import InputError

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import Json
+from abstim.show.tables import print_json, print_table, say
 
 _WHAT = {
     "programs": "Programs of many launches (programs)",
@@ -26,7 +27,6 @@ def suite(
 
     Example: `abstim suite --group table1`
     """
-    from abstim.show.tables import print_json, print_table, say
     from abstim.targets import workloads
     from abstim.targets.resolve import names_in
     from functional import suite as benchmarks

@@ -7,33 +7,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import Arguments, Block, DynamicShared, Grid, InstructionBudget, Json, Kernel, launched
+from abstim.cli.options import (
+    InstructionBudget,
+    Json,
+    LaunchOptions,
+    expanded,
+)
+from abstim.show.tables import counted, duration, print_json, print_printf, progress, quantity, say
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from functional.traces.store import Manifest
 
 
+@expanded
 def export_trace(
+    *,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A suite benchmark or a launches.json.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="A directory without a trace.")],
     xz: Annotated[bool, typer.Option("--xz", help="Compress the kernels: `.traceg.xz`.")] = False,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    launch: LaunchOptions,
     as_json: Json = False,
 ) -> None:
     """Execute a target and write an Accel-Sim trace directory: kernelslist.g, and a .traceg file a launch.
 
     Example: `abstim export-trace hotspot -o traces/hotspot --xz`
     """
-    from abstim.show.tables import counted, print_json, progress, quantity
-    from abstim.targets.resolve import open_target
-    from abstim.targets.trace_directory import sass_opcode
+    from abstim.targets.resolve import open_target, sass_opcode
     from functional.accelsim import write
 
-    case = open_target(launched(target, kernel, grid, block, arg, dynamic_shared))
+    case = open_target(launch.of(target))
     with progress(quiet=as_json) as report:
         files = write(case, output, sass_opcode, compress=xz, progress=report)
     total = sum(file.stat().st_size for file in files)
@@ -43,18 +46,16 @@ def export_trace(
         print(f"{output}: {counted(len(files), 'kernel', 'kernels')}, {quantity(total)} bytes")
 
 
+@expanded
 def trace(
+    *,
     target: Annotated[
         str,
         typer.Argument(metavar="TARGET", help="A suite benchmark (`abstim suite`), a launches.json, or a .ptx file."),
     ],
     out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="Folder to write, new or empty.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the trace store in DIR.")] = False,
-    kernel: Kernel = "",
-    grid: Grid = "",
-    block: Block = "",
-    arg: Arguments = None,
-    dynamic_shared: DynamicShared = 0,
+    launch: LaunchOptions,
     instruction_budget: InstructionBudget = None,
     as_json: Json = False,
 ) -> None:
@@ -71,14 +72,9 @@ def trace(
     from pathlib import Path
     from time import perf_counter
 
-    from abstim.show.tables import print_json, progress
-    from abstim.targets.execution import write_store
-    from abstim.targets.executors import chosen_executor
-    from abstim.targets.resolve import resolve
+    from abstim.targets.execution import chosen_executor, write_store
 
-    case = resolve(
-        target, kernel=kernel, grid=grid, block=block, arguments=arg or (), dynamic_shared_bytes=dynamic_shared
-    )
+    case = launch.of(target)()
     started = perf_counter()
     with progress(quiet=as_json) as report:
         manifest = write_store(case, Path(out), chosen_executor(), instruction_budget, overwrite, report)
@@ -107,9 +103,6 @@ def summary(manifest: Manifest) -> dict[str, object]:
 
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:
-    from abstim.show.tables import counted, duration, print_printf, quantity, say
-    from functional.terminal import note
-
     print_printf(manifest.printed)
     total: dict = summary(manifest)
     warps = max(1, total["warp_instructions"])

@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import Json, Model, refuse_options
+from abstim.show.tables import print_json, print_table, progress
+from functional.errors import InputError
+from functional.terminal import note
 
 
 def validate(
@@ -65,7 +68,6 @@ def validate(
     `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
     """
     from abstim.study import validate as library
-    from functional.errors import InputError
 
     alone = {"reference": reference, "variant": variant, "group": group, "flush": flush != "all"}
     if points:
@@ -76,8 +78,6 @@ def validate(
         refuse_options("with --silicon", benchmark=benchmark, model=model != "detailed", **alone)
         _silicon(silicon, programs, plot, as_json)
         return
-    from abstim.show.tables import print_json, progress
-
     refuse_options("without --silicon", programs=programs != Path())
     if reference is None:
         raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
@@ -111,7 +111,6 @@ def _why(skipped: list[str]) -> str:
 
 
 def _silicon(table: Path, programs: Path, plot: Path | None, as_json: bool) -> None:
-    from abstim.show.tables import print_json, print_table, progress
     from abstim.study import silicon as library
 
     rows = library.read_measured_times(table)
@@ -142,9 +141,7 @@ def _silicon(table: Path, programs: Path, plot: Path | None, as_json: bool) -> N
 
 
 def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None:
-    from abstim.show.tables import print_json, print_table, progress
     from abstim.study.ranking import pooled, rank_random
-    from functional.errors import InputError
 
     if not benchmarks:
         raise InputError("--points needs at least one --benchmark")
@@ -171,9 +168,6 @@ def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None
 
 
 def _print(found) -> None:
-    from abstim.show.tables import print_table
-    from functional.terminal import note
-
     for line in found.skipped:
         note(f"skipped: {line}")
     if not found.comparisons:

@@ -17,7 +17,7 @@ from abstim.session.limits import atomic_use, known_waits, limit_of, memory_use,
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
-from abstim.targets.workloads.lazy_launches import StreamedCase
+from abstim.targets.workloads.kernels import StreamedCase
 from functional.execution.computer import default_threads
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.targets.execution import Execution, OutputCheck, execute
 from abstim.targets.resolve import open_target
-from abstim.targets.workloads.lazy_launches import StreamedCase
+from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case
 

@@ -1,14 +1,13 @@
-"""Executing a target: once, its traces and the verdict on its outputs kept on disk; or launch by launch.
-
-A file holds a trace a launch, then the outputs and what was printed. The folder is capped; the file longest unused goes
-first.
-"""
+"""Executing a target: once, kept on disk; or launch by launch, where that is too much to hold. Kernels that are not
+trusted run in a process of their own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,13 @@ import msgspec
 
 from abstim.progress import Progress, silent
 from abstim.targets.check_trace import check_traces
-from abstim.targets.executors import chosen_executor, name_of
-from abstim.targets.workloads.lazy_launches import StreamedCase, execute_launch
+from abstim.targets.workloads.kernels import StreamedCase, execute_launch
 from functional.errors import InputError
+from functional.execution.executor import Executor
 from functional.keep.folder import trace_cache_bytes
 from functional.keep.kept import Kept, key
 from functional.launches.case import Case
+from functional.programs.program import Program
 from functional.ptx.source import naming_source
 from functional.terminal import note
 from functional.traces.coding import decode, encode
@@ -30,10 +30,85 @@ from functional.traces.store import OutputEntry, StoredCase, StoreWriter
 from functional.traces.trace import Trace, concatenate
 
 if TYPE_CHECKING:
+    from functional.execution.default_executor import StrictExecutor
     from functional.execution.executor import Executor
     from functional.launches.launch import Launch
     from functional.launches.memory import Memory
+    from functional.llvm_executor import LlvmExecutor
     from functional.traces.store import Manifest
+
+
+ISOLATE = "ABSTIM_ISOLATE"  # an environment variable: one of the following
+NONE, ALL, FOREIGN = "0", "1", "foreign"  # kernels; foreign are those that did not come along with abstim
+_ROOT = Path(__file__).parents[2]
+_OURS = (_ROOT / "functional", _ROOT / "abstim")
+_chosen: list[str] = []  # by the commands that run, the last one counts
+
+
+def chosen_executor(strict: bool = False) -> Executor:
+    """One a process: it keeps machine code and buffers. `strict`: one that refuses what no GPU promises.
+
+    Raises InputError if isolation is asked for and impossible.
+    """
+    which = isolated()
+    if which not in (NONE, ALL, FOREIGN):
+        raise InputError(f"{ISOLATE} = {which!r} is none of {NONE}, {ALL}, {FOREIGN}")
+    return _inner(strict) if which == NONE else _isolated(which, strict)
+
+
+def isolated() -> str:
+    """Which kernels are isolated: the command's choice, else what the environment says."""
+    return _chosen[-1] if _chosen else os.environ.get(ISOLATE) or NONE
+
+
+def inherited() -> dict[str, str]:
+    """The environment in which a process that this one starts has the command's choice, too."""
+    return {ISOLATE: _chosen[-1]} if _chosen else {}
+
+
+@contextmanager
+def isolating(asked: bool | None) -> Iterator[None]:
+    """A command's choice, as long as it runs: all kernels, none, or (None) what the environment says, else foreign ones
+    where this system can. Raises InputError if all are asked for, and it cannot."""
+    from abstim.targets.isolation.restrict import missing, refuse_where_impossible
+
+    before = os.environ.get(ISOLATE)
+    if asked or (before == ALL and asked is None):
+        refuse_where_impossible()
+    by_default = before or (NONE if missing() else FOREIGN)
+    _chosen.append(by_default if asked is None else ALL if asked else NONE)
+    try:
+        yield
+    finally:
+        _chosen.pop()
+
+
+def name_of(executor: Executor | None) -> str:
+    """What an executor is called in the names of kept executions: where it runs decides nothing."""
+    return type(getattr(executor, "inner", executor)).__name__
+
+
+def came_along(program: Program) -> bool:
+    """Is it a kernel of the suite or of the workloads?"""
+    return any(Path(program.path).resolve().is_relative_to(folder) for folder in _OURS)
+
+
+@cache
+def _inner(strict: bool) -> LlvmExecutor | StrictExecutor:
+    from functional.execution.default_executor import (
+        StrictExecutor,
+        default_executor,  # not imported where nothing is executed
+    )
+
+    return StrictExecutor() if strict else default_executor()
+
+
+@cache
+def _isolated(which: str, strict: bool) -> Executor:
+    from abstim.targets.isolation.isolated_executor import IsolatedExecutor
+
+    return IsolatedExecutor(_inner(strict), came_along if which == FOREIGN else lambda program: False)
+
 
 MODULES = (
     "functional.launches.case", "functional.execution.default_executor", "functional.ptx.parser",

@@ -182,7 +182,7 @@ class DeviceProgram(Case):
         return self.buffer(name, self._executed()).reshape(self.arrays[name].shape)
 
     def _executed(self) -> Memory:
-        from abstim.targets.executors import chosen_executor
+        from abstim.targets.execution import chosen_executor
 
         if self._after is None or self._after[0] != len(self.launches):
             memory, executor = self.memory.copy(), chosen_executor()

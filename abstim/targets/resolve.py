@@ -1,4 +1,5 @@
-"""The targets that a name stands for: a suite benchmark, a launches.json, a trace store, or a launch of a .ptx file."""
+"""The target that a name stands for: a suite benchmark, a launches.json, a trace store, a directory of SASS traces, or
+one launch of a .ptx or .cu file."""
 
 from __future__ import annotations
 
@@ -7,23 +8,88 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from abstim.gpu.config import nearest
+from abstim.gpu.config import config_dir, nearest, read_toml
 from functional.errors import InputError
 from functional.keep.folder import cache_dir, write_atomic
 from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.targets.loading import LoadedModule
+    from functional.accelsim import Opcodes
     from functional.launches.case import Case
     from functional.programs.program import Program
+    from functional.ptx.ir import Instruction
 
     Target = str | Case | Callable[[], Case]
+
+
+def table_path() -> Path:
+    """The table of opcodes that comes with abstim."""
+    return config_dir() / "opcodes" / "sass.toml"
+
+
+@cache
+def _table(path: Path) -> dict[str, Any]:
+    return read_toml(path)
+
+
+@cache
+def opcodes(path: Path | None = None) -> Opcodes:
+    """The table for reading. Raises InputError for a group that lacks a part and for an opcode named twice."""
+    from functional.accelsim import Opcodes
+
+    path = path or table_path()
+    found: dict[str, str] = {}
+    for number, group in enumerate(_table(path).get("group", [])):
+        if set(group) != {"operation", "source", "opcodes"}:
+            raise InputError(f"{path}: group {number} needs operation, source and opcodes")
+        for opcode in group["opcodes"]:
+            if opcode in found:
+                raise InputError(f"{path}: {opcode} is there twice")
+            found[opcode] = group["operation"]
+    return Opcodes(found, str(path))
+
+
+def trace_case(target: str) -> Case:
+    """An Accel-Sim trace directory, or its list of kernels, as a case whose launches need not be executed."""
+    from functional.accelsim import read
+    from functional.launches.case import Case
+    from functional.launches.memory import Memory
+    from functional.ptx.ir import Module
+
+    found = list(read(Path(target), opcodes()))
+    module = Module(target, "", "", "sass", 64, (), {})
+    return Case(
+        name=Path(target).name or target,
+        module=module,
+        memory=Memory(),
+        launches=tuple(launch for launch, _, _ in found),
+        resources={launch.program.name: registers for launch, _, registers in found},
+        traces=tuple(trace for _, trace, _ in found),
+    )
+
+
+def sass_opcode(instruction: Instruction, in_entry: bool) -> str:
+    """The SASS opcode that stands for a PTX instruction in a trace, without the width of a memory access."""
+    from precharacterize.classify import latency_class
+
+    names = _table(table_path())["write"]
+    if instruction.is_memory:
+        return names.get(f"{instruction.opcode}.{instruction.space}", names["other"])
+    if instruction.opcode == "ret" and not in_entry:
+        return "RET"
+    if instruction.opcode in ("bar", "barrier"):
+        return names[next((f"bar.{m}" for m in ("warp", "arrive") if m in instruction.modifiers), "bar")]
+    kind = latency_class(instruction)
+    return names[kind] if kind != "other" else names.get(instruction.opcode, names["other"])
+
 
 OPTIONS = ("-ptx", "-lineinfo", "-arch=sm_75")  # with the source's lines in the PTX
 
@@ -78,8 +144,6 @@ def open_target(target: Target) -> Case:
     from functional.traces.store import open_store
 
     if Path(target).exists() and _is_trace(target):
-        from abstim.targets.trace_directory import trace_case
-
         return trace_case(target)
     if Path(target).is_dir() and not suite.is_name(target):
         return open_store(target)

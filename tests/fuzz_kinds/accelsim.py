@@ -52,7 +52,7 @@ def judge_accelsim(data: bytes, folder: Path) -> str:
     """Read and timed."""
     (folder / "kernelslist.g").write_text("kernel-1.traceg\n")
     (folder / "kernel-1.traceg").write_bytes(data)
-    from abstim.targets.trace_directory import trace_case
+    from abstim.targets.resolve import trace_case
 
     case = trace_case(str(folder))
     if case.launches[0].thread_blocks > 1 << 12:

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from abstim.targets.check_trace import block_counts, problem
-from abstim.targets.isolation.isolated_process import Done, Failed, receive, send, send_trace
+from abstim.targets.isolation.isolated_executor import Done, Failed, receive, send, send_trace
 from functional.errors import InputError
 from functional.traces.trace import Trace
 from fuzz_kinds.small_launch import small_launch, timed

@@ -116,12 +116,10 @@ def write_report(
 
 def section_of(source: Source) -> Section:
     """The section of one file. Raises InputError if a key is missing that its kind always has."""
-    from abstim.show.report.benchmark import bench_section
-    from abstim.show.report.cold_start import coldstart_section
+    from abstim.show.report.accuracy import bench_section, validation_section
     from abstim.show.report.launches import advice_section, comparison_section, run_section
-    from abstim.show.report.sampling import comparison_of_methods_section, sampling_section
+    from abstim.show.report.sampling import coldstart_section, comparison_of_methods_section, sampling_section
     from abstim.show.report.sweep import sweep_section
-    from abstim.show.report.validation import validation_section
 
     make: dict[str, Any] = {
         "run": lambda: run_section(source.data),

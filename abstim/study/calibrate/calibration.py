@@ -1,4 +1,5 @@
-"""All micro-benchmarks on a device, each beside the figure measured in public (`figures.csv`)."""
+"""All micro-benchmarks on a device, each beside published figures (`figures.csv`), and a GPU's description made of what
+was measured."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from abstim.gpu.config import Gpu, nearest, with_values
+from abstim.gpu.config import Gpu, load_gpu, nearest, with_values
 from abstim.progress import Progress, silent
-from abstim.study.calibrate.microbenchmarks import GROUPS, Device, Measurement, measurements
+from abstim.study.calibrate.devices import Modelled
+from abstim.study.calibrate.microbenchmarks import GROUPS, Device, Facts, Measurement, measurements
 from functional.errors import InputError
 
 TABLE = Path(__file__).with_name("figures.csv")
@@ -157,3 +159,115 @@ def measure(device: Device, each: Measurement) -> float:
         where = f"{each.group}/{each.quantity} at {each.at}"
         raise InputError(f"{device.facts.name}: {where}: {long} rounds take no longer than {short}")
     return each.value(seconds / (long - short))
+
+
+BASES = ((90, "h100"), (86, "rtx3080"), (80, "a100"), (70, "v100"))  # the first whose architecture is no later
+NEEDED = ("latency", "bandwidth/chunks", "stream/read", "launch")
+# Class of instructions -> the micro-benchmark of its rate
+RATES = {
+    "fp32_add": "fp32_add", "fp32_mad": "fp32_fma", "fp32_mul": "fp32_fma", "fp64_add": "fp64_add",
+    "fp64_mad": "fp64_fma", "fp64_mul": "fp64_fma", "int_mad": "int_multiply_add", "int_mul": "int_multiply_add",
+    "int_max": "int_min_max", "sfu": "sfu_rsqrt", "int_shfl": "shuffle", "convert": "convert_fp32_int32",
+    "convert_fp64": "convert_fp64_fp32", "tensor": "tensor_fp16_16x8x16",
+}  # fmt: skip
+Numbers = dict[tuple[str, str, int], float]
+
+
+def related_gpu(facts: Facts) -> Gpu:
+    """The description to begin with, at the measured clock and with as many SMs."""
+    name = next((name for target, name in BASES if facts.target >= target), BASES[-1][1])
+    values = {
+        "sm_count": facts.sm_count, "core_clock_hz": facts.core_clock_hz, "architecture": f"sm_{facts.target}",
+        "shared_bytes_per_sm": facts.shared_bytes_per_sm, "max_threads_per_sm": facts.threads_per_sm,
+    }  # fmt: skip
+    return with_values(load_gpu(name), values, "measured")
+
+
+def described(found: Calibration, facts: Facts) -> str:
+    """A TOML file. The related GPU's model is measured for it, which takes a minute. What `found` does not have stays
+    as it is there."""
+    base = related_gpu(facts)
+    modelled = calibrate(Modelled(base), NEEDED, figures=[])
+    return as_toml(base, changes(base, numbers_of(found), numbers_of(modelled)), facts)
+
+
+def numbers_of(found: Calibration) -> Numbers:
+    """By group, quantity and place."""
+    return {(row.group, row.quantity, row.at): row.value for row in found.rows}
+
+
+def changes(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]:
+    """Keys of the description with the values that close the gaps."""
+    return _latencies(base, measured, modelled) | _bandwidths(base, measured, modelled) | _rates(base, measured)
+
+
+def _latencies(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]:
+    params, values = base.params, dict[str, float]()
+
+    def short(group: str, quantity: str, at: int) -> float | None:
+        key = (group, quantity, at)
+        return measured[key] - modelled[key] if key in measured and key in modelled else None
+
+    l1, l2, dram = (short("latency", "global", kib) for kib in (16, 1024, 262144))
+    if l1 is not None:
+        values["l1d_latency_cycles"] = max(1, round(params.l1d_latency_cycles + l1))
+    if l1 is not None and l2 is not None:
+        values["l2_request_cycles"] = max(1, round(params.l2_request_cycles + l2 - l1))
+    if l2 is not None and dram is not None:
+        ns = 1e9 * (params.dram_latency_cycles + dram - l2) / base.spec.core_clock_hz
+        values["dram_latency_ns"] = max(1.0, round(ns, 1))
+    for key, space in (("shared_latency_cycles", "shared"), ("const_latency_cycles", "constant")):
+        gap = short("latency", space, 0)
+        if gap is not None:
+            values[key] = max(1, round(getattr(params, key) + gap))
+    launch = short("launch", "empty_kernel", 0)
+    if launch is not None:
+        values["launch_latency_ns"] = max(
+            0.0, round(1e9 * params.launch_latency_cycles / base.spec.core_clock_hz + launch)
+        )
+    return values
+
+
+def _bandwidths(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]:
+    values = dict[str, float]()
+    chunks = ("bandwidth", "chunks", 6144)
+    if chunks in measured and chunks in modelled:
+        values["l2_sector_cycles"] = round(base.params.l2_sector_cycles * modelled[chunks] / measured[chunks], 3)
+    full = max((key for key in measured if key[:2] == ("stream", "read") and key in modelled), default=None)
+    if full is not None:
+        rate = 32 * base.spec.dram_channels * base.spec.core_clock_hz / base.params.dram_sector_cycles
+        values["dram_bytes_per_second"] = round(rate * measured[full] / modelled[full], -9)
+    return values
+
+
+def _rates(base: Gpu, measured: Numbers) -> dict[str, float]:
+    """Cycles that an instruction of a warp holds its sub-core's unit."""
+    found: dict[str, float] = {}
+    for kind, quantity in RATES.items():
+        rate = measured.get(("throughput", quantity, 0))
+        if rate is not None:
+            found[f"initiation_cycles.{kind}"] = max(1, round(32 * base.spec.schedulers_per_sm / rate))
+    return found
+
+
+def as_toml(base: Gpu, values: dict[str, float], facts: Facts) -> str:
+    """The file's text; every value's source is `measured`."""
+    spec = {
+        "sm_count": facts.sm_count, "core_clock_hz": round(facts.core_clock_hz), "architecture": f"sm_{facts.target}",
+        "shared_bytes_per_sm": facts.shared_bytes_per_sm, "max_threads_per_sm": facts.threads_per_sm,
+    }  # fmt: skip
+    sections: dict[str, dict[str, object]] = {"spec": dict(spec)}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        section = section or ("time" if key.endswith(("_ns", "_per_second")) else "params")
+        sections.setdefault(section, {})[name] = value
+    name = facts.name.replace("\\", "").replace('"', "")
+    lines = [f"# {name}, measured by `abstim calibrate --native`. What is not said here is as on the {base.name}."]
+    lines += [f'base = "{base.name}"', f'title = "{name}, as measured here"', ""]
+    lines += ["[sources]", 'measured = "abstim calibrate --native on this GPU"']
+    for section, keys in sections.items():
+        lines += ["", f"[{section}]"]
+        for key, each in keys.items():
+            text = f'"{each}"' if isinstance(each, str) else f"{each}"
+            lines.append(f'{key} = {{ value = {text}, source = "measured" }}')
+    return "\n".join(lines) + "\n"

@@ -15,9 +15,8 @@ from abstim.gpu.config import Gpu, nearest
 from abstim.models import DETAILED, MODELS
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
-from abstim.study.explore.cluster import run_on_cluster
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local
+from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local, run_on_cluster
 from abstim.study.explore.points import Points, Space, parse_axes
 from abstim.study.explore.result import Analysis, Exploration, by_regression, measures, with_time
 from abstim.study.explore.sampled import SampledSweep, SampledTargets, open_program, refused_by

@@ -108,8 +108,7 @@ def write_selection(
 
 def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, progress: Progress) -> list[Path]:
     """What takes the target's own launches."""
-    from abstim.targets.resolve import open_target
-    from abstim.targets.trace_directory import sass_opcode
+    from abstim.targets.resolve import open_target, sass_opcode
     from abstim.targets.workloads.dependence import signatures
     from functional.accelsim import write
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.targets.execution import OutputCheck, default_budget
-from abstim.targets.executors import chosen_executor
+from abstim.targets.execution import OutputCheck, chosen_executor, default_budget
 from abstim.targets.workloads.dependence import ignores_block_order, signatures
-from abstim.targets.workloads.lazy_launches import execute_launch
+from abstim.targets.workloads.kernels import execute_launch
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer
 from functional.traces.trace import Trace, concatenate

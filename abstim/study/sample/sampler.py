@@ -29,7 +29,7 @@ from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.execution import execute, execution_key, kept_execution
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.dependence import signatures
-from abstim.targets.workloads.lazy_launches import StreamedCase
+from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case
 from functional.traces.store import StoredCase

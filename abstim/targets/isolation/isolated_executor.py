@@ -1,27 +1,315 @@
 """An executor whose kernels run in a process of their own, which can do nothing but compute.
 
-The process is forked: it has programs and their machine code in memory already, shares device memory, and gives up
-privileges, files and system calls (`restrict`) before a kernel's first instruction. It lives as long as the launches
-that come are of programs and on memory that it knows. What comes back is a trace, held against its launch, and device
-memory, which is data. Compiling stays outside, so that only the owner's process writes machine code to the cache.
+Nothing of what that process tells is taken for true: lengths have a limit, kinds are a list, and a trace is held
+against its launch before anybody uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+import io
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from threading import Lock
+from typing import IO, TYPE_CHECKING, Annotated, Any, Protocol
+
+import msgspec
+import numpy as np
 
 from abstim.targets.check_trace import BlockCounts, block_counts, problem
-from abstim.targets.isolation.isolated_process import Done, Failed, Inner, IsolatedProcess, Request
-from abstim.targets.isolation.restrict import refuse_where_impossible
-from functional.errors import ExecutionError
-from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
+from abstim.targets.isolation.restrict import refuse_where_impossible, restrict, rules
+from functional.errors import ExecutionError, InputError
+from functional.execution.computer import memory_bytes
+from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, Executor, ThreadBlocks
 from functional.launches.launch import Launch
-from functional.launches.memory import Memory
+from functional.launches.memory import Memory, Store
 from functional.numpy_executor.run import checked_blocks
 from functional.programs.program import Program
-from functional.terminal import note
+from functional.terminal import note, plain
 from functional.traces.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int64
+
+
+DTYPES = {
+    "thread_blocks": np.int64, "blocks": np.uint16, "masks": np.uint32, "records": np.uint32, "conflicts": np.uint8,
+    "block_offsets": np.int64, "record_offsets": np.int64, "conflict_offsets": np.int64,
+    "warp_instructions": np.int64, "thread_instructions": np.int64,
+}  # fmt: skip
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
+_MOST_HEAD_BYTES = 1 << 24  # texts included
+_ERRORS: dict[str, type[Exception]] = {
+    "InputError": InputError,
+    "ExecutionError": ExecutionError,
+    "MemoryError": MemoryError,
+}
+
+
+class TraceFollows(msgspec.Struct, tag="trace"):
+    """The arrays of a trace follow, in the order of DTYPES: so many elements each."""
+
+    warps_per_block: Count
+    lengths: tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count, Count]
+
+
+class Done(msgspec.Struct, tag="done"):
+    """The end. `printed`: calls of `printf`; `dropped`: calls and bytes without room; `notes`: lines to the user."""
+
+    printed: list[str]
+    dropped: tuple[Count, Count]
+    notes: list[str]
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """The end, by an error: of which kind, and what it says."""
+
+    kind: str
+    message: str
+    notes: list[str]
+
+    def error(self) -> Exception:
+        """To be raised again, as one line."""
+        message = plain(" ".join(self.message.split()))
+        if self.kind in _ERRORS:
+            return _ERRORS[self.kind](message)
+        return RuntimeError(f"{plain(self.kind)}: {message}")
+
+
+Message = TraceFollows | Done | Failed
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def failure(error: BaseException, notes: list[str]) -> Failed:
+    """What is told of an error: the first of its kinds that the other side knows."""
+    names = [kind.__name__ for kind in type(error).__mro__]
+    kind = next((name for name in names if name in _ERRORS), names[0])
+    return Failed(kind, str(error), notes)
+
+
+def send(file: IO[bytes], message: Message) -> None:
+    """Write a message."""
+    head = msgspec.msgpack.encode(message)
+    file.write(len(head).to_bytes(4, "little") + head)
+
+
+def send_trace(file: IO[bytes], trace: Trace) -> None:
+    """Write a trace."""
+    arrays = [np.ascontiguousarray(getattr(trace, name), dtype) for name, dtype in DTYPES.items()]
+    send(file, TraceFollows(trace.warps_per_block, tuple(map(len, arrays))))  # type: ignore[arg-type]
+    for array in arrays:
+        file.write(array.data.cast("B"))
+
+
+def receive(file: IO[bytes]) -> Trace | Done | Failed:
+    """The next message, or the trace that it announces. Raises EOFError where the other side has ended, and ValueError
+    for what is no message."""
+    length = int.from_bytes(exactly(file, 4), "little")
+    if length > _MOST_HEAD_BYTES:
+        raise ValueError(f"a message of {length} bytes")
+    try:
+        message = _decoder.decode(exactly(file, length))
+    except msgspec.MsgspecError:  # whose text may hold anything
+        raise ValueError("a message of another form") from None
+    return _trace(file, message) if isinstance(message, TraceFollows) else message
+
+
+def _trace(file: IO[bytes], head: TraceFollows) -> Trace:
+    sizes = zip(DTYPES.values(), head.lengths, strict=True)
+    if sum(np.dtype(dtype).itemsize * length for dtype, length in sizes) > memory_bytes():
+        raise ValueError("a trace larger than memory")
+    arrays = {}
+    for (name, dtype), length in zip(DTYPES.items(), head.lengths, strict=True):
+        arrays[name] = np.empty(length, dtype)
+        _fill(file, arrays[name].data.cast("B"))
+    assert {*arrays, "warps_per_block"} == {field.name for field in fields(Trace)}
+    return Trace(warps_per_block=head.warps_per_block, **arrays)
+
+
+def exactly(file: IO[bytes], count: int) -> bytearray:
+    """So many bytes. Raises EOFError where there are fewer."""
+    found = bytearray(count)
+    _fill(file, memoryview(found))
+    return found
+
+
+def _fill(file: IO[bytes], into: memoryview) -> None:
+    while len(into):
+        count = file.readinto(into)  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError
+        into = into[count:]
+
+
+class Inner(Executor, Protocol):
+    """An executor that can be made ready for a program before a process is forked."""
+
+    def prepare(self, program: Program) -> object:
+        """Make, and keep, what can be made of a program."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """A launch to be executed. `chunk_bytes`: as of `Executor.stream`; None: `Executor.run`."""
+
+    launch: Launch
+    memory: Memory
+    thread_blocks: Int64[np.ndarray, " tb"]
+    instruction_budget: int
+    chunk_bytes: int | None = None
+
+    def traces(self, executor: Executor) -> Iterable[Trace]:
+        """Done."""
+        what = self.launch, self.memory, self.thread_blocks, self.instruction_budget
+        return [executor.run(*what)] if self.chunk_bytes is None else executor.stream(*what, self.chunk_bytes)
+
+
+class IsolatedProcess:
+    """A child that knows `programs` and the bytes of `memory`; the rest of a request is sent to it."""
+
+    def __init__(self, inner: Executor, programs: Sequence[Program], memory: Memory) -> None:
+        self._known: dict[int, object] = {id(one): one for one in (*programs, memory.store)}
+        (asked, ask), (answers, answer) = os.pipe(), os.pipe()
+        allowed = rules()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # threads of libraries: the child uses none of those
+            self._process = os.fork()
+        if not self._process:
+            try:
+                _live(inner, self._known, _only_files(asked, answer, allowed))
+            finally:
+                os._exit(0)
+        os.close(asked)
+        os.close(answer)
+        self._ask, self._answers = os.fdopen(ask, "wb"), os.fdopen(answers, "rb")
+
+    def knows(self, request: Request) -> bool:
+        """Can it be asked?"""
+        return id(request.launch.program) in self._known and id(request.memory.store) in self._known
+
+    def ask(self, request: Request) -> None:
+        """Send a request."""
+        buffer = io.BytesIO()
+        _Pickler(buffer, self._known).dump(request)
+        try:
+            self._ask.write(len(buffer.getvalue()).to_bytes(8, "little") + buffer.getvalue())
+            self._ask.flush()
+        except BrokenPipeError:
+            raise self._ended(request) from None
+
+    def answer(self, request: Request) -> Trace | Done | Failed:
+        """The next. Raises ExecutionError if the process has ended without one, or says what is none."""
+        try:
+            return receive(self._answers)
+        except EOFError:
+            raise self._ended(request) from None
+        except ValueError as error:
+            name = request.launch.program.name
+            raise ExecutionError(f"kernel '{name}': its isolated process tells nonsense ({error})") from None
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone."""
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+        self._process = 0
+        self._answers.close()
+        with suppress(BrokenPipeError):
+            self._ask.close()
+
+    def _ended(self, request: Request) -> ExecutionError:
+        status = os.waitpid(self._process, 0)[1]
+        self._process = 0
+        by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "its own will"
+        return ExecutionError(f"kernel '{request.launch.program.name}': its isolated process ended by {by}")
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out what both sides have."""
+
+    def __init__(self, file: IO[bytes], known: dict[int, object]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._known = known
+
+    def persistent_id(self, thing: Any) -> int | None:
+        return id(thing) if isinstance(thing, Program | Store) and id(thing) in self._known else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: IO[bytes], known: dict[int, object]) -> None:
+        super().__init__(file)
+        self._known = known
+
+    def persistent_load(self, number: int) -> object:
+        return self._known[number]
+
+
+def _live(inner: Executor, known: dict[int, object], files: list[int]) -> None:
+    """What the child does: give up what it can, then answer requests until nobody is there to ask."""
+    asked, answer, allowed = files
+    gc.disable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, and ends this process
+    notes = sys.stderr = io.StringIO()
+    sys.stdout = io.StringIO()
+    with open(asked, "rb") as requests, open(answer, "wb") as answers:
+        try:
+            restrict(allowed)
+        except OSError as error:
+            send(answers, failure(InputError(f"isolation is not possible here: {error.strerror}"), []))
+            return
+        threading.Thread(target=_end_with, args=(asked,), daemon=True).start()
+        while True:
+            length = int.from_bytes(exactly(requests, 8), "little")
+            request = _Unpickler(io.BytesIO(exactly(requests, length)), known).load()
+            _answer(request, inner, answers, notes)
+            answers.flush()
+            notes.seek(0)
+            notes.truncate()
+
+
+def _answer(request: Request, inner: Executor, answers: IO[bytes], notes: io.StringIO) -> None:
+    try:
+        for trace in request.traces(inner):
+            send_trace(answers, trace)
+            answers.flush()
+        printed = request.memory.printed
+        dropped = printed.dropped_calls, printed.dropped_bytes
+        send(answers, Done(printed.calls, dropped, notes.getvalue().splitlines()))
+    except Exception as error:
+        send(answers, failure(error, notes.getvalue().splitlines()))
+
+
+def _end_with(asked: int) -> None:
+    """A thread: ends the process, whatever it is doing, once the other end of a pipe is closed."""
+    waiting = select.poll()
+    waiting.register(asked, 0)
+    waiting.poll()
+    os._exit(0)
+
+
+def _only_files(*kept: int) -> list[int]:
+    """Close every file but these, which move; nothing is left to read from or write to the terminal."""
+    moved = [os.dup(number) for number in kept]
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    last = 3
+    for number in sorted(moved):
+        os.closerange(last, number)
+        last = number + 1
+    os.closerange(last, os.sysconf("SC_OPEN_MAX"))
+    return moved
+
 
 _KEPT_PROGRAMS = 64
 

@@ -61,7 +61,7 @@ def _makers() -> dict[str, Callable[[], Case]]:
 
 
 def _pagerank() -> Case:
-    from abstim.targets.workloads.enlarged import pagerank_converged
+    from abstim.targets.workloads.long_programs import pagerank_converged
 
     return pagerank_converged()
 
@@ -85,12 +85,12 @@ def _transformer(name: str, prompt: int = PROMPT, steps: int = STEPS, batch: int
 
 
 def _stream() -> Case:
-    from abstim.targets.workloads.kernel_stream import kernel_stream
+    from abstim.targets.workloads.long_programs import kernel_stream
 
     return kernel_stream()
 
 
 def _enlarged(name: str, times: int) -> Case:
-    from abstim.targets.workloads.enlarged import enlarged
+    from abstim.targets.workloads.long_programs import enlarged
 
     return enlarged(name, times)

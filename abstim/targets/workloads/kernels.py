@@ -1,17 +1,32 @@
-"""Kernels of several PTX files under one roof: programs, registers, and the memory their variables need."""
+"""Kernels of several PTX files under one roof, with their registers and the memory of their variables, and programs
+whose launches are made, executed and dropped one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
+from zlib import crc32
+
+import numpy as np
 
 from functional import suite
-from functional.launches.launch import Argument, Launch, make_launch
-from functional.launches.memory import Memory
+from functional.launches.case import Case
+from functional.launches.launch import Argument, Launch, Pointer, make_launch
+from functional.launches.memory import Contents, Memory
 from functional.programs.link import link
 from functional.programs.program import Program
 from functional.ptx.ir import Module
 from functional.ptx.parser import parse
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
+    from functional.execution.executor import Executor
+    from functional.traces.trace import Trace
+
 
 LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
 # Registers a thread of the kernels of each, from `ptxas -v` 13.0 for sm_75, as the suite's resources.json
@@ -51,3 +66,60 @@ class Kernels:
     ) -> Launch:  # fmt: skip
         """A launch whose pointers lead into `memory`."""
         return make_launch(self.programs[kernel], grid, block, arguments, memory, dynamic_shared_bytes, label)
+
+
+def drawn(seed: int, name: str, least: float, most: float) -> Contents:
+    """A buffer of float32, uniform between `least` and `most`."""
+
+    def make(into: UInt8[np.ndarray, " byte"]) -> None:
+        values = into.view(np.float32)
+        np.random.default_rng([seed, crc32(name.encode())]).random(dtype=np.float32, out=values)
+        values *= np.float32(most - least)
+        values += np.float32(least)
+
+    return Contents(f"float32 uniform from {least!r} to {most!r}, seed {seed}, {name}", make)
+
+
+KEPT = 64  # launches
+
+
+@dataclass
+class StreamedCase(Case):
+    """A case that is executed and timed launch by launch. `launches` may be `LazyLaunches`.
+
+    Its kernels reach memory through their arguments only: a launch sees the buffers its arguments point into.
+    """
+
+
+class LazyLaunches(Sequence[Launch]):
+    """`count` launches, each made when it is asked for; the latest are kept, because many ask for the same."""
+
+    def __init__(self, count: int, make: Callable[[int], Launch]) -> None:
+        self._count, self._make = count, lru_cache(KEPT)(make)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> Launch: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Launch]: ...
+    def __getitem__(self, number: int | slice) -> Launch | Sequence[Launch]:
+        if isinstance(number, slice):
+            chosen = range(self._count)[number]
+            return LazyLaunches(len(chosen), lambda k: self._make(chosen[k]))
+        if not -self._count <= number < self._count:
+            raise IndexError(f"launch {number} of {self._count}")
+        return self._make(number % self._count)
+
+
+def execute_launch(
+    executor: Executor, launch: Launch, memory: Memory, budget: int, thread_blocks: Sequence[int] | None = None
+) -> Trace:
+    """Execute a launch of a StreamedCase on `memory`, which changes.
+
+    An executor may copy the memory it is given, to undo a launch that fails: that of this launch alone, not all weights
+    of a network.
+    """
+    seen = memory.part(a.buffer for a in launch.arguments if isinstance(a, Pointer))
+    return executor.run(launch, seen, thread_blocks, budget)

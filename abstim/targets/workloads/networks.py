@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abstim.targets.workloads.drawn import drawn
-from abstim.targets.workloads.kernels import LAYERS, Kernels
-from abstim.targets.workloads.lazy_launches import StreamedCase
+from abstim.targets.workloads.kernels import LAYERS, Kernels, StreamedCase, drawn
 from functional.launches.launch import Argument, Launch, Pointer, Scalar
 
 TILE, THREADS, WARP = 16, 256, 32

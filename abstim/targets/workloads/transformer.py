@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.targets.workloads.drawn import drawn
-from abstim.targets.workloads.kernels import TRANSFORMER, Kernels
-from abstim.targets.workloads.lazy_launches import StreamedCase
+from abstim.targets.workloads.kernels import TRANSFORMER, Kernels, StreamedCase, drawn
 from functional.errors import InputError
 from functional.launches.launch import Argument, Launch, Pointer, Scalar
 from functional.launches.memory import Contents
