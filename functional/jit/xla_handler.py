@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from functional.jit.llvm import ENTRY, binding, engine_of, machine
-from functional.jit.machine_code import Native, flat
+from functional.jit.machine_code import ENTRY, Native, binding, engine_of, flat, machine
 
 API_MINOR, EXECUTE = 3, 3  # of the interface, whose major version is 0; the stage in which work is done
 # Words of XLA_FFI_CallFrame, XLA_FFI_Buffer and the extension that asks for versions; bytes of the versions
