@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from functional.errors import InputError
 
 EXTRAS = {
-    "jax": "analytic", "jaxlib": "analytic", "sklearn": "sampling", "bokeh": "report", "jinja2": "report",
-    "matplotlib": "report", "pandas": "report", "pyarrow": "report", "distributed": "cluster", "dask": "cluster",
+    "sklearn": "sampling", "bokeh": "report", "jinja2": "report", "matplotlib": "report", "pyarrow": "report",
+    "distributed": "cluster", "dask": "cluster",
 }  # fmt: skip
 
 

@@ -23,16 +23,16 @@ settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("same")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    _object_codes = Native._object_codes
+    object_codes = Native.object_codes
 
     def _one_worker_compiles(native: Native, kinds: tuple[str, ...], arguments: tuple) -> list[bytes]:
         """The second worker to need some machine code waits for the first, and reads what that has kept."""
         CACHE.mkdir(parents=True, exist_ok=True)
         with open(CACHE / f"{native._name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return _object_codes(native, kinds, arguments)
+            return object_codes(native, kinds, arguments)
 
-    Native._object_codes = _one_worker_compiles
+    Native.object_codes = _one_worker_compiles
 
 
 COMPILES = "test_simulation.py"  # needs the engine at once

@@ -10,13 +10,13 @@ from pathlib import Path
 
 
 def processor_seconds(process: int) -> float:
-    """What a process and its children have used so far; 0 of one that has ended."""
+    """What a process and its children, those that have ended too, have used so far; 0 of one that has ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
         return 0.0
-    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return own + sum(processor_seconds(int(child)) for child in children)
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
-from random_gpus import POLICIES, gpus
+from random_gpus import gpus
 
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
-from abstim.gpu.spec import Spec
+from abstim.gpu.spec import POLICIES, Spec
 from functional.traces.line_record import phase_record
 from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
@@ -323,7 +323,10 @@ def _packed(lines: list[int], sectors: list[int]) -> list[int]:
 
 @st.composite
 def launches(
-    draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, most_blocks: int = 12, gpu: st.SearchStrategy | None = None
+    draw: st.DrawFn,
+    policies: tuple[str, ...] = tuple(POLICIES),
+    most_blocks: int = 12,
+    gpu: st.SearchStrategy | None = None,
 ) -> Launch:
     """A random launch on a random small GPU; `gpu`: on one of these."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32), label="seed"))

@@ -29,7 +29,7 @@ def bare(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "line", ["run relu", "run relu --json", "run relu --hot", "gpus", "suite", "characterize relu --listing",
-             "explore relu --vary sm_count=4,8 -o a.json", "run relu --timeline t.json"],
+             "explore relu --vary sm_count=4,8 -o a.json", "run relu --model analytic", "run relu --timeline t.json"],
 )  # fmt: skip
 def test_timing_needs_none_of_them(bare, line):
     code, _, err = call(*shlex.split(line))
@@ -39,7 +39,6 @@ def test_timing_needs_none_of_them(bare, line):
 @pytest.mark.parametrize(
     ("line", "extra"),
     [
-        ("run relu --model analytic", "analytic"),
         ("report result.json -o x.html", "report"),
         ("explore relu --vary sm_count=4,8 -o a.csv", "report"),
         ("explore relu --vary sm_count=4,8 --cluster tcp://127.0.0.1:1", "cluster"),

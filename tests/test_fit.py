@@ -11,7 +11,7 @@ import pytest
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.gradient.recorded_kernel import RecordedKernel
+from abstim.gradient.timed_kernel import kernel_of
 from abstim.session.session import open_session
 from abstim.study.fit import fit
 from abstim.study.fit.data import gpus_of, split
@@ -25,15 +25,15 @@ VARIANT = "GTX480_d"
 THREE = ("l1d_latency_cycles", "shared_latency_cycles", "latency_cycles.sfu")
 
 
-def synthetic(benchmarks, values, most_launches=100) -> list[Measured]:
-    """What the engine says of some benchmarks with some values of the parameters; of no more than so many launches
+def synthetic(benchmarks, values, most_launches=100, model="detailed") -> list[Measured]:
+    """What a model says of some benchmarks with some values of the parameters; of no more than so many launches
     each, evenly spread."""
     names, point, gpu = tuple(values), np.array(list(values.values()), float), known_variants()[VARIANT]
     found = []
     for name in benchmarks:
         session = open_session(name, [gpu])
         launches = np.unique(np.linspace(0, len(session) - 1, most_launches).astype(int)).tolist()
-        cycles = RecordedKernel(session, names, gpu, launches).engine_cycles(point)
+        cycles = kernel_of(model)(session, names, gpu, launches).engine_cycles(point)
         found.append(Measured(name, VARIANT, "all", dict(zip(launches, map(int, cycles), strict=True)), {}))
     return found
 
@@ -47,6 +47,13 @@ def test_two_perturbed_latencies_come_back_exactly():
     by_values = {e.values: e.mean_error for e in found.errors}
     assert by_values["fit"] == 0 < by_values["start"] == by_values["file"]
     assert fit(table, tuple(truth)).values == found.values
+
+
+@pytest.mark.parametrize("model", ["occupancy", "analytic"])
+def test_latencies_come_back_by_the_other_models(model):
+    truth = {"l1d_latency_cycles": 52, "dram_latency_cycles": 80}
+    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth, model=model)
+    assert fit(table, tuple(truth), model=model).values == pytest.approx(truth, abs=1)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import NEVER_LATE
 from abstim.occupancy_vector.design_points import Demand, collectors_of, machine_of_lanes, queue_of
-from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of, words_of
+from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of
 from abstim.occupancy_vector.lanes import deal, run, run_compiled
 from abstim.occupancy_vector.occupancy_model import UNREAD, TimedLaunch
 from abstim.occupancy_vector.records import ACCESS_WORD, ITEM, Lanes, Layout, Streams
@@ -200,11 +200,11 @@ def test_items_hold_every_instruction_once():
     assert len(warps.leaders) < len(warps.paths)
 
 
-def test_an_item_that_words_cannot_hold_is_refused():
+def test_an_item_that_lanes_cannot_hold_is_refused():
     rows = random_path(np.random.default_rng(0), [], 9)
-    rows["latency"][0] = 1 << 16
-    with pytest.raises(InputError, match="latency up to 65535"):
-        words_of(rows)
+    rows["front"][0] = 1 << 8
+    with pytest.raises(InputError, match="front up to 255"):
+        lane_items_of(rows)
 
 
 def other_value(gpu, key):

@@ -45,6 +45,11 @@ def summaries(session: Session, gpu: Gpu, progress: Progress = silent) -> list[S
     return found
 
 
+def summary_of(session: Session, number: int, gpu: Gpu) -> Summary:
+    """The summary of one launch."""
+    return _summary(session, number, without_phases(session.traces.trace(number)), gpu)
+
+
 def _summary(session: Session, number: int, trace: Trace, gpu: Gpu) -> Summary:
     registers = session.registers(number).count
     table = session.table(number, gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,6 +106,13 @@ def run(
         ),
     ] = False,
     model: Model = "detailed",
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="compiled|arrays",
+            help="With --model occupancy: lanes as machine code, or as a JAX program on what JAX_PLATFORMS names.",
+        ),
+    ] = "compiled",
     limits: Annotated[
         bool,
         typer.Option(
@@ -169,7 +177,7 @@ def run(
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
     _refuse_energy(energy, gpus, model)
     opened = launch.of(target, prompt=prompt, steps=steps, batch=batch)
-    with progress(quiet=as_json) as report:
+    with progress(quiet=as_json) as report, _lanes_on(device, model):
         session = open_for(
             model, prechecked(opened, check, strict), gpus, executor=chosen_executor(strict=True) if strict else None,
             instruction_budget=instruction_budget, flush=flush, progress=report,
@@ -181,6 +189,12 @@ def run(
     print_json(_as_json(results, spots, beside, found)) if as_json else _print(results, spots, beside, found)
     _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)
+
+
+def _lanes_on(device: str, model: str) -> AbstractContextManager[None]:
+    from abstim.occupancy_vector.lanes import on_device
+
+    return on_device(device, model)
 
 
 def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: bool, timeline: Path | None) -> None:

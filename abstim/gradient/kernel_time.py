@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from abstim.gpu.config import Gpu
+from abstim.gradient.formula_kernel import FormulaKernel
+from abstim.gradient.occupancy_cycles import cycles_at_points
+from abstim.gradient.occupancy_kernel import OccupancyKernel
 from abstim.gradient.parameter_vector import base_values, check_names
 from abstim.gradient.timed_kernel import TimedKernel, kernel_of
 from functional.errors import InputError
@@ -34,17 +37,18 @@ def kernel_time(
 
     `params`: values of some latencies and service times of the GPU, by name (`parameter_vector.PARAMETERS`:
     every key of [params], [latency_cycles] and [initiation_cycles]), scalars in core cycles; the others are the GPU's
-    own. `target`: what `abstim.run` takes, or a `Session`. Works under jit, vmap, jvp, grad and jacfwd; only `params`
-    may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million cycles.
+    own. `target`: what `abstim.run` takes, or a `Session`. jit, vmap, jvp, grad, jacfwd and scan compose with it; only
+    `params` may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million
+    cycles.
 
     At whole cycles (64ths of one for service times) it is exactly what the model says. In between the schedule is that
     of the nearest such point, frozen: by the detailed model the waits change, piecewise linear (docs/fit.md), with real
     memory but for where one queue takes over from another; by the occupancy model the cycles are linear in the values
     (docs/occupancy-vector.md).
 
-    `model`: detailed or occupancy. Raises InputError for another one, an unknown name, a value that is no scalar or out
-    of range, or a launch that is not there; inside a transformed function a value out of range is JAX's own runtime
-    error.
+    `model`: detailed, occupancy, or analytic, the formula, whose cycles are not rounded. Raises InputError for another
+    one, an unknown name, a value that is no scalar or out of range, or a launch that is not there; inside a transformed
+    function a value out of range is JAX's own runtime error.
     """
     names = check_names(params)
     values = [jnp.asarray(params[name], float) for name in names]
@@ -56,7 +60,7 @@ def kernel_time(
         from abstim.gradient.parameter_vector import gpu_at
 
         gpu_at(kernel.gpu, base_values(kernel.gpu, {n: float(v) for n, v in zip(names, values, strict=True)}))
-    return _cycles_and_gradient(kernel, jnp.stack(values))[0]
+    return cycles_of(kernel)(jnp.stack(values))
 
 
 class _Target:
@@ -82,16 +86,38 @@ def _kernel(
     return kernel_of(model)(target.target, names, gpu, launches)
 
 
+@lru_cache(KERNELS)
+def cycles_of(kernel: TimedKernel) -> Callable[[Array], Array]:
+    """Cycles of a kernel's launches as a function of values [name]."""
+    with_gradient = partial(_cycles_and_gradient, kernel)
+    if isinstance(kernel, FormulaKernel):
+        return kernel.cycles
+    if not isinstance(kernel, OccupancyKernel):
+        return lambda values: with_gradient(values)[0]
+    at_points = cycles_at_points(kernel, with_gradient)
+
+    @jax.custom_jvp
+    def cycles(values: Array) -> Array:
+        return at_points(values[None])[0]
+
+    @cycles.defjvp
+    def with_slopes(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        found, gradient = with_gradient(*primals)
+        return found, gradient @ tangents[0]
+
+    return cycles
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _cycles_and_gradient(kernel: TimedKernel, values: Array) -> tuple[Array, Array]:
-    shapes = jax.ShapeDtypeStruct((), values.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)
+    shapes = jax.ShapeDtypeStruct(values.shape[:-1], values.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)
     return jax.pure_callback(partial(_on_host, kernel), shapes, values, vmap_method="broadcast_all")
 
 
 @_cycles_and_gradient.defjvp
 def _linear(kernel: TimedKernel, primals: tuple[Array], tangents: tuple[Array]):
     cycles, gradient = _cycles_and_gradient(kernel, *primals)
-    return (cycles, gradient), (gradient @ tangents[0], jnp.zeros_like(gradient))
+    return (cycles, gradient), ((gradient * tangents[0]).sum(-1), jnp.zeros_like(gradient))
 
 
 def _on_host(kernel: TimedKernel, values: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from abstim.gradient.timed_kernel import TimedKernel
 from abstim.occupancy_vector.design_points import (
     Walked,
     lanes_of,
+    machine_of_lanes,
     numbers_of,
     prepared_of,
     queue_of,
@@ -77,6 +78,18 @@ class OccupancyKernel(TimedKernel):
         moved = np.asarray(values, float) - np.array(list(base.values()), float)
         return np.array([cycles for cycles, _ in found], float) + gradient @ moved, gradient
 
+    def point(self, number: int, values: Float64[np.ndarray, " name"]) -> Point:
+        """A launch at the base point of some values."""
+        return self._point(number, gpu_at(self.gpu, self.base(values)))
+
+    def numbers(
+        self, number: int, values: Float64[np.ndarray, " name"]
+    ) -> tuple[Int64[np.ndarray, "lane number"], int]:
+        """(NUMBERS of a launch's lanes in ticks, launch latency) at the base point of some values."""
+        gpu = gpu_at(self.gpu, self.base(values))
+        walked = self._walked(number, gpu)[1]
+        return machine_of_lanes(gpu, walked.found, walked.demand), int(gpu.params.launch_latency_cycles)
+
     def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
         """What the model says at the base point of some values."""
         from abstim.occupancy_vector.occupancy_model import launch_on
@@ -97,20 +110,26 @@ class OccupancyKernel(TimedKernel):
         cycles = int(cycles_of(last[:1, 0].astype(np.int64))[0])
         return cycles + int(gpu.params.launch_latency_cycles), gradient
 
-    def _point(self, number: int, gpu: Gpu) -> Point:
+    def _walked(self, number: int, gpu: Gpu) -> tuple[Warps, Walked]:
+        """What latencies leave as it is: a launch's paths, and what the caches answer."""
         launch, trace = self.session.launch(number), without_phases(self.session.traces.trace(number))
         table, residents = self.session.table(number, gpu), self.session.blocks_per_sm(number, gpu)
         touch, walked = (number, touching(gpu)), (number, walking(gpu, residents, launch.shared_bytes))
         with self._lock:
             if touch not in self._warps:
                 self._warps[touch] = warps_of(table, trace, gpu)
-            warps = self._warps[touch]
             if walked not in self._walks:
-                self._walks[walked] = walk(table, trace, warps, gpu, residents, launch.shared_bytes)
+                self._walks[walked] = walk(table, trace, self._warps[touch], gpu, residents, launch.shared_bytes)
+            return self._warps[touch], self._walks[walked]
+
+    def _point(self, number: int, gpu: Gpu) -> Point:
+        launch, trace = self.session.launch(number), without_phases(self.session.traces.trace(number))
+        table, residents = self.session.table(number, gpu), self.session.blocks_per_sm(number, gpu)
+        warps, walked = self._walked(number, gpu)
         classes = np.array([LATENCIES.index(latency_class(i)) for i in launch.program.instructions], np.int64)
         items = cut(table, trace, warps, gpu, classes)
-        lanes = lanes_of(prepared_of(items), self._walks[walked], warps, trace.warps_per_block, gpu, residents)
-        return Point(gpu, table, trace, warps, items, classes, self._walks[walked], lanes)
+        lanes = lanes_of(prepared_of(items), walked, warps, trace.warps_per_block, gpu, residents)
+        return Point(gpu, table, trace, warps, items, classes, walked, lanes)
 
 
 class Point(NamedTuple):

@@ -71,6 +71,7 @@ class TimedKernel:
 
 # Model -> (the module, its class); imported when it is asked for
 KERNELS = {
+    "analytic": ("abstim.gradient.formula_kernel", "FormulaKernel"),
     "detailed": ("abstim.gradient.recorded_kernel", "RecordedKernel"),
     "occupancy": ("abstim.gradient.occupancy_kernel", "OccupancyKernel"),
 }

@@ -18,6 +18,9 @@ from abstim.occupancy_vector.records import (
     ITEM,
     LANE_ITEM,
     LOADS,
+    MEMORY,
+    NEEDS_COLLECTOR,
+    NEEDS_POOL,
     POOLED,
     POOLS,
     REGISTER,
@@ -43,19 +46,7 @@ from precharacterize.table import UNITS
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int32, Int64
 
-MOST_INSTRUCTIONS = 2_000_000  # cut at once: items take four times the room of their words
-
-# Fields of a word, from the lowest bit up: (name, bits)
-WORDS = (
-    (("cycles", 4), ("front", 8), ("unit", 3), ("unit_offset", 6), ("far", 1), ("near", 1), ("barrier", 1),
-     ("exit", 1), ("fetches", 2)),
-    (("next", 16), ("after_next", 16)),
-    (("sp", 16), ("int", 16)),
-    (("latency", 16), ("drain", 16)),
-    (("occupies", 16), ("access", 3)),
-    (("wait_far", 16), ("wait_near", 16)),
-    (("begins", 31),),
-)  # fmt: skip
+MOST_INSTRUCTIONS = 2_000_000  # cut at once
 
 _KERNEL = "abstim.occupancy_vector.item_kernel"
 touch_warps, check_paths, cut_paths = (Native(_KERNEL, name) for name in ("touch_warps", "check_paths", "cut_paths"))
@@ -175,13 +166,22 @@ def lane_items_of(rows: np.ndarray) -> np.ndarray:
     """LANE_ITEM of each item. Raises InputError for an item that does not fit."""
     found = np.zeros(len(rows), LANE_ITEM)
     for name in LANE_ITEM.names or ():
-        if name == "pools":
-            found[name] = sum((rows[pool] > 0) << k for k, pool in enumerate(POOLS))
+        if name == "needs":
+            found[name] = needs_of(rows)
         elif name in TERMS:
             found[name] = rows[name] > 0
         else:
             found[name] = _checked(name, rows[name], 8 * LANE_ITEM[name].itemsize - (name == "begins"))
     return found
+
+
+def needs_of(rows: np.ndarray) -> np.ndarray:
+    """What each item needs, as bits."""
+    needs = np.where(rows["unit"] > 0, 1 << np.maximum(rows["unit"] - MEMORY, 0), 0)
+    needs |= (rows["unit"] != MEMORY) << NEEDS_COLLECTOR
+    for k, pool in enumerate(POOLS):
+        needs |= (rows[pool] > 0) << (NEEDS_POOL + k)
+    return needs
 
 
 def cut_for_walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Items:
@@ -307,12 +307,6 @@ def _chain_cycles(latencies: bytes, initiations: bytes, executed: bytes, units: 
     """`cycles_an_instruction`, once for all design points that it is the same for."""
     own = [np.frombuffer(words, np.int64) for words in (latencies, initiations, executed)]
     return cycles_an_instruction(own[0], own[1], own[2], units, result_bus)
-
-
-def words_of(rows: np.ndarray) -> Int32[np.ndarray, "item word"]:
-    """Items as WORDS. Raises InputError for an item that does not fit."""
-    columns = {name: rows[name] for name in ITEM.names or ()}
-    return np.stack([packed(columns, fields) for fields in WORDS], -1)
 
 
 def packed(columns: Mapping[str, np.ndarray], fields: Sequence[tuple[str, int]]) -> Int32[np.ndarray, " row"]:

@@ -7,132 +7,46 @@ from itertools import accumulate
 import numpy as np
 
 from abstim.engine.rules import DECODE_CYCLES
-from abstim.occupancy_vector.records import (
-    ACCESS_WORD,
-    ATOMIC,
-    DRAM,
-    GONE,
-    LOADS,
-    MEMORY,
-    NUMBER,
-    PARTS,
-    POOL_COUNT,
-    RESULTS,
-    RUNNING,
-    SERVER,
-    SPECIALS,
-    STORE,
-    TERM,
-    TERMS,
-    TICKS,
-    TO_UNIT_CYCLES,
-    WAITING,
-)
-from abstim.occupancy_vector.times import at, get, later, portion, put, zero
-from functional.jit.compile import jit
+from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.ready_slots import ONE, lowest, next_issue, prefetch, ready_at, units_changed
+from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put, zero
+from functional.jit.compile import indexed_from_zero, jit
 
-TO_UNIT, TO_ISSUE = TO_UNIT_CYCLES * TICKS, DECODE_CYCLES * TICKS
-LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in ACCESS_WORD[:-1])
+TO_UNIT, TO_ISSUE = rec.TO_UNIT_CYCLES * rec.TICKS, DECODE_CYCLES * rec.TICKS
+LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in rec.ACCESS_WORD[:-1])
 OCCUPIES_MASK = (1 << LEVEL_SHIFT) - 1
-SP, INT = 1, 2  # Lane.pools
-FAR_OFF = 1 << 50
-ORDER_BITS = 8  # rows of a scheduler
+POOL_COUNT = len(rec.POOLS)
 CHECK_STEPS = 1 << 12  # between two looks at whether the caller has had enough
 
 
 @jit
-def choose(lane, shape, s):
-    """Lane.picked: the tick and row of the scheduler's next issue, if units are free; FAR_OFF: it has none."""
-    begin = 0 if shape.priority else lane.last[s] + 1
-    clock, first, best = at(get(lane.clock, s)), s * shape.rows, FAR_OFF << ORDER_BITS
-    for r in range(shape.rows):
-        ahead = r - begin + (shape.rows if r < begin else 0)
-        best = min(best, (max(lane.due[np.uint64(first + r)], clock) << ORDER_BITS) + ahead)
-    keep(lane, shape, s, begin, best)
+def memory_start(lane, shape, g, back):
+    """When the memory instruction of a group started that is `back` before its next one."""
+    place = lane.schedulers[g].place - back
+    return get(lane.starts, g * shape.memory_queue + (place if place >= 0 else place + shape.memory_queue))
 
 
 @jit
-def choose_bounded(lane, shape, m, s):
-    """The same, where units are not free."""
-    find_bounds(lane, shape, m, s)
-    begin = 0 if shape.priority else lane.last[s] + 1
-    clock, first, best = at(get(lane.clock, s)), s * shape.rows, FAR_OFF << ORDER_BITS
-    for r in range(shape.rows):
-        slot, ahead = np.uint64(first + r), r - begin + (shape.rows if r < begin else 0)
-        bound = max(lane.unit_bounds[lane.units[slot]], lane.pool_bounds[lane.pools[slot]])
-        best = min(best, (max(lane.due[slot], max(bound, clock)) << ORDER_BITS) + ahead)
-    keep(lane, shape, s, begin, best)
+def unit_free(g, needed):
+    """Index of Lane.times: when a special unit, or a pool, of a group is free."""
+    return rec.UNIT_FREE + g * rec.NEEDS + needed
 
 
 @jit
-def keep(lane, shape, s, begin, best):
-    """Lane.picked, from a tick above how many rows after `begin`: one number, so that no branch has to be guessed."""
-    row = (best & ((1 << ORDER_BITS) - 1)) + begin
-    lane.picked[s, 0], lane.picked[s, 1] = best >> ORDER_BITS, row if row < shape.rows else row - shape.rows
-
-
-@jit
-def find_bounds(lane, shape, m, s):
-    """The earliest issues that units allow a scheduler: Lane.unit_bounds by special unit, Lane.pool_bounds by pools."""
-    g = s if shape.sub_cores else 0
-    special, pools = lane.unit_bounds, lane.pool_bounds
-    held = special[0] = at(collectors_held(lane, shape, g)) if shape.holding else 0
-    special[MEMORY] = at(get(lane.memory_starts, (g + 1) * shape.memory_queue - 1))
-    for n in range(SPECIALS):
-        free = at(get(lane.special_free, SPECIALS * g + n)) - at(get(m, NUMBER.special_slack))
-        special[MEMORY + 1 + n] = max(held, free)
-    slack = at(get(m, NUMBER.pool_slack)) + TO_UNIT
-    pools[SP] = at(get(lane.pool_free, POOL_COUNT * g)) - slack
-    pools[INT] = at(get(lane.pool_free, POOL_COUNT * g + 1)) - slack
-    pools[SP | INT] = max(pools[SP], pools[INT])
-
-
-@jit
-def pick(lane, shape, m, s):
-    """The tick of the scheduler's next issue; Lane.picked is its row, Lane.begins the tick as a time.
-
-    What was picked holds until something wakes or the scheduler issues: units are only ever free later.
-    """
-    if lane.stale[s]:
-        choose(lane, shape, s)
-        lane.stale[s] = 0
-    if lane.picked[s, 0] == FAR_OFF:
-        return FAR_OFF
-    begin = begin_of(lane, shape, m, s, s * shape.rows + lane.picked[s, 1])
-    if at(begin) > lane.picked[s, 0]:
-        choose_bounded(lane, shape, m, s)
-        begin = begin_of(lane, shape, m, s, s * shape.rows + lane.picked[s, 1])
-    put(lane.begins, s, begin)
-    return lane.picked[s, 0]
-
-
-@jit
-def wake(lane, slot, time):
-    """A slot's warp can issue its next item at `time`."""
-    put(lane.ready, slot, time)
-    lane.due[slot] = at(time)
-
-
-@jit
-def collectors_held(lane, shape, g):
-    """Until when memory instructions that wait hold every collector of a group: the earliest issue of others."""
-    return get(lane.memory_starts, g * shape.memory_queue + shape.holding - 1) - TO_UNIT
-
-
-@jit
-def begin_of(lane, shape, m, s, slot):
-    """When a scheduler can issue what a slot has next."""
-    g, unit, pools = s if shape.sub_cores else 0, np.int64(lane.units[slot]), lane.pools[slot]
-    time = later(get(lane.clock, s), get(lane.ready, slot))
-    if unit == MEMORY:
-        time = later(time, get(lane.memory_starts, (g + 1) * shape.memory_queue - 1))
+def begin_of(lane, streams, shape, m, s, slot):
+    """When a scheduler issues what a slot has next; the tick is SCHEDULER.horizon."""
+    item, g = streams.lane_items[np.uint64(lane.warps[slot].item)], s if shape.sub_cores else 0
+    time = later(get(lane.times, rec.CLOCK + s), get(lane.slot_times, slot * rec.SLOT_TIMES + rec.READY))
+    if item.unit == rec.MEMORY:
+        time = later(time, memory_start(lane, shape, g, shape.memory_queue))
     elif shape.holding:
-        time = later(time, collectors_held(lane, shape, g))
-    if unit > MEMORY:
-        time = later(time, get(lane.special_free, SPECIALS * g + unit - MEMORY - 1) - get(m, NUMBER.special_slack))
+        time = later(time, memory_start(lane, shape, g, shape.holding) - TO_UNIT)
+    if item.unit > rec.MEMORY:
+        time = later(time, get(lane.times, unit_free(g, item.unit - rec.MEMORY)) - get(m, rec.NUMBER.special_slack))
     for n in range(POOL_COUNT):
-        if pools & (1 << n):
-            time = later(time, get(lane.pool_free, POOL_COUNT * g + n) - at(get(m, NUMBER.pool_slack)) - TO_UNIT)
+        if item.needs & (1 << (rec.NEEDS_POOL + n)):
+            free = get(lane.times, unit_free(g, rec.NEEDS_POOL + n))
+            time = later(time, free - at(get(m, rec.NUMBER.pool_slack)) - TO_UNIT)
     return time
 
 
@@ -140,28 +54,28 @@ def begin_of(lane, shape, m, s, slot):
 def beyond_l1d(lane, m, kind, word, here):
     """When an access is answered that the first level has at `here`: sectors asked of the SM's share of L2 and DRAM."""
     level, sectors, dram = (word >> LEVEL_SHIFT) & 3, (word >> SECTORS_SHIFT) & 255, (word >> DRAM_SHIFT) & 255
-    part, servers = ((word >> PART_SHIFT) & (PARTS - 1)) + 1, lane.servers
+    part, servers = ((word >> PART_SHIFT) & (rec.PARTS - 1)) + 1, lane.times
     if sectors == 0:
         return here
-    leave = here + TICKS
-    if kind == STORE or kind == ATOMIC:  # noqa: SIM109 (Numba would make a tuple)
-        leave = later(get(servers, SERVER.port_free), leave) + get(m, NUMBER.store_sector) * sectors
-        put(servers, SERVER.port_free, leave)
-    cost = get(m, NUMBER.l2_atomic) if kind == ATOMIC else get(m, NUMBER.l2_sector)
-    answer = later(get(servers, SERVER.l2_free), leave + get(m, NUMBER.request)) + cost * sectors
-    put(servers, SERVER.l2_free, answer)
+    leave = here + rec.TICKS
+    if kind == rec.STORE or kind == rec.ATOMIC:
+        leave = later(get(servers, rec.SERVER.port_free), leave) + get(m, rec.NUMBER.store_sector) * sectors
+        put(servers, rec.SERVER.port_free, leave)
+    cost = get(m, rec.NUMBER.l2_atomic) if kind == rec.ATOMIC else get(m, rec.NUMBER.l2_sector)
+    answer = later(get(servers, rec.SERVER.l2_free), leave + get(m, rec.NUMBER.request)) + cost * sectors
+    put(servers, rec.SERVER.l2_free, answer)
     read = answer
     if dram:
-        read = later(get(servers, SERVER.dram_free), answer) + get(m, NUMBER.dram_sector) * dram
-        put(servers, SERVER.dram_free, read)
-    if kind == STORE:
-        return answer + get(m, NUMBER.l2_reply)
-    length = get(m, NUMBER.reply_sector) * sectors
-    answer = later(get(servers, SERVER.reply_free), answer - length) + length
-    put(servers, SERVER.reply_free, answer)
-    answer = later(answer, read) + get(m, NUMBER.l2_reply)
-    if level == DRAM:
-        answer = answer + portion(get(m, NUMBER.dram_latency), part)
+        read = later(get(servers, rec.SERVER.dram_free), answer) + get(m, rec.NUMBER.dram_sector) * dram
+        put(servers, rec.SERVER.dram_free, read)
+    if kind == rec.STORE:
+        return answer + get(m, rec.NUMBER.l2_reply)
+    length = get(m, rec.NUMBER.reply_sector) * sectors
+    answer = later(get(servers, rec.SERVER.reply_free), answer - length) + length
+    put(servers, rec.SERVER.reply_free, answer)
+    answer = later(answer, read) + get(m, rec.NUMBER.l2_reply)
+    if level == rec.DRAM:
+        answer = answer + portion(get(m, rec.NUMBER.dram_latency), part)
     return answer
 
 
@@ -192,26 +106,32 @@ def with_code(lane, streams, m, late, ready):
 def code_delay(m, answer):
     """How late an instruction line is: four sectors, from L2 or from DRAM."""
     level, part = answer & 3, (answer >> 2) + 1
-    sector = get(m, NUMBER.l2_sector) + get(m, NUMBER.reply_sector)
-    l2 = get(m, NUMBER.request) + sector * 4 + get(m, NUMBER.l2_reply) + TICKS
-    if level == DRAM:
-        return l2 + portion(get(m, NUMBER.dram_latency) + get(m, NUMBER.dram_sector) * 4, part)
+    l2 = (
+        get(m, rec.NUMBER.request)
+        + (get(m, rec.NUMBER.l2_sector) + get(m, rec.NUMBER.reply_sector)) * 4
+        + get(m, rec.NUMBER.l2_reply)
+        + rec.TICKS
+    )
+    if level == rec.DRAM:
+        return l2 + portion(get(m, rec.NUMBER.dram_latency) + get(m, rec.NUMBER.dram_sector) * 4, part)
     return portion(l2, part)
 
 
 @jit
 def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
     """The result of a memory instruction that comes to the load/store unit at `arrive`."""
-    word = np.int64(streams.accesses[warp.access])
+    word = np.int64(streams.accesses[np.uint64(warp.access)])
     warp.access += 1
-    held = (word & OCCUPIES_MASK) * TICKS
-    begin = later(arrive, get(lane.servers, SERVER.memory_free))
-    put(lane.servers, SERVER.memory_free, begin + held)
-    first = g * shape.memory_queue
-    for n in range(first + shape.memory_queue - 1, first, -1):
-        put(lane.memory_starts, n, get(lane.memory_starts, n - 1))
-    put(lane.memory_starts, first, begin)
-    here = begin + latency + (held - TICKS)
+    held = (word & OCCUPIES_MASK) * rec.TICKS
+    begin = later(arrive, get(lane.times, rec.SERVER.memory_free))
+    put(lane.times, rec.SERVER.memory_free, begin + held)
+    own, bounds = lane.schedulers[g], g * rec.NEEDS
+    put(lane.starts, g * shape.memory_queue + own.place, begin)
+    own.place = own.place + 1 if own.place + 1 < shape.memory_queue else 0
+    lane.bounds[bounds + rec.NEEDS_MEMORY] = at(memory_start(lane, shape, g, shape.memory_queue))
+    if shape.holding:
+        lane.bounds[bounds + rec.NEEDS_COLLECTOR] = at(memory_start(lane, shape, g, shape.holding)) - TO_UNIT
+    here = begin + latency + (held - rec.TICKS)
     if shape.perfect:
         return here
     kind, access = streams.lane_items[np.uint64(warp.item)].access, warp.access - 1
@@ -219,138 +139,151 @@ def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
 
 
 @jit
-def use_special(lane, streams, unit, begin_k, arrive):
-    """The result of an instruction that comes to special unit `unit` (an index of Lane.special_free) at `arrive`."""
-    begin = later(arrive, get(lane.special_free, unit))
-    put(lane.special_free, unit, begin + get(streams.terms, begin_k + TERM.occupies))
-    return begin + get(streams.terms, begin_k + TERM.latency)
+def use_special(lane, streams, m, g, needed, begin_k, arrive):
+    """The result of an instruction that comes to a special unit at `arrive`."""
+    begin = later(arrive, get(lane.times, unit_free(g, needed)))
+    free = begin + get(streams.terms, begin_k + rec.TERM.occupies)
+    put(lane.times, unit_free(g, needed), free)
+    lane.bounds[g * rec.NEEDS + needed] = at(free) - at(get(m, rec.NUMBER.special_slack))
+    return begin + get(streams.terms, begin_k + rec.TERM.latency)
 
 
 @jit
-def use_pools(lane, streams, slot, g, terms, start):
+def use_pools(lane, streams, m, needs, g, terms, start):
     """The work of an item's instructions goes to their pools; returns how late it begins, at most."""
     arrive = start + TO_UNIT
     delay = start - start
     for n in range(POOL_COUNT):
-        if lane.pools[slot] & (1 << n):
-            begin = later(arrive, get(lane.pool_free, POOL_COUNT * g + n))
-            delay = later(delay, begin - arrive)
-            put(lane.pool_free, POOL_COUNT * g + n, begin + get(streams.terms, terms + TERM.sp + n))
+        needed = rec.NEEDS_POOL + n
+        works, before = needs & (1 << needed), get(lane.times, unit_free(g, needed))
+        begin = later(arrive, before)
+        delay = chosen(works, later(delay, begin - arrive), delay)
+        free = chosen(works, begin + get(streams.terms, terms + rec.TERM.sp + n), before)
+        put(lane.times, unit_free(g, needed), free)
+        lane.bounds[g * rec.NEEDS + needed] = at(free) - at(get(m, rec.NUMBER.pool_slack)) - TO_UNIT
     return delay
 
 
 @jit
 def fetched(lane, m, item, start):
     """When the front end has the next item."""
-    ready = start + item.front * TICKS
-    if item.fetches:
-        granted = later(get(lane.servers, SERVER.fetch_free), ready - TO_ISSUE)
-        put(lane.servers, SERVER.fetch_free, granted + get(m, NUMBER.fetch) * item.fetches)
-        ready = later(ready, granted + TO_ISSUE)
-    return ready
-
-
-@jit
-def remember(times, first, room, number, result):
-    """Result `number` of a warp."""
-    put(times, first + number % room, result)
+    ready = start + item.front * rec.TICKS
+    before = get(lane.times, rec.SERVER.fetch_free)
+    granted = later(before, ready - TO_ISSUE)
+    put(
+        lane.times,
+        rec.SERVER.fetch_free,
+        chosen(item.fetches, granted + get(m, rec.NUMBER.fetch) * item.fetches, before),
+    )
+    return chosen(item.fetches, later(ready, granted + TO_ISSUE), ready)
 
 
 @jit
 def wait_for(times, first, room, count, mask, ready):
-    """`ready`, not before the results of `mask` are there."""
-    n = count - 1
-    while mask:
-        if mask & 1:
-            ready = later(ready, get(times, first + n % room))
-        mask >>= 1
-        n -= 1
+    """`ready`, not before the results of `mask` are there; `room`: a power of two."""
+    left = np.uint64(mask)
+    while left:
+        ready = later(ready, get(times, first + ((count - 1 - lowest(left)) & (room - 1))))
+        left &= left - ONE
     return ready
 
 
 @jit
-def wait(lane, streams, slot, warp, item, terms, start, delay, ready):
-    """`ready`, not before what the warp's next item needs."""
-    if item.next:
-        ready = later(ready, start + get(streams.terms, terms + TERM.next) + delay)
-    ready = later(ready, get(lane.floor, slot))
-    if item.after_next:
-        put(lane.floor, slot, start + get(streams.terms, terms + TERM.after_next) + delay)
-    else:
-        put(lane.floor, slot, start - start)
-    ready = wait_for(lane.loads, slot * LOADS, LOADS, warp.far, np.int64(item.wait_far), ready)
-    return wait_for(lane.results, slot * RESULTS, RESULTS, warp.near, np.int64(item.wait_near), ready)
+def wait(lane, streams, times, warp, item, terms, start, delay, ready):
+    """`ready`, not before what the warp's next item needs; `times`: the slot's first of Lane.slot_times."""
+    behind = start + delay
+    ready = chosen(item.next, later(ready, behind + get(streams.terms, terms + rec.TERM.next)), ready)
+    ready = later(ready, get(lane.slot_times, times + rec.FLOOR))
+    after_next = chosen(item.after_next, behind + get(streams.terms, terms + rec.TERM.after_next), start - start)
+    put(lane.slot_times, times + rec.FLOOR, after_next)
+    ready = wait_for(lane.slot_times, times + rec.FAR_RESULTS, rec.LOADS, warp.far, item.wait_far, ready)
+    return wait_for(lane.slot_times, times + rec.NEAR_RESULTS, rec.RESULTS, warp.near, item.wait_near, ready)
 
 
 @jit
-def load_item(lane, streams, slot, warp):
-    """The slot learns what its next item needs."""
-    item = streams.lane_items[np.uint64(warp.item)]
-    lane.units[slot], lane.pools[slot] = item.unit, item.pools
+def remember(lane, times, warp, item, result):
+    """The result of an item is the latest of the far, or near, ones of its warp."""
+    if item.far:
+        put(lane.slot_times, times + rec.FAR_RESULTS + (warp.far & (rec.LOADS - 1)), result)
+        warp.far += 1
+    if item.near:
+        put(lane.slot_times, times + rec.NEAR_RESULTS + (warp.near & (rec.RESULTS - 1)), result)
+        warp.near += 1
 
 
 @jit
 def is_late(streams, warp):
     """Is the instruction line of a slot's next item late? Then it is not again."""
-    late = streams.late_begins[warp.late] <= streams.lane_items[np.uint64(warp.item)].begins
+    late = streams.late_begins[np.uint64(warp.late)] <= streams.lane_items[np.uint64(warp.item)].begins
     warp.late += late
     return late
 
 
 @jit
-def issue(lane, streams, shape, m, s, slot, progress):
-    """A scheduler issues the next item of a slot's warp."""
-    warp, start = lane.warps[slot], get(lane.begins, s)
-    item, terms, g = streams.lane_items[np.uint64(warp.item)], warp.item * len(TERMS), s if shape.sub_cores else 0
-    arrive, result = start + (item.unit_offset * TICKS + TO_UNIT), start - start
-    if item.unit == MEMORY:
-        result = use_memory(lane, streams, shape, m, warp, g, arrive, get(streams.terms, terms + TERM.latency))
-    elif item.unit:
-        result = use_special(lane, streams, SPECIALS * g + item.unit - MEMORY - 1, terms, arrive)
-    delay = use_pools(lane, streams, slot, g, terms, start)
-    ready = fetched(lane, m, item, start)
-    if item.far:
-        remember(lane.loads, slot * LOADS, LOADS, warp.far, result)
-        warp.far += 1
-    if item.near:
-        remember(lane.results, slot * RESULTS, RESULTS, warp.near, result)
-        warp.near += 1
-    ready = wait(lane, streams, slot, warp, item, terms, start, delay, ready)
-    drain = later(get(lane.drain, slot), result)
-    if item.drain:
-        drain = later(drain, start + get(streams.terms, terms + TERM.drain))
-    put(lane.drain, slot, drain)
-    put(lane.clock, s, start + item.cycles * TICKS)
-    progress.issued += 1
-    if item.exit:
-        leave(lane, shape, m, slot, start + item.cycles * TICKS, progress)
-        return
-    warp.item += 1
-    load_item(lane, streams, slot, warp)
+def next_item(lane, streams, shape, m, s, row, slot, warp, ready):
+    """A warp can come to its next item at `ready`: returns when it does, its instruction line considered."""
+    lane.needs[s * rec.MOST_SLOTS + row] = streams.lane_items[np.uint64(warp.item)].needs
     if not shape.perfect and is_late(streams, warp):
         ready = with_code(lane, streams, m, warp.late - 1, ready)
-    wake(lane, slot, ready)
-    if item.barrier:
-        warp.state, lane.due[slot] = WAITING, FAR_OFF
-        lane.blocks[warp.block].waiting += 1
-        open_barrier(lane, shape, warp.block, start + item.cycles * TICKS)
+    put(lane.slot_times, slot * rec.SLOT_TIMES + rec.READY, ready)
+    return ready
 
 
 @jit
-def leave(lane, shape, m, slot, time, progress):
-    """A warp has issued its last item, up to `time`."""
+def issue(lane, streams, shape, m, s, progress):
+    """A scheduler issues the next item of the slot that was picked."""
+    own, g = lane.schedulers[s], s if shape.sub_cores else 0
+    row, slot = own.picked, s * shape.rows + own.picked
+    warp, start, times = lane.warps[slot], begins(lane, s), slot * rec.SLOT_TIMES
+    item, terms = streams.lane_items[np.uint64(warp.item)], warp.item * len(rec.TERMS)
+    own.last = row
+    own.ready &= ~(ONE << np.uint64(row))
+    arrive, result = start + (item.unit_offset * rec.TICKS + TO_UNIT), start - start
+    if item.unit == rec.MEMORY:
+        result = use_memory(lane, streams, shape, m, warp, g, arrive, get(streams.terms, terms + rec.TERM.latency))
+    elif item.unit:
+        result = use_special(lane, streams, m, g, item.unit - rec.MEMORY, terms, arrive)
+    delay = use_pools(lane, streams, m, item.needs, g, terms, start)
+    ready = fetched(lane, m, item, start)
+    remember(lane, times, warp, item, result)
+    ready = wait(lane, streams, times, warp, item, terms, start, delay, ready)
+    drain = later(get(lane.slot_times, times + rec.DRAIN), result)
+    drain = later(drain, start + get(streams.terms, terms + rec.TERM.drain))
+    put(lane.slot_times, times + rec.DRAIN, drain)
+    after = start + item.cycles * rec.TICKS
+    put(lane.times, rec.CLOCK + s, after)
+    own.clock = own.horizon = at(after)
+    progress.issued += 1
+    if item.exit:
+        leave(lane, shape, m, slot, drain, after, progress)
+        return
+    warp.item += 1
+    prefetch(streams.lane_items, warp.item + 1)
+    prefetch(streams.terms, (warp.item + 1) * len(rec.TERMS))
+    ready = next_item(lane, streams, shape, m, s, row, slot, warp, ready)
+    if item.barrier:
+        warp.state, lane.due[slot] = rec.WAITING, rec.FAR_OFF
+        lane.blocks[warp.block].waiting += 1
+        open_barrier(lane, shape, warp.block, after)
+    else:
+        ready_at(lane, shape, s, row, at(ready))
+
+
+@jit
+def leave(lane, shape, m, slot, drain, time, progress):
+    """A warp, whose results are there at `drain`, has issued its last item, up to `time`."""
     warp = lane.warps[slot]
-    warp.state, lane.due[slot] = GONE, FAR_OFF
-    b = warp.block
-    drain = later(get(lane.drain, slot), time + get(m, NUMBER.retire) - TICKS)
-    put(lane.drained, b, later(get(lane.drained, b), drain))
+    warp.state, lane.due[slot] = rec.GONE, rec.FAR_OFF
+    b, drained = warp.block, rec.DRAINED + warp.block
+    drain = later(drain, time + get(m, rec.NUMBER.retire) - rec.TICKS)
+    put(lane.times, drained, later(get(lane.times, drained), drain))
     lane.blocks[b].running -= 1
     progress.running -= 1
     if lane.blocks[b].running:
         open_barrier(lane, shape, b, time)
         return
-    put(lane.servers, SERVER.end, later(get(lane.servers, SERVER.end), get(lane.drained, b)))
-    put(lane.drained, b, get(lane.drained, b) + get(m, NUMBER.block_launch))
+    put(lane.times, rec.SERVER.end, later(get(lane.times, rec.SERVER.end), get(lane.times, drained)))
+    put(lane.times, drained, get(lane.times, drained) + get(m, rec.NUMBER.block_launch))
     progress.freed = 1
 
 
@@ -362,34 +295,29 @@ def open_barrier(lane, shape, b, time):
         return
     block.waiting = 0
     for w in range(b * shape.warps, (b + 1) * shape.warps):
-        slot = (w % shape.schedulers) * shape.rows + w // shape.schedulers
-        if lane.warps[slot].state == WAITING:
-            lane.warps[slot].state = RUNNING
-            wake(lane, slot, later(get(lane.ready, slot), time))
-            lane.stale[w % shape.schedulers] = 1
+        s, row = w % shape.schedulers, w // shape.schedulers
+        slot = s * shape.rows + row
+        if lane.warps[slot].state == rec.WAITING:
+            lane.warps[slot].state = rec.RUNNING
+            ready = later(get(lane.slot_times, slot * rec.SLOT_TIMES + rec.READY), time)
+            put(lane.slot_times, slot * rec.SLOT_TIMES + rec.READY, ready)
+            ready_at(lane, shape, s, row, at(ready))
 
 
 @jit
 def enter(lane, streams, shape, m, b, k, number, time):
     """Warp `number` of the launch begins in warp slot `k` of block slot `b`, dispatched at `time`."""
-    w, zero = b * shape.warps + k, time - time
-    slot = (w % shape.schedulers) * shape.rows + w // shape.schedulers
+    w = b * shape.warps + k
+    s, row = w % shape.schedulers, w // shape.schedulers
+    slot = s * shape.rows + row
     warp = lane.warps[slot]
     warp.item, warp.access = streams.starts[number], streams.access_starts[number]
-    warp.late, warp.state, warp.block = streams.late_starts[number], RUNNING, b
+    warp.late, warp.state, warp.block = streams.late_starts[number], rec.RUNNING, b
     warp.far = warp.near = 0
-    load_item(lane, streams, slot, warp)
-    ready = time + get(m, NUMBER.first_issue)
-    if not shape.perfect and is_late(streams, warp):
-        ready = with_code(lane, streams, m, warp.late - 1, ready)
-    wake(lane, slot, ready)
-    lane.stale[w % shape.schedulers] = 1
-    put(lane.floor, slot, zero)
-    put(lane.drain, slot, zero)
-    for n in range(LOADS):
-        put(lane.loads, slot * LOADS + n, zero)
-    for n in range(RESULTS):
-        put(lane.results, slot * RESULTS + n, zero)
+    for n in range(slot * rec.SLOT_TIMES, (slot + 1) * rec.SLOT_TIMES):
+        put(lane.slot_times, n, 0)
+    ready = next_item(lane, streams, shape, m, s, row, slot, warp, time + get(m, rec.NUMBER.first_issue))
+    ready_at(lane, shape, s, row, at(ready))
 
 
 @jit
@@ -399,9 +327,12 @@ def refill(lane, streams, shape, m, progress):
     for b in range(shape.residents):
         if lane.blocks[b].running or progress.next == progress.stop:
             continue
-        time = later(get(lane.drained, b) + TICKS, get(lane.servers, SERVER.dispatched) + get(m, NUMBER.dispatch))
-        put(lane.servers, SERVER.dispatched, time)
-        put(lane.drained, b, time - time - TICKS)
+        time = later(
+            get(lane.times, rec.DRAINED + b) + rec.TICKS,
+            get(lane.times, rec.SERVER.dispatched) + get(m, rec.NUMBER.dispatch),
+        )
+        put(lane.times, rec.SERVER.dispatched, time)
+        put(lane.times, rec.DRAINED + b, -rec.TICKS)
         first = np.int64(streams.dealt[progress.next]) * shape.warps
         for k in range(shape.warps):
             enter(lane, streams, shape, m, b, k, first + k, time)
@@ -411,50 +342,68 @@ def refill(lane, streams, shape, m, progress):
 
 
 @jit
+def begins(lane, s):
+    """When a scheduler issues what was picked."""
+    return get(lane.times, rec.BEGINS + s)
+
+
+@jit
 def step(lane, streams, shape, m, progress):
     """Schedulers that are due in the same cycle issue an item each; blocks that are done leave, and others come."""
-    now = FAR_OFF
+    now = next_issue(lane, shape)
     for s in range(shape.schedulers):
-        now = min(now, pick(lane, shape, m, s))
+        own = lane.schedulers[s]
+        if own.horizon < now + rec.TICKS:
+            if has_slopes(lane.times):
+                put(lane.times, rec.BEGINS + s, begin_of(lane, streams, shape, m, s, s * shape.rows + own.picked))
+            else:
+                put(lane.times, rec.BEGINS + s, own.horizon)
     for s in range(shape.schedulers):
-        if lane.picked[s, 0] < now + TICKS:
-            lane.last[s], lane.stale[s] = lane.picked[s, 1], 1
-            issue(lane, streams, shape, m, s, s * shape.rows + lane.picked[s, 1], progress)
+        if lane.schedulers[s].horizon < now + rec.TICKS:
+            issue(lane, streams, shape, m, s, progress)
+            units_changed(lane, shape, s)
     if progress.freed:
         refill(lane, streams, shape, m, progress)
 
 
 @jit
 def clear(lane):
-    """An SM before its first thread block; every time is zero already."""
-    before = get(lane.servers, SERVER.dispatched) - TICKS
-    for w in range(len(lane.warps)):
-        lane.warps[w].state, lane.due[w], lane.units[w], lane.pools[w] = GONE, FAR_OFF, 0, 0
-    lane.stale[:] = 1
-    lane.pool_bounds[0] = 0  # of what needs none
+    """An SM before its first thread block."""
+    zero(lane.times)
     for b in range(len(lane.blocks)):
         lane.blocks[b].running, lane.blocks[b].waiting = 0, 0
-        put(lane.drained, b, before)
-    for n in range(len(lane.memory_starts)):
-        put(lane.memory_starts, n, before)
-    put(lane.servers, SERVER.dispatched, before)
-    put(lane.servers, SERVER.end, before)
-    lane.last[:] = 0
+        put(lane.times, rec.DRAINED + b, -rec.TICKS)
+    for n in range(len(lane.starts)):
+        put(lane.starts, n, -rec.TICKS)
+    put(lane.times, rec.SERVER.dispatched, -rec.TICKS)
+    put(lane.times, rec.SERVER.end, -rec.TICKS)
+    for w in range(len(lane.warps)):
+        lane.warps[w].state, lane.due[w] = rec.GONE, rec.FAR_OFF
+    for s in range(len(lane.schedulers)):
+        own = lane.schedulers[s]
+        own.horizon = own.clock = own.last = own.sure = own.place = 0
+        own.first = 0
+    lane.needs[:] = 0
+    lane.bounds[:] = 0
 
 
-def run_lanes(lane, streams, shapes, machines, progresses, ends, stopped):
-    """Lanes, one after the other, to their ends, or until `stopped` is set."""
-    shape, steps = shapes[0], np.int64(0)
-    for n in range(len(progresses)):
+@indexed_from_zero
+def run_lanes(lane, streams, shapes, machines, own, ends, issued, stopped):
+    """Lanes, one after the other, to their ends, or until `stopped` is set. `own`: OWN of each; those of a design point
+    lie together."""
+    shape, steps, point, progress = shapes[0], np.int64(0), np.int64(-1), lane.progress[0]
+    for n in range(len(own)):
         m = machines[n]
-        for times in (lane.clock, lane.servers, lane.special_free, lane.pool_free):
-            zero(times)
         clear(lane)
-        progress = progresses[n]
+        if own[n].point != point:
+            lane.asked[:] = 0
+            point = own[n].point
+        progress.next, progress.stop, progress.issued, progress.running = own[n].first, own[n].stop, 0, 0
         refill(lane, streams, shape, m, progress)
         while progress.running:
             step(lane, streams, shape, m, progress)
             steps += 1
             if steps % CHECK_STEPS == 0 and stopped[0]:
                 return
-        put(ends, n, get(lane.servers, SERVER.end))
+        put(ends, n, get(lane.times, rec.SERVER.end))
+        issued[n] = progress.issued

@@ -6,47 +6,32 @@ import heapq
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.occupancy_vector.records import (
-    BLOCK,
-    DUAL_WIDTH,
-    LOADS,
-    POOL_COUNT,
-    PROGRESS,
-    RESULTS,
-    SERVER,
-    SHAPE,
-    SLOT,
-    SPECIALS,
-    TICKS,
-    Lane,
-    Lanes,
-    Layout,
-    Outcome,
-    outcome_of,
-)
+from abstim.gpu.config import nearest
+from abstim.occupancy_vector import records as rec
+from functional.errors import InputError
 from functional.jit.machine_code import Native
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
 
-VECTOR = 8  # slots that the processor looks at together
-
 run_lanes = Native("abstim.occupancy_vector.lane_kernel", "run_lanes", "abstim: compiling the occupancy-vector engine")
 
 
-def run_compiled(parts: Sequence[Lanes], threads: int | None = None) -> list[Outcome]:
+def run_compiled(parts: Sequence[rec.Lanes], threads: int | None = None) -> list[rec.Outcome]:
     """Run every lane of every part. Deterministic: lanes know nothing of each other.
 
     `threads`: at most so many at once (None: one a core).
     """
     count = threads or os.cpu_count() or 1
     stopped = np.zeros(1, np.int64)
-    found = [outcome_of(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
+    found = [rec.outcome_of(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
 
     def task(own: tuple[int, slice]) -> None:
         k, share = own
@@ -75,74 +60,70 @@ def _shares(lanes: int, parts: int, threads: int) -> Iterator[slice]:
         yield slice(first, min(lanes, first + size))
 
 
+def call_of(lane: rec.Lane, part: rec.Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray) -> tuple:
+    """What `run_lanes` takes to run some lanes of a part in the state `lane`."""
+    first = part.first[own]
+    lanes = np.zeros(len(first), rec.OWN)
+    lanes["first"], lanes["stop"] = first, part.stop[own]
+    issued = np.zeros(len(first), np.int64)
+    return lane, part.streams, shape_of(part), part.machine[own], lanes, ends, issued, stopped
+
+
 def _run_on(
-    lane: Lane, part: Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray
+    lane: rec.Lane, part: rec.Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(ends, items issued) of some lanes of a part, in the state `lane`."""
-    progress = np.zeros(len(part.first[own]), PROGRESS)
-    progress["next"], progress["stop"] = part.first[own], part.stop[own]
-    run_lanes(lane, part.streams, _shape(part), part.machine[own], progress, ends, stopped)
-    return ends, progress["issued"]
+    call = call_of(lane, part, own, ends, stopped)
+    run_lanes(*call)
+    return ends, call[-2]
 
 
-def _shape(part: Lanes) -> np.ndarray:
-    layout, shape = part.layout, np.zeros(1, SHAPE)
+def rows_of(layout: rec.Layout, residents: int) -> int:
+    """Slots of a scheduler, those beyond the warps there can be included: so many are looked at together."""
+    warps = -(-residents * layout.warps // layout.schedulers)
+    return -(-warps // rec.TOGETHER) * rec.TOGETHER
+
+
+def shape_of(part: rec.Lanes) -> np.ndarray:
+    """SHAPE of a part's lanes."""
+    layout, shape = part.layout, np.zeros(1, rec.SHAPE)
     shape[0] = (
-        layout.schedulers, _rows(layout, part.residents), layout.warps, part.residents, layout.sub_cores,
+        layout.schedulers, rows_of(layout, part.residents), layout.warps, part.residents, layout.sub_cores,
         layout.priority, layout.perfect_memory, layout.memory_queue, layout.holding,
     )  # fmt: skip
     return shape
 
 
-def _rows(layout: Layout, residents: int) -> int:
-    """Slots of a scheduler, those beyond the warps there can be included: the processor looks at so many at once."""
-    warps = -(-residents * layout.warps // layout.schedulers)
-    return -(-warps // VECTOR) * VECTOR
-
-
-def new_lane(part: Lanes) -> Lane:
+def new_lane(part: rec.Lanes) -> rec.Lane:
     """The arrays of a lane's state, all zero; lanes of a part have fills of their own."""
-    layout, residents, kinds = part.layout, part.residents, len(part.streams.fill_words)
-    slots, groups = layout.schedulers * _rows(layout, residents), layout.groups
+    layout, schedulers, fills = part.layout, part.layout.schedulers, len(part.streams.fill_words)
+    slots = schedulers * rows_of(layout, part.residents)
 
-    def times(count: int) -> np.ndarray:
+    def numbers(count: int) -> np.ndarray:
         return np.zeros(count, np.int64)
 
-    return Lane(
-        ready=times(slots),
-        due=np.zeros(slots, np.int64),
-        units=np.zeros(slots, np.uint64),
-        pools=np.zeros(slots, np.uint64),
-        floor=times(slots),
-        drain=times(slots),
-        loads=times(slots * LOADS),
-        results=times(slots * RESULTS),
-        warps=np.zeros(slots, SLOT),
-        clock=times(layout.schedulers),
-        last=times(layout.schedulers),
-        drained=times(residents),
-        blocks=np.zeros(residents, BLOCK),
-        memory_starts=times(groups * layout.memory_queue),
-        arrivals=times(kinds),
-        asked=np.zeros(kinds, np.int64),
-        special_free=times(SPECIALS * groups),
-        pool_free=times(POOL_COUNT * groups),
-        servers=times(len(SERVER)),
-        begins=times(layout.schedulers),
-        unit_bounds=np.zeros(2 + SPECIALS, np.int64),
-        pool_bounds=np.zeros(1 << POOL_COUNT, np.int64),
-        picked=np.zeros((layout.schedulers, 2), np.int64),
-        stale=np.zeros(layout.schedulers, np.int64),
+    return rec.Lane(
+        times=numbers(rec.TIMES),
+        slot_times=numbers(slots * rec.SLOT_TIMES),
+        starts=numbers(layout.groups * layout.memory_queue),
+        arrivals=numbers(fills),
+        asked=numbers(fills),
+        due=numbers(slots),
+        warps=np.zeros(slots, rec.SLOT),
+        blocks=np.zeros(part.residents, rec.BLOCK),
+        schedulers=np.zeros(schedulers, rec.SCHEDULER),
+        progress=np.zeros(1, rec.PROGRESS),
+        needs=np.zeros(schedulers * rec.MOST_SLOTS, np.uint8),
+        bounds=numbers(layout.groups * rec.NEEDS),
     )
 
 
 # Of Lane: all arrays of times, which have derivatives beside them where they are asked for
-_TIMES = ("ready", "floor", "drain", "loads", "results", "clock", "drained", "memory_starts", "arrivals",
-          "special_free", "pool_free", "servers", "begins")  # fmt: skip
+_TIMES = ("times", "slot_times", "starts", "arrivals")
 
 
 def run_with_derivatives(
-    part: Lanes,
+    part: rec.Lanes,
     term_slopes: Float64[np.ndarray, "item term name"],
     number_slopes: Float64[np.ndarray, "lane number name"],
 ) -> Float64[np.ndarray, "lane tick_and_names"]:
@@ -151,28 +132,30 @@ def run_with_derivatives(
     terms = _dual(part.streams.terms, term_slopes.reshape(-1, term_slopes.shape[-1]))
     machine = _dual(part.machine.ravel(), number_slopes.reshape(-1, number_slopes.shape[-1]))
     own = part._replace(
-        streams=part.streams._replace(terms=terms), machine=machine.reshape(*part.machine.shape, DUAL_WIDTH)
+        streams=part.streams._replace(terms=terms), machine=machine.reshape(*part.machine.shape, rec.DUAL_WIDTH)
     )
-    found = np.zeros((len(part.first), DUAL_WIDTH))
+    found = np.zeros((len(part.first), rec.DUAL_WIDTH))
     stopped = np.zeros(1, np.int64)
 
     def task(share: slice) -> None:
         lane = new_lane(part)
         lane = lane._replace(**{name: _dual(getattr(lane, name)) for name in _TIMES})
-        found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), DUAL_WIDTH)), stopped)
+        found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), rec.DUAL_WIDTH)), stopped)
 
     _on_threads(task, list(_shares(len(part.first), 1, os.cpu_count() or 1)), None, stopped)
     return found
 
 
 def _dual(times: Int64[np.ndarray, " time"], slopes: np.ndarray | None = None) -> Float64[np.ndarray, "time dual"]:
-    found = np.zeros((len(times), DUAL_WIDTH))
+    found = np.zeros((len(times), rec.DUAL_WIDTH))
     found[:, 0] = times
     if slopes is not None:
         found[:, 1 : 1 + slopes.shape[1]] = slopes
     return found
 
 
+DEVICES = ("compiled", "arrays")  # machine code on this computer's cores; JAX, on what JAX_PLATFORMS names
+_device: ContextVar[str] = ContextVar("device", default="compiled")
 BLOCK_SLOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -193,7 +176,29 @@ def block_slots(residents: int) -> int:
     return next(count for count in BLOCK_SLOTS if count >= residents)
 
 
-def run(parts: Sequence[Lanes], threads: int | None = None) -> list[Outcome]:
+@contextmanager
+def on_device(name: str, model: str = "occupancy") -> Iterator[None]:
+    """Within it lanes are run by one of DEVICES. Raises InputError for another one, or where a model has no lanes."""
+    if name not in DEVICES:
+        raise InputError(f"--device {name!r} is none of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
+    if name != _device.get() and model != "occupancy":
+        raise InputError(f"--device is of the occupancy model; leave it out with --model {model}")
+    token = _device.set(name)
+    try:
+        yield
+    finally:
+        _device.reset(token)
+
+
+def _run_all(parts: Sequence[rec.Lanes], threads: int | None) -> list[rec.Outcome]:
+    if _device.get() == "compiled":
+        return run_compiled(parts, threads)
+    from abstim.occupancy_vector.array_lanes import run_arrays
+
+    return run_arrays(parts)
+
+
+def run(parts: Sequence[rec.Lanes], threads: int | None = None) -> list[rec.Outcome]:
     """Run the lanes of every part, on at most so many threads (None: one a core); equal ones once."""
     seen: dict[tuple, tuple[int, int]] = {}
     own: list[list[int]] = [[] for _ in parts]  # the lanes of each part that are the first of their kind
@@ -206,18 +211,19 @@ def run(parts: Sequence[Lanes], threads: int | None = None) -> list[Outcome]:
                 seen[key] = k, len(own[k])
                 own[k].append(n)
             places.append((*seen[key], is_new))
-    found = run_compiled([_chosen(part, lanes) for part, lanes in zip(parts, own, strict=True)], threads)
+    found = _run_all([chosen(part, lanes) for part, lanes in zip(parts, own, strict=True)], threads)
     stops = np.cumsum([len(part.first) for part in parts])
     outcomes = [
-        Outcome(found[k].end[n : n + 1], found[k].issued[n : n + 1], np.array([is_new])) for k, n, is_new in places
+        rec.Outcome(found[k].end[n : n + 1], found[k].issued[n : n + 1], np.array([is_new])) for k, n, is_new in places
     ]
     return [
-        Outcome(*(np.concatenate(column) for column in zip(*outcomes[stop - len(part.first) : stop], strict=True)))
+        rec.Outcome(*(np.concatenate(column) for column in zip(*outcomes[stop - len(part.first) : stop], strict=True)))
         for part, stop in zip(parts, stops, strict=True)
     ]
 
 
-def _chosen(part: Lanes, lanes: list[int]) -> Lanes:
+def chosen(part: rec.Lanes, lanes: list[int]) -> rec.Lanes:
+    """Some lanes of a part."""
     return part._replace(
         machine=part.machine[lanes], first=part.first[lanes], stop=part.stop[lanes],
         signatures=[part.signatures[n] for n in lanes],
@@ -226,4 +232,4 @@ def _chosen(part: Lanes, lanes: list[int]) -> Lanes:
 
 def cycles_of(ticks: Int64[np.ndarray, " lane"]) -> Int64[np.ndarray, " lane"]:
     """Whole cycles, the one in which the last warp left included."""
-    return -(-ticks // TICKS) + 1
+    return -(-ticks // rec.TICKS) + 1

@@ -11,7 +11,7 @@ import numpy as np
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int32, Int64, UInt64
+    from jaxtyping import Bool, Int32, Int64, UInt8
 
 
 # Units that hold one instruction at a time; all others are pools, whose work adds up
@@ -207,13 +207,13 @@ NUMBER, TERM = Numbers(*range(len(NUMBERS))), Terms(*range(len(TERMS)))
 SERVER = Servers(*range(len(Servers._fields)))
 
 
-# What the compiled lanes read of an ITEM, beside its TERMS: half a cache line. `pools`: bits, sp and int; the others as
+# What the compiled lanes read of an ITEM, beside its TERMS: half a cache line. `needs`: bits; the others as
 # there, of `next`, `after_next` and `drain` only whether there is one
 LANE_ITEM = np.dtype(
     [
         ("begins", "i4"), ("wait_far", "u2"), ("wait_near", "u2"),
         *((name, "u1") for name in (
-            "cycles", "front", "unit", "pools", "unit_offset", "fetches", "access", "far", "near", "next", "after_next",
+            "cycles", "front", "unit", "needs", "unit_offset", "fetches", "access", "far", "near", "next", "after_next",
             "drain", "barrier", "exit",
         )),
     ],
@@ -253,36 +253,48 @@ class Lanes(NamedTuple):
 class Lane(NamedTuple):
     """The state of a lane. A slot's warp: slot = scheduler x rows + row. Times are in ticks."""
 
-    ready: Int64[np.ndarray, " slot"]
-    due: Int64[np.ndarray, " slot"]  # the same tick, but far off where nothing waits to issue
-    units: UInt64[np.ndarray, " slot"]  # the special unit that the next item needs
-    pools: UInt64[np.ndarray, " slot"]  # bits: the pools it needs
-    floor: Int64[np.ndarray, " slot"]  # of the item after the next
-    drain: Int64[np.ndarray, " slot"]
-    loads: Int64[np.ndarray, " slot_loads"]  # the latest far results; each is there with all before it
-    results: Int64[np.ndarray, " slot_results"]  # the same of near ones
-    warps: np.ndarray  # SLOT
-    clock: Int64[np.ndarray, " scheduler"]
-    last: Int64[np.ndarray, " scheduler"]  # row issued last
-    drained: Int64[np.ndarray, " block"]  # when the warps that are gone were
-    blocks: np.ndarray  # BLOCK
-    memory_starts: Int64[np.ndarray, " group_place"]  # of the last memory instructions, the latest first
+    times: Int64[np.ndarray, " time"]  # of the SM: the numbers below
+    slot_times: Int64[np.ndarray, " slot_time"]  # SLOT_TIMES a slot
+    starts: Int64[np.ndarray, " group_place"]  # of the last memory instructions, a ring a group of schedulers
     arrivals: Int64[np.ndarray, " fill"]  # of what the accesses of a fill wait for
     asked: Int64[np.ndarray, " fill"]  # 1: it has been asked for
-    special_free: Int64[np.ndarray, " group_special"]
-    pool_free: Int64[np.ndarray, " group_pool"]
-    servers: Int64[np.ndarray, " server"]
-    begins: Int64[np.ndarray, " scheduler"]  # of those issues
-    unit_bounds: Int64[np.ndarray, " unit"]  # scratch
-    pool_bounds: Int64[np.ndarray, " pools"]  # scratch
-    picked: Int64[np.ndarray, "scheduler time_and_row"]  # the next issue of each
-    stale: Int64[np.ndarray, " scheduler"]  # 1: that is to be picked anew
+    due: Int64[np.ndarray, " slot"]  # the tick from which its warp can issue; FAR_OFF: it does not wait to
+    warps: np.ndarray  # SLOT
+    blocks: np.ndarray  # BLOCK
+    schedulers: np.ndarray  # SCHEDULER
+    progress: np.ndarray  # PROGRESS
+    needs: UInt8[np.ndarray, " scheduler_row"]  # LANE_ITEM.needs of its next item
+    bounds: Int64[np.ndarray, " group_need"]  # the first tick at which what needs it can issue
 
 
+FAR_OFF = 1 << 50
+TOGETHER, MOST_SLOTS = 8, 64  # slots that the processor looks at together; that there can be
+# What an item needs, bits of LANE_ITEM.needs: load/store unit, the SPECIALS, the pools, a collector that memory leaves
+NEEDS = 8
+NEEDS_MEMORY, NEEDS_SPECIAL, NEEDS_POOL, NEEDS_COLLECTOR = 0, 1, 4, 6
+# Of Lane.times: SERVER, then by scheduler, by group of them and need, and by block when its warps that are gone were
+MOST_SCHEDULERS, MOST_BLOCKS = 4, 64
+CLOCK = len(SERVER)
+BEGINS = CLOCK + MOST_SCHEDULERS  # of its next issue
+UNIT_FREE = BEGINS + MOST_SCHEDULERS
+DRAINED = UNIT_FREE + MOST_SCHEDULERS * NEEDS
+TIMES = DRAINED + MOST_BLOCKS
+# Of a slot: when its warp is ready, no earlier than what an item before said, when all is there, and the latest results
+READY, FLOOR, DRAIN, FAR_RESULTS = range(4)
+NEAR_RESULTS = FAR_RESULTS + LOADS
+SLOT_TIMES = NEAR_RESULTS + RESULTS
 # A slot's warp: its next item, access and late line; far and near results so far
 SLOT = whole_numbers("item access late state block far near")
 GONE, RUNNING, WAITING = range(3)  # SLOT.state; waiting: at a barrier
 BLOCK = whole_numbers("running waiting")  # warps that are not gone; those of them at the barrier
+# `horizon`: the tick of its next issue, of row `picked`, or one before it unless it is `sure`; rows that are `ready` by
+# then, and when the `first` of the others is; the tick after its last issue, and its row; the next place of its group's
+# ring of memory instructions
+SCHEDULER = np.dtype(
+    [("ready", "u8"), *((name, "i8") for name in ("horizon", "picked", "sure", "first", "clock", "last", "place"))]
+)
+# Of a lane: positions in Streams.dealt; lanes of one point ask for lines together
+OWN = whole_numbers("first stop point")
 PROGRESS = whole_numbers("next stop issued running freed")
 SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
 

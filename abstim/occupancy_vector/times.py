@@ -112,6 +112,14 @@ def _ticks(builder, number):
     return builder.insert_element(zero, builder.sitofp(number, ir.DoubleType()), ir.Constant(ir.IntType(32), 0))
 
 
+@intrinsic
+def _whole(typing, number):
+    def code(context, builder, signature, arguments):
+        return _ticks(builder, arguments[0])
+
+    return dual(numba.types.int64), code
+
+
 def _of_both(operation):
     """Intrinsic: an operation of two duals."""
 
@@ -186,29 +194,45 @@ _overloaded(operator.sub, _of_both("fsub"), _with_number("fsub"))
 _overloaded(operator.mul, None, _scaled)
 
 
-def _get(times, k):
+def get(times, k):
+    """Time `k` of an array."""
     return times[k]
 
 
-def _put(times, k, time):
+def put(times, k, time):
+    """Time `k` of an array becomes `time`, which may be a whole number of ticks that nothing changes."""
     times[k] = time
 
 
-def _tick_of(time):
+def has_slopes(times):
+    """Do the times of an array carry derivatives?"""
+    return times.ndim == 2
+
+
+def at(time):
+    """The tick of a time."""
     return time
 
 
-def _later_of(a, b):
+def later(a, b):
+    """The later one of two times."""
     return max(a, b)
 
 
-@overload(_get, inline="always")
-def _get_of(times, k):
+def portion(time, part):
+    """`part` of PARTS of a stretch of time, in whole ticks."""
+    return time * part // PARTS
+
+
+@overload(get, inline="always")
+def _get(times, k):
     return (lambda times, k: _load(times, k)) if _are_duals(times) else (lambda times, k: times[np.uint64(k)])
 
 
-@overload(_put, inline="always")
-def _put_of(times, k, time):
+@overload(put, inline="always")
+def _put(times, k, time):
+    if _are_duals(times) and isinstance(time, numba.types.Integer):
+        return lambda times, k, time: _store(times, k, _whole(time))
     if _are_duals(times):
         return lambda times, k, time: _store(times, k, time)
 
@@ -218,61 +242,36 @@ def _put_of(times, k, time):
     return plain
 
 
-@overload(_tick_of, inline="always")
+@overload(has_slopes, inline="always")
+def _has_slopes(times):
+    return (lambda times: True) if _are_duals(times) else (lambda times: False)
+
+
+@overload(at, inline="always")
 def _at_of(time):
     return (lambda time: _at(time)) if isinstance(time, Dual) else (lambda time: time)
 
 
-@overload(_later_of, inline="always")
-def _later_of_both(a, b):
+@overload(later, inline="always")
+def _later_of(a, b):
     return (lambda a, b: _later(a, b)) if isinstance(a, Dual) else (lambda a, b: max(a, b))
 
 
-def _portion_of(time, part):
-    return time * part // PARTS
-
-
-@overload(_portion_of, inline="always")
-def _portion_of_either(time, part):
+@overload(portion, inline="always")
+def _portion(time, part):
     if isinstance(time, Dual):
         return lambda time, part: _shared(time, part)
     return lambda time, part: time * part // PARTS
 
 
-@jit
-def get(times, k):
-    """Time `k` of an array."""
-    return _get(times, k)
+@intrinsic
+def chosen(typing, if_not_zero, a, b):
+    """`a` where a number is not zero, else `b`, without a branch that a processor could not foresee."""
 
+    def code(context, builder, signature, arguments):
+        return builder.select(cgutils.is_not_null(builder, arguments[0]), *arguments[1:])
 
-@jit
-def put(times, k, time):
-    """Time `k` of an array becomes `time`."""
-    _put(times, k, time)
-
-
-@jit
-def at(time):
-    """The tick of a time."""
-    return _tick_of(time)
-
-
-@jit
-def later(a, b):
-    """The later one of two times."""
-    return _later_of(a, b)
-
-
-@jit
-def earlier(a, b):
-    """The earlier one of two times."""
-    return a + b - later(a, b)
-
-
-@jit
-def portion(time, part):
-    """`part` of PARTS of a stretch of time, in whole ticks."""
-    return _portion_of(time, part)
+    return a(if_not_zero, a, a), code
 
 
 @jit

@@ -167,7 +167,7 @@ class Native:
         """Raises ValueError for an array that is not contiguous, TypeError for a number that is not whole, and
         ZeroDivisionError."""
         arguments = tuple(a if isinstance(a, (tuple, np.ndarray, np.void)) else int(index(a)) for a in arguments)
-        kinds, words = _flat(arguments)
+        kinds, words = flat(arguments)
         entry = self._entries.get(kinds) or self._load(kinds, arguments, len(words))
         returned, exception = ctypes.c_void_p(), ctypes.c_void_p()
         if entry(ctypes.addressof(returned), ctypes.addressof(exception), *words):
@@ -176,15 +176,15 @@ class Native:
     def _load(self, kinds: tuple[str, ...], arguments: tuple[Any, ...], words: int) -> Callable[..., int]:
         with _compiling:
             if kinds not in self._entries:
-                engine = engine_of(*self._object_codes(kinds, arguments))
+                engine = engine_of(*self.object_codes(kinds, arguments))
                 function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * (words + 2))
                 self._engines.append(engine)
                 self._entries[kinds] = function(engine.get_function_address(ENTRY))
             return self._entries[kinds]
 
-    def _object_codes(self, kinds: tuple[str, ...], arguments: tuple[Any, ...]) -> list[bytes]:
+    def object_codes(self, kinds: tuple[str, ...], arguments: tuple[Any, ...]) -> list[bytes]:
         """Of the function and of its parts, which other processes make meanwhile."""
-        making = Making(self._parts, _flat(arguments[0])[0] if self._parts else (), arguments[0])
+        making = Making(self._parts, flat(arguments[0])[0] if self._parts else (), arguments[0])
         try:
             return [self._object_code(kinds, arguments), *making.finish()]
         finally:
@@ -212,11 +212,11 @@ def compiled(function: Callable[..., None]) -> Native:
     return native
 
 
-def _flat(argument: Any) -> tuple[tuple[str, ...], list[int]]:
+def flat(argument: Any) -> tuple[tuple[str, ...], list[int]]:
     """(type, words) of an argument as Numba hands it over: an array is an owner (none), a parent object (none), its
     size, its element's bytes, its address, its shape and its strides; a record is its address."""
     if isinstance(argument, tuple):
-        parts = [_flat(part) for part in argument]
+        parts = [flat(part) for part in argument]
         return tuple(kind for kinds, _ in parts for kind in kinds), [word for _, words in parts for word in words]
     if isinstance(argument, np.ndarray):
         if not (argument.flags.c_contiguous and argument.flags.aligned):

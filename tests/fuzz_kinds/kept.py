@@ -109,7 +109,7 @@ USES: dict[str, Callable[[], object]] = {
     "grammar": _grammar, "objects": _objects, "helpers": _helpers, "tables": _tables, "traces": _traces,
     "sampled": _sampled, "parts": _parts, "explore": _explore,
 }  # fmt: skip
-FOLDERS = {"helpers": "objects"}
+FOLDERS = {"helpers": "objects", "sampled": "measured"}
 
 
 @cache

@@ -218,20 +218,10 @@ def bench(
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
     With `reference` every benchmark is also timed on its variants.
     """
-
-    if reference is not None and model != DETAILED:
-        raise InputError("the comparison with the reference is of the detailed model; leave --model out")
-    measure = MEASURE | {"time": time_by(model)}
-    for stage in stages:
-        if stage not in STAGES:
-            raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
-    if not 1 <= rounds <= MOST_ROUNDS:
-        raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
-    gpu = gpu or load_gpu("gtx480")
-    gpus, found = (
-        design_points(gpu, points),
-        BenchResult(gpu.name, points, {}, model=model, memory_model=gpu.memory_model),
-    )
+    _check(stages, rounds, reference, model)
+    measure, gpu = MEASURE | {"time": time_by(model)}, gpu or load_gpu("gtx480")
+    gpus = design_points(gpu, points)
+    found = BenchResult(gpu.name, points, {}, model=model, memory_model=gpu.memory_model)
     sessions: dict[str, Session] = {}
     for number in range(rounds):
         yardsticks = []
@@ -251,6 +241,17 @@ def bench(
     if reference is not None:
         found.against.extend(against(reference, sessions, found.rates, rounds, progress))
     return found
+
+
+def _check(stages: Sequence[str], rounds: int, reference: Reference | None, model: str) -> None:
+    """Raises InputError for what `bench` does not measure."""
+    if reference is not None and model != DETAILED:
+        raise InputError("the comparison with the reference is of the detailed model; leave --model out")
+    for stage in stages:
+        if stage not in STAGES:
+            raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
+    if not 1 <= rounds <= MOST_ROUNDS:
+        raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
 
 
 def design_points(gpu: Gpu, count: int) -> list[Gpu]:

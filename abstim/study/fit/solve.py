@@ -187,16 +187,11 @@ def fit(
     own. Parameters start at the GPU's values, `overrides` included, and stay within `factor` of there, or within
     `bounds`. `fraction` of the benchmarks are fitted, the others held out, chosen by `seed`. Same input, same result.
 
-    `model`: detailed or occupancy, what predicts cycles.
-
-    Raises InputError for unknown names, variants of several GPUs, or a benchmark that cannot run.
+    `model`: detailed, occupancy or analytic, what predicts cycles. Raises InputError for unknown names, variants of several GPUs, or a benchmark that cannot run.
     """
     started = perf_counter()
     names = check_names(names)
-    if not table:
-        raise InputError("the table has no cycles to fit")
-    if factor <= 1:
-        raise InputError(f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
+    _check(table, factor)
     name, gpus = gpus_of(table, gpu, overrides)
     inside, outside = split(table, fraction, seed)
     everything = kernels_of(table, names, gpus, model, progress)
@@ -216,6 +211,13 @@ def fit(
         fitted_benchmarks=_benchmarks(data), held_out_benchmarks=_benchmarks(held_out) if held_out else [],
         split=fraction, seed=seed, wall_seconds=perf_counter() - started,
     )  # fmt: skip
+
+
+def _check(table: Sequence[Measured], factor: float) -> None:
+    if not table:
+        raise InputError("the table has no cycles to fit")
+    if factor <= 1:
+        raise InputError(f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
 
 
 def _solve(problem: Problem, start: np.ndarray, rounds: int) -> tuple[np.ndarray, Knowledge]:

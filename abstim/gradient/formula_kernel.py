@@ -1,0 +1,85 @@
+"""A target's kernels by the formula, as functions of latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from abstim.analytic.kept_programs import kept_programs
+from abstim.analytic.model import analytic_cycles
+from abstim.analytic.point import Point, points_of
+from abstim.analytic.predictions import summary_of
+from abstim.gpu.config import Gpu
+from abstim.gpu.spec import INSTRUCTION_CLASSES
+from abstim.gradient.timed_kernel import TimedKernel
+
+if TYPE_CHECKING:
+    from jax import Array
+    from jaxtyping import Float, Float64
+
+    from abstim.session.session import Session
+    from abstim.targets.resolve import Target
+
+
+_with_slopes = jax.jit(jax.value_and_grad(analytic_cycles, argnums=1))
+
+
+class FormulaKernel(TimedKernel):
+    """By the formula, whose summaries of launches are those of the GPU's own values."""
+
+    def __init__(
+        self,
+        target: Target | Session,
+        names: Sequence[str],
+        gpu: str | Gpu = "gtx480",
+        launches: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(target, names, gpu, launches)
+        self._own = Point(*(column[0] for column in points_of([self.gpu])))
+        self._summaries = [summary_of(self.session, number, self.gpu) for number in self.launches]
+
+    def cycles(self, values: Float[Array, " name"]) -> Float[Array, ""]:
+        """Cycles of all launches."""
+        point = self._point(values)
+        return jnp.stack([analytic_cycles(summary, point) for summary in self._summaries]).sum()
+
+    def by_launch(
+        self, values: Float64[np.ndarray, " name"]
+    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
+        """Cycles of each launch, and their gradient."""
+        self.base(values)  # refuses what is no number of cycles
+        cycles, slopes = [], []
+        with kept_programs():
+            point = self._point(jnp.asarray(values, jnp.float32))
+            for summary in self._summaries:
+                found, slope = _with_slopes(summary, point)
+                cycles.append(float(found))
+                slopes.append([self._of(slope, name) for name in self.names])
+        return np.array(cycles), np.array(slopes)
+
+    def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
+        """What the model says at some values."""
+        return self.by_launch(values)[0]
+
+    def _point(self, values: Float[Array, " name"]) -> Point:
+        point = self._own
+        for k, name in enumerate(self.names):
+            section, _, key = name.rpartition(".")
+            if section:
+                moved = jnp.asarray(getattr(point, section)).at[INSTRUCTION_CLASSES.index(key)].set(values[k])
+                point = point._replace(**{section: moved})
+            elif name in Point._fields:
+                point = point._replace(**{name: values[k]})
+        return point
+
+    @staticmethod
+    def _of(slopes: Point, name: str) -> float:
+        """What a gradient has of a parameter; 0 for what the formula does not look at."""
+        section, _, key = name.rpartition(".")
+        if section:
+            return float(getattr(slopes, section)[INSTRUCTION_CLASSES.index(key)])
+        return float(getattr(slopes, name, 0.0))

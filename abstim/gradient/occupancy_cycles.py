@@ -1,0 +1,122 @@
+"""The cycles of launches by the occupancy model, as a JAX function of latencies and service times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from abstim.engine.rules import UNITS_A_CYCLE
+from abstim.gradient.occupancy_kernel import MEMORY_PARAMETERS, OccupancyKernel
+from abstim.gradient.parameter_vector import is_whole
+from abstim.occupancy_vector.jax_lanes import Cut, bytes_of, ends_of
+from abstim.occupancy_vector.lanes import chosen
+from abstim.occupancy_vector.records import LANE_ITEM, NUMBERS, TERMS, TICKS, Lanes
+
+if TYPE_CHECKING:
+    from jax import Array
+    from jaxtyping import Float
+
+WithGradient = Callable[["Array"], tuple["Array", "Array"]]  # values [..., name] -> cycles [...], slopes [..., name]
+
+
+def cycles_at_points(kernel: OccupancyKernel, with_gradient: WithGradient) -> Callable[[Array], Array]:
+    """A function of values [point, name] that has the cycles [point] of all launches; `vmap` makes more points of it.
+
+    Beside whole cycles (64ths of one for service times) they are linear, by the slopes of `with_gradient`.
+    """
+    launches = [_Launch(kernel, number) for number in kernel.launches]
+
+    def on_points(values: Array) -> Array:
+        with jax.enable_x64(True):
+            return jnp.stack([launch.cycles(values) for launch in launches]).sum(0).astype(values.dtype)
+
+    @jax.custom_batching.custom_vmap
+    def at_points(values: Float[Array, "point name"]) -> Float[Array, " point"]:
+        base = on_grid(kernel, values)
+        return lax.cond(jnp.all(values == base), on_points, lambda given: with_gradient(given)[0], values)
+
+    @at_points.def_vmap
+    def more(size: int, batched: list[bool], values: Array) -> tuple[Array, bool]:
+        return at_points(values.reshape(-1, values.shape[-1])).reshape(size, -1), True
+
+    return at_points
+
+
+def on_grid(kernel: OccupancyKernel, values: Float[Array, "*point name"]) -> Float[Array, "*point name"]:
+    """Where the model is for given values, as `parameter_vector.base_values` has it."""
+    own = jnp.asarray(kernel.defaults(), values.dtype)
+    parts = jnp.round(values * UNITS_A_CYCLE)
+    service = jnp.where(parts == jnp.round(own * UNITS_A_CYCLE), own, parts / UNITS_A_CYCLE)
+    return jnp.where(np.array([is_whole(name) for name in kernel.names]), jnp.floor(values + 0.5), service)
+
+
+class _Launch:
+    """One launch on a GPU, and the lanes of its SMs that differ."""
+
+    def __init__(self, kernel: OccupancyKernel, number: int) -> None:
+        self._kernel, self._number = kernel, number
+        point = kernel.point(number, kernel.defaults())
+        demand, kinds = point.walked.demand, point.lanes.signatures
+        keys = list(zip(kinds, demand.sectors.tolist(), demand.dram_sectors.tolist(), strict=True))
+        self._lanes = [keys.index(key) for key in dict.fromkeys(keys)]
+        self._own: Lanes = chosen(point.lanes, self._lanes)
+        self._rows = len(self._own.streams.lane_items)
+        # the items are others where one of these is: so many that each instruction may be one
+        self._cut_anew = any("." in name or name in MEMORY_PARAMETERS.values() for name in kernel.names)
+        if self._cut_anew:
+            self._rows = int(point.trace.warp_instructions[point.warps.leaders].sum())
+
+    def cycles(self, values: Float[Array, "point name"]) -> Float[Array, " point"]:
+        """Cycles at each point, all of them on the grid; NaN beyond what an accelerator's arrays count."""
+        if not self._cut_anew:
+            streams = self._own.streams
+            rest = (jnp.asarray(bytes_of(array)) for array in (streams.lane_items, streams.terms, streams.starts))
+            return self._ended(*self._machines(values), *rest)
+        return lax.map(lambda value: self._ended(*self._cuts(value))[0], values)
+
+    def _ended(self, machine: Array, latency: Array, items: Array, terms: Array, starts: Array) -> Array:
+        ends = ends_of(self._own, Cut(machine, items, terms, starts))
+        return jnp.where(ends.min(-1) < 0, jnp.nan, -(-ends.max(-1) // TICKS) + 1 + latency)
+
+    def _machines(self, values: Array) -> tuple[Array, Array]:
+        """(numbers of the lanes' machines as bytes, launch latency) at each point."""
+        points = values.shape[:-1]
+        shapes = (
+            jax.ShapeDtypeStruct((*points, len(self._lanes), len(NUMBERS) * 8), np.uint8),
+            jax.ShapeDtypeStruct(points, np.int32),
+        )
+        return jax.pure_callback(self._prepared, shapes, values)
+
+    def _prepared(self, values: Array) -> tuple[np.ndarray, np.ndarray]:
+        points = [self._kernel.numbers(self._number, value) for value in np.asarray(values, float)]
+        machines = np.stack([bytes_of(machine[self._lanes]) for machine, _ in points])
+        return machines, np.array([latency for _, latency in points], np.int32)
+
+    def _cuts(self, value: Array) -> tuple[Array, ...]:
+        """The same at one point, and its items, terms and starts."""
+        starts = bytes_of(self._own.streams.starts)
+        shapes = (
+            jax.ShapeDtypeStruct((1, len(self._lanes), len(NUMBERS) * 8), np.uint8),
+            jax.ShapeDtypeStruct((1,), np.int32),
+            jax.ShapeDtypeStruct((self._rows, LANE_ITEM.itemsize), np.uint8),
+            jax.ShapeDtypeStruct((self._rows * len(TERMS), 4), np.uint8),
+            jax.ShapeDtypeStruct(starts.shape, np.uint8),
+        )
+        return jax.pure_callback(self._cut, shapes, value)
+
+    def _cut(self, value: Array) -> tuple[np.ndarray, ...]:
+        point = self._kernel.point(self._number, np.asarray(value, float))
+        lanes, latency = point.lanes, int(point.gpu.params.launch_latency_cycles)
+        items = np.zeros(self._rows, LANE_ITEM)
+        terms = np.zeros(self._rows * len(TERMS), np.int32)
+        items[: len(lanes.streams.lane_items)] = lanes.streams.lane_items
+        terms[: len(lanes.streams.terms)] = lanes.streams.terms
+        return (
+            bytes_of(lanes.machine[self._lanes])[None], np.array([latency], np.int32), bytes_of(items),
+            bytes_of(terms), bytes_of(lanes.streams.starts),
+        )  # fmt: skip
