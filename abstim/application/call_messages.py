@@ -47,6 +47,7 @@ MESSAGES = (
     _message("variable", "module", "address bytes", "its name"),
     _message("allocate", "bytes kind", "address"),
     _message("release", "address", ""),
+    _message("inside", "address bytes", ""),  # of one allocation, variable, or a module's constants
     _message("usage", "", "free_bytes total_bytes"),
     _message(
         "launch", "function grid_x grid_y grid_z block_x block_y block_z shared_bytes stream cooperative "
