@@ -23,6 +23,7 @@ from abstim.application.loaded_modules import LoadedModules
 from abstim.application.run_application import run_application
 from abstim.application.runtime_environment import RUNTIMES, driver_calls, library_folder
 from abstim.cli import main
+from abstim.cli.application import _names
 from abstim.gpu.config import load_gpu
 from abstim.study.sample.sampler import sample_application
 from functional.errors import InputError
@@ -404,3 +405,11 @@ def test_a_program_that_meddles_with_the_socket_is_told(build, capfd, way, said)
 
 def test_many_small_allocations_fit(build, capfd):
     assert misused(build, capfd, "many")[:2] == (0, "0")
+
+
+def test_kernels_that_would_look_alike_have_their_whole_names():
+    assert _names(["_Z1fi", "_Z1ff", "_Z1gi"]) == {"_Z1fi": "_Z1fi", "_Z1ff": "_Z1ff", "_Z1gi": "g"}
+
+
+def test_a_program_without_kernels_is_said(build, capfd):
+    assert misused(build, capfd, "nothing")[:2] == (0, "misuse0 launched no kernel.")

@@ -161,11 +161,14 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
             print_sample(found)
         say(f"{result.executed:,} launches executed. They took no time in the program's own events.")
         return
-    for k, gpu in enumerate(result.gpus):
+    if not result.executed:
+        say(f"{result.program} launched no kernel.")
+    for k, gpu in enumerate(result.gpus if result.executed else ()):
         groups: dict[str, list[Timed]] = {}
         for timed in result.launches:
             groups.setdefault(timed.launch.program.name, []).append(timed)
-        rows = [_row(kernel, [timed.results[k] for timed in members]) for kernel, members in groups.items()]
+        names = _names(list(groups))
+        rows = [_row(names[kernel], [timed.results[k] for timed in found]) for kernel, found in groups.items()]
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"
         print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
     busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
@@ -180,14 +183,21 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         print("Launches that were not timed count as no time, in events too.")
 
 
-def _row(kernel, launches):
-    from abstim.show.tables import duration
+def _names(kernels: Sequence[str]) -> dict[str, str]:
+    """What each is shown as; its whole name where two would look alike."""
     from functional.ptx.source import shown_name
+
+    shown = [shown_name(kernel) for kernel in kernels]
+    return {kernel: name if shown.count(name) == 1 else kernel for kernel, name in zip(kernels, shown, strict=True)}
+
+
+def _row(name, launches):
+    from abstim.show.tables import duration
 
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
     ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)
     return (
-        shown_name(kernel),
+        name,
         len(launches),
         cycles,
         duration(sum(times)),
