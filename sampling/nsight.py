@@ -94,6 +94,8 @@ def _launches(path: Path) -> Iterator[dict[str, str]]:
 
 def _rows(path: Path, is_header: Callable[[str], bool]) -> list[dict[str, str]]:
     """Rows after whatever the profiler printed before the header."""
+    if path.exists() and not path.is_file():  # a pipe may have no end
+        raise SamplingError(f"{path}: no regular file")
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

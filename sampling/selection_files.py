@@ -78,6 +78,8 @@ def write_json(selection: Selection, method: str, target: str, folder: Path) -> 
 
 def read_json(path: Path) -> tuple[Selection, str, str]:
     """What `write_json` wrote: the selection, its method and its target. Raises SamplingError for anything else."""
+    if path.exists() and not path.is_file():  # a pipe may have no end
+        raise SamplingError(f"{path}: no regular file")
     try:
         data = json.loads(path.read_text())
         integers = {name: np.array(data[name], np.int64) for name in _INTEGERS}

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +23,7 @@ from abstim.application.loaded_modules import LoadedModules
 from abstim.application.run_application import run_application
 from abstim.application.runtime_environment import RUNTIMES, driver_calls, library_folder
 from abstim.cli import main
+from abstim.cli.application import _names
 from abstim.gpu.config import load_gpu
 from abstim.study.sample.sampler import sample_application
 from functional.errors import InputError
@@ -357,3 +359,57 @@ def test_what_is_recorded_can_be_timed_again(build, tmp_path, capfd):
     assert [launch.cycles for launch in again.launches] == [timed.results[0].cycles for timed in result.launches]
     with pytest.raises(InputError, match="is there already"):
         run(program, record=tmp_path / "traces")
+
+
+def misused(build, capfd, *arguments):
+    """Exit code, what the program printed, and the lines of stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main(["app", build("misuse"), *arguments])
+    said = capfd.readouterr()
+    return ended.value.code, said.out.partition("\n")[0], said.err
+
+
+def test_copies_beyond_an_allocation_are_refused(build, capfd):
+    assert misused(build, capfd, "copies")[:2] == (0, "1 1 1 1 1 1 1 1 1 ; 0 0 0 1")
+
+
+def test_streams_and_events_that_are_not_there(build, capfd):
+    assert misused(build, capfd, "handles")[:2] == (0, "400 400 400 400 400 400 400 ; 0 0 0 ; 400 400")
+
+
+@pytest.mark.parametrize("first", [(), ("first",)])
+def test_a_child_gets_an_error_and_its_parent_what_it_asked_for(build, capfd, first):
+    code, out, err = misused(build, capfd, "children", *first)
+    assert (code, out) == (0, "0 3 3 3" if first else "0 0 0 0")
+    assert "forked asks for the GPU" in err or not first
+
+
+@pytest.mark.parametrize(("way", "code", "said"), [("abort", 134, "SIGABRT"), ("kill", 137, "SIGKILL")])
+def test_a_signal_that_ends_a_program_is_named(build, capfd, way, code, said):
+    found, _, err = misused(build, capfd, way)
+    assert found == code and f"the program was ended by signal {code - 128} ({said})" in err
+
+
+def test_nobody_waits_for_what_a_program_leaves_behind(build, capfd):
+    begun = monotonic()
+    assert misused(build, capfd, "daemon")[0] == 0 and monotonic() - begun < 60
+
+
+@pytest.mark.parametrize(
+    ("way", "said"), [("closes", "closed a file that it did not open"), ("bytes", "wrote to the socket")]
+)
+def test_a_program_that_meddles_with_the_socket_is_told(build, capfd, way, said):
+    found, _, err = misused(build, capfd, way)
+    assert found == 2 and said in err
+
+
+def test_many_small_allocations_fit(build, capfd):
+    assert misused(build, capfd, "many")[:2] == (0, "0")
+
+
+def test_kernels_that_would_look_alike_have_their_whole_names():
+    assert _names(["_Z1fi", "_Z1ff", "_Z1gi"]) == {"_Z1fi": "_Z1fi", "_Z1ff": "_Z1ff", "_Z1gi": "g"}
+
+
+def test_a_program_without_kernels_is_said(build, capfd):
+    assert misused(build, capfd, "nothing")[:2] == (0, "misuse0 launched no kernel.")

@@ -38,6 +38,16 @@ def test_what_malloc_did_not_give_is_not_freed():
         run(DECLARED + BEGIN + FREE.format("%rd0") + "ret; }", {"o": np.zeros(64, np.uint32)}, native=False)
 
 
+@pytest.mark.parametrize("place, value", [(-32, 1 << 63), (-32, 8), (-32, 24), (-16, 1 << 40), (-16, 3)])
+def test_headers_that_the_kernel_overwrote_are_named(place, value):
+    """`place`: from the first block on; its header lies 16 bytes before it, the heap's another 16."""
+    text = DECLARED + BEGIN + MALLOC.format("%rd2", "%rd3") + "setp.ne.u32 %p, %r0, 0; @%p ret;"
+    text += MALLOC.format("16", "%rd4") + FREE.format("%rd4")
+    text += f"mov.u64 %rd5, {value}; st.global.u64 [%rd3 + {-48 - place}], %rd5;" + MALLOC.format("16", "%rd4")
+    with pytest.raises(ExecutionError, match="is damaged: the kernel wrote over"):
+        run(text + "ret; }", {"o": np.zeros(64, np.uint32)}, native=False)
+
+
 def test_a_function_of_that_name():
     own = ".func (.param .b64 r) malloc(.param .b64 s) { .reg .b64 %a;\n"
     own += "ld.param.b64 %a, [s]; st.param.b64 [r], %a; ret; }\n"

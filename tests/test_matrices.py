@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from both_executors import each_lane, run
 
+from functional.errors import ExecutionError
 from functional.traces.line_record import line_of, more_follow, sectors_of
 
 # element -> (bits, registers' elements); layout functions below give (row, column) of element i of a lane
@@ -324,3 +325,15 @@ wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%a0, %a1, %a2, %a3, %a4, %a5,
     _, same = run(generic, {"p": np.zeros(2048, np.uint8)})
     assert same.records[:17].tolist() == [*trace.records[:16], trace.records[16]] and not len(same.conflicts)
     assert [line_of(int(r)) for r in same.records[17:]] == [(1 << 27) - 1] * 16
+
+
+@pytest.mark.parametrize(("space", "name"), [("shared", "s"), ("global", "g")])
+def test_wmma_that_begins_before_its_memory_is_out_of_bounds(space: str, name: str) -> None:
+    text = f""".shared .align 128 .b8 s[4096]; .global .align 128 .b8 g[4096];
+.entry k(.param .u64 p) {{ .reg .b32 %a<9>; .reg .b64 %rd<3>; ld.param.u64 %rd1, [p]; mov.u64 %rd2, {name};
+cvta.{space}.u64 %rd2, %rd2; sub.s64 %rd2, %rd2, 32;
+wmma.load.a.sync.aligned.row.m16n16k16.f16 {{%a0, %a1, %a2, %a3, %a4, %a5, %a6, %a7}}, [%rd2], 16; ret; }}"""
+    with pytest.raises(ExecutionError, match="out of bounds"):
+        run(text, {"p": np.zeros(64, np.uint8)})
+    with pytest.raises(ExecutionError, match="out of bounds"):
+        run(text.replace("sub.s64 %rd2, %rd2, 32;", "mov.u64 %rd2, -32;"), {"p": np.zeros(64, np.uint8)})

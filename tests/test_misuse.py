@@ -381,6 +381,7 @@ def test_surroundings_that_are_survived(folder, line, variables, said):
         ("abstim gpus --json > /dev/full", None, {}, "the output cannot be written: No space left on device"),
         ("abstim gpus >&-", None, {}, "standard output is closed"),
         ("abstim trace relu -o t.trace", small_files, {}, "cannot be written: File too large"),
+        ("(ulimit -v 400000; abstim run relu)", None, {}, "400,000 KiB of addresses here (ulimit -v)"),
         ("abstim suite", None, {"ABSTIM_SECONDS": "soon"}, "'soon' is not a number of seconds"),
         ("abstim trace relu -o t.trace", None, {"ABSTIM_ISOLATE": "perhaps"}, "'perhaps' is none of 0, 1, foreign"),
         ("abstim trace relu -o t.trace", None, {"ABSTIM_THREADS": "many"}, "ABSTIM_THREADS"),

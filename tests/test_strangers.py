@@ -93,18 +93,40 @@ def test_alignments_that_no_memory_has(align) -> None:
         module(entry("", before=f".global .align {align} .b8 g[16];"))
 
 
-@pytest.mark.parametrize("field", ["%999999999999d", "%99999999d", "%.99999999d", "%*d"])
-def test_fields_of_printf_have_a_width(field) -> None:
+def printed(field: str, *words: int) -> str:
+    """What a thread prints with a format and arguments of 32 bits."""
     data = ", ".join(str(b) for b in field.encode() + b"\0")
+    stored = "".join(f"st.local.u32 [l + {4 * n}], {word}; " for n, word in enumerate(words))
     body = (
         "{ .param .b64 f; .param .b64 v; .param .b32 r; mov.u64 %rd1, text; cvta.global.u64 %rd1, %rd1; "
         "st.param.b64 [f], %rd1; mov.u64 %rd2, l; cvta.local.u64 %rd2, %rd2; st.param.b64 [v], %rd2; "
-        "st.local.u32 [l], 99999999; call.uni (r), vprintf, (f, v); }"
+        f"{stored}call.uni (r), vprintf, (f, v); }}"
     )
     before = ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n"
-    before += f".global .align 1 .b8 text[{len(field) + 1}] = {{{data}}};"
+    before += f".global .align 1 .b8 text[{len(field.encode()) + 1}] = {{{data}}};"
+    return launch(entry(".local .align 8 .b8 l[16];" + body, before=before), {"a": np.zeros(1, U32)})
+
+
+@pytest.mark.parametrize("field", ["%999999999999d", "%99999999d", "%.99999999d", "%*d"])
+def test_fields_of_printf_have_a_width(field) -> None:
     with pytest.raises(ExecutionError, match="printf: a field of '%"):
-        launch(entry(".local .align 8 .b8 l[16];" + body, before=before), {"a": np.zeros(1, U32)})
+        printed(field, 99999999)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"), [("%\u0663d", (5,)), ("%*.*d|", (5, (1 << 32) - 3, 7)), ("%*d", ((1 << 32) - 3, 7))]
+)
+def test_fields_of_printf_that_python_does_not_know(field, words) -> None:
+    printed(field, *words)
+
+
+@pytest.mark.parametrize(
+    ("size", "elements"),
+    [(4, "0xFF(g), 0xFF00(g), 0xFF0000(g), 0xFF000000(g)"), (16, "0xFF(g), 0xFF00(g), 7, 8"), (1, "0xFF(g)")],
+)
+def test_an_address_given_byte_by_byte_has_all_its_bytes(size, elements) -> None:
+    with pytest.raises(InputError, match="lacks some of its 8 bytes"):
+        module(entry("", before=f".global .align 4 .b32 g; .global .align 1 .b8 q[{size}] = {{{elements}}};"))
 
 
 def case_of(**sizes: int) -> Case:

@@ -284,6 +284,9 @@ WRONG = [
     (TensorMap("f16", (64,), (), (8,), (9,)), "steps"),
     (TensorMap("u8", (64,), (), (16,), fill_nan=True), "integers"),
     (TensorMap("f16", (64,), (), (8,), address=8), "no multiple of 16"),
+    (TensorMap("f16", (64,), (), (8,), address=1 << 63), "beyond all memory"),
+    (TensorMap("f16", (64,), (), (8,), address=(1 << 64) - 16), "beyond all memory"),
+    (TensorMap("f16", (64, 1 << 31), (1 << 39,), (8, 1)), "beyond all memory"),
 ]
 
 
@@ -301,6 +304,9 @@ def test_faults():
     flat = TensorMap("u8", (256,), (), (16,), buffer="t")
     with pytest.raises(ExecutionError, match="2 coordinates for a tensor of 1 axes"):
         execute(load_text(TensorMap("u8", (16, 1), (16,), (16, 1)), (0, 0)), flat, data, data)
+    huge = TensorMap("u8", (256,) * 5, (256, 256, 256, 256), (256,) * 5, buffer="t")  # 1 TiB, if somebody made it
+    with pytest.raises(ExecutionError, match="box of 1099511627776 bytes is out of bounds: shared memory"):
+        execute(load_text(huge, (0,) * 5), huge, data, data)
     with pytest.raises(ExecutionError, match="there is no tensor map"):
         execute(load_text(flat, (0,)).replace("cvta.param.u64 %rd2, %rd2;", "mov.u64 %rd2, %rd0;"), flat, data, data)
     for mode in ("im2col", "im2col::w", "tile::scatter4"):

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from functional.errors import InputError
+
 HEAD = struct.Struct("<II")
 
 
@@ -45,6 +47,7 @@ MESSAGES = (
     _message("variable", "module", "address bytes", "its name"),
     _message("allocate", "bytes kind", "address"),
     _message("release", "address", ""),
+    _message("inside", "address bytes", ""),  # of one allocation, variable, or a module's constants
     _message("usage", "", "free_bytes total_bytes"),
     _message(
         "launch", "function grid_x grid_y grid_z block_x block_y block_z shared_bytes stream cooperative "
@@ -99,13 +102,13 @@ class Request:
 
 
 def receive(stream: BinaryIO) -> Request | None:
-    """The next message; None once the other side has closed. Raises ValueError for what is none."""
+    """The next message; None once the other side has closed. Raises InputError for what is none."""
     head = stream.read(HEAD.size)
     if len(head) < HEAD.size:
         return None
     number, payload_bytes = HEAD.unpack(head)
     if number >= len(MESSAGES):
-        raise ValueError(f"no message {number}")
+        raise InputError("the program wrote to the socket that its CUDA calls go through; it cannot run")
     message = MESSAGES[number]
     values = stream.read(message.request_layout.size)
     payload = stream.read(payload_bytes) if payload_bytes else b""

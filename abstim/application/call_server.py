@@ -100,6 +100,7 @@ class CallServer:
 
     # -- the device
     def _hello(self, process: int) -> bytes:
+        self.clock.new_process()
         return self._reply("hello", self.memory.start, self.memory.bytes)
 
     def _device(self) -> bytes:
@@ -193,6 +194,10 @@ class CallServer:
         except InputError:
             raise CudaError(OUT_OF_MEMORY, f"device memory of {self.memory.global_bytes >> 30} GiB is full") from None
 
+    def _inside(self, address: int, bytes: int) -> None:
+        if not self.memory.holds(address, bytes):
+            raise CudaError(INVALID_VALUE)
+
     def _release(self, address: int) -> None:
         if not self.memory.release(address):
             raise CudaError(INVALID_VALUE)
@@ -266,6 +271,10 @@ class CallServer:
     def _execute_child(self, loaded: LoadedModule, child: DeviceLaunch, stream: int) -> str:
         """A grid that a kernel launched, and what that launches."""
         program = loaded.program_at(child.kernel)
+        if len(child.parameters) < max((p.offset + p.bytes for p in program.parameters), default=0):
+            raise ExecutionError(
+                f"a kernel launches '{program.name}' with {len(child.parameters)} bytes of parameters: too few"
+            )
         given = Dim3(*child.grid), Dim3(*child.block)
         shape = Shape(*cuda_shape(program, *given, child.dynamic_shared_bytes), child.dynamic_shared_bytes)
         return self.execute(loaded, program, shape, child.parameters, stream, False)

@@ -7,6 +7,7 @@ nothing more, a copy is a copy of bytes, and no launch sends a buffer.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -87,8 +88,9 @@ class DeviceMemory:
         """Raises InputError if this system cannot share memory without a file."""
         if not hasattr(os, "memfd_create"):
             raise InputError("programs can be run on Linux only")
-        self.file = os.memfd_create("abstim device memory", os.MFD_CLOEXEC)
+        self.file = os.memfd_create("abstim device memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.file, self.bytes)
+        fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)  # the program has it too
         self._map = mmap.mmap(self.file, self.bytes)
         self._all = np.frombuffer(self._map, np.uint8)
         self.memory = Memory.over(self._all[_CONST_BYTES:])
@@ -122,6 +124,11 @@ class DeviceMemory:
         at = bisect_right(regions, address, key=lambda region: region.address) - 1
         found = regions[at] if at >= 0 else None
         return found if found is not None and address < found.address + found.bytes else None
+
+    def holds(self, address: int, size_bytes: int) -> bool:
+        """Do so many bytes lie in one buffer or variable, or in modules' constants?"""
+        region, end = self.region_at(address), address + size_bytes
+        return self.start <= address and end <= GLOBAL_BASE if region is None else end <= region.address + region.bytes
 
     def of_module(self, variables: Iterable[Variable]) -> tuple[Memory, int]:
         """Memory as a new module sees it, and where the program finds the module's first constant.

@@ -7,8 +7,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,7 @@ def _serve(server: CallServer, command: list[str], environment: dict[str, str], 
         files = (theirs.fileno(), server.memory.file)
         process = subprocess.Popen(command, env=environment, pass_fds=files, stdout=output)
         theirs.close()
+        threading.Thread(target=_end_with, args=(process, ours), daemon=True).start()
         try:
             with ours.makefile("rb") as requests, ours.makefile("wb") as replies:
                 server.serve(requests, replies)
@@ -137,6 +139,13 @@ def _serve(server: CallServer, command: list[str], environment: dict[str, str], 
             process.kill()
             process.wait()
             raise
+
+
+def _end_with(process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+    """What has come from the program is read when it has ended, and nothing is waited for: others may hold its end."""
+    process.wait()
+    with suppress(OSError):  # closed already
+        ours.shutdown(socket.SHUT_RD)
 
 
 def _found(name: str) -> Path:

@@ -19,6 +19,7 @@ from pathlib import Path
 from abstim.application.call_messages import header
 from abstim.application.fat_binary import ElfFile
 from functional.errors import InputError
+from functional.files import read_bytes
 from functional.keep.folder import cache_dir, make_folder, strangers
 
 SOURCES = Path(__file__).parent / "shim"
@@ -156,7 +157,7 @@ def runtime_environment(program: Path, scratch: Path) -> dict[str, str]:
     A program linked with the shared runtime finds ours first. In one that holds the runtime itself, its functions are
     found by the symbol table. Raises InputError for one that was stripped of it, or needs libraries that are not there.
     """
-    file = ElfFile(program.read_bytes())
+    file = ElfFile(read_bytes(program))
     environment = _environment(file, scratch)
     if any(name.startswith("libnvrtc.so") for name in file.needed()):
         environment |= _preload(nvrtc_library(), environment)

@@ -50,6 +50,12 @@ class StreamClock:
     _host: int = 0
     _left: list[Callable[[], None]] = field(default_factory=list)  # whose time may not be known yet
 
+    def new_process(self) -> None:
+        """Streams and events are numbered anew: another process of the program has come."""
+        self.settle()
+        self._independent.clear()
+        self._events.clear()
+
     def stream(self, number: int, independent: bool) -> None:
         """A stream that is new."""
         if independent:

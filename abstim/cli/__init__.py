@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         watch = Watch(seconds_allowed())
         with watch:
+            _check_address_space()
             if sys.stdout is None:
                 raise InputError("standard output is closed; there is nowhere to print")
             status = _run(arguments)
@@ -55,6 +56,23 @@ def _occupy_standard_files() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character shows `?` in its place
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+_LEAST_ADDRESSES = 3 << 29  # of a process: LLVM ends it, without an exception, where it gets no memory
+
+
+def _check_address_space() -> None:
+    """Raises InputError where the shell allows so few addresses that libraries would end in errors of their own."""
+    from functional.errors import InputError
+
+    with suppress(ImportError):
+        from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
+
+        allowed, least = getrlimit(RLIMIT_AS)[0], _LEAST_ADDRESSES
+        if allowed != RLIM_INFINITY and allowed < least:
+            raise InputError(
+                f"a process may have {allowed >> 10:,} KiB of addresses here (ulimit -v); abstim takes {least >> 10:,}"
+            )
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -119,10 +119,20 @@ def _stretch(text: str) -> tuple[int, int | None]:
     return int(first or 0), int(after) if after else None
 
 
+def _signal(number: int) -> str:
+    import signal
+
+    return f"signal {number}" + (f" ({signal.Signals(number).name})" if number in set(signal.Signals) else "")
+
+
 def _status(result: ApplicationResult) -> int:
     """130 after an interrupt, 2 where something could not be done, else the program's own."""
+    from functional.terminal import note
+
     if result.interrupted:
         return 130
+    if result.status < 0:
+        note(f"abstim: the program was ended by {_signal(-result.status)}")
     if result.problems:
         return 2
     return result.status if result.status >= 0 else 128 - result.status
@@ -144,11 +154,14 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
             print_sample(found)
         say(f"{result.executed:,} launches executed. They took no time in the program's own events.")
         return
-    for k, gpu in enumerate(result.gpus):
+    if not result.executed:
+        say(f"{result.program} launched no kernel.")
+    for k, gpu in enumerate(result.gpus if result.executed else ()):
         groups: dict[str, list[Timed]] = {}
         for timed in result.launches:
             groups.setdefault(timed.launch.program.name, []).append(timed)
-        rows = [_row(kernel, [timed.results[k] for timed in members]) for kernel, members in groups.items()]
+        names = _names(list(groups))
+        rows = [_row(names[kernel], [timed.results[k] for timed in found]) for kernel, found in groups.items()]
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"
         print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
     busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
@@ -163,13 +176,19 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         print("Launches that were not timed count as no time, in events too.")
 
 
-def _row(kernel, launches):
+def _names(kernels: Sequence[str]) -> dict[str, str]:
+    """What each is shown as; its whole name where two would look alike."""
     from functional.ptx.source import shown_name
 
+    shown = [shown_name(kernel) for kernel in kernels]
+    return {kernel: name if shown.count(name) == 1 else kernel for kernel, name in zip(kernels, shown, strict=True)}
+
+
+def _row(name, launches):
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
     ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)
     return (
-        shown_name(kernel),
+        name,
         len(launches),
         cycles,
         duration(sum(times)),

@@ -24,6 +24,7 @@ import msgspec
 
 from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, WallTime, check, check_together
 from functional.errors import InputError
+from functional.files import read_text
 from precharacterize.table import Operation, PipelineParameters
 
 REFERENCE = "GPGPU-Sim 4.2, which itself is off by 13 % (SASS) to 34 % (PTX) on a V100"
@@ -292,7 +293,7 @@ def _keep_apart(settings: Settings, labels: dict[str, str], new: Mapping[str, st
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file. Raises InputError if it cannot be read or does not parse."""
     try:
-        return deepcopy(_parsed(path.read_text(encoding="utf-8-sig")))
+        return deepcopy(_parsed(read_text(path)))
     except ValueError as error:  # of TOML, of its encoding, of a number of thousands of digits
         raise InputError(f"{path}: not TOML: {error}") from None
     except RecursionError:

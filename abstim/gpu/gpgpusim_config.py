@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from functional.errors import InputError
+from functional.files import read_text
 
 _TOKEN = re.compile(r'"(?P<quoted>[^"]*)"|#[^\n]*|(?P<open>")|(?P<word>[^\s"#]+)')
 _OPTION = re.compile(r"-[A-Za-z_]")
@@ -64,7 +65,7 @@ class Option:
 def read_options(path: Path) -> dict[str, Option]:
     """Every option of a file; the last one of a name counts. Raises InputError for a file that is no configuration."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(f"{path}: {reason}") from None

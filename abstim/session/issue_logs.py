@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed
 from functional.errors import InputError
+from functional.files import read_text
 from functional.ptx.source import SourceLine, ptx_text, shown_name, source_lines
 from functional.traces.line_record import sectors_of
 
@@ -238,7 +238,7 @@ def _spots(kernel: _Kernel) -> Iterator[HotSpot]:
 def source_text(file: str) -> tuple[str, ...]:
     """The lines of a source; none if it is not there."""
     try:
-        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").splitlines())
+        return tuple(read_text(file, errors="replace").splitlines())
     except OSError:
         return ()
 

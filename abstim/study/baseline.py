@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from functional.errors import InputError
+from functional.files import read_text
 
 if TYPE_CHECKING:
     from abstim.session.result import RunResult
@@ -49,7 +50,7 @@ def read_baseline(path: Path) -> dict[str, Any]:
 def read_result(path: Path) -> dict[str, Any]:
     """The JSON object of an earlier result, {} for JSON of another form. Raises InputError for what is no JSON."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        found = json.loads(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

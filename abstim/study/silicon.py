@@ -16,6 +16,7 @@ from abstim.models import run
 from abstim.progress import Progress, silent
 from abstim.study.validate import scatter
 from functional.errors import InputError
+from functional.files import read_text
 
 if TYPE_CHECKING:
     from abstim.session.result import LaunchResult
@@ -92,8 +93,7 @@ class TimeErrors:
 def read_measured_times(path: Path) -> list[MeasuredTime]:
     """The table. Raises InputError for a missing column, or a row that is not what it must be."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(read_text(path).splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     missing = [c for c in COLUMNS if rows and c not in rows[0]]

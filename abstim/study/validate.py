@@ -17,6 +17,7 @@ from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.session import open_session
 from functional.errors import InputError
+from functional.files import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +201,16 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
     """
     found: dict[tuple[str, str], Measured] = {}
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            for row in _rows(path, csv.DictReader(file), flush):
-                key = (row["benchmark"], row["variant"])
-                entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
-                launch, cycles = (_positive(path, row, column) for column in ("launch", "cycles"))
-                if launch in entry.cycles:
-                    raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
-                entry.cycles[launch] = cycles
-                for name in MISSES:
-                    if row.get(name):
-                        entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
+        for row in _rows(path, csv.DictReader(read_text(path).splitlines()), flush):
+            key = (row["benchmark"], row["variant"])
+            entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
+            launch, cycles = (_positive(path, row, column) for column in ("launch", "cycles"))
+            if launch in entry.cycles:
+                raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
+            entry.cycles[launch] = cycles
+            for name in MISSES:
+                if row.get(name):
+                    entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (csv.Error, UnicodeDecodeError) as error:

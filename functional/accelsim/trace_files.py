@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from functional.errors import InputError
+from functional.files import read_text
 from functional.launches.launch import Dim3
 from functional.programs.registers import MOST_REGISTERS
 
@@ -65,7 +66,7 @@ def kernel_files(target: Path) -> list[Path]:
     """The kernels of a trace directory, or of its list, in launch order. Raises InputError if there are none."""
     path = list_of(target)
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_text(path).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     files = [path.parent / line.strip() for line in lines if line.startswith("kernel")]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.errors import ExecutionError
+
 if TYPE_CHECKING:
     from functional.launches.memory import Memory, Region
 
@@ -86,10 +88,15 @@ class DeviceLaunches:
         return header if (header := self._at(at))["place"][0] == at else None
 
     def take(self) -> list[DeviceLaunch]:
-        """What was submitted, in the order in which it is to be executed; nothing is left."""
+        """What was submitted, in the order in which it is to be executed; nothing is left. Raises ExecutionError where
+        a kernel has written over what stands in front of its parameters."""
         found, at, end = [], _UNIT_BYTES, _UNIT_BYTES + int(self.words[_USED])
         while at < end:
-            kernel, grid, block, shared, size, stream, order, _ = self._at(at).tolist()[0]
+            if at % _UNIT_BYTES or not at + _HEADER.itemsize <= end <= self.region.bytes:
+                raise self._damaged()
+            kernel, grid, block, shared, size, stream, order, place = self._at(at).tolist()[0]
+            if place != at or at + _size(size) > end:
+                raise self._damaged()
             if order:
                 start = at + _HEADER.itemsize
                 parameters = self.bytes[start : start + size].tobytes()
@@ -98,6 +105,10 @@ class DeviceLaunches:
             at += _size(size)
         self.bytes[:end] = 0
         return [launch for *_, launch in sorted(found, key=lambda entry: entry[:2])]
+
+    def _damaged(self) -> ExecutionError:
+        self.bytes[:] = 0
+        return ExecutionError("a kernel wrote over the header of a launch that it asked for")
 
 
 def _size(parameter_bytes: int) -> int:

@@ -8,6 +8,7 @@ import re
 from codecs import BOM_UTF8
 from dataclasses import fields
 from difflib import get_close_matches
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 
 from functional.errors import InputError
+from functional.files import read_bytes
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import Argument, Launch, Pointer, Scalar, Struct, encode_typed, make_launch
 from functional.launches.memory import Memory
@@ -146,9 +148,9 @@ def _array(path: Path, name: str, file: str, dtype: np.dtype, key: str) -> np.nd
     source = _beside(path, file, f"buffers.{name}.{key}")
     try:
         if source.suffix == ".npy":
-            array = np.load(source, allow_pickle=False)
+            array = np.load(BytesIO(read_bytes(source)), allow_pickle=False)
         else:
-            array = np.frombuffer(source.read_bytes(), np.uint8)
+            array = np.frombuffer(read_bytes(source), np.uint8)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{source}: cannot read buffer '{name}': {error}") from None
     if source.suffix == ".npy" and dtype not in (array.dtype, np.dtype(np.uint8)):
@@ -272,7 +274,7 @@ def read_resources(path: Path) -> dict[str, int]:
 
 def _decode(path: Path, type_: type[Document]) -> Document:
     try:
-        whole = msgspec.json.decode(path.read_bytes().removeprefix(BOM_UTF8))
+        whole = msgspec.json.decode(read_bytes(path).removeprefix(BOM_UTF8))
         _refuse_results(path, whole)
         return msgspec.convert(whole, type_)
     except OSError as error:

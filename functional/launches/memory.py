@@ -178,6 +178,7 @@ class Memory:
         self._regions: list[Region] = []  # global, by ascending address
         self._store = Store(np.zeros(0, np.uint8), self._regions)
         self._used_bytes = 0
+        self._narrow_from = 0  # the place before which there is no room for more in red zones, as a rule
         self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self._textures: list[Texture] = []
@@ -400,6 +401,9 @@ class Memory:
             raise InputError(f"buffer '{name}' has a negative size, {size_bytes} bytes")
         place, start = self._gap(size_bytes, align)
         end = start + size_bytes + RED_ZONE_BYTES
+        if end > GLOBAL_LIMIT and (narrow := self._narrow_gap(size_bytes, align)) is not None:
+            place, start = narrow
+            end = start + size_bytes + ALIGNMENT_BYTES
         if end > GLOBAL_LIMIT:
             raise InputError(f"'{name}' ({size_bytes} bytes) does not fit: device memory ends at {GLOBAL_LIMIT:#x}")
         self._grow(end - GLOBAL_BASE)
@@ -421,6 +425,18 @@ class Memory:
                 return place, start
             after = region.address + region.bytes + RED_ZONE_BYTES
         return len(self._regions), -(-after // align) * align
+
+    def _narrow_gap(self, size_bytes: int, align: int) -> tuple[int, int] | None:
+        """As `_gap`, in the red zones of what is there, of which some is left: where the rest of memory is full."""
+        regions, first = self._regions, min(self._narrow_from, len(self._regions) - 1)
+        for place in (*range(first + 1, len(regions) + 1), *range(first + 1)):
+            after = regions[place - 1].address + regions[place - 1].bytes + ALIGNMENT_BYTES if place else GLOBAL_BASE
+            start = -(-after // align) * align
+            stop = regions[place].address if place < len(regions) else GLOBAL_LIMIT
+            if start + size_bytes + ALIGNMENT_BYTES <= stop:
+                self._narrow_from = place
+                return place, start
+        return None
 
     def _grow(self, used_bytes: int) -> None:
         """Lengthen the arena at least twofold, so that many small buffers stay cheap."""

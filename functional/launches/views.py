@@ -154,6 +154,7 @@ _UNITS_BYTES = (16, 32)  # that a swizzle exchanges, by number
 _DRIVER_WIDE = 4  # CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B
 _MOST_BOX, _MOST_STEP, _MOST_STRIDE_BYTES, _UNIT_BYTES = 256, 8, 1 << 40, 16
 _MOST_AXES = 5
+_MOST_ADDRESS = 1 << 57  # of a GPU
 _MOST_PIXELS, _LEAST_IM2COL_AXES = 1024, 3
 _CORNERS = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}  # spatial axes -> how far a corner may lie off
 
@@ -251,6 +252,9 @@ class TensorMap:
             return f"strides {self.strides_bytes} are no multiples of {_UNIT_BYTES} below 2^40"
         if self.address % _UNIT_BYTES or any(not 0 < s <= _MOST_STEP for s in self.steps):
             return f"address {self.address:#x} is no multiple of {_UNIT_BYTES}, or steps {self.steps} are not 1 to 8"
+        last = self.address + sum((n - 1) * s for n, s in zip(self.size[1:], self.strides_bytes, strict=True))
+        if last >= _MOST_ADDRESS:
+            return f"a tensor of {self.size} from {self.address:#x} on ends at {last:#x}, beyond all memory"
         if self.packing is not None and (problem := self.packing.problem(self)):
             return problem
         row_bytes = self._row_bytes

@@ -311,7 +311,9 @@ line:
   %o = mul i64 %i, %stride
   %start = add i64 %base, %o
   %stop = add i64 %start, %length
-{inside}  br i1 %inside, label %next, label %bad
+{inside}  %ordered = icmp ult i64 %start, %stop
+  %whole = and i1 %inside, %ordered
+  br i1 %whole, label %next, label %bad
 next:
 {"  call void @keep_range(ptr %ctx, i64 %start, i64 %stop)" if space == "stored" else ""}
   %i1 = add i64 %i, 1

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from functional.errors import InputError
 from functional.execution.device_launches import DeviceLaunches
 from functional.isa.memory import WINDOWS
 from functional.isa.operation import Unsupported
@@ -48,6 +49,8 @@ class Heap:
             self.words[_FREE] -= np.uint64(1)
         else:
             at = _UNIT_BYTES + int(self.words[_USED])
+            if at % _UNIT_BYTES:
+                raise InputError("the heap of malloc is damaged: the kernel wrote over its head")
             if size_bytes > self.region.bytes or at + _UNIT_BYTES + wanted > self.region.bytes:
                 return 0
             self.words[_USED] += np.uint64(_UNIT_BYTES + wanted)
@@ -70,11 +73,17 @@ class Heap:
         found = (at for at in self._blocks() if not self.words[at // 8 + 1] and int(self.words[at // 8]) >= wanted)
         return next(found, 0)
 
-    def _blocks(self):  # type: ignore[no-untyped-def]
+    def _blocks(self) -> Iterator[int]:
+        """Raises InputError where the kernel has written over what the heap knows of itself."""
         at, stop = _UNIT_BYTES, _UNIT_BYTES + int(self.words[_USED])
-        while at < stop:
+        while at < stop <= self.region.bytes:
+            size = int(self.words[at // 8])
+            if size % _UNIT_BYTES or not _UNIT_BYTES <= size <= stop - at - _UNIT_BYTES:
+                break
             yield at
-            at += _UNIT_BYTES + int(self.words[at // 8])
+            at += _UNIT_BYTES + size
+        if at != stop:
+            raise InputError("the heap of malloc is damaged: the kernel wrote over the header of a block")
 
 
 LONGEST = 1 << 16  # bytes of a string
@@ -227,7 +236,7 @@ _CALLS: dict[str, Callable[[Thread, Sequence[int]], int]] = {
     "StreamCreate": _new_stream, "StreamCreateWithFlags": _new_stream, "StreamDestroy": _nothing,
     "GetLastError": _nothing, "PeekAtLastError": _nothing, "SetLastError": _set_error,
 }  # fmt: skip
-_FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])")
+_FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])", re.ASCII)
 _PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, SET_CONDITIONAL: 2, **LAUNCH_FUNCTIONS}
 
 
@@ -267,14 +276,15 @@ def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray
 
 def _heap_function(thread: Thread, argument: int, into: int | None) -> None:
     """`malloc` of so many bytes, or `free` of an address (0: nothing)."""
-    heap = Heap(thread.machine.memory)
-    if thread.inst.callee == "malloc":
-        address = heap.allocate(argument)
-        if into is not None:
-            thread.set_parameter(into, address.to_bytes(8, "little"))
-    elif argument and not heap.release(argument):
-        message = f"free of {argument:#x}, which malloc did not give, or was freed already"
-        raise thread.machine.fault(thread.inst, message, thread.row, thread.lane)
+    heap, allocates = Heap(thread.machine.memory), thread.inst.callee == "malloc"
+    try:
+        found = heap.allocate(argument) if allocates else not argument or heap.release(argument)
+    except InputError as error:
+        raise _fault(thread, str(error)) from None
+    if not allocates and not found:
+        raise _fault(thread, f"free of {argument:#x}, which malloc did not give, or was freed already")
+    if allocates and into is not None:
+        thread.set_parameter(into, found.to_bytes(8, "little"))
 
 
 def _format(thread: Thread, text: str, arguments: int) -> tuple[str, int]:
@@ -297,6 +307,8 @@ def _format(thread: Thread, text: str, arguments: int) -> tuple[str, int]:
         )
         if any(len(part or "") > 6 or abs(int(part or 0)) > LONGEST for part in (width, precision)):
             raise thread.machine.fault(thread.inst, f"printf: a field of '{match[0][:24]}'", thread.row, thread.lane)
+        if precision is not None and precision[0] == "-":  # as in C: none
+            precision = None
         spec = "%" + flags + (width or "") + ("" if precision is None else "." + precision)
         return _field(thread, take, spec, length, kind)
 

@@ -13,6 +13,7 @@ tile::scatter4 modes"; CUDA driver API, `cuTensorMapEncodeIm2col`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from functional.numpy_executor.atomics import OPERATIONS, reduction
 from functional.numpy_executor.mbarriers import log_touched
 from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
-from functional.numpy_executor.spaces import Lanes
+from functional.numpy_executor.spaces import SPACES, Lanes
 from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
 from functional.traces.trace import SECTOR_BYTES
 
@@ -337,6 +338,9 @@ class Box:
     ) -> None:  # fmt: skip
         self.frame, self.inst, self.row, self.lane, self.packing = frame, inst, row, lane, tensor.packing
         self.tensor = tensor.in_words
+        size, limit = prod(self.tensor.counts) * self.tensor.element_bytes, SPACES["shared"].limit(frame.machine)
+        if size > limit and not tensor.pixels:
+            raise self._fault(f"a box of {size} bytes is out of bounds: shared memory has {limit} bytes")
         first, taps = ([int(frame.full(get(frame))[row, lane]) for get in given] for given in (coordinates, offsets))
         try:
             at, self.inside = mode(self.tensor, self._in_words(first), taps)

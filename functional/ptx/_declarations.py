@@ -214,6 +214,7 @@ class Initialiser:
             count *= extent
         self.data = bytearray(count * self.element_bytes)
         self.relocations: list[tuple[int, Symbol]] = []
+        self.bytes_to_come = 0  # of addresses that are given byte by byte
 
     def fill(self, node: Any, first: int = 0, level: int = 0) -> None:
         """Store `node`, which initialises `shape[level:]` from element `first` on."""
@@ -263,8 +264,10 @@ class Initialiser:
             raise self.constants.fail(node.prefix, "expected one byte of an address, such as 0xFF00(symbol)")
         if byte == 0:
             self.relocations.append((at, symbol))
-        elif (at - byte, symbol) not in self.relocations:
+            self.bytes_to_come += 8
+        elif (at - byte, symbol) not in self.relocations[-1:]:
             raise self.constants.fail(node.prefix, "the bytes of an address must follow each other, lowest first")
+        self.bytes_to_come -= 1
 
 
 _MAX_BYTES = 1 << 40
@@ -350,6 +353,8 @@ def _variable(item: raw.RawVariable, declarator: raw.RawDeclarator, scope: Scope
     if declarator.initialiser is not None:
         initialiser = Initialiser(constants, type_, shape)
         initialiser.fill(declarator.initialiser)
+        if initialiser.bytes_to_come:
+            raise scope.source.fail(name, f"an address in '{name}' lacks some of its 8 bytes")
         data, relocations = bytes(initialiser.data), tuple(initialiser.relocations)
     external, space = item.linkage == ".extern", str(item.space)[1:]
     return Variable(scope.symbols[str(name)].name, space, size_bytes, align, data, external, relocations)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from functional.errors import InputError, PtxError
+from functional.files import read_bytes
 from functional.keep.kept import Kept, key
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def parse(source: str | Path) -> Module:
 def file_bytes(source: str | Path) -> bytes:
     """The text of a PTX file. Raises InputError if it cannot be read."""
     try:
-        return Path(source).read_bytes().removeprefix(BOM_UTF8)
+        return read_bytes(source).removeprefix(BOM_UTF8)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{source}: cannot read the PTX file: {reason}") from None

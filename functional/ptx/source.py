@@ -7,10 +7,10 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from functional.errors import ExecutionError
+from functional.files import read_bytes
 
 if TYPE_CHECKING:
     from functional.programs.program import Program
@@ -68,7 +68,7 @@ def unchanged(path: str, digest: str) -> bytes | None:
     from hashlib import sha256
 
     try:
-        data = Path(path).read_bytes().removeprefix(BOM_UTF8)
+        data = read_bytes(path).removeprefix(BOM_UTF8)
     except (OSError, ValueError):
         return None
     return data if sha256(data).hexdigest() == digest else None

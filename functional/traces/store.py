@@ -16,6 +16,7 @@ from typing import IO
 import msgspec
 
 from functional.errors import InputError
+from functional.files import read_bytes
 from functional.keep.folder import replacing
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, check_shape
@@ -86,7 +87,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a store. Raises InputError if it is missing, damaged or of another version."""
     path = folder / MANIFEST
     try:
-        text = path.read_bytes()
+        text = read_bytes(path)
     except FileNotFoundError:
         raise _missing(folder) from None
     except OSError as error:
@@ -249,7 +250,7 @@ def open_store(folder: str | Path) -> StoredCase:
         _check_size(folder / entry.file, entry.file_bytes)
     path = folder / PTX
     _check_size(path, None)
-    ptx = path.read_bytes()
+    ptx = read_bytes(path)
     if hashlib.sha256(ptx).hexdigest() != whole.ptx_sha256:
         raise damaged(path, "its checksum differs")
     module = parse_bytes(ptx, str(path))

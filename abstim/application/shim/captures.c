@@ -11,6 +11,7 @@ void capture(Graph *graph, Operation *operation) {
 
 PUBLIC Error cudaStreamBeginCapture(Stream *stream, int mode) {
     (void)mode;
+    CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
     stream->origin = 1;
     return cudaGraphCreate(&stream->capture, 0);
@@ -18,10 +19,13 @@ PUBLIC Error cudaStreamBeginCapture(Stream *stream, int mode) {
 PUBLIC Error cudaStreamBeginCaptureToGraph(Stream *stream, Graph *graph, void *before, void *data, size_t count,
                                            int mode) {
     (void)before, (void)data, (void)count, (void)mode;
+    CHECK_STREAM(stream);
+    if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
     stream->capture = graph, stream->origin = 1;
     return failed(SUCCESS);
 }
 PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
+    CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
     if (graph) *graph = stream->capture;
     stream->capture->done = 1, stream->capture = NULL, stream->origin = 0;
@@ -30,6 +34,7 @@ PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
 // What is captured next follows the last node: that keeps to any dependencies on nodes that are there
 static Error capture_info(Stream *stream, int *status, unsigned long long *id, Graph **graph, Node *const **before,
                           size_t *count) {
+    CHECK_STREAM(stream);
     Graph *found = (uintptr_t)stream >= 3 ? stream->capture : NULL;
     *status = found != NULL;
     if (found && id) *id = (uintptr_t)found;
@@ -49,6 +54,7 @@ PUBLIC Error cudaStreamGetCaptureInfo_v3(Stream *stream, int *status, unsigned l
     return capture_info(stream, status, id, graph, before, count);
 }
 static Error depend_on(Stream *stream, Node *const *before, size_t count) {
+    CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
     for (size_t k = 0; k < count; k++)
         if (before[k]->owner != stream->capture) return failed(INVALID_VALUE);
@@ -78,6 +84,7 @@ PUBLIC Error cudaStreamUpdateCaptureDependencies(Stream *stream, Node *const *be
 }
 #endif
 PUBLIC Error cudaStreamIsCapturing(Stream *stream, int *status) {
+    CHECK_STREAM(stream);
     *status = (uintptr_t)stream >= 3 && stream->capture;
     return failed(SUCCESS);
 }

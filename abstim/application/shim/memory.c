@@ -1,7 +1,10 @@
 // Allocations, copies and fills. Device memory is mapped here: a copy is a copy of bytes, abstim is told for the clock.
 #include "shim.h"
 
+#include <errno.h>
 #include <malloc.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 typedef struct { uint8_t *start; size_t bytes; int kind, of_graph; } Allocation;
 static Allocation *allocations;
@@ -40,6 +43,32 @@ int kind_of(const void *address, uint8_t **start, size_t *bytes) {
     if (found) *start = found->start, *bytes = found->bytes;
     unlock();
     return kind;
+}
+
+// Is a box of bytes wholly in one allocation or variable, or in memory of the host that is there?
+int reachable(const void *at, size_t pitch, size_t slice, size_t width, size_t height, size_t depth) {
+    size_t bytes;
+    if (!width || !height || !depth) return 1;
+    if (__builtin_mul_overflow(depth - 1, slice, &slice) || __builtin_mul_overflow(height - 1, pitch, &pitch)
+        || __builtin_add_overflow(slice, pitch, &bytes) || __builtin_add_overflow(bytes, width, &bytes)) return 0;
+    const uint8_t *last = (const uint8_t *)at + bytes - 1;
+    if (last < (const uint8_t *)at) return 0;
+    if (on_device(at) || on_device(last)) {
+        lock();
+        const Allocation *found = holding(at);
+        int inside = found && last < found->start + found->bytes;
+        struct inside_request request = {(uint64_t)at, bytes};
+        struct inside_reply reply = {0};
+        if (!inside) inside = !ASK(INSIDE, request, reply);
+        unlock();
+        return inside;
+    }
+    for (int k = 0; k < 2; k++) {
+        uint8_t byte;
+        struct iovec to = {&byte, 1}, from = {(void *)(k ? last : at), 1};
+        if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) < 0 && errno == EFAULT) return 0;
+    }
+    return 1;
 }
 
 Error release(void *pointer) {
@@ -82,6 +111,7 @@ PUBLIC Error cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
 }
 PUBLIC Error cudaFreeHost(void *pointer) { return release(pointer); }
 PUBLIC Error cudaMallocAsync(void **pointer, size_t bytes, Stream *stream) {
+    CHECK_STREAM(stream);
     Error error = allocate(pointer, bytes, DEVICE_MEMORY);
     if (!error && (uintptr_t)stream > 2 && stream->capture) keep_for_graph(*pointer);
     return error;
@@ -116,6 +146,13 @@ static Pinned *pinned_at(const void *host) {
         if ((const uint8_t *)host >= pinned[k].host && (const uint8_t *)host < pinned[k].host + pinned[k].bytes)
             return &pinned[k];
     return NULL;
+}
+
+int of_device(const void *address) {
+    lock();
+    int found = on_device(address) || pinned_at(address);
+    unlock();
+    return found;
 }
 
 static Error pin(void *host, size_t bytes) {
@@ -168,9 +205,9 @@ PUBLIC Error cudaHostGetFlags(unsigned *flags, void *host) {
 PUBLIC Error cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     struct usage_request request;
     struct usage_reply reply;
-    ASK(USAGE, request, reply);
+    Error error = ASK(USAGE, request, reply);
     *free_bytes = reply.free_bytes, *total = reply.total_bytes;
-    return failed(SUCCESS);
+    return failed(error);
 }
 
 typedef struct { int type, device; void *device_pointer, *host_pointer; long reserved[8]; } PointerAttributes;
@@ -189,6 +226,7 @@ static Error copy(void *to, size_t to_pitch, const void *from, size_t from_pitch
     if (kind < 0 || kind > 4) return failed(INVALID_DIRECTION);
     if (!width || !height) return failed(SUCCESS);
     if (!to || !from || (height > 1 && (width > to_pitch || width > from_pitch))) return failed(INVALID_VALUE);
+    if (((kind & 1) && !of_device(to)) || ((kind & 2) && !of_device(from))) return failed(INVALID_VALUE);
     Operation operation = {.what = COPY, .copy = {to, from, to_pitch, 0, from_pitch, 0, width, height, 1}};
     return submit(&operation, stream);
 }

@@ -15,7 +15,7 @@
 
 typedef int Error;
 enum {
-    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13,
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INITIALIZATION_ERROR = 3, INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13,
     INVALID_TEXTURE = 18, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98, NO_DEVICE = 100, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, PEER_NOT_ENABLED = 705, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
     LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNKNOWN = 999,
@@ -130,6 +130,8 @@ size_t bytes_of_device(void);
 Error allocate(void **pointer, size_t bytes, int kind);
 Error release(void *pointer);
 void keep_for_graph(const void *pointer);
+int reachable(const void *at, size_t pitch, size_t slice, size_t width, size_t height, size_t depth);
+int of_device(const void *address);
 int kind_of(const void *address, uint8_t **start, size_t *bytes);
 enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, MANAGED_MEMORY = 3 };  // as cudaMemoryType
 
@@ -148,6 +150,9 @@ Error submit(Operation *operation, Stream *stream);
 Error perform(Operation *operation, Stream *stream);
 uint64_t stream_id(Stream *stream);
 void print_pending(void);
+void forget_pending(void);
+int is_stream(const Stream *stream);
+#define CHECK_STREAM(stream) if (!is_stream(stream)) return failed(INVALID_HANDLE)
 void keep_printed(const uint8_t *text, size_t bytes);
 
 // driver.c

@@ -19,6 +19,40 @@ void print_pending(void) {
     printed_bytes = 0;
 }
 
+void forget_pending(void) { printed_bytes = 0; }
+
+// Streams and events that there are
+static const void **handles;
+static size_t handle_count, handle_room;
+
+static void add_handle(const void *handle) {
+    if (handle_count == handle_room) handles = realloc(handles, (handle_room = 2 * handle_room + 64) * sizeof *handles);
+    handles[handle_count++] = handle;
+}
+
+static size_t place_of(const void *handle) {
+    size_t place = handle_count;
+    while (place && handles[place - 1] != handle) place--;
+    return place;  // from 1; 0 if there is none
+}
+
+static int is_handle(const void *handle) {
+    lock();
+    int found = place_of(handle) > 0;
+    unlock();
+    return found;
+}
+
+static Error destroy(void *handle) {
+    lock();
+    size_t place = place_of(handle);
+    if (place) handles[place - 1] = handles[--handle_count], free(handle);
+    unlock();
+    return failed(place ? SUCCESS : INVALID_HANDLE);
+}
+
+int is_stream(const Stream *stream) { return (uintptr_t)stream < 3 || is_handle(stream); }
+
 static Stream *actual(Stream *stream) {
     if (stream != (Stream *)2) return stream == (Stream *)1 ? NULL : stream;
     if (!per_thread_stream) per_thread_stream = calloc(1, sizeof *per_thread_stream);
@@ -52,6 +86,10 @@ static Error launch(Operation *o, Stream *stream) {
 }
 
 static Error copy(Operation *o, Stream *stream) {
+    size_t width = o->copy.width, height = o->copy.height, depth = o->copy.depth;
+    if (!reachable(o->copy.to, o->copy.to_pitch, o->copy.to_slice, width, height, depth)
+        || !reachable(o->copy.from, o->copy.from_pitch, o->copy.from_slice, width, height, depth))
+        return failed(INVALID_VALUE);
     if (o->copy.height == 1 && o->copy.depth == 1) memmove(o->copy.to, o->copy.from, o->copy.width);
     else
         for (size_t z = 0; z < o->copy.depth; z++)
@@ -70,6 +108,8 @@ static Error copy(Operation *o, Stream *stream) {
 }
 
 static Error fill(Operation *o, Stream *stream) {
+    if (!reachable(o->fill.to, o->fill.pitch, o->fill.slice, o->fill.width, o->fill.height, o->fill.depth))
+        return failed(INVALID_VALUE);
     for (size_t z = 0; z < o->fill.depth; z++)
         for (size_t y = 0; y < o->fill.height; y++) {
             uint8_t *row = o->fill.to + z * o->fill.slice + y * o->fill.pitch;
@@ -108,6 +148,7 @@ Error perform(Operation *o, Stream *stream) {
 void capture(Graph *graph, Operation *operation);
 
 Error submit(Operation *operation, Stream *stream) {
+    CHECK_STREAM(stream);
     Stream *to = actual(stream);
     if (!to || !to->capture) return perform(operation, to);
     if (operation->what == RELEASE) operation->what = NOTHING;  // kept: the graph may be launched again
@@ -120,6 +161,7 @@ PUBLIC Error cudaStreamCreateWithPriority(Stream **stream, unsigned flags, int p
     lock();
     *stream = calloc(1, sizeof **stream);
     **stream = (Stream){.id = ++made, .flags = flags, .priority = priority};
+    add_handle(*stream);
     struct stream_request request = {(*stream)->id, flags & 1};
     tell(MESSAGE_STREAM, &request, sizeof request, NULL, 0);
     unlock();
@@ -130,10 +172,10 @@ PUBLIC Error cudaStreamCreateWithFlags(Stream **stream, unsigned flags) {
 }
 PUBLIC Error cudaStreamCreate(Stream **stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
 PUBLIC Error cudaStreamDestroy(Stream *stream) {
-    if (actual(stream) && stream != (Stream *)2) free(stream);
-    return failed(SUCCESS);
+    return (uintptr_t)stream < 3 ? failed(stream ? SUCCESS : INVALID_HANDLE) : destroy(stream);
 }
 PUBLIC Error cudaStreamSynchronize(Stream *stream) {
+    CHECK_STREAM(stream);
     Stream *on = actual(stream);
     if (on && on->capture) return failed(CAPTURE_UNSUPPORTED);
     struct synchronize_request request = {on ? on->id : 0, 0};
@@ -149,16 +191,22 @@ PUBLIC Error cudaDeviceSynchronize(void) {
     return failed(SUCCESS);
 }
 PUBLIC Error cudaThreadSynchronize(void) { return cudaDeviceSynchronize(); }
-PUBLIC Error cudaStreamQuery(Stream *stream) { (void)stream; return failed(SUCCESS); }
+PUBLIC Error cudaStreamQuery(Stream *stream) { return failed(is_stream(stream) ? SUCCESS : INVALID_HANDLE); }
 PUBLIC Error cudaStreamGetFlags(Stream *stream, unsigned *flags) {
+    CHECK_STREAM(stream);
     *flags = actual(stream) ? actual(stream)->flags : 0;
     return failed(SUCCESS);
 }
 PUBLIC Error cudaStreamGetPriority(Stream *stream, int *priority) {
+    CHECK_STREAM(stream);
     *priority = actual(stream) ? actual(stream)->priority : 0;
     return failed(SUCCESS);
 }
-PUBLIC Error cudaStreamGetId(Stream *stream, unsigned long long *id) { *id = stream_id(stream); return failed(0); }
+PUBLIC Error cudaStreamGetId(Stream *stream, unsigned long long *id) {
+    CHECK_STREAM(stream);
+    *id = stream_id(stream);
+    return failed(SUCCESS);
+}
 PUBLIC Error cudaStreamGetDevice(Stream *stream, int *device) { (void)stream; *device = 0; return failed(SUCCESS); }
 PUBLIC Error cudaStreamSetAttribute(Stream *stream, int attribute, const void *value) {
     (void)stream, (void)attribute, (void)value;
@@ -171,6 +219,8 @@ PUBLIC Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 }
 PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
     (void)flags;
+    CHECK_STREAM(stream);
+    if (!is_handle(event)) return failed(INVALID_HANDLE);
     Stream *on = actual(stream);
     if (on && event->capture) {  // the stream joins the capture that the event was recorded in
         if (!on->capture) on->capture = event->capture;
@@ -196,17 +246,16 @@ PUBLIC Error cudaEventCreateWithFlags(Event **event, unsigned flags) {
     lock();
     *event = calloc(1, sizeof **event);
     (*event)->id = ++made;
+    add_handle(*event);
     unlock();
     return failed(SUCCESS);
 }
 PUBLIC Error cudaEventCreate(Event **event) { return cudaEventCreateWithFlags(event, 0); }
 PUBLIC Error cudaEventDestroy(Event *event) {
-    if (!event) return failed(INVALID_HANDLE);
-    free(event);
-    return failed(SUCCESS);
+    return destroy(event);
 }
 PUBLIC Error cudaEventRecord(Event *event, Stream *stream) {
-    if (!event) return failed(INVALID_HANDLE);
+    if (!is_handle(event)) return failed(INVALID_HANDLE);
     event->capture = NULL;
     Operation operation = {.what = RECORD, .event = {event}};
     return submit(&operation, stream);
@@ -216,13 +265,13 @@ PUBLIC Error cudaEventRecordWithFlags(Event *event, Stream *stream, unsigned fla
     return cudaEventRecord(event, stream);
 }
 PUBLIC Error cudaEventSynchronize(Event *event) {
-    if (!event) return failed(INVALID_HANDLE);
+    if (!is_handle(event)) return failed(INVALID_HANDLE);
     print_pending();
     return failed(SUCCESS);
 }
-PUBLIC Error cudaEventQuery(Event *event) { return event ? failed(SUCCESS) : failed(INVALID_HANDLE); }
+PUBLIC Error cudaEventQuery(Event *event) { return failed(is_handle(event) ? SUCCESS : INVALID_HANDLE); }
 PUBLIC Error cudaEventElapsedTime(float *milliseconds, Event *start, Event *end) {
-    if (!start || !end || !start->recorded || !end->recorded) return failed(INVALID_HANDLE);
+    if (!is_handle(start) || !is_handle(end) || !start->recorded || !end->recorded) return failed(INVALID_HANDLE);
     struct elapsed_request request = {start->id, end->id};
     struct elapsed_reply reply = {0};
     Error error = ASK(ELAPSED, request, reply);

@@ -13,6 +13,7 @@ from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
 from abstim.show.tables import quantity
 from functional.errors import InputError
+from functional.files import read_text
 from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def read_source(path: Path) -> Source:
 
 def _read_json(path: Path) -> Source:
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = json.loads(read_text(path))
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     if isinstance(data, list):

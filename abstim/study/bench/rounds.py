@@ -23,6 +23,7 @@ from abstim.study.bench.rate import STAGES, Against, BenchResult, Rate, yardstic
 from abstim.study.validate import Measured, known_variants, read_reference, select
 from functional.errors import InputError
 from functional.execution.computer import so_many_threads
+from functional.files import read_text
 
 MIN_SECONDS = 0.2
 
@@ -151,11 +152,10 @@ def read_rows(path: Path, variants: Sequence[str], benchmarks: Sequence[str]) ->
     if not chosen:
         raise InputError(f"{path}: has none of the benchmarks to be measured")
     seconds: dict[tuple[str, str], float] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row.get("flush") in (None, "", "all"):
-                key = (row["benchmark"], row["variant"])
-                seconds[key] = seconds.get(key, 0.0) + _seconds(path, row)
+    for row in csv.DictReader(read_text(path).splitlines()):
+        if row.get("flush") in (None, "", "all"):
+            key = (row["benchmark"], row["variant"])
+            seconds[key] = seconds.get(key, 0.0) + _seconds(path, row)
     return Reference(chosen, seconds)
 
 

@@ -16,6 +16,7 @@ from abstim.progress import Progress, silent
 from abstim.study.calibrate.devices import Modelled
 from abstim.study.calibrate.microbenchmarks import GROUPS, Device, Facts, Measurement, measurements
 from functional.errors import InputError
+from functional.files import read_text
 
 TABLE = Path(__file__).with_name("figures.csv")
 
@@ -38,8 +39,7 @@ class Figure:
 def read_figures(table: Path = TABLE) -> list[Figure]:
     """All of a table. Raises InputError for one that cannot be read or has other columns."""
     try:
-        with table.open(newline="", encoding="utf-8") as file:
-            return [_figure(row) for row in csv.DictReader(file)]
+        return [_figure(row) for row in csv.DictReader(read_text(table).splitlines())]
     except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"{table}: no table of figures: {type(error).__name__}: {error}") from None
 

@@ -14,6 +14,7 @@ from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
 from abstim.study.sample.sample_result import plain_estimate
 from functional.errors import InputError
+from functional.files import read_text
 from sampling import Estimate, Profile, SamplingError, Selection
 from sampling.bounds import bounded
 from sampling.nsight import LightProfile, read_nsight_compute, read_nsight_systems, read_nsight_times
@@ -197,8 +198,7 @@ def _times(path: Path, selection: Selection) -> tuple[str, Float64[np.ndarray, "
 def _rows(path: Path) -> list[dict[str, str]] | None:
     """Of a table with a column `launch`; None for anything else."""
     try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(read_text(path).splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
     return rows if rows and "launch" in rows[0] else None

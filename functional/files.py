@@ -1,0 +1,30 @@
+"""What a user's file holds. All of them are read here: some, such as pipes and `/dev/zero`, have no end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+MOST_BYTES = 1 << 32  # of a file, most of which a buffer of a kernel may fill
+
+
+def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The bytes of a file. Raises OSError, for what is no regular file or is longer too."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(file, "rb") as stream:
+        found = os.fstat(file)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "no regular file, so it may have no end; copy it to one", str(path))
+        if found.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"has {found.st_size:,} bytes; at most {most_bytes:,} are read", str(path))
+        return stream.read()
+
+
+def read_text(path: str | Path, encoding: str = "utf-8-sig", errors: str = "strict") -> str:
+    """The text of a file, its lines ended by a line feed each. Raises OSError, UnicodeDecodeError."""
+    text = read_bytes(path, MOST_BYTES >> 4).decode(encoding, errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,76 @@
+// What a program may do wrong, one way a run: `misuse WAY`.
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef void *Handle;
+int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int), cudaMemset(void *, int, size_t);
+int cudaMemcpy2D(void *, size_t, const void *, size_t, size_t, size_t, int);
+int cudaStreamCreate(Handle *), cudaStreamSynchronize(Handle), cudaStreamDestroy(Handle), cudaStreamQuery(Handle);
+int cudaMemcpyAsync(void *, const void *, size_t, int, Handle);
+int cudaEventCreate(Handle *), cudaEventRecord(Handle, Handle), cudaEventDestroy(Handle);
+
+static char big[1 << 22], small[64];
+
+static void copies(void) {
+    char *a, *b;
+    cudaMalloc((void **)&a, 64), cudaMalloc((void **)&b, 64), cudaMemset(b, 7, 64);
+    printf("%d %d %d %d", cudaMemcpy(a, big, sizeof big, 1), cudaMemcpy(big, a, 65, 2), cudaMemset(a, 1, 1 << 24),
+           cudaMemcpy(b, a + 60, 8, 3));
+    printf(" %d %d %d", cudaMemcpy((void *)0x10, big, 16, 1), cudaMemcpy(a, (void *)0x10, 16, 1),
+           cudaMemcpy(big, (void *)0x10, 16, 2));
+    printf(" %d %d", cudaMemcpy2D(a, 16, big, 16, 16, 5, 1), cudaMemcpy(big, small, 8, 1));
+    printf(" ; %d %d %d", cudaMemcpy(a, big, 64, 1), cudaMemcpy2D(a, 16, big, 32, 16, 4, 1), cudaMemcpy(small, b, 64, 2));
+    printf(" %d\n", small[0] == 7 && small[63] == 7);
+}
+
+static void handles(void) {
+    Handle stream, event, bad = (Handle)0xdeadbeef0;
+    cudaStreamCreate(&stream), cudaEventCreate(&event);
+    printf("%d %d %d %d", cudaStreamSynchronize(bad), cudaStreamQuery(bad), cudaStreamDestroy(bad), cudaEventRecord(bad, 0));
+    printf(" %d %d %d", cudaMemcpyAsync(small, big, 8, 0, bad), cudaEventRecord(event, bad), cudaEventDestroy(bad));
+    printf(" ; %d", cudaEventRecord(event, stream)), printf(" %d %d ; ", cudaStreamDestroy(stream), cudaEventDestroy(event));
+    printf("%d %d\n", cudaStreamSynchronize(stream), cudaEventDestroy(event));
+}
+
+static int one(void) {
+    char *a, back[4];
+    int error = cudaMalloc((void **)&a, 4);
+    if (error) return error;
+    cudaMemcpy(a, "abc", 4, 1), cudaMemcpy(back, a, 4, 2);
+    return strcmp(back, "abc");
+}
+
+static void children(int first) {
+    int status[3];
+    if (first) one();
+    for (int k = 0; k < 3; k++)
+        if (!fork()) _exit(one());
+    for (int k = 0; k < 3; k++) wait(&status[k]);
+    printf("%d %d %d %d\n", one(), WEXITSTATUS(status[0]), WEXITSTATUS(status[1]), WEXITSTATUS(status[2]));
+}
+
+int main(int count, char **words) {
+    const char *way = words[1];
+    if (!strcmp(way, "copies")) copies();
+    if (!strcmp(way, "handles")) handles();
+    if (!strcmp(way, "children")) children(count > 2);
+    if (!strcmp(way, "many")) {
+        int failed = 0;
+        void *a;
+        for (int k = 0; k < 20000; k++) failed += cudaMalloc(&a, 16) != 0;
+        printf("%d\n", failed);
+    }
+    if (!strcmp(way, "daemon") && !one() && !fork()) setsid(), sleep(100);
+    if (!strcmp(way, "abort") && !one()) abort();
+    if (!strcmp(way, "kill") && !one()) raise(SIGKILL);
+    if (!strcmp(way, "closes") && !one()) {
+        for (int k = 3; k < 100; k++) close(k);
+        one();
+    }
+    if (!strcmp(way, "bytes") && !one()) memset(big, 0xEE, 64), printf("%zd\n", write(atoi(getenv("ABSTIM_APP_SOCKET")), big, 64)), one();
+    return 0;
+}
