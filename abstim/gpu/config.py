@@ -22,7 +22,18 @@ from typing import Any
 
 import msgspec
 
-from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, WallTime, check, check_together
+from abstim.gpu.spec import (
+    ALL_CLASSES,
+    FROM_TIME,
+    SECTIONS,
+    Domain,
+    Params,
+    Spec,
+    WallTime,
+    check,
+    check_together,
+    why_idle,
+)
 from functional.errors import InputError
 from precharacterize.table import Operation, PipelineParameters
 
@@ -115,6 +126,23 @@ class Gpu:
         return self.spec.name
 
     @property
+    def shown_settings(self) -> Settings:
+        """`settings` as the engine takes them: those that [time] derives as they come out."""
+        taken = {key: source for key, source in FROM_TIME.items() if self.settings[source].value}
+        return self.settings | {
+            key: Setting(getattr(self.params, key), f"from {source}") for key, source in taken.items()
+        }
+
+    def why_idle(self, key: str) -> str:
+        """Why setting a key, by its full name, changes nothing here; "" if it may."""
+        return self.why_derived(key) or why_idle(key, self.spec)
+
+    def why_derived(self, key: str) -> str:
+        """The same of a key that one of [time] stands in for."""
+        source = FROM_TIME.get(key)
+        return f"it follows from {source}; set that instead" if source and self.settings[source].value else ""
+
+    @property
     def memory_model(self) -> str:
         """What lies behind the first-level caches, as tables say it."""
         return self.spec.memory_model
@@ -162,7 +190,11 @@ def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
             raise InputError(f"--set {override}: {key} was set already, by {given[key]}")
         given[key], settings[key] = override, Setting(value, f"--set {override}")
     label = " ".join([Path(name).stem, *overrides])
-    return replace(_build(label, title, settings, labels), known_error=_altered(known) if overrides else known)
+    gpu = _build(label, title, settings, labels)
+    for key, override in given.items():
+        if why := gpu.why_idle(key):
+            raise InputError(f"--set {override}: {key} has no effect on {Path(name).stem}: {why}")
+    return replace(gpu, known_error=_altered(known) if overrides else known)
 
 
 def known_error_of(gpu: Gpu, model: str) -> str:
@@ -217,7 +249,7 @@ def changed(gpu: Gpu, values: Mapping[str, Any], name: str) -> Gpu:
     Raises InputError for values that are each in range and contradict each other.
     """
     settings = gpu.settings | {key: Setting(value, "varied") for key, value in values.items()}
-    return replace(_build(name, gpu.title, settings, gpu.labels), known_error=_altered(gpu.known_error))
+    return _taking(gpu, name, settings, values)
 
 
 def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
@@ -228,7 +260,16 @@ def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
     known, settings = domains(), dict(gpu.settings)
     for key, value in values.items():
         settings[full_key(key)] = Setting(check(key, known[full_key(key)], value, gpu.name), source)
-    return replace(_build(gpu.name, gpu.title, settings, gpu.labels), known_error=_altered(gpu.known_error))
+    return _taking(gpu, gpu.name, settings, map(full_key, values))
+
+
+def _taking(gpu: Gpu, name: str, settings: Settings, keys: Iterable[str]) -> Gpu:
+    """A GPU with other settings. Raises InputError for a key changed that another one of [time] stands in for."""
+    found = replace(_build(name, gpu.title, settings, gpu.labels), known_error=_altered(gpu.known_error))
+    for key in keys:
+        if why := found.why_derived(key):
+            raise InputError(f"{name}: {key} has no effect: {why}")
+    return found
 
 
 def _altered(known_error: str) -> str:
