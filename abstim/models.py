@@ -56,11 +56,11 @@ def model_named(name: str) -> Model:
     return cast(Model, import_module(MODELS[name]))
 
 
-def known_error_of(model: str, gpu: Gpu) -> str:
-    """What has been measured of a model's error on a GPU, for people."""
+def known_error_of(model: str, gpu: Gpu, code: str = "") -> str:
+    """What has been measured of a model's error on a GPU, for people. `code`: as of `config.known_error_of`."""
     from abstim.session.result import NOTHING_KNOWN
 
-    return (gpu.known_error if model == DETAILED else config.known_error_of(gpu, model)) or NOTHING_KNOWN
+    return config.known_error_of(gpu, model, code) or NOTHING_KNOWN
 
 
 def run(

@@ -63,7 +63,7 @@ def test_memory_is_real_but_in_the_papers_settings():
 
 def test_only_pipeline_settings_change_its_key():
     base = load_gpu("gtx480_perfect").pipeline.key
-    for override in ("sm_count=30", "scheduler=lrr", "max_blocks_per_sm=4", "l1d_sets=64", "l1_miss_extra_cycles=9"):
+    for override in ("sm_count=30", "scheduler=lrr", "max_blocks_per_sm=4", "l1d_sets=64", "dram_reply_cycles=9"):
         assert load_gpu("gtx480", [override]).pipeline.key == base
     for override in ("latency_cycles.int_add=5", "initiation_cycles.sfu=4", "unit.int_div=sp", "register_banks=8"):
         assert load_gpu("gtx480", [override]).pipeline.key != base

@@ -70,10 +70,8 @@ def test_l1d_gives_way_to_shared_memory():
 
 
 @pytest.mark.parametrize("write", ["local_back", "evict", "through", "back"])
-@pytest.mark.parametrize("allocate", ["miss", "fill"])
-def test_write_policies_of_l1d_move_the_traffic_they_should(write, allocate):
-    allocates = str(write in ("through", "back")).lower()
-    overrides = [f"l1d_write={write}", f"l1d_allocate={allocate}", f"l1d_write_allocate={allocates}"]
+def test_write_policies_of_l1d_move_the_traffic_they_should(write):
+    overrides = [f"l1d_write={write}", *(["l1d_write_allocate=true"] if write in ("through", "back") else [])]
     caches = run("micro_stream_copy", "rtx3070", overrides).launches[-1].caches
     usual = run("micro_stream_copy", "rtx3070").launches[-1].caches
     assert caches["dram_reads"] == pytest.approx(usual["dram_reads"], rel=0.02)

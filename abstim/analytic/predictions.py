@@ -13,7 +13,7 @@ from abstim.analytic.kept_programs import kept_programs
 from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, summarize
-from abstim.gpu.config import Gpu, known_error_of
+from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
@@ -98,7 +98,6 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
             rows,
             predicting,
             model="analytic",
-            known_error=known_error_of(gpu, "analytic"),
             summarize=summarizing,
         )
         for gpu, rows in zip(gpus, found, strict=True)

@@ -21,6 +21,7 @@ from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.models import known_error_of
+from abstim.session.result import HOISTED, not_machine_code
 from abstim.targets.execution import inherited
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
@@ -46,6 +47,7 @@ class ApplicationResult:
     problems: dict[str, int]
     model: str
     known_errors: tuple[str, ...]  # of the model on each GPU
+    notes: tuple[str, ...]  # as of a RunResult
     interrupted: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +55,12 @@ class ApplicationResult:
         from dataclasses import asdict
 
         runs = [
-            {"gpu": gpu, "known_error": known, "launches": [asdict(timed.results[k]) for timed in self.launches]}
+            {
+                "gpu": gpu,
+                "known_error": known,
+                "note": self.notes[k],
+                "launches": [asdict(timed.results[k]) for timed in self.launches],
+            }
             for k, (gpu, known) in enumerate(zip(self.gpus, self.known_errors, strict=True))
         ]
         return {
@@ -113,8 +120,15 @@ def application_result(
     return ApplicationResult(
         name, names, status, tuple(launches), server.recorder.count, seconds, busy,
         server.clock.kernels_waited / PICOSECONDS, server.problems, model,
-        tuple(known_error_of(model, gpu) for gpu in gpus), stopped,
+        *_said(launches, gpus, model), stopped,
     )  # fmt: skip
+
+
+def _said(launches: Sequence[Timed], gpus: Sequence[Gpu], model: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is known of the error on each GPU, and what to note of what was timed."""
+    notes = tuple(not_machine_code([timed.results[k] for timed in launches]) for k in range(len(gpus)))
+    codes = (HOISTED if note else "" for note in notes)
+    return tuple(known_error_of(model, gpu, code) for gpu, code in zip(gpus, codes, strict=True)), notes
 
 
 def _serve(server: CallServer, command: list[str], environment: dict[str, str], output: int | None) -> tuple[int, bool]:

@@ -170,7 +170,9 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
     if result.kernels_waited_seconds:
         waited = duration(result.kernels_waited_seconds)
         say(f"Kernels run one at a time: {waited} of waiting for other streams' that a GPU may run side by side.")
-    for gpu, known in zip(result.gpus, result.known_errors, strict=True):
+    for gpu, known, missing in zip(result.gpus, result.known_errors, result.notes, strict=True):
+        if missing:
+            say(f"Note on {gpu}: {missing}")
         say(f"Error on {gpu}: {known}")
     if result.executed > len(result.launches) and not result.interrupted:
         print("Launches that were not timed count as no time, in events too.")

@@ -144,6 +144,7 @@ def explore(
     }  # fmt: skip
     base = gpu.load()
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
+    sweep.space.refuse_idle()
     _refuse_set_and_varied(base, vary)
     opened = [launch.of(target) for target in targets]
     with progress(quiet=as_json) as report:
@@ -239,7 +240,6 @@ def _share(value: float | None) -> str:
 
 
 def _print_sensitivity(found: Exploration) -> None:
-    from abstim.gpu.spec import PERFECT
 
     rows = [
         (one.key, _percent(one.elasticity), f"{one.swing:.2f}x", quantity(one.best).lower())
@@ -250,8 +250,7 @@ def _print_sensitivity(found: Exploration) -> None:
         print_table("What matters", columns, rows)
     flat = [one.key for one in found.sensitivity if one.swing == 1]
     if flat:
-        beyond = found.memory_model == PERFECT and any(key.startswith(("l2_", "dram_")) for key in flat)
-        say(f"No effect: {', '.join(flat)}" + ("; this GPU has perfect memory, without L2 and DRAM" if beyond else ""))
+        say(f"No effect: {', '.join(flat)}")
 
 
 def _percent(elasticity: float | None) -> str:

@@ -81,7 +81,7 @@ def gpus(
 
 
 def _values_of(gpu) -> dict:
-    values = {key: {"value": s.value, "source": s.source} for key, s in gpu.settings.items()}
+    values = {key: {"value": s.value, "source": s.source} for key, s in gpu.shown_settings.items()}
     return {
         "title": gpu.title,
         "memory_model": gpu.memory_model,
@@ -108,6 +108,6 @@ def _print_list(gpus) -> None:
 
 
 def _print_one(gpu) -> None:
-    rows = [(key, str(s.value), s.source) for key, s in gpu.settings.items()]
+    rows = [(key, str(s.value), s.source) for key, s in gpu.shown_settings.items()]
     print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3)
     print_table("Sources", ("", ""), gpu.labels.items(), left=2)

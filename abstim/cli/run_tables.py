@@ -104,6 +104,8 @@ def _print_run(result: RunResult) -> None:
     if first.timed_code != "PTX":
         made, matched = first.machine_code_share, first.matched_access_share
         say(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
+    if result.note:
+        say(f"Note: {result.note}")
     say(f"Error on this GPU: {result.known_error}")
     say("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
 
@@ -200,15 +202,16 @@ def _bound_row(launch):
 
 def _print_comparison(results: list[RunResult]) -> None:
     """One row a GPU, the first one the yardstick."""
-    first = results[0].totals["cycles"]
+    first = results[0].totals["seconds"]
+    mixed = len({r.timed_code for r in results}) > 1
     rows = [
         (
-            r.gpu,
+            f"{r.gpu} (PTX)" if mixed and r.timed_code.startswith("PTX") else r.gpu,
             r.memory_model,
             int(r.totals["cycles"]),
             duration(r.totals["seconds"]),
             r.totals["ipc"],
-            f"{first / r.totals['cycles']:.2f}x",
+            f"{first / r.totals['seconds']:.2f}x",
             r.limit + (f" ({r.limits[0].gain:.0%})" if r.limits else ""),
         )
         for r in results
@@ -236,7 +239,11 @@ def _print_errors(results: list[RunResult]) -> None:
     """What the comparison does not say: that memory is not alike, and how far each GPU's times are to be trusted."""
     if len({r.memory_model for r in results}) > 1:
         say(f"Not alike: {UNLIKE_MEMORY}")
+    if len(codes := {r.timed_code for r in results}) > 1:
+        say(f"Not alike: times of {' beside those of '.join(sorted(codes))}; --set timed_code=ptx times all alike")
     for r in results:
+        if r.note:
+            say(f"Note on {r.gpu}: {r.note}")
         say(f"Error on {r.gpu}: {r.known_error}")
 
 

@@ -22,13 +22,25 @@ from typing import Any
 
 import msgspec
 
-from abstim.gpu.spec import ALL_CLASSES, SECTIONS, Domain, Params, Spec, WallTime, check, check_together
+from abstim.gpu.spec import (
+    ALL_CLASSES,
+    FROM_TIME,
+    SECTIONS,
+    Domain,
+    Params,
+    Spec,
+    WallTime,
+    check,
+    check_together,
+    why_idle,
+)
 from functional.errors import InputError
 from functional.files import read_text
 from precharacterize.table import Operation, PipelineParameters
 
 REFERENCE = "GPGPU-Sim 4.2, which itself is off by 13 % (SASS) to 34 % (PTX) on a V100"
 HARDWARE = "hardware"
+CODES = {"": "", "ptx": "PTX", "machine": "machine code", "hoisted": "PTX with loads hoisted"}
 BY_MODEL = {"detailed": "", "occupancy": "by occupancy vector ", "analytic": "by the formula "}
 
 
@@ -39,13 +51,18 @@ class KnownError:
     gpu: str
     model: str
     against: str  # "reference" or "hardware"
+    code: str  # that was timed: one of CODES; "": what the GPU asks for
+    clock_mhz: int | None  # at which it was compared; None: that of the description
     what: str
-    kernels: int
+    kernels: int | None  # None: not noted, as below
     mean_percent: float
-    worst_percent: float | None  # None: not noted
+    worst_percent: float | None
+    source: str
 
     def __str__(self) -> str:
-        about = ", ".join(part for part in (f"{self.kernels} kernels", self.what) if part)
+        count = f"{self.kernels} kernels" if self.kernels else ""
+        clock = f"at {self.clock_mhz:,} MHz" if self.clock_mhz else ""
+        about = ", ".join(part for part in (count, self.what, CODES[self.code], clock) if part)
         worst = "" if self.worst_percent is None else f", {self.worst_percent:g} % worst"
         return f"{self.mean_percent:g} % mean{worst} ({about})"
 
@@ -56,26 +73,30 @@ def known_errors() -> tuple[KnownError, ...]:
     import configs
 
     with (Path(next(iter(configs.__path__))) / "known_errors.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row | {"worst_percent": row["worst_percent"] or None} for row in csv.DictReader(file)]
+        numbers = ("clock_mhz", "kernels", "worst_percent")
+        rows = [row | {name: row[name] or None for name in numbers} for row in csv.DictReader(file)]
     return msgspec.convert(rows, tuple[KnownError, ...], strict=False)
 
 
 def known_error(gpu: str, model: str = "detailed", timed_code: str = "ptx") -> str:
-    """One sentence on a GPU of `configs/`, or on any other (nothing). `timed_code`: of hardware or of the reference."""
+    """One sentence on a GPU of `configs/`, or on any other (nothing). `timed_code`: one of CODES."""
     return "; ".join(_parts(gpu, model, timed_code))
 
 
 def _parts(gpu: str, model: str, timed_code: str) -> Iterator[str]:
     found = [e for e in known_errors() if e.gpu == gpu and e.model == model]
+    found = [e for e in found if e.code in ("", timed_code)] or found
     against = {name: ", ".join(str(e) for e in found if e.against == name) for name in ("reference", HARDWARE)}
     by = f" {BY_MODEL[model].strip()}" if BY_MODEL[model] else ""
     if against["reference"]:
         yield f"{BY_MODEL[model]}{against['reference']} against {REFERENCE}"
-    if against[HARDWARE]:
+    if against[HARDWARE] and not any(e.code in ("", timed_code) for e in found):
+        yield f"{HARDWARE}: no time of {CODES[timed_code]} was compared; otherwise {BY_MODEL[model]}{against[HARDWARE]}"
+    elif against[HARDWARE]:
         yield f"{HARDWARE}: {BY_MODEL[model]}{against[HARDWARE]}"
     elif against["reference"]:
         yield f"{HARDWARE}: not compared"
-    elif timed_code == "machine":
+    elif timed_code != "ptx":
         yield f"{HARDWARE}: no time of a kernel was compared on this GPU{by}"
         if model == "detailed":
             yield "its latencies and bandwidths beside measured ones: abstim calibrate"
@@ -109,11 +130,29 @@ class Gpu:
     settings: Settings = field(default_factory=dict, compare=False, repr=False)
     labels: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     known_error: str = field(default="", compare=False)  # what has been measured of times on it; "": nothing
+    described: str = field(default="", compare=False)  # in `configs/`: its name there, whatever was changed since
 
     @property
     def name(self) -> str:
         """As given to `load_gpu`, with its overrides."""
         return self.spec.name
+
+    @property
+    def shown_settings(self) -> Settings:
+        """`settings` as the engine takes them: those that [time] derives as they come out."""
+        taken = {key: source for key, source in FROM_TIME.items() if self.settings[source].value}
+        return self.settings | {
+            key: Setting(getattr(self.params, key), f"from {source}") for key, source in taken.items()
+        }
+
+    def why_idle(self, key: str) -> str:
+        """Why setting a key, by its full name, changes nothing here; "" if it may."""
+        return self.why_derived(key) or why_idle(key, self.spec)
+
+    def why_derived(self, key: str) -> str:
+        """The same of a key that one of [time] stands in for."""
+        source = FROM_TIME.get(key)
+        return f"it follows from {source}; set that instead" if source and self.settings[source].value else ""
 
     @property
     def memory_model(self) -> str:
@@ -152,10 +191,12 @@ def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
         raise InputError(f"a GPU is given by its name or file, not as {type(name).__name__}: {name!r:.60}")
     overrides = as_texts(overrides)
     path = _path_of(name)
+    own = path.stem if path.parent == config_dir() else ""
     title, settings, labels = _load_file(path, ())
     known = str(read_toml(path).get("known_error", ""))
-    if path.parent == config_dir():
-        known = known_error(path.stem, timed_code=settings["timed_code"].value)
+    if own:
+        known = known_error(own, timed_code=settings["timed_code"].value)
+    as_described = {key: setting.value for key, setting in settings.items()}
     given: dict[str, str] = {}
     for override in overrides:
         key, value = _parse_override(override)
@@ -163,12 +204,23 @@ def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
             raise InputError(f"--set {override}: {key} was set already, by {given[key]}")
         given[key], settings[key] = override, Setting(value, f"--set {override}")
     label = " ".join([Path(name).stem, *overrides])
-    return replace(_build(label, title, settings, labels), known_error=_altered(known) if overrides else known)
+    gpu = _build(label, title, settings, labels)
+    for key, override in given.items():
+        if why := gpu.why_idle(key):
+            raise InputError(f"--set {override}: {key} has no effect on {Path(name).stem}: {why}")
+    compared = [1e6 * e.clock_mhz for e in known_errors() if e.gpu == own and e.clock_mhz]
+    differ = {key for key in given if settings[key].value != as_described[key]}
+    if settings["core_clock_hz"].value in compared:
+        differ.discard("core_clock_hz")
+    return replace(gpu, described=own, known_error=_altered(known) if differ else known)
 
 
-def known_error_of(gpu: Gpu, model: str) -> str:
-    """What is known of the error of a model other than the detailed one, of which the description says it."""
-    return known_error(gpu.name, model, gpu.spec.timed_code)
+def known_error_of(gpu: Gpu, model: str, code: str = "") -> str:
+    """What is known of the error of a model. `code`: what was timed, if not what the GPU asks for."""
+    if model == "detailed" and (not code or not gpu.described):
+        return gpu.known_error
+    found = known_error(gpu.described or gpu.name, model, code or gpu.spec.timed_code)
+    return _altered(found) if gpu.known_error.startswith(ALTERED) else found
 
 
 def refuse_machine_code(gpu: Gpu, what: str) -> None:
@@ -218,7 +270,7 @@ def changed(gpu: Gpu, values: Mapping[str, Any], name: str) -> Gpu:
     Raises InputError for values that are each in range and contradict each other.
     """
     settings = gpu.settings | {key: Setting(value, "varied") for key, value in values.items()}
-    return replace(_build(name, gpu.title, settings, gpu.labels), known_error=_altered(gpu.known_error))
+    return _taking(gpu, name, settings, values)
 
 
 def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
@@ -229,7 +281,17 @@ def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
     known, settings = domains(), dict(gpu.settings)
     for key, value in values.items():
         settings[full_key(key)] = Setting(check(key, known[full_key(key)], value, gpu.name), source)
-    return replace(_build(gpu.name, gpu.title, settings, gpu.labels), known_error=_altered(gpu.known_error))
+    return _taking(gpu, gpu.name, settings, map(full_key, values))
+
+
+def _taking(gpu: Gpu, name: str, settings: Settings, keys: Iterable[str]) -> Gpu:
+    """A GPU with other settings. Raises InputError for a key changed that another one of [time] stands in for."""
+    made, known = _build(name, gpu.title, settings, gpu.labels), _altered(gpu.known_error)
+    found = replace(made, known_error=known, described=gpu.described)
+    for key in keys:
+        if why := found.why_derived(key):
+            raise InputError(f"{name}: {key} has no effect: {why}")
+    return found
 
 
 def _altered(known_error: str) -> str:

@@ -257,16 +257,23 @@ class WallTime:
 
     def params(self, params: Params, spec: Spec) -> Params:
         """`params` with these in core cycles of `spec`."""
-        cycles_a_ns = spec.core_clock_hz * 1e-9
-        found: dict[str, Any] = {
-            f"{name}_cycles": round(ns * cycles_a_ns)
-            for name in ("launch_latency", "dram_latency", "dram_activate")
-            if (ns := getattr(self, f"{name}_ns"))
-        }
-        if self.dram_bytes_per_second:
-            channel = self.dram_bytes_per_second / spec.dram_channels
-            found["dram_sector_cycles"] = SECTOR_BYTES * spec.core_clock_hz / channel
-        return replace(params, **found)
+        said = {key: getattr(self, source) for key, source in FROM_TIME.items()}
+        return replace(params, **{
+            key: in_cycles(key, value, spec.core_clock_hz, spec.dram_channels) for key, value in said.items() if value
+        })  # fmt: skip
+
+
+# Key in cycles -> the key of [time] that takes its place, unless it is 0
+FROM_TIME = {f"{name}_cycles": f"{name}_ns" for name in ("launch_latency", "dram_latency", "dram_activate")}
+FROM_TIME["dram_sector_cycles"] = "dram_bytes_per_second"
+
+
+def in_cycles(key: str, value: Any, core_clock_hz: Any, dram_channels: Any) -> Any:
+    """What a value of [time] makes of a key in cycles: of numbers, or of arrays of them."""
+    if key == "dram_sector_cycles":
+        return SECTOR_BYTES * core_clock_hz / (value / dram_channels)
+    cycles = value * (core_clock_hz * 1e-9)
+    return cycles.round() if hasattr(cycles, "round") else round(cycles)
 
 
 def check(name: str, domain: Domain, value: Any, where: str) -> Any:
@@ -285,6 +292,8 @@ def check_together(spec: Spec, where: str) -> None:
         if collectors < width and not spec.shared_collectors:
             raise InputError(f"{where}: {port}_collectors = {collectors} is below {port}_port_width = {width}")
     _check_sub_cores(spec, where)
+    if spec.timed_code == "machine" and spec.architecture == "none":
+        raise InputError(f"{where}: timed_code = machine needs an architecture to assemble for, like sm_86")
     if spec.shared_options_kib and spec.unified_l1d_bytes <= 0:
         raise InputError(f"{where}: shared_options_kib needs unified_l1d_bytes, the size of both together")
     if spec.l1d_banks > 1 and not spec.l1d_sectored:
@@ -323,6 +332,50 @@ def _check_sub_cores(spec: Spec, where: str) -> None:
 
 def _domains(cls: type) -> dict[str, Domain]:
     return {f.name: f.metadata["domain"] for f in fields(cls) if "domain" in f.metadata}
+
+
+class Condition(NamedTuple):
+    """Keys (a pattern of their full names) that count only where `holds`; `text` says when."""
+
+    keys: str
+    text: str
+    holds: Callable[[Spec], bool]
+
+
+_BEHIND_L1 = (
+    r"flit_bytes|packet_header_bytes|(inject|crossbar|l2|slice|channel|dram)_.*|posted_stores"
+    r"|(l1i|const|l1d)_mshrs|l1d_mshr_merges|l1d_miss_queue"
+)
+CONDITIONS = (
+    Condition("two_level_active_warps", "scheduler = two_level", lambda s: s.scheduler == "two_level"),
+    Condition(r"(sp|sfu|mem)_collectors", "shared_collectors = 0", lambda s: not s.shared_collectors),
+    Condition("int_port_width", "int_units above 0", lambda s: s.int_units > 0),
+    Condition("dp_port_width", "dp_units above 0", lambda s: s.dp_units > 0),
+    Condition("tensor_port_width", "tensor_units above 0", lambda s: s.tensor_units > 0),
+    Condition(_BEHIND_L1, "perfect_memory = false", lambda s: not s.perfect_memory),
+    Condition(r"l1i?_miss_extra_cycles|atomic_latency_cycles", "perfect_memory = true", lambda s: s.perfect_memory),
+    Condition(
+        r"l1i_(sets|ways|mshrs|miss_.*)", "perfect_instruction_cache = false", lambda s: not s.perfect_instruction_cache
+    ),
+    Condition(
+        r"const_(sets|ways|line_bytes|mshrs)", "perfect_constant_cache = false", lambda s: not s.perfect_constant_cache
+    ),
+    Condition("l1d_write_allocate", "l1d_write = through or back", lambda s: s.l1d_write in ("through", "back")),
+    Condition(
+        "l1d_allocate", "an engine that waits for the line; here its way is taken when it is asked for", lambda s: False
+    ),
+    Condition("unified_l1d_bytes", "shared_options_kib of some size", lambda s: bool(s.shared_options_kib)),
+    Condition("crossbar_repeats", "crossbar_output_queues = false", lambda s: not s.crossbar_output_queues),
+    Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),
+    Condition("l2_partition_cycles", "l2_partitions = 2", lambda s: s.l2_partitions > 1),
+    Condition(rf"\w+\.({'|'.join(HARDWARE_CLASSES)})", "timed_code = machine", lambda s: s.timed_code == "machine"),
+)
+
+
+def why_idle(key: str, spec: Spec) -> str:
+    """Why a key, by its full name, changes nothing on a GPU; "" if it may."""
+    idle = (c for c in CONDITIONS if re.fullmatch(c.keys, key) and not c.holds(spec))
+    return next((f"it counts only with {c.text}" for c in idle), "")
 
 
 # Every section of a GPU's description and what each of its keys accepts.

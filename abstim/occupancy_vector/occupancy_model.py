@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from abstim.engine.design_point import refuse_unsupported
-from abstim.gpu.config import Gpu, known_error_of
+from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
@@ -93,10 +93,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
         for k, row in enumerate(launch_on(session, number, gpus)):
             found[k].append(row)
         seconds += perf_counter() - started - (session.prepared_seconds - before)
-    return [
-        run_result(session, gpu, rows, seconds, model="occupancy", known_error=known_error_of(gpu, "occupancy"))
-        for gpu, rows in zip(gpus, found, strict=True)
-    ]
+    return [run_result(session, gpu, rows, seconds, model="occupancy") for gpu, rows in zip(gpus, found, strict=True)]
 
 
 class TimedLaunch:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from abstim import __version__
 from abstim.targets.execution import OutputCheck
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class RunResult:
     known_error: str = "nothing is known of it"  # what has been measured of the model's error of times on this GPU
     model: str = "detailed"  # that timed it
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
+    version: str = __version__  # of abstim
     totals: dict[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +110,19 @@ class RunResult:
 
     def __repr__(self) -> str:
         launches = f"{len(self.launches)} launch{'es' if len(self.launches) != 1 else ''}"
-        return f"<{self.target} on {self.gpu}: {self.totals['cycles']:,} cycles, {launches}, limited by {self.limit}>"
+        note = f"; {self.note}" if self.note else ""
+        total = f"{self.totals['cycles']:,} cycles, {launches}, limited by {self.limit}"
+        return f"<{self.target} on {self.gpu}: {total}{note}>"
+
+    @property
+    def note(self) -> str:
+        """What keeps the times from being what they should be; "": nothing."""
+        return not_machine_code(self.launches)
+
+    @property
+    def timed_code(self) -> str:
+        """What was timed: "PTX", "PTX with loads hoisted", "machine code", or several of them."""
+        return " and ".join(dict.fromkeys(x.timed_code.partition(" (")[0] for x in self.launches))
 
     def to_frame(self) -> pandas.DataFrame:
         """A row a launch; what is not one number or text is left out."""
@@ -156,7 +170,7 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         limits = {"limit": self.limit, "limit_basis": self.limit_basis, "limits": [asdict(x) for x in self.limits]}
-        return {"kind": "run"} | asdict(self) | limits
+        return {"kind": "run"} | asdict(self) | limits | {"timed_code": self.timed_code, "note": self.note}
 
 
 def _html_row(cells: Sequence[Any], tag: str) -> str:
@@ -166,14 +180,29 @@ def _html_row(cells: Sequence[Any], tag: str) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
 
 
+HOISTED = "hoisted"
+_NOT_MACHINE = "PTX with loads hoisted"  # how `timed_code` begins where machine code was asked for and not had
+
+
+def not_machine_code(launches: Sequence[LaunchResult]) -> str:
+    """Of launches that should have been timed from machine code and were not: what to say; "" if there are none."""
+    found = [x.timed_code for x in launches if x.timed_code.startswith(_NOT_MACHINE)]
+    if not found:
+        return ""
+    some = "" if len(found) == len(launches) else f"{len(found)} of {len(launches)} launches "
+    why = found[0].removeprefix(_NOT_MACHINE).strip(" ()")
+    return f"{some}not timed from machine code, and so up to 2.5 times off: {why}"
+
+
 def run_result(
     session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, *, model: str = "detailed",
-    known_error: str | None = None, **others: float,
+    **others: float,
 ) -> RunResult:  # fmt: skip
-    """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `known_error`: of
-    `model` on the GPU (None: what the GPU's file says, of the detailed one); `others`: stages that other models do not
-    have."""
-    known = gpu.known_error if known_error is None else known_error
+    """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
+    that other models do not have."""
+    from abstim.gpu.config import known_error_of
+
+    known = known_error_of(gpu, model, HOISTED if not_machine_code(launches) else "")
     return RunResult(
         target=session.case.name,
         gpu=gpu.name,

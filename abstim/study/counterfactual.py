@@ -120,8 +120,8 @@ def _values(gpu: Gpu, resource: Resource) -> dict[str, Any]:
 
 
 def _scaled(gpu: Gpu, keys: Sequence[str], scale: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Values that change; those of 0 say that there is no such thing."""
-    old = {key: gpu.settings[key].value for key in keys}
+    """Values that change; those of 0 say that there is no such thing, those that [time] derives follow it."""
+    old = {key: gpu.settings[key].value for key in keys if not gpu.why_derived(key)}
     new = {key: scale(key, value) for key, value in old.items() if value}
     return {key: value for key, value in new.items() if value != old[key]}
 

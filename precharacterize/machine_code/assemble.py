@@ -185,7 +185,8 @@ def assemble(path: str, digest: str, architecture: str) -> Assembly:
     """Machine code of the PTX file at `path`, whose text has the SHA-256 `digest`, for "sm_86" or so."""
     tools = find_tools()
     if tools is None:
-        return Assembly("no ptxas and nvdisasm at hand; pip install 'abstim[sass]'")
+        lacking = " and no ".join(name for name in ("ptxas", "nvdisasm") if _find(name) is None)
+        return Assembly(f"no {lacking} at hand; pip install 'abstim[sass]'")
     text = unchanged(path, digest)
     if text is None:
         return Assembly("the PTX file is no longer there")

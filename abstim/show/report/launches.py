@@ -184,6 +184,9 @@ def run_section(run: Run) -> Section:
         ("Thread instructions", quantity(int(total["thread_instructions"]))),
         ("Thread instructions a cycle", quantity(float(total["ipc"]))),
         ("Occupancy", f"{_mean_occupancy(run):.0%}"),
+        ("Timed from", run.get("timed_code", "not said")),
+        ("Known error", run.get("known_error", "not said")),
+        ("By", f"abstim {run.get('version', 'of unknown version')}"),
     ]
     longest = sorted(_shown(run), key=lambda launch: -launch["cycles"])
     roofline = roofline_chart(run.get("gpu_values", {}), longest)
@@ -198,6 +201,8 @@ def run_section(run: Run) -> Section:
     notes = []
     if len(run["launches"]) > SHOWN_LAUNCHES:
         notes.append(f"Charts by launch show the {SHOWN_LAUNCHES} longest of {len(run['launches'])} launches.")
+    if run.get("note"):
+        notes.append(run["note"])
     title, drawn = f"{run['target']} on {run['gpu']}", [c for c in charts if c is not None]
     return Section(title, facts, drawn, notes, hot_listings(run.get("hot", ())))
 
@@ -212,14 +217,14 @@ def comparison_section(runs: Sequence[Run]) -> Section:
     names = unique([run["gpu"] for run in runs])
     parts = {reason: [_slot_cycles(run["launches"], reason) for run in runs] for reason in SLOT_REASONS}
     plot = stacked_bars("GPU", "cycles", names, parts, SLOT_COLORS, "cycles")
-    first = runs[0]["totals"]["cycles"]
+    first = runs[0]["totals"]["seconds"]
     rows = [
         (
             name,
             run.get("memory_model", "not said"),
             int(run["totals"]["cycles"]),
             duration(run["totals"]["seconds"]),
-            f"{first / run['totals']['cycles']:.2f}x",
+            f"{first / run['totals']['seconds']:.2f}x",
             _limit(run),
         )
         for name, run in zip(names, runs, strict=True)

@@ -22,7 +22,7 @@ import numpy as np
 
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, changed, domains, full_key, nearest, parse_value
-from abstim.gpu.spec import Domain, check
+from abstim.gpu.spec import FROM_TIME, Domain, check, in_cycles
 from abstim.study.explore.expressions import Expression
 from functional.errors import InputError
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
@@ -215,6 +215,15 @@ def _range(first: Decimal, last: Decimal, step: str) -> list[Decimal]:
 
 
 MOST_COMBINATIONS = 10**18
+MOST_TRIED = 64  # values of an axis, when another is asked about
+
+
+def _possible(gpu: Gpu, key: str, value: Any) -> Gpu | None:
+    """The GPU with a value, if there can be one."""
+    try:
+        return changed(gpu, {key: value}, gpu.name)
+    except InputError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -240,6 +249,17 @@ class Space:
                 raise InputError(f"--define {name}: is a key of the GPU, or no name")
         if self.size > MOST_COMBINATIONS:
             raise InputError(f"{self.size:.1e} combinations of the varied values; {MOST_COMBINATIONS:.0e} is the most")
+
+    def refuse_idle(self) -> None:
+        """Raises InputError for an axis along which nothing changes, whatever the others are at."""
+        keys = [DERIVED[axis.key].base if axis.key in DERIVED else axis.key for axis in self.axes]
+        for axis, key in zip(self.axes, keys, strict=True):
+            beside = [a for a in self.axes if a.key not in DERIVED and a != axis]
+            others = [(a.key, value) for a in beside for value in a.values[:MOST_TRIED]]
+            tried = [self.gpu, *(found for k, v in others if (found := _possible(self.gpu, k, v)))]
+            if all(gpu.why_idle(key) for gpu in tried):
+                also = f" (it sets {key})" if key != axis.key else ""
+                raise InputError(f"--vary {axis.key}: no effect on {self.gpu.name}{also}: {self.gpu.why_idle(key)}")
 
     @property
     def size(self) -> int:
@@ -275,6 +295,8 @@ class _Lookup(Mapping[str, np.ndarray]):
         """Raises InputError for an unknown name, and for definitions that go round in a circle."""
         if name in self.columns:
             return self.columns[name]
+        if name in FROM_TIME and self.space.gpu.settings[FROM_TIME[name]].value:
+            return self._from_time(name)
         if name in self.space.gpu.settings:
             return np.full(self.count, self.space.gpu.settings[name].value)
         if name in ("true", "false"):
@@ -282,6 +304,10 @@ class _Lookup(Mapping[str, np.ndarray]):
         if name in DERIVED:
             return value_of(name, self)
         return self._defined(name)
+
+    def _from_time(self, name: str) -> np.ndarray:
+        """A key in cycles that [time] derives."""
+        return in_cycles(name, self[FROM_TIME[name]], self["core_clock_hz"], self["dram_channels"])
 
     def _defined(self, name: str) -> np.ndarray:
         if name not in self.space.defines:

@@ -186,7 +186,6 @@ def fit(
     `names`: keys of [params], [latency_cycles] or [initiation_cycles]. `gpu`: as for `load_gpu`; None: the variants'
     own. Parameters start at the GPU's values, `overrides` included, and stay within `factor` of there, or within
     `bounds`. `fraction` of the benchmarks are fitted, the others held out, chosen by `seed`. Same input, same result.
-
     `model`: detailed, occupancy or analytic, what predicts cycles. Raises InputError for unknown names, variants of
     several GPUs, or a benchmark that cannot run.
     """

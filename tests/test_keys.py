@@ -1,0 +1,139 @@
+"""Every key of every GPU: setting it changes what the engine is given, or is refused, or stands in a short list."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import numpy as np
+import pytest
+
+from abstim import run
+from abstim.cli import main
+from abstim.engine.design_point import l1d_ways, machine_of, refuse_unsupported
+from abstim.gpu.config import Gpu, changed, domains, gpu_names, load_gpu, with_values
+from abstim.gpu.occupancy import occupancy
+from abstim.gpu.spec import FROM_TIME, Domain
+from abstim.session.session import open_session
+from abstim.study.explore.sweep import sweep_of
+from functional.errors import InputError
+
+KNOWN = {
+    "core_clock_hz": "changes seconds, and cycles where [time] says something",
+    "architecture": "decides what machine code is made, the columns of tensor memory, what a program is told",
+    "timed_code": "decides what is timed",
+    "warp_size": "one value only",
+    "lsu_units": "one value only",
+    "l1d_line_bytes": "one value only",
+    "shared_banks": "one value only",
+}
+
+
+def candidates(domain: Domain, value):
+    """Values beside the one a GPU has, near ones and far ones."""
+    if domain.type is bool:
+        return [not value]
+    if domain.type is str:
+        names = domain.text.removeprefix("one of ").split(", ") if domain.text.startswith("one of") else ["", "0,16"]
+        return [name for name in names if name != value]
+    near = [2 * value, value // 2, value + 4, value - 4, value + 1, value - 1, 1, 2, 4, 8, 64, 4096]
+    near += [value * 16, value / 2]
+    whole = [v for v in near if domain.type is float or v == int(v)]
+    return [domain.type(v) for v in dict.fromkeys(whole) if v != value and domain.accepts(v)]
+
+
+@cache
+def table():
+    return open_session("nn_euclid").table(0, load_gpu("gtx480"))
+
+
+def given(gpu: Gpu) -> tuple:
+    """All that decides a launch's cycles on a GPU, beside the trace."""
+    program = table()
+    refuse_unsupported(gpu, program, 1, 1)
+    m = np.array(machine_of(gpu, 1, 1, program), copy=True)
+    m["ring"] = 0  # room, no time
+    sizes = [(r, s) for r in (17, 33, 63, 200) for s in (0, 1024, 20000)]
+    fits = []
+    for threads in (32, 256, 1024):
+        for registers, shared in sizes:
+            try:
+                fits.append(occupancy(gpu.spec, (1 << 20, 1, 1), (threads, 1, 1), registers, shared, 0).blocks_per_sm)
+            except InputError:
+                fits.append(-1)
+    ways = [l1d_ways(gpu, shared) for shared in (0, 9000, 40000)]
+    return m.tobytes(), gpu.pipeline, tuple(fits), tuple(ways), gpu.params.launch_latency_cycles
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_key_does_something_or_is_refused(name):
+    gpu = load_gpu(name)
+    before, idle = given(gpu), []
+    for key, domain in domains().items():
+        if key in KNOWN:
+            continue
+        tried = []
+        for value in candidates(domain, gpu.settings[key].value):
+            text = str(value).lower() if domain.type is bool else f'"{value}"' if value == "" else str(value)
+            try:
+                tried.append(given(load_gpu(name, [f"{key}={text}"])) != before)
+            except InputError:
+                continue
+            if tried[-1]:
+                break
+        if tried and not any(tried):
+            idle.append(key)
+    assert not idle
+
+
+@pytest.mark.parametrize("key", FROM_TIME)
+def test_what_time_says_is_said_there(key, capsys):
+    gpu, source = load_gpu("rtx3080"), FROM_TIME[key]
+    for attempt in (
+        lambda: load_gpu("rtx3080", [f"{key}=30"]),
+        lambda: load_gpu("rtx3080", {key: 30}),
+        lambda: changed(gpu, {key: 30}, "x"),
+        lambda: with_values(gpu, {key: 30}, "x"),
+        lambda: sweep_of(gpu, [f"{key}=30,40"]).space.refuse_idle(),
+    ):
+        with pytest.raises(InputError, match=source):
+            attempt()
+    assert getattr(load_gpu("rtx3080", [f"{source}=0", f"{key}=30"]).params, key) == 30
+    with pytest.raises(SystemExit) as ended:
+        main(["gpus", "rtx3080", "--set", f"{key}=30"])
+    assert ended.value.code == 2 and source in capsys.readouterr().err
+    assert gpu.shown_settings[key].value == getattr(gpu.params, key)
+    assert gpu.shown_settings[key].source == f"from {source}"
+
+
+def test_a_sweep_refuses_a_column_without_effect():
+    with pytest.raises(InputError, match=r"dram_gbps.*sets dram_sector_cycles.*dram_bytes_per_second"):
+        sweep_of(load_gpu("a100"), ["dram_gbps=500,1000"]).space.refuse_idle()
+    with pytest.raises(InputError, match=r"l2_kib.*perfect_memory = false"):
+        sweep_of(load_gpu("gtx480_perfect"), ["l2_kib=384,768"]).space.refuse_idle()
+    sweep_of(load_gpu("gtx480"), ["scheduler=gto,two_level", "two_level_active_warps=4,8"]).space.refuse_idle()
+    both = sweep_of(load_gpu("a100"), ["core_clock_hz=1e9,2e9"]).space.at(np.arange(2))
+    assert both.values("dram_gbps") == pytest.approx([1380, 1380])
+
+
+def test_machine_code_needs_an_architecture():
+    with pytest.raises(InputError, match="needs an architecture"):
+        load_gpu("gtx480", ["timed_code=machine"])
+
+
+SAMPLE = [
+    ("gtx480", "dram_sector_cycles=30"), ("gtx480", "l1d_latency_cycles=200"), ("gtx480", "l2_reply_cycles=400"),
+    ("rtx3070", "dram_latency_cycles=2000"), ("a100", "dram_bytes_per_second=1e11"), ("a100", "dram_latency_ns=900"),
+    ("v100", "launch_latency_ns=9000"), ("v100", "l2_request_cycles=900"),
+    ("gtx480_perfect", "l1_miss_extra_cycles=90"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "override"), SAMPLE if not os.environ.get("ABSTIM_ALL_KEYS") else [
+    (name, f"{key}={value}") for name in gpu_names() for key in ("l1d_latency_cycles", "sm_count", "l2_request_cycles")
+    for value in (7, 200) if not load_gpu(name).why_idle(key)
+])  # fmt: skip
+def test_a_key_changes_cycles(name, override):
+    """`make nightly` asks it of every GPU."""
+    session = open_session("nn_euclid")
+    assert run(session, name, [override]).totals["cycles"] != run(session, name).totals["cycles"]
