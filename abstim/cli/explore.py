@@ -154,7 +154,7 @@ def explore(
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
     _refuse_set_and_varied(base, vary)
     opened = [launched(target, kernel, grid, block, arg, dynamic_shared) for target in targets]
-    with progress(quiet=as_json) as report:
+    with progress(quiet=as_json, shorter="" if sample else "--sample auto (launches chosen once)") as report:
         found = run(opened, sweep, progress=report)
     if output is not None:
         found.save(output)

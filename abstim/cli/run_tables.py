@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
     from abstim.session.issue_logs import HotSpot
     from abstim.session.result import RunResult
     from abstim.study.baseline import Baseline
@@ -72,15 +73,16 @@ POWER_TERMS = {
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
 
-def print_results(results: list[RunResult]) -> None:
-    """One result in full, several side by side; before it what the kernels wrote with `printf`."""
+def print_results(results: list[RunResult], refused: Sequence[Gpu] = ()) -> None:
+    """One result in full, several side by side; before it what the kernels wrote with `printf`. `refused`: GPUs that a
+    thread block does not fit on."""
     from abstim.show.tables import print_printf
 
     print_printf(results[0].printf)
-    if len(results) == 1:
+    if len(results) == 1 and not refused:
         _print_run(results[0])
     else:
-        _print_comparison(results)
+        _print_comparison(results, refused)
 
 
 def _where(result: RunResult) -> str:
@@ -215,12 +217,12 @@ def _bound_row(launch):
     return (_name(launch), launch.limit, f"{second:.0%}", *rates, launch.memory["dram_read_bytes"])
 
 
-def _print_comparison(results: list[RunResult]) -> None:
+def _print_comparison(results: list[RunResult], refused: Sequence[Gpu]) -> None:
     """One row a GPU, the first one the yardstick."""
     from abstim.show.tables import counted, duration, print_table
 
     first = results[0].totals["cycles"]
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             r.gpu,
             r.memory_model,
@@ -232,6 +234,7 @@ def _print_comparison(results: list[RunResult]) -> None:
         )
         for r in results
     ]
+    rows += [(gpu.name, gpu.memory_model, None, None, None, None, "does not fit") for gpu in refused]
     limited = "limited by (saved by twice it)" if results[0].limits else "limited by (est.)"
     title = f"{results[0].target} ({counted(len(results[0].launches))})"
     columns = ("GPU", "memory", "cycles", "time", "IPC", f"against {results[0].gpu}", limited)

@@ -134,11 +134,17 @@ class Session:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
         return launch_occupancy(self.launch(number), number, self.registers(number), self.tensor_columns(number), gpu)
 
-    def check_fit(self, gpus: Sequence[Gpu]) -> None:
-        """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold."""
+    def check_fit(self, gpus: Sequence[Gpu], refused: list[tuple[Gpu, str]] | None = None) -> None:
+        """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold; where there is
+        a list, `refused` has those GPUs then, and why, and it is raised if there is no other."""
         for gpu in gpus:
-            for number in range(len(self)):
-                self.occupancy(number, gpu)
+            try:
+                for number in range(len(self)):
+                    self.occupancy(number, gpu)
+            except InputError as error:
+                if refused is None or len(refused) + 1 == len(gpus):
+                    raise
+                refused.append((gpu, str(error)))
 
     def blocks_per_sm(self, number: int, gpu: Gpu) -> int:
         """`occupancy`, its number alone."""
@@ -247,8 +253,10 @@ def open_session(
     instruction_budget: int | None = None,
     executing: Callable[..., Traces] = execute,
     progress: Progress = silent,
+    refused: list[tuple[Gpu, str]] | None = None,
 ) -> Session:
-    """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is.
+    """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is. `refused`: as of
+    `Session.check_fit`.
 
     Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
     minutes of execution.
@@ -260,7 +268,7 @@ def open_session(
     parse_seconds = perf_counter() - started
     session = Session(case, parse_seconds=parse_seconds)
     if not isinstance(case, StreamedCase):  # whose launches may be too many to look at twice
-        session.check_fit(gpus)
+        session.check_fit(gpus, refused)
     session.traces = executing(case, executor, instruction_budget, progress)
     return session
 
