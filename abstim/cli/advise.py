@@ -17,9 +17,16 @@ from abstim.cli.options import (
     Overrides,
     launched,
 )
+from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from abstim.gpu.config import Gpu
+    from abstim.session.session import Session
     from abstim.study.advice import Advice
+
+MOST_GRIDS = 3  # of launches that leave SMs idle, said
 
 
 def advise(
@@ -48,14 +55,29 @@ def advise(
     """
     from abstim.gpu.config import load_gpu
     from abstim.session.session import open_session
-    from abstim.show.tables import print_json, progress
+    from abstim.show.tables import print_json, progress, say
     from abstim.study.advice import advise as run
 
     point = load_gpu(gpu, overrides or ())
     opened = launched(target, kernel, grid, block, arg, dynamic_shared)
     with progress(quiet=as_json) as report:
-        found = run(open_session(opened, [point], progress=report), point, report)
-    print_json(found.to_json()) if as_json else _print(found)
+        session = open_session(opened, [point], progress=report)
+        found = run(session, point, report)
+    grids = [line for number in range(len(session)) for line in _grid_notes(session, number, point)]
+    if as_json:
+        print_json(found.to_json() | {"grids": grids})
+        return
+    _print(found)
+    for line in grids[:MOST_GRIDS]:
+        say(f"grid: {line}")
+
+
+def _grid_notes(session: Session, number: int, gpu: Gpu) -> Sequence[str]:
+    from abstim.session.rates import grid_notes
+
+    launch = session.launch(number)
+    name = f"launch {number} {shown_name(launch.program.name)}"
+    return grid_notes(name, launch.thread_blocks, session.blocks_per_sm(number, gpu), gpu.spec.sm_count)
 
 
 def _print(found: Advice) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ def _short(code: str) -> str:
 
 
 UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"
+MOST_GRIDS = 3  # launches of which it is said what their grid leaves idle
 MOST_LIMITS = 8  # resources that are printed
 POWER_TERMS = {
     "idle": "idle", "active_sms": "SMs", "warp_instructions": "issue", "shared_accesses": "shared",
@@ -108,12 +110,35 @@ def _print_run(result: RunResult) -> None:
         _print_bounds(result)
     size = f"{quantity(total['cycles'])} cycles, {duration(total['seconds'])}"
     say(f"Total: {size}, {quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
+    for line in _rate_lines(result):
+        say(line)
     print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
     if first.timed_code != "PTX":
         made, matched = first.machine_code_share, first.matched_access_share
         say(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
     say(f"Error on this GPU: {result.known_error}")
     say("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
+
+
+def _rate_lines(result: RunResult) -> Iterator[str]:
+    """What all launches together reach of the GPU's peaks, and what the grids leave idle."""
+    from abstim.session.rates import grid_notes
+
+    units = {"flops": ("TFLOP/s", 1e12), "bytes": ("GB/s", 1e9)}
+    found, said = result.rates, list[str]()
+    for name, rate in found.items():
+        kind, _, measure = name.partition("_")
+        if measure in units:
+            unit, scale = units[measure]
+            share = f" ({found[f'{name}_share']:.1%} of the peak)" if f"{name}_share" in found else ""
+            said.append(f"{kind.upper() if kind != 'tensor' else kind} {rate / scale:.3g} {unit}{share}")
+    if said:
+        yield "Rates: " + ", ".join(said)
+    sms = result.gpu_values["sm_count"]
+    notes = [line for x in result.launches for line in grid_notes(_name(x), prod(x.grid), x.blocks_per_sm, sms)]
+    yield from (f"Grid: {line}" for line in notes[:MOST_GRIDS])
+    if len(notes) > MOST_GRIDS:
+        yield f"Grid: and {len(notes) - MOST_GRIDS:,} launches more that leave SMs idle"
 
 
 def _print_kernels(result: RunResult) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
+from abstim.session.rates import block_operations
 from abstim.targets.execution import Execution, OutputCheck, execute
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.lazy_launches import StreamedCase
@@ -16,6 +17,9 @@ from functional.errors import InputError
 from functional.launches.case import Case
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int64
+
     from abstim.engine import Caches, EngineResult, LaunchInputs
     from abstim.engine.simulation import Simulation
     from abstim.targets.resolve import Target
@@ -76,6 +80,7 @@ class Session:
         self.traces: Traces = Execution(()) if traces is None else traces
         self._registers: dict[str, Registers] = {}
         self._tensor_columns: dict[str, int] = {}
+        self._operations: dict[str, np.ndarray] = {}
         self._descriptors: dict[str, tuple[Register, ...]] = {}  # of products, that a launch may say
         self._tables: dict[tuple[str, str, Constants, PipelineParameters], LatencyTable] = {}
         self._timed: dict[tuple[str, str, Constants, PipelineParameters, str], TimedCode] = {}
@@ -120,6 +125,13 @@ class Session:
         if name not in self._registers:
             self._registers[name] = self.case.registers(launch)
         return self._registers[name]
+
+    def block_operations(self, number: int) -> Int64[np.ndarray, "block kind"]:
+        """Floating-point operations of each basic block of a launch's program."""
+        program = self.launch(number).program
+        if program.name not in self._operations:
+            self._operations[program.name] = block_operations(program)
+        return self._operations[program.name]
 
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
