@@ -1,8 +1,8 @@
 """Numbers that have to agree, or to move one way, whatever they are: between commands, models, orders and settings.
 
 Some that look as if they had to, do not. GPGPU-Sim 4.2 itself, nn_euclid on the GTX 480 with two schedulers: with
-8, 16, 32, 48, 64, 128 L1D miss registers 5,801, 3,828, 3,454, 3,217, 3,324, 3,400 cycles (more than 48 are slower), with 8, 16,
-32, 64 SMs 3,810, 3,346, 3,293, 3,417 (docs/deviations.md). So neither is asked for beyond where it holds there.
+8, 16, 32, 48, 64, 128 L1D miss registers 5,801, 3,828, 3,454, 3,217, 3,324, 3,400 cycles (more than 48: slower), with
+8, 16, 32, 64 SMs 3,810, 3,346, 3,293, 3,417 (docs/deviations.md). So neither is asked for beyond where it holds there.
 """
 
 from __future__ import annotations

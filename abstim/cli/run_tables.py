@@ -79,8 +79,11 @@ def print_results(results: list[RunResult], refused: Sequence[Gpu] = ()) -> None
     """One result in full, several side by side; before it what the kernels wrote with `printf`. `refused`: GPUs that a
     thread block does not fit on."""
     from abstim.show.tables import print_printf
+    from functional.terminal import note
 
     print_printf(results[0].printf)
+    for line in [f"{_name(x)}: {line}" for x in results[0].launches for line in x.notes][:MOST_GRIDS]:
+        note(f"abstim: {line}")
     if len(results) == 1 and not refused:
         _print_run(results[0])
     else:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from abstim.session.rates import TRAFFIC, peaks, rates, work_of
+from abstim.session.work_queue import queue_notes
 from abstim.targets.execution import OutputCheck
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class LaunchResult:
     operations: dict[str, int] = field(default_factory=dict)  # of threads: fp32 (fma: 2), fp64, integer; {}: of PTX
     matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
     shared_accesses: int = 0  # of warps, to shared memory; passes for bank conflicts are not counted
+    notes: list[str] = field(default_factory=list)  # why its cycles may not be a GPU's
     work: dict[str, int] = field(default_factory=dict)  # floating-point operations of the PTX: rates.work_of
     peaks: dict[str, float] = field(default_factory=dict)  # of the GPU, a second: rates.peaks
     rates: dict[str, float] = field(init=False)  # a second, and shares of those: rates.rates
@@ -238,5 +240,6 @@ def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gp
         "blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter,
         "registers_per_thread": registers.count, "registers_source": registers.source,
         "shared_bytes": launch.shared_bytes,
+        "notes": queue_notes(launch.program, trace),
         "work": work_of(trace, session.block_operations(number)), "peaks": peaks(gpu),
     }  # fmt: skip
