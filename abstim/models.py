@@ -113,11 +113,12 @@ def open_for(
     instruction_budget: int | None = None,
     flush: str = "all",
     progress: Progress = silent,
+    refused: list[tuple[Gpu, str]] | None = None,
 ) -> Session:
     """What `run_many` times, for callers who ask more of it. Raises InputError as that does: for what the model cannot
-    do, before anything is executed."""
+    do, before anything is executed. `refused`: as of `Session.check_fit`."""
     model_named(model).refuse(gpus, flush)
     return open_session(
         target, gpus, executor=executor, instruction_budget=instruction_budget, executing=execute_in_turn,
-        progress=progress,
+        progress=progress, refused=refused,
     )  # fmt: skip

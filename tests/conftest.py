@@ -54,3 +54,11 @@ def _kind(path: Path) -> int:
 def _nothing_said():
     """What is said once a process is said once a test."""
     folder._told.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_progress_lines(monkeypatch):
+    """A slow machine prints no more than a fast one."""
+    from abstim.show import tables
+
+    monkeypatch.setattr(tables, "LINE_SECONDS", 1e6)

@@ -195,6 +195,29 @@ def test_the_memory_model_stands_everywhere_and_mixed_ones_are_marked(ptx):
     assert [line.split()[-1] for line in rows] == ["DRAM", "perfect", "perfect"]
 
 
+@pytest.mark.parametrize("grid", ["4,1", "4 1", "4, 1, 1", " 4X1 "])
+def test_extents_have_a_comma_a_space_or_an_x_between_them(ptx, grid):
+    code, out, _ = run_ptx(ptx, "--json", "--grid", grid, "--block", "64,1")
+    assert code == 0 and json.loads(out)["launches"][0]["grid"] == [4, 1, 1]
+
+
+def test_a_gpu_that_a_block_does_not_fit_on_costs_its_own_row(tmp_path):
+    narrow = tmp_path / "narrow.toml"
+    values = '[sources]\nchoice = "a test"\n[spec]\nregisters_per_sm = { value = 1024, source = "choice" }\n'
+    narrow.write_text(f'base = "gtx480_perfect"\ntitle = "few registers"\n{values}')
+    words = ("run", "relu", "--gpu", narrow, "--gpu", "gtx480_perfect")
+    code, out, err = call(*words)
+    assert code == 2 and err.count("\n") == 1 and "does not fit narrow: a thread block needs 3,072 registers" in err
+    rows = [line.split()[0] for line in out.splitlines() if line.startswith((" gtx480", " narrow"))]
+    assert rows[1] == "narrow" and rows[0].startswith("gtx480") and "does not fit" in out
+    code, out, err = call(*words, "--json")
+    found = json.loads(out)
+    assert code == 2 and [run["gpu"] for run in found["runs"]] == ["gtx480_perfect"]
+    assert [(one["gpu"], one["reason"] in err) for one in found["refused"]] == [("narrow", True)]
+    code, out, err = call("run", "relu", "--gpu", narrow)
+    assert (code, out) == (2, "") and "does not fit" in err
+
+
 def test_second_run_is_from_the_cache_and_a_damaged_one_is_made_again(ptx, tmp_path):
     first = json.loads(run_ptx(ptx, "--json")[1])
     (trace,) = (tmp_path / "cache" / "traces").iterdir()

@@ -198,7 +198,7 @@ run blend.ptx {SHAPE} --arg npy:text.npy {REST}     | text.npy is no .npy file o
 run blend.ptx {SHAPE} --arg npy:zip.npz {REST}      | zip.npz is no .npy file of numbers
 run blend.ptx --grid -1 --block 64 {BUFFER} {REST}  | must be positive in x
 run blend.ptx --grid 0 --block 64 {BUFFER} {REST}   | must be positive in x
-run blend.ptx --grid 16,16 --block 64 {BUFFER} {REST} | as in 64, 64x64 or 8x8x8
+run blend.ptx --grid 16;16 --block 64 {BUFFER} {REST} | as in 64, 64x64 or 8x8x8
 run blend.ptx --grid 1x1x1x1 --block 64             | as in 64, 64x64 or 8x8x8
 run blend.ptx --grid 4 --block 4096 {BUFFER} {REST} | over the limit of 1024 in x
 run blend.ptx --grid 4 --block 1x1x512 {BUFFER} {REST} | over the limit of 64 in z

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from time import sleep
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from abstim.cli.watch import interrupted
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.progress import pipelined
 from abstim.session.detailed import RetiredBlocks
 from abstim.session.session import open_session
+from abstim.show import tables
 from abstim.targets import execution
 from abstim.targets.resolve import open_target
 from functional.execution.default_executor import default_executor
@@ -72,3 +75,41 @@ def test_who_waits_for_a_job_is_not_idle():
 
     moved = Event()
     assert list(pipelined([lambda: moved.wait(60)], 1, moved.set)) == [True]
+
+
+def test_what_is_no_terminal_gets_lines_and_how_long_work_is_made_shorter(monkeypatch, capsys):
+    monkeypatch.setattr(tables, "LINE_SECONDS", 0.02)
+    with tables.progress(shorter="a part of it") as report:
+        report("time x", 0, 10_000)
+        sleep(0.05)
+        report("time x", 1, 10_000)
+        sleep(0.05)
+        report("launches timed", 7, None)
+        sleep(0.05)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("abstim: time x: 0 of 10,000 after") and "left" not in lines[0]
+    assert any(line.startswith("abstim: time x: 1 of 10,000 after") and "min left" not in line for line in lines)
+    assert [line for line in lines if "shorter" in line] == [line for line in lines if "more; shorter: a part" in line]
+    assert sum("shorter: a part of it" in line for line in lines) == 1
+    assert lines[-1].startswith("abstim: launches timed: 7 after") and "left" not in lines[-1]
+
+
+def test_one_json_object_has_no_lines_beside_it(monkeypatch, capsys):
+    monkeypatch.setattr(tables, "LINE_SECONDS", 0.01)
+    with tables.progress(quiet=True) as report:
+        report("time x", 1, 2)
+        sleep(0.05)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["explore", "relu"], "resumes: points that were timed"),
+        (["--isolate", "run", "relu"], "times from the first launch on"),
+        (["gpus"], "what was finished before is kept"),
+        ([], "what was finished before is kept"),
+    ],
+)
+def test_after_an_interrupt_it_is_said_what_a_rerun_finds(words, said):
+    assert said in interrupted(words)

@@ -6,10 +6,10 @@ prediction = predict(summary, points_of(gpus))            # `analytic_cycles` fo
 
 from abstim.analytic.model import BOUNDS, Prediction, analytic_cycles, predict
 from abstim.analytic.point import Point, points_of
-from abstim.analytic.predictions import predict_points, summaries
+from abstim.analytic.predictions import predict_points, summaries, whole_cycles
 from abstim.analytic.summary import Summary, summarize
 
 __all__ = [
     "BOUNDS", "Point", "Prediction", "Summary", "analytic_cycles", "points_of", "predict", "predict_points",
-    "summaries", "summarize",
+    "summaries", "summarize", "whole_cycles",
 ]  # fmt: skip

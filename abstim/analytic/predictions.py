@@ -70,6 +70,11 @@ def predict_points(summary: Summary, points: Point) -> Prediction:
     return Prediction(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
+def whole_cycles(cycles: np.ndarray) -> np.ndarray:
+    """Cycles of launches as every command says them."""
+    return np.maximum(1, np.rint(cycles))
+
+
 def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     """Raises InputError for what this model cannot do."""
     if flush != "all":
@@ -136,7 +141,7 @@ def _launch(
     session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, summary: Summary, p: Prediction
 ) -> AnalyticLaunch:
     spec = gpu.spec
-    cycles = max(1, round(float(p.cycles)))
+    cycles = int(whole_cycles(np.asarray(p.cycles, float)))
     resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
     work, real = summary.work, not spec.perfect_memory
     missed = float(p.l1d_misses) - work.stores

@@ -15,13 +15,13 @@ TRACEBACK = "ABSTIM_TRACEBACK"  # an environment variable: an error ends in its 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Every error ends in one line on stderr: bad input, and what a machine has too little of, with exit
     code 2, an interrupt with 130, a fault of abstim's own with 70."""
-    from abstim.cli.watch import INTERRUPTED, Watch, ignore_interrupts, seconds_allowed
+    from abstim.cli.watch import Watch, ignore_interrupts, interrupted, seconds_allowed
     from functional.errors import InputError
 
     _occupy_standard_files()
     gc.set_threshold(200_000)  # imports make objects that stay; looking through them takes a tenth of a short run
     try:
-        watch = Watch(seconds_allowed())
+        watch = Watch(seconds_allowed(), interrupted(sys.argv[1:] if arguments is None else arguments))
         with watch:
             _check_address_space()
             if sys.stdout is None:
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     except InputError as error:
         status = _fail(str(error), 2)
     except KeyboardInterrupt:
-        watch.say(INTERRUPTED)
+        watch.say(watch.interrupted)
         status = 130
     except BrokenPipeError:  # `abstim ... | head`
         status = _discard_output(1)

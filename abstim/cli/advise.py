@@ -13,9 +13,10 @@ from abstim.cli.options import (
     expanded,
 )
 from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
+from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from abstim.gpu.config import Gpu
     from abstim.progress import Progress
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from abstim.study.counterfactual import Advice
 
 Found = TypeVar("Found")
+
+MOST_GRIDS = 3  # of launches that leave SMs idle, said
 
 
 @expanded
@@ -47,10 +50,28 @@ def advise(
     `abstim advise hist.cu --kernel hist --grid 120 --block 256 --arg buf:i32:65536:random --arg 65536 --arg
     buf:i32:256`
     """
+    from abstim.session.session import open_session
     from abstim.study.counterfactual import advise as run
 
-    found = _studied(run, target, gpu, launch, as_json)
-    print_json(found.to_json()) if as_json else _print(found)
+    point = gpu.load()
+    with progress(quiet=as_json) as report:
+        session = open_session(launch.of(target), [point], progress=report)
+        found = run(session, point, report)
+    grids = [line for number in range(len(session)) for line in _grid_notes(session, number, point)]
+    if as_json:
+        print_json(found.to_json() | {"grids": grids})
+        return
+    _print(found)
+    for line in grids[:MOST_GRIDS]:
+        say(f"grid: {line}")
+
+
+def _grid_notes(session: Session, number: int, gpu: Gpu) -> Sequence[str]:
+    from abstim.session.rates import grid_notes
+
+    launch = session.launch(number)
+    name = f"launch {number} {shown_name(launch.program.name)}"
+    return grid_notes(name, launch.thread_blocks, session.blocks_per_sm(number, gpu), gpu.spec.sm_count)
 
 
 def _studied(

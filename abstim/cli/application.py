@@ -140,10 +140,10 @@ def _status(result: ApplicationResult) -> int:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
-    """A bar that says how many of the launches so far are timed, where somebody watches."""
+    """Says how many launches are timed; how many there will be the program alone knows."""
     done = itertools.count(1)
     with progress(quiet=quiet) as report:
-        yield lambda timed: report("launches timed", next(done), timed.number + 1)
+        yield lambda timed: report("launches timed", next(done), None)
 
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:

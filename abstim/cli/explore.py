@@ -147,7 +147,7 @@ def explore(
     sweep.space.refuse_idle()
     _refuse_set_and_varied(base, vary)
     opened = [launch.of(target) for target in targets]
-    with progress(quiet=as_json) as report:
+    with progress(quiet=as_json, shorter="" if sample else "--sample auto (launches chosen once)") as report:
         found = run(opened, sweep, progress=report)
     if output is not None:
         found.save(output)

@@ -31,7 +31,7 @@ Overrides = Annotated[
 ]
 _PTX = "A .ptx or .cu target"
 Kernel = Annotated[str, typer.Option(help="Entry to launch, if there are several.", rich_help_panel=_PTX)]
-Grid = Annotated[str, typer.Option(help="Thread blocks: `64`, `64x64`, `8x8x8`.", rich_help_panel=_PTX)]
+Grid = Annotated[str, typer.Option(help="Thread blocks: `64`, `64x64`, `8,8,8`.", rich_help_panel=_PTX)]
 Block = Annotated[str, typer.Option(help="Threads a block, likewise.", rich_help_panel=_PTX)]
 Arguments = Annotated[
     list[str] | None,

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from abstim.study.energy.launch_energy import Energy
     from functional.launches.case import Case
 
+    Refused = list[tuple[Gpu, str]]  # GPUs that a thread block does not fit on, and why
+
 MOST_NOTES = 5  # findings that are said of a target; the others are counted
 
 
@@ -177,18 +179,35 @@ def run(
     gpus = [load_gpu(name, overrides or ()) for name in gpu]
     _refuse_energy(energy, gpus, model)
     opened = launch.of(target, prompt=prompt, steps=steps, batch=batch)
-    with progress(quiet=as_json) as report, _lanes_on(device, model):
+    refused: Refused = []
+    with progress(quiet=as_json, shorter=_shorter(target, model)) as report, _lanes_on(device, model):
         session = open_for(
             model, prechecked(opened, check, strict), gpus, executor=chosen_executor(strict=True) if strict else None,
             instruction_budget=instruction_budget, flush=flush, progress=report,
+            refused=refused if len(gpus) > 1 else None,
         )  # fmt: skip
+        gpus = [each for each in gpus if each not in [without for without, _ in refused]]
         results = _results(session, gpus, model, limits, flush, report)
         spots = _hot_spots(session, gpus[0], flush, report) if hot else []
     beside = compare(old, results[0]) if old else None
     found = _energy(results[0], gpus[0]) if energy else None
-    print_json(_as_json(results, spots, beside, found)) if as_json else _print(results, spots, beside, found)
+    everything = (results, spots, beside, found, refused)
+    print_json(_as_json(*everything)) if as_json else _print(*everything)
     _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
     _report_outputs(results[0], check)
+    _end_for(refused)
+
+
+def _end_for(refused: Refused) -> None:
+    """Raises InputError if the target does not fit on some of the GPUs."""
+    if refused:
+        raise InputError("; ".join(why for _, why in refused))
+
+
+def _shorter(target: str, model: str) -> str:
+    """What estimates a target from a part of it."""
+    source = target.lower().endswith((".ptx", ".cu"))
+    return "" if source or model != "detailed" else f"abstim sample {target} (simulates a part, gives an interval)"
 
 
 def _lanes_on(device: str, model: str) -> AbstractContextManager[None]:
@@ -258,10 +277,12 @@ def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, q
         note(said)
 
 
-def _print(results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None) -> None:
+def _print(
+    results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None, refused: Refused
+) -> None:
     from abstim.cli.run_tables import print_baseline, print_energy, print_hot, print_results
 
-    print_results(results)
+    print_results(results, [gpu for gpu, _ in refused])
     if energy:
         print_energy(energy)
     if beside:
@@ -271,14 +292,16 @@ def _print(results: list[RunResult], spots: list[HotSpot], beside: Baseline | No
 
 
 def _as_json(
-    results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None
+    results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None, refused: Refused
 ) -> dict[str, Any]:
-    if len(results) == 1:
+    if len(results) == 1 and not refused:
         hot = {"hot": [spot.to_json() for spot in spots]} if spots else {}
         others = {"against": beside, "energy": energy}
         return results[0].to_json() | hot | {name: x.to_json() for name, x in others.items() if x}
     mixed = len({result.memory_model for result in results}) > 1
-    return {"kind": "runs", "mixed_memory_models": mixed, "runs": [result.to_json() for result in results]}
+    without = [{"gpu": gpu.name, "reason": why} for gpu, why in refused]
+    runs = [result.to_json() for result in results]
+    return {"kind": "runs", "mixed_memory_models": mixed, "runs": runs, "refused": without}
 
 
 def _report_outputs(result: RunResult, check: bool) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from abstim.show.tables import counted, duration, on_gpu, print_printf, print_table, quantity, say, scaled
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
     from abstim.session.issue_logs import HotSpot
     from abstim.session.result import RunResult
     from abstim.study.baseline import Baseline
@@ -64,6 +66,7 @@ def _short(code: str) -> str:
 
 
 UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"
+MOST_GRIDS = 3  # launches of which it is said what their grid leaves idle
 MOST_LIMITS = 8  # resources that are printed
 POWER_TERMS = {
     "idle": "idle", "active_sms": "SMs", "warp_instructions": "issue", "shared_accesses": "shared",
@@ -72,13 +75,18 @@ POWER_TERMS = {
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
 
-def print_results(results: list[RunResult]) -> None:
-    """One result in full, several side by side; before it what the kernels wrote with `printf`."""
+def print_results(results: list[RunResult], refused: Sequence[Gpu] = ()) -> None:
+    """One result in full, several side by side; before it what the kernels wrote with `printf`. `refused`: GPUs that a
+    thread block does not fit on."""
+    from functional.terminal import note
+
     print_printf(results[0].printf)
-    if len(results) == 1:
+    for line in [f"{_name(x)}: {line}" for x in results[0].launches for line in x.notes][:MOST_GRIDS]:
+        note(f"abstim: {line}")
+    if len(results) == 1 and not refused:
         _print_run(results[0])
     else:
-        _print_comparison(results)
+        _print_comparison(results, refused)
 
 
 def _where(result: RunResult) -> str:
@@ -100,6 +108,8 @@ def _print_run(result: RunResult) -> None:
         _print_bounds(result)
     size = f"{quantity(total['cycles'])} cycles, {duration(total['seconds'])}"
     say(f"Total: {size}, {quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
+    for line in _rate_lines(result):
+        say(line)
     print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
     if first.timed_code != "PTX":
         made, matched = first.machine_code_share, first.matched_access_share
@@ -108,6 +118,27 @@ def _print_run(result: RunResult) -> None:
         say(f"Note: {result.note}")
     say(f"Error on this GPU: {result.known_error}")
     say("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
+
+
+def _rate_lines(result: RunResult) -> Iterator[str]:
+    """What all launches together reach of the GPU's peaks, and what the grids leave idle."""
+    from abstim.session.rates import grid_notes
+
+    units = {"flops": ("TFLOP/s", 1e12), "bytes": ("GB/s", 1e9)}
+    found, said = result.rates, list[str]()
+    for name, rate in found.items():
+        kind, _, measure = name.partition("_")
+        if measure in units:
+            unit, scale = units[measure]
+            share = f" ({found[f'{name}_share']:.1%} of the peak)" if f"{name}_share" in found else ""
+            said.append(f"{kind.upper() if kind != 'tensor' else kind} {rate / scale:.3g} {unit}{share}")
+    if said:
+        yield "Rates: " + ", ".join(said)
+    sms = result.gpu_values["sm_count"]
+    notes = [line for x in result.launches for line in grid_notes(_name(x), prod(x.grid), x.blocks_per_sm, sms)]
+    yield from (f"Grid: {line}" for line in notes[:MOST_GRIDS])
+    if len(notes) > MOST_GRIDS:
+        yield f"Grid: and {len(notes) - MOST_GRIDS:,} launches more that leave SMs idle"
 
 
 def _print_kernels(result: RunResult) -> None:
@@ -200,11 +231,11 @@ def _bound_row(launch):
     return (_name(launch), launch.limit, f"{second:.0%}", *rates, launch.memory["dram_read_bytes"])
 
 
-def _print_comparison(results: list[RunResult]) -> None:
+def _print_comparison(results: list[RunResult], refused: Sequence[Gpu]) -> None:
     """One row a GPU, the first one the yardstick."""
     first = results[0].totals["seconds"]
     mixed = len({r.timed_code for r in results}) > 1
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             f"{r.gpu} (PTX)" if mixed and r.timed_code.startswith("PTX") else r.gpu,
             r.memory_model,
@@ -216,6 +247,7 @@ def _print_comparison(results: list[RunResult]) -> None:
         )
         for r in results
     ]
+    rows += [(gpu.name, gpu.memory_model, None, None, None, None, "does not fit") for gpu in refused]
     limited = "limited by (saved by twice it)" if results[0].limits else "limited by (est.)"
     title = f"{results[0].target} ({counted(len(results[0].launches))})"
     columns = ("GPU", "memory", "cycles", "time", "IPC", f"against {results[0].gpu}", limited)

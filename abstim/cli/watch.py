@@ -8,13 +8,23 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
 SECONDS = "ABSTIM_SECONDS"  # an environment variable: seconds of wall-clock time that the command may take
 GRACE_SECONDS = 1.0  # for Python to end by itself after an interrupt
-INTERRUPTED = "interrupted; what was finished before is kept"
+_EXECUTED = "what was executed is kept, and a rerun times from the first launch on"
+_KEPT = {  # command -> what a rerun finds of an interrupted one
+    "run": _EXECUTED,
+    "advise": _EXECUTED,
+    "validate": _EXECUTED,
+    "fit": "what was executed is kept, and a rerun searches from the start",
+    "explore": "a rerun resumes: points that were timed are kept",
+    "sample": "a rerun resumes: what was executed and simulated is kept",
+    "app": "a rerun starts the program again",
+}
 # Who is at work: the first whose module, and function if one is named, is on a thread's stack
 _AT_WORK = (
     ("functional.jit.compile", "", "compiling the timing engine"),
@@ -43,6 +53,12 @@ def seconds_allowed() -> float | None:
     return seconds
 
 
+def interrupted(words: Sequence[str]) -> str:
+    """What is said of a command, given its words, that an interrupt ended."""
+    command = next((word for word in words if not word.startswith("-")), "")
+    return f"interrupted; {_KEPT.get(command, 'what was finished before is kept')}"
+
+
 def ignore_interrupts() -> None:
     """For a process that ends: all is said, and an interrupt comes too late to change its exit code."""
     if threading.current_thread() is threading.main_thread():
@@ -52,8 +68,8 @@ def ignore_interrupts() -> None:
 class Watch:
     """A thread that ends the process where the main thread does not come to it. A context: the command runs in it."""
 
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float | None, interrupted: str = "interrupted") -> None:
+        self.seconds, self.interrupted = seconds, interrupted
         self._said, self._interrupted, self._over = threading.Lock(), threading.Event(), threading.Event()
 
     def __enter__(self) -> Watch:
@@ -96,7 +112,7 @@ class Watch:
             if got == signal.SIGINT:
                 self._interrupted.set()
                 if not self._over.wait(GRACE_SECONDS):
-                    self._end(INTERRUPTED, 130)
+                    self._end(self.interrupted, 130)
         os.close(self._interrupts)
         os.close(self._write)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from abstim import __version__
+from abstim.session.rates import TRAFFIC, peaks, rates, work_of
+from abstim.session.work_queue import queue_notes
 from abstim.targets.execution import OutputCheck
 
 if TYPE_CHECKING:
@@ -82,7 +85,14 @@ class LaunchResult:
     operations: dict[str, int] = field(default_factory=dict)  # of threads: fp32 (fma: 2), fp64, integer; {}: of PTX
     matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
     shared_accesses: int = 0  # of warps, to shared memory; passes for bank conflicts are not counted
+    notes: list[str] = field(default_factory=list)  # why its cycles may not be a GPU's
+    work: dict[str, int] = field(default_factory=dict)  # floating-point operations of the PTX: rates.work_of
+    peaks: dict[str, float] = field(default_factory=dict)  # of the GPU, a second: rates.peaks
+    rates: dict[str, float] = field(init=False)  # a second, and shares of those: rates.rates
     active_sms: float = 0.0  # SMs between the launch's first cycle on an SM and their own last, mean over its cycles
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", rates(self.work, self.memory, self.seconds, self.peaks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +111,22 @@ class RunResult:
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
     version: str = __version__  # of abstim
     totals: dict[str, float] = field(init=False)
+    rates: dict[str, float] = field(init=False)  # those of a launch, of all of them one after the other
 
     def __post_init__(self) -> None:
         summed = ("cycles", "seconds", "thread_instructions", "warp_instructions")
         totals = {key: sum(getattr(launch, key) for launch in self.launches) for key in summed}
         totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
         object.__setattr__(self, "totals", totals)
+        object.__setattr__(self, "rates", self._rates())
+
+    def _rates(self) -> dict[str, float]:
+        work, memory = Counter[str](), Counter[str]()
+        for launch in self.launches:
+            work.update(launch.work)
+            memory.update({name: int(launch.memory[name]) for name in TRAFFIC if name in launch.memory})
+        peaks = self.launches[0].peaks if self.launches else {}
+        return rates(work, memory, self.totals["seconds"], peaks) if self.totals["seconds"] else {}
 
     def __repr__(self) -> str:
         launches = f"{len(self.launches)} launch{'es' if len(self.launches) != 1 else ''}"
@@ -249,4 +269,6 @@ def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gp
         "blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter,
         "registers_per_thread": registers.count, "registers_source": registers.source,
         "shared_bytes": launch.shared_bytes,
+        "notes": queue_notes(launch.program, trace),
+        "work": work_of(trace, session.block_operations(number)), "peaks": peaks(gpu),
     }  # fmt: skip

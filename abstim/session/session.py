@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
+from abstim.session.rates import block_operations
 from abstim.targets.execution import Execution, OutputCheck, execute
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
@@ -16,6 +17,9 @@ from functional.errors import InputError
 from functional.launches.case import Case
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int64
+
     from abstim.engine import Caches, EngineResult, LaunchInputs
     from abstim.engine.simulation import Simulation
     from abstim.targets.resolve import Target
@@ -76,6 +80,7 @@ class Session:
         self.traces: Traces = Execution(()) if traces is None else traces
         self._registers: dict[str, Registers] = {}
         self._tensor_columns: dict[str, int] = {}
+        self._operations: dict[str, np.ndarray] = {}
         self._descriptors: dict[str, tuple[Register, ...]] = {}  # of products, that a launch may say
         self._tables: dict[tuple[str, str, Constants, PipelineParameters], LatencyTable] = {}
         self._timed: dict[tuple[str, str, Constants, PipelineParameters, str], TimedCode] = {}
@@ -121,6 +126,13 @@ class Session:
             self._registers[name] = self.case.registers(launch)
         return self._registers[name]
 
+    def block_operations(self, number: int) -> Int64[np.ndarray, "block kind"]:
+        """Floating-point operations of each basic block of a launch's program."""
+        program = self.launch(number).program
+        if program.name not in self._operations:
+            self._operations[program.name] = block_operations(program)
+        return self._operations[program.name]
+
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
         from precharacterize.tensor_work import columns_of
@@ -134,11 +146,17 @@ class Session:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
         return launch_occupancy(self.launch(number), number, self.registers(number), self.tensor_columns(number), gpu)
 
-    def check_fit(self, gpus: Sequence[Gpu]) -> None:
-        """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold."""
+    def check_fit(self, gpus: Sequence[Gpu], refused: list[tuple[Gpu, str]] | None = None) -> None:
+        """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold; where there is
+        a list, `refused` has those GPUs then, and why, and it is raised if there is no other."""
         for gpu in gpus:
-            for number in range(len(self)):
-                self.occupancy(number, gpu)
+            try:
+                for number in range(len(self)):
+                    self.occupancy(number, gpu)
+            except InputError as error:
+                if refused is None or len(refused) + 1 == len(gpus):
+                    raise
+                refused.append((gpu, str(error)))
 
     def blocks_per_sm(self, number: int, gpu: Gpu) -> int:
         """`occupancy`, its number alone."""
@@ -247,8 +265,10 @@ def open_session(
     instruction_budget: int | None = None,
     executing: Callable[..., Traces] = execute,
     progress: Progress = silent,
+    refused: list[tuple[Gpu, str]] | None = None,
 ) -> Session:
-    """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is.
+    """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is. `refused`: as of
+    `Session.check_fit`.
 
     Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
     minutes of execution.
@@ -260,7 +280,7 @@ def open_session(
     parse_seconds = perf_counter() - started
     session = Session(case, parse_seconds=parse_seconds)
     if not isinstance(case, StreamedCase):  # whose launches may be too many to look at twice
-        session.check_fit(gpus)
+        session.check_fit(gpus, refused)
     session.traces = executing(case, executor, instruction_budget, progress)
     return session
 

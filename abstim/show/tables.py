@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from textwrap import fill, wrap
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from functional.terminal import plain
@@ -177,21 +178,84 @@ def scaled(value: float, unit: str) -> str:
     return f"{value / 1e-9:.3g} n{unit}"
 
 
-def _show(bar: Any, task: Any, what: str, done: int, total: int) -> None:
+def _show(bar: Any, task: Any, pace: Pace, started: float, what: str, done: int, total: int | None) -> None:
     """Another kind of work starts its own clock, or the time left would be reckoned from that before it."""
+    left = pace.left(what, done, total)
+    for hint in pace.hint(left) if monotonic() - started > LINE_SECONDS else ():
+        bar.console.print(hint)
     if bar.tasks[0].description != what:
         bar.reset(task, description=what)
     bar.update(task, completed=done, total=total, visible=True)
 
 
+LINE_SECONDS = 10.0  # between two lines on what is no terminal
+LONG_SECONDS = 60.0  # what is left of work that is called long
+
+
+class Pace:
+    """How far each kind of work was when it was first told, and so how long the rest takes; `shorter`: an estimate of
+    it that takes less ("": none)."""
+
+    def __init__(self, shorter: str) -> None:
+        self._what, self._since, self._first, self._shorter = "", 0.0, 0, shorter
+
+    def left(self, what: str, done: int, total: int | None) -> float | None:
+        """Seconds, once there is something to reckon from; None for a `total` that nobody knows."""
+        now = monotonic()
+        if what != self._what:
+            self._what, self._since, self._first = what, now, done
+        if total is None or done <= self._first:
+            return None
+        return (now - self._since) / (done - self._first) * (total - done)
+
+    def hint(self, left: float | None) -> Iterator[str]:
+        """How long work is made shorter, once."""
+        if self._shorter and left is not None and left > LONG_SECONDS:
+            yield f"abstim: this takes about {left / 60:.0f} min more; shorter: {self._shorter}"
+            self._shorter = ""
+
+
 @contextmanager
-def progress(quiet: bool = False, after_seconds: float = 2.0) -> Iterator[Any]:
+def _lines(shorter: str) -> Iterator[Any]:
+    """Progress as lines, by a thread of its own: who works may be silent for long."""
+    from threading import Event, Thread
+
+    from functional.terminal import note
+
+    over, pace, latest, started = Event(), Pace(shorter), list[tuple[str, str, float | None]](), monotonic()
+
+    def told(what: str, done: int, total: int | None) -> None:
+        far = f"{done:,}" + ("" if total is None else f" of {total:,}")
+        latest[:] = [(what, far, pace.left(what, done, total))]
+
+    def tell() -> None:
+        while not over.wait(LINE_SECONDS):
+            for what, far, left in latest:
+                rest = "" if left is None else f", about {duration(left)} left"
+                note(f"abstim: {what}: {far} after {monotonic() - started:.0f} s{rest}")
+                for hint in pace.hint(left):
+                    note(hint)
+
+    Thread(target=tell, daemon=True).start()
+    try:
+        yield told
+    finally:
+        over.set()
+
+
+@contextmanager
+def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "") -> Iterator[Any]:
     """A callable `(what, done, total)` that shows a bar on stderr once `after_seconds` have passed.
 
-    Shows nothing if `quiet` or if stderr is no terminal.
+    Where stderr is no terminal, a line every `LINE_SECONDS` instead; nothing if `quiet`. `shorter`: what is said of
+    work that takes long.
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield lambda what, done, total: None
+        return
+    if not sys.stderr.isatty():
+        with _lines(shorter) as told:
+            yield told
         return
     from threading import Timer
 
@@ -217,7 +281,7 @@ def progress(quiet: bool = False, after_seconds: float = 2.0) -> Iterator[Any]:
     timer.daemon = True
     timer.start()
     try:
-        yield partial(_show, bar, task)
+        yield partial(_show, bar, task, Pace(shorter), monotonic())
     finally:
         timer.cancel()
         bar.stop()

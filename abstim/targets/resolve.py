@@ -250,7 +250,7 @@ def _loaded(path: str) -> LoadedModule:
 
 
 def _extents(option: str, text: str) -> list[int]:
-    parts = text.lower().split("x")
-    if not 1 <= len(parts) <= 3 or not all(re.fullmatch(r"-?\d+", part) for part in parts):
+    parts = re.split(r"\s*[x,\s]\s*", text.strip().lower())
+    if not 1 <= len(parts) <= 3 or not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
         raise InputError(f"{option} {text}: write one to three whole numbers, as in 64, 64x64 or 8x8x8")
     return [int(part) for part in parts]

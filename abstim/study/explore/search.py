@@ -213,11 +213,13 @@ def refuse_unknown(points: Points) -> None:
 
 def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> tuple[Cycles, list[str]]:
     """Every point by the analytic model; a point on which a target cannot run has the reason."""
+    from abstim.analytic import whole_cycles
+
     reasons = np.where(points.reasons == "", _cannot_run(sessions, points), points.reasons)
     usable = reasons == ""
     cycles = np.full((len(points), len(sessions)), FAILED, np.int64)
     if usable.any():
-        cycles[usable] = np.ceil(analytic_screen(sessions, gpu)(points.where(usable).keys_of_gpu))
+        cycles[usable] = analytic_screen(sessions, gpu, whole_cycles)(points.where(usable).keys_of_gpu)
     return cycles, reasons.tolist()
 
 
@@ -286,8 +288,11 @@ def features_of(points: Points) -> Float[np.ndarray, "point feature"]:
     return np.stack([*scaled, np.ones(len(points))], 1)
 
 
-def analytic_screen(sessions: Sequence[Session], gpu: Gpu) -> Screen:
-    """A screen of the targets around a GPU. Keys it does not know (policies, banks, ...) change nothing in it."""
+def analytic_screen(
+    sessions: Sequence[Session], gpu: Gpu, rounded: Callable[[np.ndarray], np.ndarray] = lambda cycles: cycles
+) -> Screen:
+    """A screen of the targets around a GPU: sums of launches, each as `rounded` gives it. Keys it does not know
+    (policies, banks, ...) change nothing in it."""
     from abstim.analytic import points_of, predict_points, summaries
 
     base = points_of([gpu])
@@ -295,7 +300,9 @@ def analytic_screen(sessions: Sequence[Session], gpu: Gpu) -> Screen:
 
     def screen(columns: Mapping[str, np.ndarray]) -> Float[np.ndarray, "point target"]:
         points = _points(base, columns)
-        cycles = [sum(np.asarray(predict_points(s, points).cycles, float) for s in found) for found in launches]
+        cycles = [
+            sum(rounded(np.asarray(predict_points(s, points).cycles, float)) for s in found) for found in launches
+        ]
         return np.stack(cycles, 1)
 
     return screen

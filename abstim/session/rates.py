@@ -1,0 +1,90 @@
+"""A launch in the units of hardware: TFLOP/s, GB/s, and shares of what the GPU could do at most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from functional.traces.trace import SECTOR_BYTES
+from precharacterize.classify import ptx_operations_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+
+    from abstim.gpu.config import Gpu
+    from functional.programs.program import Program
+    from functional.ptx.ir import Instruction
+    from functional.traces.trace import Trace
+
+FLOATS = ("fp32", "fp64", "tensor")
+TRAFFIC = ("l2_bytes", "dram_read_bytes", "dram_write_bytes")
+TENSOR_FLOP = 2 * 16 * 8 * 16  # of an `mma` of fp16, which the tensor unit's initiation is of
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+
+
+def block_operations(program: Program) -> Int64[np.ndarray, "block kind"]:
+    """Floating-point operations (FLOATS) of each basic block: of fp32 and fp64 a thread's, of tensor units a warp's. A
+    fused multiply-add is two; of `tcgen05` the text does not say how many."""
+    found = np.array([_operations(instruction) for instruction in program.instructions]).reshape(-1, len(FLOATS))
+    return np.array([found[block.start : block.stop].sum(0) for block in program.blocks]).reshape(-1, len(FLOATS))
+
+
+def _operations(instruction: Instruction) -> tuple[int, int, int]:
+    shape = _SHAPE.search(instruction.name) if instruction.opcode in ("mma", "wmma", "wgmma") else None
+    if shape is None or (instruction.opcode == "wmma" and ".mma" not in instruction.name):
+        own = ptx_operations_of(instruction)
+        return own.fp32, own.fp64, 0
+    warps = 4 if instruction.opcode == "wgmma" else 1
+    return 0, 0, 2 * int(shape[1]) * int(shape[2]) * int(shape[3]) // warps
+
+
+def work_of(trace: Trace, by_block: Int64[np.ndarray, "block kind"]) -> dict[str, int]:
+    """Floating-point operations of a launch's PTX. Lanes that a guard on one instruction turns off count as well."""
+    lanes = np.bincount(trace.blocks, np.bitwise_count(trace.masks), len(by_block))
+    warps = np.bincount(trace.blocks, minlength=len(by_block))
+    found = zip(FLOATS, (lanes, lanes, warps), by_block.T, strict=True)
+    return {kind: int(times @ column) for kind, times, column in found}
+
+
+def peaks(gpu: Gpu) -> dict[str, float]:
+    """What a GPU's description allows at most, a second: fused multiply-adds, `mma` of fp16, bytes."""
+    spec, params = gpu.spec, gpu.params
+    issued = spec.schedulers_per_sm * spec.issues_per_turn
+    found = {}
+    for kind, name, flop in (("fp32", "fp32_mad", 64), ("fp64", "fp64_mad", 64), ("tensor", "tensor", TENSOR_FLOP)):
+        own = gpu.pipeline.operation(name)
+        warps = min(issued, getattr(spec, f"{own.unit}_units") / own.initiation_cycles)
+        if kind != "tensor" or spec.tensor_units:
+            found[f"{kind}_flops"] = warps * flop * spec.sm_count * spec.core_clock_hz
+    if not spec.perfect_memory:
+        slices, sector = spec.dram_channels * spec.l2_slices_per_channel, SECTOR_BYTES * spec.core_clock_hz
+        served = {"l2": (slices, params.l2_sector_cycles), "dram": (spec.dram_channels, params.dram_sector_cycles)}
+        found |= {f"{name}_bytes": count * sector / cycles for name, (count, cycles) in served.items() if cycles}
+    return found
+
+
+def rates(
+    work: Mapping[str, int], memory: Mapping[str, float], seconds: float, most: Mapping[str, float]
+) -> dict[str, float]:
+    """Of a launch, per second: `fp32_flops`, `fp64_flops`, `tensor_flops`, `l2_bytes`, `dram_bytes`, and each one's
+    share of the GPU's peak (`..._share`), where there is one."""
+    done = {f"{kind}_flops": float(count) for kind, count in work.items() if count}
+    if "l2_bytes" in memory:
+        written = memory.get("dram_write_bytes", 0.0)
+        done |= {"l2_bytes": memory["l2_bytes"], "dram_bytes": memory["dram_read_bytes"] + written}
+    found = {name: count / seconds for name, count in done.items() if most.get(name) or name.endswith("flops")}
+    return found | {f"{name}_share": rate / most[name] for name, rate in found.items() if name in most}
+
+
+def grid_notes(name: str, blocks: int, blocks_per_sm: int, sm_count: int) -> Sequence[str]:
+    """What a grid leaves idle: SMs without a thread block, or a last wave that is not full."""
+    if blocks < sm_count:
+        return [f"{name}: a grid of {blocks:,} on {sm_count:,} SMs: {sm_count - blocks:,} of them have nothing to do"]
+    wave = blocks_per_sm * sm_count
+    waves, last = divmod(blocks, wave)
+    if not waves or not last:
+        return []
+    return [f"{name}: {blocks / wave:.3g} waves of {wave:,} thread blocks; the last fills {last / wave:.0%} of one"]

@@ -1,0 +1,83 @@
+"""Results in TFLOP/s and GB/s, and what a grid leaves idle."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from call_command import call
+
+from abstim.gpu.config import load_gpu
+from abstim.models import run
+from abstim.session.rates import TENSOR_FLOP, block_operations, grid_notes, peaks
+
+KERNEL = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+    .reg .f32 %f<3>;
+    .reg .f64 %d<2>;
+    .reg .b32 %r<7>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [p];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    ld.global.f32 %f1, [%rd3];
+    fma.rn.f32 %f1, %f1, %f1, %f1;
+    add.f32 %f1, %f1, %f1;
+    mul.f64 %d1, %d1, %d1;
+    mov.b32 %r2, 0;
+    mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r2, %r3}, {%r2, %r2, %r2, %r2}, {%r2, %r2}, {%r2, %r2};
+    st.global.f32 [%rd3], %f1;
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize(("gpu", "kind", "value"), [
+    ("gtx480", "fp32", 15 * 2 * 64 * 0.7e9),  # NVIDIA: 1.345 TFLOP/s
+    ("v100", "tensor", 125e12),
+    ("a100", "fp32", 19.5e12),
+    ("a100", "fp64", 9.7e12),
+    ("a100", "tensor", 312e12),
+])  # fmt: skip
+def test_peaks_are_the_public_ones(gpu, kind, value):
+    assert peaks(load_gpu(gpu))[f"{kind}_flops"] == pytest.approx(value, rel=0.01)
+
+
+def test_a_gpu_without_tensor_units_has_no_peak_of_them():
+    assert "tensor_flops" not in peaks(load_gpu("gtx480"))
+    assert "dram_bytes" not in peaks(load_gpu("gtx480_perfect"))
+
+
+def test_operations_of_a_block_are_counted_by_hand(tmp_path):
+    from abstim.targets.loading import load
+
+    (tmp_path / "k.ptx").write_text(KERNEL)
+    program = load(str(tmp_path / "k.ptx")).kernel("k").program
+    assert block_operations(program).sum(0).tolist() == [3, 1, TENSOR_FLOP]
+
+
+@pytest.mark.parametrize("model", ["detailed", "occupancy"])
+def test_rates_are_work_and_traffic_over_time(model):
+    (launch,) = run("relu", "gtx480", model=model).launches
+    moved = launch.memory["dram_read_bytes"] + launch.memory.get("dram_write_bytes", 0)
+    assert launch.rates["dram_bytes"] == pytest.approx(moved / launch.seconds)
+    shares = {name: share for name, share in launch.rates.items() if name.endswith("_share")}
+    assert shares and all(0 <= share <= 1 for share in shares.values())
+
+
+def test_the_run_says_rates_and_what_its_grid_leaves_idle():
+    code, out, _ = call("run", "hotspot", "--gpu", "gtx480")
+    assert code == 0 and "Rates: FP32" in out and "TFLOP/s" in out and "GB/s" in out and "of the peak" in out
+    assert "1.34 waves of 90 thread blocks; the last fills 34% of one" in " ".join(out.split())
+    found = json.loads(call("run", "hotspot", "--json").out)["launches"][0]
+    assert found["rates"]["fp32_flops_share"] == pytest.approx(found["rates"]["fp32_flops"] / 1.344e12)
+
+
+def test_a_grid_is_told_by_its_waves():
+    assert grid_notes("k", 4, 1, 15) == ["k: a grid of 4 on 15 SMs: 11 of them have nothing to do"]
+    assert grid_notes("k", 100, 6, 15) == ["k: 1.11 waves of 90 thread blocks; the last fills 11% of one"]
+    assert not grid_notes("k", 180, 6, 15) and not grid_notes("k", 15, 1, 15)
