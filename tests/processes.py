@@ -13,7 +13,8 @@ def processor_seconds(process: int) -> float:
     """What a process and its children, those that have ended too, have used so far; 0 of one that has ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        tasks = Path(f"/proc/{process}/task").glob("*/children")  # a child belongs to the thread that started it
+        children = [child for task in tasks for child in task.read_text().split()]
     except OSError:
         return 0.0
     own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

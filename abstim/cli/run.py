@@ -154,9 +154,7 @@ def run(
 
     `abstim run hotspot`
 
-    `abstim run hotspot --gpu gtx480 --set schedulers_per_sm=1`
-
-    `abstim run hotspot --gpu gtx480 --gpu rtx3070`
+    `abstim run hotspot --gpu gtx480 --gpu rtx3070 --set schedulers_per_sm=1`
 
     `abstim run hotspot --limits`
 
@@ -189,8 +187,7 @@ def run(
         gpus = [each for each in gpus if each not in [without for without, _ in refused]]
         results = _results(session, gpus, model, limits, flush, report)
         spots = _hot_spots(session, gpus[0], flush, report) if hot else []
-    beside = compare(old, results[0]) if old else None
-    found = _energy(results[0], gpus[0]) if energy else None
+    beside, found = compare(old, results[0]) if old else None, _energy(results[0], gpus[0]) if energy else None
     everything = (results, spots, beside, found, refused)
     print_json(_as_json(*everything)) if as_json else _print(*everything)
     _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
