@@ -10,6 +10,7 @@ from pathlib import Path
 
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "abstim"
 os.environ["ABSTIM_CACHE"] = str(CACHE)
+os.environ["ABSTIM_PROGRESS_SECONDS"] = "1000000"  # a slow machine prints no more than a fast one
 
 import pytest  # noqa: E402  after the cache is known
 from hypothesis import settings  # noqa: E402
@@ -54,11 +55,3 @@ def _kind(path: Path) -> int:
 def _nothing_said():
     """What is said once a process is said once a test."""
     folder._told.clear()
-
-
-@pytest.fixture(autouse=True)
-def no_progress_lines(monkeypatch):
-    """A slow machine prints no more than a fast one."""
-    from abstim.show import tables
-
-    monkeypatch.setattr(tables, "LINE_SECONDS", 1e6)

@@ -149,7 +149,8 @@ def test_byte_order_marks_are_no_part_of_a_file(folder):
 
 def command(*words, **options):
     # A shell has what it runs in the background ignore interrupts, and so their children
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from abstim.cli import main; main()"
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from abstim.cli import main; main()"
     return subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, **options)
 
 

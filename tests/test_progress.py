@@ -78,6 +78,7 @@ def test_who_waits_for_a_job_is_not_idle():
 
 
 def test_what_is_no_terminal_gets_lines_and_how_long_work_is_made_shorter(monkeypatch, capsys):
+    monkeypatch.delenv("ABSTIM_PROGRESS_SECONDS")
     monkeypatch.setattr(tables, "LINE_SECONDS", 0.02)
     with tables.progress(shorter="a part of it") as report:
         report("time x", 0, 10_000)
@@ -95,6 +96,7 @@ def test_what_is_no_terminal_gets_lines_and_how_long_work_is_made_shorter(monkey
 
 
 def test_one_json_object_has_no_lines_beside_it(monkeypatch, capsys):
+    monkeypatch.delenv("ABSTIM_PROGRESS_SECONDS")
     monkeypatch.setattr(tables, "LINE_SECONDS", 0.01)
     with tables.progress(quiet=True) as report:
         report("time x", 1, 2)

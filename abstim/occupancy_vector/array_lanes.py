@@ -453,7 +453,7 @@ def use_units(
 
 
 def use_special_units(
-    special_free: Array, layout: rec.Layout, group: Array, go: Array, arrive: Array, item: Item, result: Array
+    special_free: Array, layout: rec.Layout, group: Array | int, go: Array, arrive: Array, item: Item, result: Array
 ) -> tuple[Array, Array]:
     """An item's instruction on a special unit: when that is free again, and when the result is there."""
     for n, unit in enumerate(SPECIAL_UNITS):
@@ -466,7 +466,7 @@ def use_special_units(
 
 
 def use_pools(
-    pool_free: Array, layout: rec.Layout, group: Array, go: Array, arrives: Array, item: Item
+    pool_free: Array, layout: rec.Layout, group: Array | int, go: Array, arrives: Array, item: Item
 ) -> tuple[Array, Array]:
     """An item's instructions on the pools: when those are free again, and by how much they begin late."""
     delay = jnp.zeros_like(arrives)

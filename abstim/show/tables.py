@@ -12,6 +12,7 @@ from textwrap import fill, wrap
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from functional.errors import InputError
 from functional.terminal import plain
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _show(bar: Any, task: Any, pace: Pace, started: float, what: str, done: int,
     bar.update(task, completed=done, total=total, visible=True)
 
 
-LINE_SECONDS = 10.0  # between two lines on what is no terminal
+LINE_SECONDS = 10.0  # between two lines on what is no terminal, if ABSTIM_PROGRESS_SECONDS does not say otherwise
 LONG_SECONDS = 60.0  # what is left of work that is called long
 
 
@@ -215,6 +216,14 @@ class Pace:
             self._shorter = ""
 
 
+def _seconds_between_lines() -> float:
+    """Raises InputError if the environment's value is no number of seconds."""
+    text = os.environ.get("ABSTIM_PROGRESS_SECONDS", "")
+    if text and not text.isdecimal():
+        raise InputError(f"ABSTIM_PROGRESS_SECONDS = {text!r} is not a whole number of seconds")
+    return min(float(text or LINE_SECONDS), 1e6)
+
+
 @contextmanager
 def _lines(shorter: str) -> Iterator[Any]:
     """Progress as lines, by a thread of its own: who works may be silent for long."""
@@ -222,6 +231,7 @@ def _lines(shorter: str) -> Iterator[Any]:
 
     from functional.terminal import note
 
+    seconds = _seconds_between_lines()
     over, pace, latest, started = Event(), Pace(shorter), list[tuple[str, str, float | None]](), monotonic()
 
     def told(what: str, done: int, total: int | None) -> None:
@@ -229,7 +239,7 @@ def _lines(shorter: str) -> Iterator[Any]:
         latest[:] = [(what, far, pace.left(what, done, total))]
 
     def tell() -> None:
-        while not over.wait(LINE_SECONDS):
+        while not over.wait(seconds):
             for what, far, left in latest:
                 rest = "" if left is None else f", about {duration(left)} left"
                 note(f"abstim: {what}: {far} after {monotonic() - started:.0f} s{rest}")
