@@ -85,8 +85,8 @@ def abstim(
 
     Caches are kept in `ABSTIM_CACHE` (default: `~/.cache/abstim`), at most `ABSTIM_TRACE_CACHE_BYTES` of traces.
     `ABSTIM_THREADS` threads execute a large kernel, and time it (default: the CPUs).
-    `ABSTIM_SECONDS` of wall-clock time end a command, whatever it is doing (default: none). Where stderr is no terminal,
-    a line of progress comes every `ABSTIM_PROGRESS_SECONDS` (10).
+    `ABSTIM_SECONDS` of wall-clock time end a command, whatever it is doing (default: none).
+    Where stderr is no terminal, a line of progress comes every `ABSTIM_PROGRESS_SECONDS` (10).
     `ABSTIM_ISOLATE=1`, `0` or `foreign` is `--isolate`, `--no-isolate` or the default.
     `ABSTIM_TRACEBACK=1` ends an error in its traceback; `ABSTIM_OUTSIDE_FILES=1` lets a launches.json name files
     outside of its folder.
