@@ -80,7 +80,7 @@ class Session:
         self.traces: Traces = Execution(()) if traces is None else traces
         self._registers: dict[str, Registers] = {}
         self._tensor_columns: dict[str, int] = {}
-        self._operations: dict[str, np.ndarray] = {}
+        self._operations: dict[tuple[str, str], np.ndarray] = {}
         self._descriptors: dict[str, tuple[Register, ...]] = {}  # of products, that a launch may say
         self._tables: dict[tuple[str, str, Constants, PipelineParameters], LatencyTable] = {}
         self._timed: dict[tuple[str, str, Constants, PipelineParameters, str], TimedCode] = {}
@@ -129,9 +129,10 @@ class Session:
     def block_operations(self, number: int) -> Int64[np.ndarray, "block kind"]:
         """Floating-point operations of each basic block of a launch's program."""
         program = self.launch(number).program
-        if program.name not in self._operations:
-            self._operations[program.name] = block_operations(program)
-        return self._operations[program.name]
+        code = program.name, program.digest  # other code may have the same name
+        if code not in self._operations:
+            self._operations[code] = block_operations(program)
+        return self._operations[code]
 
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
