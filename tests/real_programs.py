@@ -13,7 +13,7 @@ import oracle
 from random_launches import Launch, table_of, trace_of
 
 from abstim.engine import LaunchInputs, simulate
-from abstim.gpu.config import Gpu, gpu_names, load_gpu
+from abstim.gpu.config import Gpu, changed, gpu_names, load_gpu
 
 # So few that queues, ways and miss registers run out, and lines leave with what was written of them
 SCARCE_BELOW = {
@@ -36,7 +36,7 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
         changes |= {key: value for key, value in SCARCE_IN_SM.items() if rng.random() < 0.6}
     if rng.random() < 0.2:
         changes |= WRITES[rng.integers(len(WRITES))] | {"l1d_write_allocate": bool(rng.random() < 0.5)}
-    return load_gpu(name, [f"{key}={str(value).lower()}" for key, value in changes.items()])
+    return changed(load_gpu(name), changes, name)
 
 
 def real_launch(seed: int, name: str, most_warps: int = 2, most_blocks: int = 4) -> Launch:
