@@ -16,6 +16,7 @@ import abstim
 from abstim.engine import simulate
 from abstim.gpu.config import load_gpu
 from abstim.session.session import Session, open_session
+from functional.errors import InputError
 from functional.traces.line_record import (
     SHARED_PASS,
     barrier_of,
@@ -82,6 +83,23 @@ def test_a_wait_takes_as_long_as_the_copies(tmp_path, name):
     assert found.cycles == oracle.simulate(inputs, gpu, 1).cycles
     alone = simulate(replace(inputs, trace=without_phases(inputs.trace)), [gpu], [1])[0]
     assert found.cycles - alone.cycles > (10 if name == "gtx480_perfect" else 500)  # two turns
+
+
+CROSSED = """.entry k(.param .u64 i, .param .u64 o) {
+ .shared .align 8 .b64 m; .reg .b32 %r<9>; .reg .pred %p<3>;
+ mov.u32 %r1, m; mov.u32 %r2, %tid.x; setp.eq.u32 %p1, %r2, 0; setp.lt.u32 %p2, %r2, 32; mov.u32 %r3, %nctaid.x;
+ @%p1 mbarrier.init.shared.b64 [%r1], 32; bar.sync %r3; @%p2 bra FIRST; bar.arrive %r3, 64;
+ W: mbarrier.try_wait.parity.shared.b64 %p0, [%r1], 0; @!%p0 bra W; ret;
+ FIRST: bar.sync %r3, 64; mbarrier.arrive.shared.b64 _, [%r1]; ret; }"""
+
+
+@pytest.mark.parametrize("gpu", ["gtx480_perfect", "gtx480_perfect scheduler=two_level", "rtx3070"])
+def test_a_wait_that_nothing_ends_is_an_error_that_says_who_waits(tmp_path, gpu):
+    """Executed it ends; but barriers whose number is computed are timed as one for all warps that do not exit."""
+    session, (name, *changes) = pipeline(tmp_path, CROSSED), gpu.split()
+    said = "1 thread block wait .* number 0: warp 0 at barrier 0 .1 of 2.*; warp 1 at mbarrier 0 .phase 0: 0 of 1 a"
+    with pytest.raises(InputError, match=said):
+        session.simulate(0, load_gpu(name, changes))
 
 
 @pytest.mark.skipif(find_tools() is None, reason="no assembler")

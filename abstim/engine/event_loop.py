@@ -8,7 +8,7 @@ import numpy as np
 from abstim.engine.fetch import fetch, next_fetch, want_fetch
 from abstim.engine.issue import store_window
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
-from abstim.engine.memory_side import exchange, serve_requests
+from abstim.engine.memory_side import exchange, is_all_served, serve_requests
 from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE
 from abstim.engine.schedulers import take_turn
 from abstim.engine.scoreboard import forget
@@ -91,6 +91,7 @@ def wait_for_round(team, number):
 
 
 NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
+ALONE_WINDOW_CYCLES = 1 << 40  # longer than any launch, and short enough to be added up
 SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait
 
 
@@ -345,7 +346,8 @@ def hand_out(gpu, code, streams, offsets, order, position, drain):
 def window_cycles(m, members):
     """With perfect memory SMs need not wait for each other, but those who share the work do."""
     if m.perfect:
-        return NEVER if members == 1 else SHARED_WINDOW_CYCLES
+        alone = members == 1 and m.policy != TWO_LEVEL  # which goes through every cycle, and must see a deadlock
+        return ALONE_WINDOW_CYCLES if alone else SHARED_WINDOW_CYCLES
     return m.window_cycles
 
 
@@ -354,6 +356,25 @@ def store_windows(gpu):
     """What SMs counted of the windows they are in."""
     for n in range(gpu.machine.sm_count):
         store_window(gpu.record, gpu.sms[n])
+
+
+@jit
+def is_at_rest(c, time):
+    """Can nothing happen on an SM after `time` unless something comes from outside?"""
+    sm = c.sm
+    if sm.live and (sm.visitable or sm.wheel_used or next_fetch(sm, time) < NEVER):
+        return False
+    return sm.live == 0 or c.machine.perfect or next_memory_event(c, time) >= NEVER
+
+
+@jit
+def is_deadlocked(gpu, code, streams, more):
+    """Is all that is left on the GPU, after a window, waiting for what nothing can bring?"""
+    time = gpu.record.launch.limit
+    for n in range(gpu.machine.sm_count):
+        if (more and gpu.free[n] < NEVER) or not is_at_rest(context_of(gpu, code, streams, n), time):
+            return False
+    return gpu.machine.perfect or is_all_served(gpu)
 
 
 @jit
@@ -374,6 +395,9 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
             continue
         if not m.perfect:
             exchange(gpu, launch.limit)
+        if (busy or position < len(order)) and is_deadlocked(gpu, code, streams, position < len(order)):
+            launch.deadlocked = 1
+            break
         launch.limit += window_cycles(m, members)
     if drain and not (m.perfect or busy):
         serve_requests(gpu)

@@ -127,6 +127,17 @@ def next_work(gpu, time):
 
 
 @jit
+def is_all_served(gpu):
+    """Is nothing on its way behind the SMs?"""
+    shared = gpu.shared
+    return (
+        is_idle(shared.there)
+        and is_idle(shared.back)
+        and min(earliest(shared.slices.wake), earliest(shared.channels.wake)) >= NEVER
+    )
+
+
+@jit
 def advance_channels(gpu, time):
     """All cycles of the channels in core cycle `time`."""
     shared = gpu.shared

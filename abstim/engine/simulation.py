@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.engine.deadlock import deadlock
 from abstim.engine.design_point import code_of, machine_of, refuse_unsupported, streams_of
 from abstim.engine.initial_state import new_state
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, NEVER, OVER, TRAFFIC, Team
 from abstim.gpu.config import Gpu
+from functional.errors import InputError
 from functional.execution.computer import default_threads
 from functional.jit.machine_code import Native, Part
 from functional.traces.line_record import ALL_SECTORS, FIRST_GLOBAL_LINE, SECTOR_SHIFT, is_data, line_of
@@ -117,6 +119,8 @@ class Simulation:
         members = 1 if log_rows else self._members  # rows of the log stand in the order in which SMs are gone through
         order = np.ascontiguousarray(positions, np.int64)
         _run_together(members, len(self.state.sms), state, code, streams, offsets, order, drain)
+        if launch["deadlocked"]:
+            raise InputError(deadlock(self.state, self.inputs.trace.records))
         return log[: int(launch["logged"])]
 
     def run_to(self, positions: Int64[np.ndarray, " tb"], cycle: int) -> int:

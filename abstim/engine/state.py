@@ -402,7 +402,17 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 )  # fmt: skip
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out
-LAUNCH = record("first", "limit", "clock", "next_dispatch_units", "logged", "window_log2", "pause", "handed_out")
+LAUNCH = record(
+    "first",
+    "limit",
+    "clock",
+    "next_dispatch_units",
+    "logged",
+    "window_log2",
+    "pause",
+    "handed_out",
+    "deadlocked",
+)
 
 
 class Record(NamedTuple):
