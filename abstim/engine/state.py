@@ -8,7 +8,7 @@ nothing needs clearing when time jumps.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,13 +43,38 @@ READ, WRITE, ATOMIC, EVICTED = 0, 1, 2, 3  # requests; the last is what a cache 
 # How far ahead
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
-BOOKED_LOG2 = 5  # of the places that a word of a ring says are taken (bookings.py)
+BOOKED_LOG2 = 5  # of the places that a word of a ring says are taken (operand_collectors.py)
 HINTS = 256  # where a line was found last, by its low bits
 
 
 def record(*fields: str | tuple) -> np.dtype:
     """A record of int64 fields, and of others where a (name, type) or (name, type, shape) says so."""
     return np.dtype([(f, np.int64) if isinstance(f, str) else f for f in fields], align=True)
+
+
+class Array(NamedTuple):
+    """How an array of the state is made: its dimensions by the names of initial_state.sizes_of, and its type."""
+
+    dimensions: str
+    dtype: Any = np.int64
+    sparse: bool = False  # hardly more than the beginning of its rows is touched
+
+
+class Part(NamedTuple):
+    """The same of a named tuple of arrays: some of its dimensions have other names where it is a part."""
+
+    kind: type
+    names: dict[str, str]
+
+
+def of(dimensions: str, dtype: Any = np.int64, sparse: bool = False) -> Any:
+    """The declaration of a field that is an array."""
+    return Array(dimensions, dtype, sparse)
+
+
+def part(kind: type, **names: str) -> Any:
+    """The declaration of a field that is a named tuple of arrays."""
+    return Part(kind, names)
 
 
 # The numbers of a design point for a launch (design_point.machine_of)
@@ -213,12 +238,12 @@ SM = record(
 class Tags(NamedTuple):
     """A cache of whole lines, an element a line, the ways of a set side by side: instructions, constants, textures."""
 
-    tag: np.ndarray  # line number + 1; 0: no line
-    last_use: np.ndarray
-    there: np.ndarray  # cycle in which the line is there; real memory: NEVER while it is on its way
-    pending: np.ndarray  # real memory: sectors that are
-    waiting: np.ndarray  # and the first and last of L1D.waiters that wait for it
-    waiting_last: np.ndarray
+    tag: np.ndarray = of("sm line")  # line number + 1; 0: no line
+    last_use: np.ndarray = of("sm line")
+    there: np.ndarray = of("sm line")  # cycle in which the line is there; real memory: NEVER while it is on its way
+    pending: np.ndarray = of("sm line")  # real memory: sectors that are
+    waiting: np.ndarray = of("sm line")  # and the first and last of L1D.waiters that wait for it
+    waiting_last: np.ndarray = of("sm line")
 
 
 L1D_LINE = record(
@@ -255,17 +280,17 @@ PIPE = record("first", "count", "retry", "taken")  # a bank's ring of TRANSACTIO
 class L1D(NamedTuple):
     """L1D, laid out as Tags. What a look-up of a whole set goes through lies apart from what concerns one line."""
 
-    tag: np.ndarray
-    last_use: np.ndarray
-    there: np.ndarray  # its latest sector
-    line: np.ndarray  # L1D_LINE
-    hint: np.ndarray  # position at which a line was found last, by its low bits
-    pipes: np.ndarray  # PIPE [bank]
-    transactions: np.ndarray  # TRANSACTION [bank, stage]
-    sent: np.ndarray  # ring: when each of the latest requests left the miss queue
-    waiters: np.ndarray  # WAITER
-    accesses: np.ndarray  # ACCESS
-    issued: np.ndarray  # ISSUED_ACCESS, a ring
+    tag: np.ndarray = of("sm l1d_line")
+    last_use: np.ndarray = of("sm l1d_line")
+    there: np.ndarray = of("sm l1d_line")  # its latest sector
+    line: np.ndarray = of("sm l1d_line", L1D_LINE)
+    hint: np.ndarray = of("sm hint")  # position at which a line was found last, by its low bits
+    pipes: np.ndarray = of("sm l1d_bank", PIPE)
+    transactions: np.ndarray = of("sm l1d_bank stage", TRANSACTION)
+    sent: np.ndarray = of("sm in_miss_queue")  # ring: when each of the latest requests left the miss queue
+    waiters: np.ndarray = of("sm waiter", WAITER, sparse=True)
+    accesses: np.ndarray = of("sm access", ACCESS, sparse=True)
+    issued: np.ndarray = of("sm issued", ISSUED_ACCESS)  # a ring
 
 
 REQUEST = record(  # from an SM to L2 and back, or from L2 to DRAM; as long as a line of the simulating CPU's cache
@@ -283,23 +308,23 @@ QUEUE = record("first", "last", "count")  # of REQUESTs
 class Requests(NamedTuple):
     """All requests there are."""
 
-    rows: np.ndarray  # REQUEST
-    unused: np.ndarray  # [first given back, first never used]
+    rows: np.ndarray = of("request", REQUEST)
+    unused: np.ndarray = of("pair")  # [first given back, first never used]
 
 
 class Switch(NamedTuple):
     """One direction of the crossbar."""
 
-    inputs: np.ndarray  # QUEUE
-    flits: np.ndarray  # in each input's queue; with queues at the outputs, of each input in the switch
-    input_free: np.ndarray  # when each can send its next packet: a cycle; with output queues in units of rules.py
-    late: np.ndarray  # set of inputs whose first packet has not been looked at
-    outputs: np.ndarray  # QUEUE
-    output_free: np.ndarray
-    filled: np.ndarray  # set of outputs with a packet
-    asked: np.ndarray  # set of outputs that an input's first packet is for
-    wants: np.ndarray  # [output]: set of those inputs
-    turn: np.ndarray  # [output]: the input whose turn it is
+    inputs: np.ndarray = of("input", QUEUE)
+    flits: np.ndarray = of("input")  # in each input's queue; with queues at the outputs, of each input in the switch
+    input_free: np.ndarray = of("input")  # when each can send its next packet: a cycle; with output queues in rules.py's units
+    late: np.ndarray = of("input_word", np.uint64)  # set of inputs whose first packet has not been looked at
+    outputs: np.ndarray = of("output", QUEUE)
+    output_free: np.ndarray = of("output")
+    filled: np.ndarray = of("output_word", np.uint64)  # set of outputs with a packet
+    asked: np.ndarray = of("output_word", np.uint64)  # set of outputs that an input's first packet is for
+    wants: np.ndarray = of("output input_word", np.uint64)  # set of those inputs
+    turn: np.ndarray = of("output")  # the input whose turn it is
 
 
 L2_LINE = record(
@@ -315,10 +340,10 @@ L2_LINE = record(
 class L2(NamedTuple):
     """The tags of all slices, laid out as L1D's: [slice, set, way] in one."""
 
-    tag: np.ndarray
-    last_use: np.ndarray
-    line: np.ndarray  # L2_LINE
-    uses: np.ndarray  # one element: accesses so far, the clock of last_use
+    tag: np.ndarray = of("l2_line")
+    last_use: np.ndarray = of("l2_line")
+    line: np.ndarray = of("l2_line", L2_LINE)
+    uses: np.ndarray = of("one")  # one element: accesses so far, the clock of last_use
 
 
 SLICE = record(
@@ -332,17 +357,17 @@ SLICE = record(
 class Slices(NamedTuple):
     """L2 slices: queues of REQUESTs in the order of their way."""
 
-    state: np.ndarray  # SLICE
-    wake: np.ndarray  # cycle in which each has something to do
-    delayed: np.ndarray
-    asking: np.ndarray
-    crossing: np.ndarray  # from the other part of L2
-    missing: np.ndarray
-    to_dram: np.ndarray
-    from_dram: np.ndarray
-    filled: np.ndarray
-    replying: np.ndarray
-    held: np.ndarray  # ring [slice, cycle]: == cycle: takes no packet then
+    state: np.ndarray = of("slice", SLICE)
+    wake: np.ndarray = of("slice")  # cycle in which each has something to do
+    delayed: np.ndarray = of("slice", QUEUE)
+    asking: np.ndarray = of("slice", QUEUE)
+    crossing: np.ndarray = of("slice", QUEUE)  # from the other part of L2
+    missing: np.ndarray = of("slice", QUEUE)
+    to_dram: np.ndarray = of("slice", QUEUE)
+    from_dram: np.ndarray = of("slice", QUEUE)
+    filled: np.ndarray = of("slice", QUEUE)
+    replying: np.ndarray = of("slice", QUEUE)
+    held: np.ndarray = of("slice held_cycle")  # ring: == cycle: takes no packet then
 
 
 CHANNEL = record("turn", "first_bank", "pending", "burst", "row", "write", "read")  # the last four: free from
@@ -358,15 +383,15 @@ BANK = record(
 class Channels(NamedTuple):
     """DRAM channels. Times are cycles of their own clock."""
 
-    state: np.ndarray  # CHANNEL
-    wake: np.ndarray
-    delayed: np.ndarray  # QUEUEs
-    returning: np.ndarray
-    returned: np.ndarray
-    banks: np.ndarray  # BANK, those of a channel side by side
-    groups: np.ndarray  # [channel, bank group]: free from, for a burst and for a precharge
-    serving: np.ndarray  # [channel]: sets of banks that serve a request,
-    waiting: np.ndarray  # that do not, and have some
+    state: np.ndarray = of("channel", CHANNEL)
+    wake: np.ndarray = of("channel")
+    delayed: np.ndarray = of("channel", QUEUE)
+    returning: np.ndarray = of("channel", QUEUE)
+    returned: np.ndarray = of("channel", QUEUE)
+    banks: np.ndarray = of("bank", BANK)  # those of a channel side by side
+    groups: np.ndarray = of("channel bank_group pair")  # free from, for a burst and for a precharge
+    serving: np.ndarray = of("channel bank_word", np.uint64)  # sets of banks that serve a request,
+    waiting: np.ndarray = of("channel bank_word", np.uint64)  # that do not, and have some
 
 
 TRAFFIC = record(  # of an SM, as the memory side sees it
@@ -379,19 +404,19 @@ TRAFFIC = record(  # of an SM, as the memory side sees it
 class Shared(NamedTuple):
     """Behind the SMs: what they share when memory is not perfect."""
 
-    machine: np.ndarray  # MACHINE
-    requests: Requests
-    there: Switch  # from SMs to slices,
-    back: Switch  # and back
-    l2: L2
-    slices: Slices
-    channels: Channels
-    outbox: np.ndarray  # REQUEST [sm, row]: what each has asked for in this window
-    inbox: np.ndarray  # QUEUE [sm]: replies,
-    received: np.ndarray  # those that it has taken in this window,
-    arriving: np.ndarray  # and those that come into its inbox with the next
-    traffic: np.ndarray  # TRAFFIC [sm]
-    clock: np.ndarray  # [next cycle of the switch to the slices, next cycle of all behind it]
+    machine: np.ndarray = of("machine")  # MACHINE
+    requests: Requests = part(Requests)
+    there: Switch = part(Switch, input="real_sm", input_word="sm_word", output="slice", output_word="slice_word")
+    back: Switch = part(Switch, input="slice", input_word="slice_word", output="real_sm", output_word="sm_word")
+    l2: L2 = part(L2)
+    slices: Slices = part(Slices)
+    channels: Channels = part(Channels)
+    outbox: np.ndarray = of("real_sm asked", REQUEST)  # what each has asked for in this window
+    inbox: np.ndarray = of("real_sm", QUEUE)  # replies,
+    received: np.ndarray = of("real_sm", QUEUE)  # those that it has taken in this window,
+    arriving: np.ndarray = of("real_sm", QUEUE)  # and those that come into its inbox with the next
+    traffic: np.ndarray = of("real_sm", TRAFFIC)
+    clock: np.ndarray = of("pair")  # [next cycle of the switch to the slices, next cycle of all behind it]
 
 
 THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
@@ -447,21 +472,21 @@ class Offsets(NamedTuple):
 class State(NamedTuple):
     """All SMs of a design point, their number in front in every array, and what they share."""
 
-    machine: np.ndarray  # MACHINE
-    sms: np.ndarray  # SM
-    l1i: Tags
-    const: Tags
-    texture: Tags
-    l1d: L1D
-    scoreboard: np.ndarray  # [sm, warp slot, register]: entries of abstim.engine.scoreboard
-    results: np.ndarray  # ring [sm, cycle, word]: units that have a result due (bookings.py)
-    buses: np.ndarray  # ring [sm, cycle, 1]: how many are taken
-    register_banks: np.ndarray  # ring [sm, step, word]: those that are taken
-    phases: np.ndarray  # PHASE [sm, thread block slot, barrier * PHASE_RING + phase mod PHASE_RING]
-    later: np.ndarray  # LATER_ARRIVAL [sm, place]
-    shared: Shared
-    record: Record
-    free: np.ndarray  # [sm]: cycle in which it can take a thread block, as far as known
+    machine: np.ndarray = of("machine")  # MACHINE
+    sms: np.ndarray = of("sm", SM)
+    l1i: Tags = part(Tags, line="l1i_line")
+    const: Tags = part(Tags, line="const_line")
+    texture: Tags = part(Tags, line="l1t_line")
+    l1d: L1D = part(L1D)
+    scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
+    results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due (operand_collectors.py)
+    buses: np.ndarray = of("sm ring one")  # a ring: how many are taken
+    register_banks: np.ndarray = of("sm ring_step register_word")  # a ring of those that are taken
+    phases: np.ndarray = of("sm block_slot phase", PHASE)  # by barrier * PHASE_RING + phase mod PHASE_RING
+    later: np.ndarray = of("sm later", LATER_ARRIVAL)
+    shared: Shared = part(Shared)
+    record: Record = part(Record)
+    free: np.ndarray = of("sm")  # cycle in which it can take a thread block, as far as known
 
 
 OVER = -1  # a round of a Team: no more
