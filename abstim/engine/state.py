@@ -317,7 +317,7 @@ class Switch(NamedTuple):
 
     inputs: np.ndarray = of("input", QUEUE)
     flits: np.ndarray = of("input")  # in each input's queue; with queues at the outputs, of each input in the switch
-    input_free: np.ndarray = of("input")  # when each can send its next packet: a cycle; with output queues in rules.py's units
+    input_free: np.ndarray = of("input")  # when each can send its next packet: a cycle; with output queues in units
     late: np.ndarray = of("input_word", np.uint64)  # set of inputs whose first packet has not been looked at
     outputs: np.ndarray = of("output", QUEUE)
     output_free: np.ndarray = of("output")
