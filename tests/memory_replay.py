@@ -5,7 +5,7 @@ from __future__ import annotations
 from abstim.engine.address_map import address
 from abstim.engine.memory_side import exchange, serve_requests
 from abstim.engine.state import TO_ACCESS
-from abstim.engine.switch import give_back, new_request, put, take
+from abstim.engine.switch import give_back, new_place, put, take
 from functional.jit.compile import reference
 
 
@@ -22,7 +22,7 @@ def replay(state, asked, due):
             waiting += (asked[k, 3] >> j) & 1
     while waiting:
         while position < len(asked) and asked[position, 0] <= limit:
-            place = new_request(shared.requests)
+            place = new_place(shared.requests.rows, shared.requests.unused)
             request = rows[place - 1]
             request.line, request.sectors, request.kind = asked[position, 2], asked[position, 3], asked[position, 4]
             request.sm, request.who, request.place = asked[position, 1], TO_ACCESS, position
@@ -40,6 +40,6 @@ def replay(state, asked, due):
                 while due[request.place, j] >= 0:
                     j += 1
                 due[request.place, j] = request.due
-                give_back(shared.requests, place)
+                give_back(shared.requests.rows, shared.requests.unused, place)
                 waiting -= 1
         limit += m.window_cycles

@@ -11,9 +11,6 @@ from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 
-PARAM_LOAD, CONST_LOAD, TEXTURE_LOAD = int(Kind.PARAM_LOAD), int(Kind.CONST_LOAD), int(Kind.TEXTURE_LOAD)
-SHARED_LOAD, SHARED_ATOMIC, L2_LOAD = int(Kind.SHARED_LOAD), int(Kind.SHARED_ATOMIC), int(Kind.L2_LOAD)
-GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC = int(Kind.GLOBAL_LOAD), int(Kind.GLOBAL_STORE), int(Kind.GLOBAL_ATOMIC)
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
@@ -116,7 +113,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     """Cycles in which the transactions of the records `first` .. `end` - 1 enter the pipe; `access_bytes`: of an
     element."""
     count = np.int64(0)
-    if kind <= CONST_LOAD:
+    if kind <= Kind.CONST_LOAD:
         if m.perfect_const:
             return np.int64(1)
         for k in range(first, end):
@@ -142,6 +139,38 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
 def segment(m, sectors):
     """The sectors that a store of some sectors writes: those, or, of Fermi's segments, the aligned 32, 64 or 128 B."""
     return 15 if not m.coalesced_bytes and sectors & 3 and sectors & 12 else sectors
+
+
+@jit
+def move_past(c, w, i):
+    """The warp's cursors go past an access; returns the end of its records."""
+    sm, kind = c.sm, c.code[i].kind
+    if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
+        sm.conflict[w] += 1
+    elif kind >= Kind.PARAM_LOAD:
+        sm.record[w] = end_of_access(c.streams.records, sm.record[w])
+    return np.int64(sm.record[w])
+
+
+@jit
+def simple_result(c, w, i, first, end, conflict, start):
+    """(cycles on the load/store unit, result) of instruction `i` of warp `w`, started at `start`, if it asks no cache;
+    (0, 0) if it does. Its records are `first` .. `end` - 1."""
+    m, records, kind = c.machine, c.streams.records, c.code[i].kind
+    if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
+        degree = np.int64(c.streams.conflicts[conflict])
+        return shared_cycles_of(c, i, degree), shared_result(c, w, i, start, degree)
+    if kind < Kind.PARAM_LOAD:
+        return 1, start + 1
+    line, sectors = line_and_sectors(records, first)
+    if not sectors:
+        return 1, start + 1
+    if line == SHARED_LINE or is_phase(line):
+        count = shared_passes(records, first, end)
+        return max(1, count), start + m.shared_cycles + count - 1
+    if kind <= Kind.CONST_LOAD and m.perfect_const:
+        return 1, start + m.const_cycles
+    return 0, 0
 
 
 @jit

@@ -327,7 +327,10 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     return code, np.array(operands, np.int32)
 
 
-def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray) -> tuple[Streams, Offsets]:
-    """The trace and the program's blocks as the engine reads them."""
+NO_OPERANDS = np.zeros(0, np.int32)
+
+
+def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray = NO_OPERANDS) -> tuple[Streams, Offsets]:
+    """The trace and the program's blocks as the engine reads them; `operands`: those of `code_of`."""
     streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

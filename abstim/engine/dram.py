@@ -44,7 +44,7 @@ def end_of_burst(gpu, h):
     channels, rows = shared.channels, shared.requests.rows
     place = take(rows, channels.returning[h])
     if rows[place - 1].kind == EVICTED:
-        give_back(shared.requests, place)
+        give_back(shared.requests.rows, shared.requests.unused, place)
     else:
         append(rows, channels.returned[h], place)
 

@@ -19,7 +19,7 @@ from abstim.engine.operand_collectors import (
     write_back,
 )
 from abstim.engine.pending_accesses import describe
-from abstim.engine.perfect_memory import occupancy_of, result_of
+from abstim.engine.perfect_memory import access
 from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
 from abstim.engine.scoreboard import count_up, make_ready, release_register, write_results
 from abstim.engine.state import MEM, NEVER, SP
@@ -72,10 +72,10 @@ def memory(c, i, w, dispatched):
     """Perfect memory: (start, result) of an access that leaves its collector at `dispatched`."""
     sm, m = c.sm, c.machine
     unit = m.first_unit[port_of(m, MEM, 0)]
-    busy, end = occupancy_of(c, w, i)
     start = max(dispatched + START_CYCLES, sm.unit_free[unit])
+    busy, result = access(c, w, i, start)
     sm.unit_free[unit] = start + busy
-    return start, result_of(c, w, i, start, end)
+    return start, result
 
 
 @jit
@@ -100,10 +100,6 @@ def execute(c, i, w, time):
     sm.port_position[port] = place + 1 if place + 1 < m.port_width[kind] else 0
     sm.collector[pool, collector] = step
     return result
-
-
-BARRIER, EXIT, FENCE = int(Kind.BARRIER), int(Kind.EXIT), int(Kind.FENCE)
-SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
 
 
 @jit
@@ -143,7 +139,7 @@ def follow(c, w, i, time):
     sequential = sm.pc[w] == i + 1
     if sequential and sm.buffered[w] > 0:
         make_ready(c, w, time + code[i].stall, time)
-    elif sequential or code[i].kind == EXIT:
+    elif sequential or code[i].kind == Kind.EXIT:
         want_fetch(sm, w, code[sm.pc[w]].pc)
     else:
         sm.flush |= bit(w)
@@ -230,16 +226,18 @@ def issue(c, w, time):
         follow_copies(c, w, row, record, result, time)
         return
     want_unit(sm, c.code, w, row.unit)
-    if kind in (SHARED_ATOMIC, GLOBAL_ATOMIC):
+    if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1 if result < NEVER else NEVER
     else:
-        if kind == FENCE and c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
+        if (
+            kind == Kind.FENCE and c.machine.posted_stores
+        ):  # as long as a store's way to L2 and back, if it meets nobody
             settle(sm, w, time + c.machine.slice_delay + c.machine.hit_delay)
-        sm.not_before[w] = sm.drained[w] if kind == FENCE else (time + row.stall if row.stall > 1 else 0)
-        if kind == FENCE and sm.outstanding[w]:
+        sm.not_before[w] = sm.drained[w] if kind == Kind.FENCE else (time + row.stall if row.stall > 1 else 0)
+        if kind == Kind.FENCE and sm.outstanding[w]:
             sm.fenced |= bit(w)
     follow_copies(c, w, row, record, result, time)
-    if kind == BARRIER:
+    if kind == Kind.BARRIER:
         sm.held |= bit(w)
     follow(c, w, i, time)
     if row.barrier >= 0:

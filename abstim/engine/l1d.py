@@ -8,7 +8,7 @@ import numpy as np
 
 from abstim.engine.accesses import WHOLE_LINE, sectors_in, segment
 from abstim.engine.address_map import hashed
-from abstim.engine.pending_accesses import can_send, finish, new_waiter, send, serve_waiters
+from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import (
     EVICTED,
@@ -84,7 +84,7 @@ def may_send(c, kind, sectors, spare, time):
 @jit
 def free_way(c, line):
     """The way that a new line takes: the least recently used of those that wait for nothing; -1 if there is none."""
-    return oldest_idle(c.l1d, set_of(c.machine, line), c.machine.l1d_ways)
+    return oldest_idle(c.l1d.last_use, c.l1d.line.coming, set_of(c.machine, line), c.machine.l1d_ways)
 
 
 @jit
@@ -112,12 +112,7 @@ def join(c, k, sectors, place):
     sectors = keys(c, sectors)
     for j in range(SECTORS):
         if (sectors >> j) & 1:
-            node = new_waiter(c, place)
-            if row.waiting[j]:
-                c.l1d.waiters[row.waiting_last[j] - 1].next = node
-            else:
-                row.waiting[j] = node
-            row.waiting_last[j] = node
+            enlist(c, row.waiting, row.waiting_last, j, place)
             row.joined[j] += 1
             waits += 1
     access.waiting += waits - 1

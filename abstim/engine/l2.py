@@ -8,7 +8,7 @@ from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
-from abstim.engine.switch import append, give_back, new_request, put, take
+from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle
 from functional.jit.compile import jit, outlined
 
@@ -39,7 +39,7 @@ def evict(gpu, n, k, time):
     m, line = shared.machine, shared.l2.line[k]
     if line.dirty == 0:
         return
-    place = new_request(shared.requests)
+    place = new_place(shared.requests.rows, shared.requests.unused)
     request = shared.requests.rows[place - 1]
     request.line, request.sectors, request.kind, request.slice = shared.l2.tag[k] - 1, line.dirty, EVICTED, n
     _, _, local, _ = slice_of(m, request.line)
@@ -104,7 +104,7 @@ def reply(gpu, n, place):
         return
     if request.who == NOBODY:
         shared.traffic[request.sm].ended += 1
-        give_back(shared.requests, place)
+        give_back(shared.requests.rows, shared.requests.unused, place)
     else:
         append(shared.requests.rows, shared.slices.replying[n], place)
 
@@ -122,7 +122,7 @@ def write(gpu, n, queue, place, k, first, time):
         if shared.slices.missing[n].count >= m.l2_miss_queue:
             return False
         if k < 0:
-            k = oldest_idle(l2, first, m.l2_ways)
+            k = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
             if k < 0:
                 return False
             place_line(gpu, n, request, k, time)
@@ -211,7 +211,7 @@ def miss(gpu, n, queue, place, k, first, time):
     if request.home != n and last_idle_way(l2, first, m.l2_ways, k):
         return False
     if k < 0:
-        k = oldest_idle(l2, first, m.l2_ways)
+        k = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
         if k < 0:
             return False
         place_line(gpu, n, request, k, time)

@@ -6,27 +6,17 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.accesses import (
-    CONST_LOAD,
-    GLOBAL_ATOMIC,
-    GLOBAL_STORE,
-    L2_LOAD,
     LOCAL_LINE,
     LOWER_HALF,
-    PARAM_LOAD,
-    SHARED_ATOMIC,
     SHARED_LINE,
-    SHARED_LOAD,
-    TEXTURE_LOAD,
     WHOLE_LINE,
-    end_of_access,
     is_phase,
     line_and_sectors,
+    move_past,
     next_transaction,
     sectors_in,
     segment,
-    shared_cycles_of,
-    shared_passes,
-    shared_result,
+    simple_result,
     transaction_bytes,
 )
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
@@ -48,6 +38,7 @@ from abstim.engine.state import (
 from abstim.engine.switch import append, take
 from functional.jit.compile import jit, outlined
 from functional.traces.trace import LINE_BYTES
+from precharacterize.classify import Kind
 
 
 @jit
@@ -59,23 +50,20 @@ def room_for_access(sm):
 @jit
 def issue_access(c, i, w, port, pool, time):
     """A memory instruction goes to the load/store unit; returns its result cycle, NEVER while that is not known."""
-    sm, m, kind = c.sm, c.machine, c.code[i].kind
+    sm, m = c.sm, c.machine
     access, place = new_access(c, w, i), sm.port_position[port]
     at = (sm.issued_first + sm.issued_count) & (ISSUED_ACCESSES - 1)
     sm.issued_count += 1
     row = c.l1d.issued[at]
     row.access, row.issued, row.pool, row.collector, row.port = access, time, pool, 0, port
-    row.place, row.started, row.conflict, row.record, row.end = place, 0, sm.conflict[w], sm.record[w], sm.record[w]
+    row.place, row.started, row.conflict, row.record = place, 0, sm.conflict[w], sm.record[w]
     sm.port_position[port] = place + 1 if place + 1 < m.port_width[MEM] else 0
     sm.at_port += 1
     if collector_known(sm, m, MEM, pool):
         leave_port(c, row)
     else:
         sm.port_alloc[port, place] = NEVER
-    if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        sm.conflict[w] += 1
-    elif kind >= PARAM_LOAD:
-        row.end = sm.record[w] = end_of_access(c.streams.records, sm.record[w])
+    row.end = move_past(c, w, i)
     go_on(c, time)
     found = c.l1d.accesses[access - 1]
     return np.int64(found.result) if found.waiting == 0 else NEVER
@@ -130,38 +118,19 @@ def occupy(c, until):
 
 
 @jit
-def simple_result(c, row, kind):
-    """(cycles on the unit, result) of what asks no cache; (0, 0) for what does."""
-    m, access = c.machine, c.l1d.accesses[row.access - 1]
-    if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        degree, i = np.int64(c.streams.conflicts[row.conflict]), access.instruction
-        return shared_cycles_of(c, i, degree), shared_result(c, access.warp, i, row.start, degree)
-    if kind < PARAM_LOAD:
-        return 1, row.start + 1
-    line, sectors = line_and_sectors(c.streams.records, row.record)
-    if not sectors:
-        return 1, row.start + 1
-    if line == SHARED_LINE or is_phase(line):
-        count = shared_passes(c.streams.records, row.record, row.end)
-        return max(1, count), row.start + m.shared_cycles + count - 1
-    if kind <= CONST_LOAD and m.perfect_const:
-        return 1, row.start + m.const_cycles
-    return 0, 0
-
-
-@jit
 def begin(c, row, time):
     """An instruction starts; true if it is through with the unit."""
-    kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
+    access = c.l1d.accesses[row.access - 1]
+    i, kind = access.instruction, c.code[access.instruction].kind
     dispatch(c, row)
-    busy, result = simple_result(c, row, kind)
+    busy, result = simple_result(c, access.warp, i, row.record, row.end, row.conflict, row.start)
     if busy:
         occupy(c, row.start + busy)
         finish(c, row.access, result, time)
         return True
     first = row.record
     row.record, row.end = row.end - 1, first
-    row.entry = row.start + (c.machine.const_cycles if kind <= CONST_LOAD else 1)
+    row.entry = row.start + (c.machine.const_cycles if kind <= Kind.CONST_LOAD else 1)
     line, row.left = line_and_sectors(c.streams.records, row.record)
     while line == SHARED_LINE or is_phase(line):
         row.record -= 1
@@ -204,13 +173,13 @@ def enter_pipe(c, row, kind, line, sectors):
 @jit
 def passes_l1d(m, kind, line):
     """Does an access leave without coming to L1D's pipe?"""
-    return kind == GLOBAL_ATOMIC or (m.l1d_bypassed and line < LOCAL_LINE and kind != TEXTURE_LOAD)
+    return kind == Kind.GLOBAL_ATOMIC or (m.l1d_bypassed and line < LOCAL_LINE and kind != Kind.TEXTURE_LOAD)
 
 
 @jit
 def pass_by(c, row, kind, line, sectors):
     """The next transaction passes L1D by; false while the switch has no room."""
-    way = ATOMIC if kind == GLOBAL_ATOMIC else WRITE if kind == GLOBAL_STORE else READ
+    way = ATOMIC if kind == Kind.GLOBAL_ATOMIC else WRITE if kind == Kind.GLOBAL_STORE else READ
     if not can_send(c, way, sectors):
         row.entry = max(row.entry, c.record.launch.limit + 1)
         return False
@@ -268,7 +237,7 @@ def enter_const(c, row, time):
 def enter(c, row, time):
     """As much of an instruction enters as there is room for; true once that is all."""
     kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
-    if kind <= CONST_LOAD:
+    if kind <= Kind.CONST_LOAD:
         return enter_const(c, row, time)
     return enter_global(c, row, kind)
 
@@ -299,18 +268,18 @@ def latest_entry(c, row):
     """Cycle in which the last of an instruction entered."""
     kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
     line, _ = line_and_sectors(c.streams.records, row.record)
-    return row.entry if kind > CONST_LOAD and not passes_l1d(c.machine, kind, line) else row.entry - 1
+    return row.entry if kind > Kind.CONST_LOAD and not passes_l1d(c.machine, kind, line) else row.entry - 1
 
 
 @jit
 def meet_tags(c, stage, time):
     """A transaction meets the tags; false if it must try again."""
     local = stage.line >= LOCAL_LINE
-    if stage.kind == TEXTURE_LOAD:
+    if stage.kind == Kind.TEXTURE_LOAD:
         return texture_lookup(c, stage.line, stage.access, time)
-    if stage.kind == GLOBAL_STORE:
+    if stage.kind == Kind.GLOBAL_STORE:
         return store(c, stage.line, stage.sectors, stage.access, local, time)
-    if stage.kind == L2_LOAD and not local:
+    if stage.kind == Kind.L2_LOAD and not local:
         return load_below(c, stage.line, stage.sectors, stage.access, time)
     return load(c, stage.line, stage.sectors, stage.access, time)
 
@@ -318,8 +287,8 @@ def meet_tags(c, stage, time):
 @jit
 def retry_from(c, stage, time):
     """When a transaction that has been refused tries again, if nothing comes back before."""
-    writes = stage.kind == GLOBAL_STORE
-    passes = stage.kind == L2_LOAD and stage.line < LOCAL_LINE
+    writes = stage.kind == Kind.GLOBAL_STORE
+    passes = stage.kind == Kind.L2_LOAD and stage.line < LOCAL_LINE
     room = queue_room_from(c, 0 if writes or passes else 1)
     if room > time:
         return room

@@ -17,7 +17,7 @@ from abstim.engine.switch import (
     is_idle,
     join,
     leave,
-    new_request,
+    new_place,
     put,
 )
 from abstim.engine.warp_slots import ONE, lowest
@@ -33,7 +33,7 @@ def into_slice(shared, place, time):
     for j in range(SECTORS):
         if (sectors >> j) & 1:
             rest = sectors >> (j + 1)
-            each = new_request(requests) if rest else place
+            each = new_place(requests.rows, requests.unused) if rest else place
             if rest:
                 rows[each - 1] = packet
             request = rows[each - 1]
@@ -180,7 +180,7 @@ def accept_requests(gpu, n):
     """What SM `n` asked for in the window comes into its queue of the switch."""
     shared, sm = gpu.shared, gpu.sms[n]
     for k in range(sm.asked):
-        place = new_request(shared.requests)
+        place = new_place(shared.requests.rows, shared.requests.unused)
         shared.requests.rows[place - 1] = shared.outbox[n, k]
         put(shared.there, shared.requests.rows, n, place)
     sm.asked = 0

@@ -20,6 +20,7 @@ from abstim.engine.mbarriers import (
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, write_registers
 from abstim.engine.state import ACCESSES, IN_FLIGHT, READ
+from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
 from functional.jit.compile import jit, outlined
 from functional.traces.trace import SECTOR_BYTES
@@ -69,7 +70,6 @@ def respond_in_order(sm, time):
     return out
 
 
-SHARED_ATOMIC, GLOBAL_ATOMIC = int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC)
 REPLY_TO_RESULT = 2  # from the fill of a cache to the write-back of what waited for it
 
 
@@ -77,12 +77,7 @@ REPLY_TO_RESULT = 2  # from the fill of a cache to the write-back of what waited
 def new_access(c, w, i):
     """The place of a new memory instruction, which waits until it has left the load/store unit."""
     sm = c.sm
-    place = sm.access_free
-    if place:
-        sm.access_free = c.l1d.accesses[place - 1].next
-    else:
-        sm.access_fresh += 1
-        place = sm.access_fresh
+    place = new_place(c.l1d.accesses, sm.accesses_unused)
     access = c.l1d.accesses[place - 1]
     access.warp, access.instruction, access.waiting, access.result, access.row = w, i, 1, 0, 0
     access.l1d_misses = access.l2_accesses = access.dram_reads = 0
@@ -90,7 +85,7 @@ def new_access(c, w, i):
     sm.latest_access = place
     if c.code[i].copies != NONE:
         note_copy(c, w, access, c.code[i].copies)
-    return np.int64(place)
+    return place
 
 
 @jit
@@ -116,7 +111,7 @@ def end_copy(c, w, access, copies, time):
 @jit
 def accesses_left(sm):
     """Is there room for one more?"""
-    return sm.access_free != 0 or sm.access_fresh < ACCESSES
+    return sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < ACCESSES
 
 
 @jit
@@ -149,15 +144,14 @@ def complete(context, place, time):
     sm.outstanding[w] -= 1
     if sm.outstanding[w] == 0:
         sm.drained[w] = sm.settled[w]
-    if row.kind == SHARED_ATOMIC or row.kind == GLOBAL_ATOMIC:
+    if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
         sm.not_before[w] = access.result - 1
     if row.copies != NONE:
         end_copy(c, w, access, row.copies, time)
     if sm.fenced & bit(w) and sm.outstanding[w] == 0:
         sm.fenced &= ~bit(w)
         sm.not_before[w] = sm.settled[w]
-    access.next = sm.access_free
-    sm.access_free = place
+    give_back(c.l1d.accesses, sm.accesses_unused, place)
     wake(c, w, time)
 
 
@@ -172,17 +166,16 @@ def finish(c, place, result, time):
 
 
 @jit
-def new_waiter(c, place):
-    """An access waits for a sector: the place of its row among those that do."""
-    sm, waiters = c.sm, c.l1d.waiters
-    k = sm.node_free
-    if k:
-        sm.node_free = waiters[k - 1].next
-    else:
-        sm.node_fresh += 1
-        k = sm.node_fresh
+def enlist(c, first, last, j, place):
+    """An access waits for a sector or line: it joins the list of those that do, from first[j] to last[j]."""
+    waiters = c.l1d.waiters
+    k = new_place(waiters, c.sm.waiters_unused)
     waiters[k - 1].access, waiters[k - 1].next = place, 0
-    return np.int64(k)
+    if first[j]:
+        waiters[last[j] - 1].next = k
+    else:
+        first[j] = k
+    last[j] = k
 
 
 @jit
@@ -197,10 +190,9 @@ def reply_result(c, time):
 @jit
 def serve_waiters(c, k, time):
     """Everybody of a list has what it waited for."""
-    sm, waiters = c.sm, c.l1d.waiters
+    waiters = c.l1d.waiters
     while k:
         following = waiters[k - 1].next
         finish(c, waiters[k - 1].access, reply_result(c, time), time)
-        waiters[k - 1].next = sm.node_free
-        sm.node_free = k
+        give_back(waiters, c.sm.waiters_unused, k)
         k = following

@@ -1,4 +1,4 @@
-"""Perfect memory: occupancy of the load/store unit and result cycle of an access, L1D by its policies, and replies that
+"""Perfect memory: cycles on the load/store unit and result of an access, L1D by its policies, and replies that
 come in one a cycle (docs/timing-rules.md, rules 5 and 12)."""
 
 from __future__ import annotations
@@ -6,27 +6,16 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.accesses import (
-    CONST_LOAD,
-    GLOBAL_ATOMIC,
-    GLOBAL_LOAD,
-    L2_LOAD,
     LOCAL_LINE,
     LOWER_HALF,
-    PARAM_LOAD,
-    SHARED_ATOMIC,
     SHARED_LINE,
-    SHARED_LOAD,
-    TEXTURE_LOAD,
     WHOLE_LINE,
-    end_of_access,
     is_phase,
     line_and_sectors,
+    move_past,
     next_cycle,
     next_transaction,
-    pipe_cycles,
-    shared_cycles_of,
-    shared_passes,
-    shared_result,
+    simple_result,
     transaction_bytes,
 )
 from abstim.engine.l1d import find_line, set_of, use
@@ -37,6 +26,7 @@ from abstim.engine.state import HINTS, NEVER, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import drop, place, touch, victim
 from functional.jit.compile import jit
 from functional.traces.trace import LINE_BYTES
+from precharacterize.classify import Kind
 
 
 @jit
@@ -111,12 +101,6 @@ def load(c, line, time, sectors):
 
 
 @jit
-def store_below(c, time):
-    """Acknowledgement of a store that leaves L1D at `time`."""
-    return respond_in_order(c.sm, time + c.machine.miss_cycles)
-
-
-@jit
 def store(c, line, time, sectors):
     """Acknowledgement of one global store transaction that meets the tags at `time`."""
     m, k = c.machine, find_line(c, line)
@@ -126,7 +110,7 @@ def store(c, line, time, sectors):
     if m.l1d_write < WRITE_THROUGH:  # a hit evicts, a miss does not allocate
         if k >= 0:
             drop(c.l1d, k)
-        return store_below(c, time)
+        return supply(c, time)
     if k < 0 and m.l1d_write_allocates:
         k = allocate(c, line, time)
     if k >= 0:
@@ -136,7 +120,7 @@ def store(c, line, time, sectors):
         if m.l1d_write == WRITE_BACK:
             c.l1d.line[k].dirty |= sectors
             return time
-    return store_below(c, time)
+    return supply(c, time)
 
 
 @jit
@@ -146,59 +130,37 @@ def pass_by(c, time):
 
 
 @jit
-def occupancy_of(c, w, i):
-    """Cycles instruction `i` of warp `w` keeps the load/store unit, and the end of its records."""
-    sm, kind = c.sm, c.code[i].kind
-    if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        return shared_cycles_of(c, i, np.int64(c.streams.conflicts[sm.conflict[w]])), sm.record[w]
-    if kind < PARAM_LOAD:
-        return 1, sm.record[w]
-    first, row, end = sm.record[w], c.code[i], end_of_access(c.streams.records, sm.record[w])
-    return max(1, pipe_cycles(c.machine, c.streams.records, first, end, kind, row.access_bytes)), end
-
-
-@jit
-def result_of(c, w, i, start, end):
-    """Cycle in which the access that starts at `start` is complete; moves the warp's cursors past it."""
-    sm, m, kind = c.sm, c.machine, c.code[i].kind
-    if SHARED_LOAD <= kind <= SHARED_ATOMIC:
-        degree = np.int64(c.streams.conflicts[sm.conflict[w]])
-        sm.conflict[w] += 1
-        return shared_result(c, w, i, start, degree)
-    if kind < PARAM_LOAD:
-        return start + 1
-    first = sm.record[w]
-    sm.record[w] = end
-    line, sectors = line_and_sectors(c.streams.records, first)
-    if not sectors:
-        return start + 1
-    if line == SHARED_LINE or is_phase(line):
-        return start + m.shared_cycles + shared_passes(c.streams.records, first, end) - 1
-    if kind <= CONST_LOAD:
+def access(c, w, i, start):
+    """(cycles on the load/store unit, result) of instruction `i` of warp `w`, which starts at `start`; moves the warp's
+    cursors past it."""
+    kind, first, conflict = c.code[i].kind, np.int64(c.sm.record[w]), c.sm.conflict[w]
+    end = move_past(c, w, i)
+    busy, result = simple_result(c, w, i, first, end, conflict, start)
+    if busy:
+        return busy, result
+    if kind <= Kind.CONST_LOAD:
         return const_result(c, first, end, start)
     return global_result(c, i, first, end, start)
 
 
 @jit
 def const_result(c, first, end, start):
-    """A parameter or constant load: one line a cycle."""
+    """The same of a parameter or constant load: one line a cycle."""
     m = c.machine
     time, done, wide = start + m.const_cycles, start, m.const_line_bytes >= LINE_BYTES
-    if m.perfect_const:
-        return time
     for k in range(end - 1, first - 1, -1):
         line, sectors = line_and_sectors(c.streams.records, k)
         for half in range(1 if wide else 2):
             if wide or (sectors >> (2 * half)) & LOWER_HALF:
                 done = max(done, const_line(c, line if wide else 2 * line + half, time))
                 time += 1
-    return done
+    return time - start - m.const_cycles, done
 
 
 @jit
 def global_result(c, i, first, end, start):
-    """A global, local or generic access: passes of shared memory, then one transaction a cycle into the L1D pipeline,
-    last line first."""
+    """The same of a global, local or generic access: passes of shared memory, then one transaction a cycle
+    into the L1D pipeline, last line first."""
     m = c.machine
     kind, size = c.code[i].kind, transaction_bytes(m, c.code[i].access_bytes)
     time, done, busy = start + m.l1d_cycles, start, -1
@@ -215,21 +177,21 @@ def global_result(c, i, first, end, start):
             later, busy = next_cycle(m, busy, sectors)
             time += later
             done = max(done, transaction(c, kind, line, time, sectors))
-    return done
+    return max(1, time - start - m.l1d_cycles), done
 
 
 @jit
 def transaction(c, kind, line, time, sectors):
     """Result cycle of one transaction that would meet the L1D tags at `time`."""
     m = c.machine
-    if kind == GLOBAL_ATOMIC:
+    if kind == Kind.GLOBAL_ATOMIC:
         return pass_by(c, time - m.l1d_cycles - 1)
-    if kind == TEXTURE_LOAD:
+    if kind == Kind.TEXTURE_LOAD:
         return texture_line(c, line, time)
     if line >= LOCAL_LINE:
         return load(c, line, time, sectors)
-    if m.l1d_bypassed or kind == L2_LOAD:
+    if m.l1d_bypassed or kind == Kind.L2_LOAD:
         return pass_by(c, time - m.l1d_cycles - 1)
-    if kind == GLOBAL_LOAD:
+    if kind == Kind.GLOBAL_LOAD:
         return load(c, line, time, sectors)
     return store(c, line, time, sectors)

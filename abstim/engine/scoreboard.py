@@ -13,16 +13,15 @@ from precharacterize.classify import Kind
 from precharacterize.table import SCOREBOARDS
 
 FROM_ALU, FROM_NEAR, FROM_PARAM, FROM_GLOBAL = 0, 1, 2, 3
-PARAM_LOAD, GLOBAL_LOAD = int(Kind.PARAM_LOAD), int(Kind.GLOBAL_LOAD)
 
 
 @jit
 def entry_of(result, kind):
     """The entry of a register that an instruction of a kind writes, its result there at `result`."""
-    origin = FROM_NEAR if kind > PARAM_LOAD else FROM_ALU
-    if kind == PARAM_LOAD:
+    origin = FROM_NEAR if kind > Kind.PARAM_LOAD else FROM_ALU
+    if kind == Kind.PARAM_LOAD:
         origin = FROM_PARAM
-    elif kind >= GLOBAL_LOAD:
+    elif kind >= Kind.GLOBAL_LOAD:
         origin = FROM_GLOBAL
     return (result << 2) | origin
 

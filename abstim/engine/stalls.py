@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 # for its turn, its unit, its port, its fetch
 STALLS = ("memory", "arithmetic", "barrier", "turn_or_unit")
 MEMORY, ARITHMETIC, AT_BARRIER, TURN = range(len(STALLS))
-BARRIER, FENCE, FIRST_MEMORY = int(Kind.BARRIER), int(Kind.FENCE), int(Kind.PARAM_LOAD)
-ATOMICS = (int(Kind.SHARED_ATOMIC), int(Kind.GLOBAL_ATOMIC))
 
 
 @compiled
@@ -36,10 +34,10 @@ def attribute(warp, cycle, instruction, result, place, kind, waits, writes, read
             of_memory[:] = 0
         elif cycle[k] > before + 1:
             left, memory, arithmetic = cycle[k] - before - 1, 0, 0
-            if kind[previous] == BARRIER:
+            if kind[previous] == Kind.BARRIER:
                 found[place[k], AT_BARRIER] += left
                 left = 0
-            elif kind[previous] == FENCE or kind[previous] == ATOMICS[0] or kind[previous] == ATOMICS[1]:
+            elif kind[previous] in (Kind.FENCE, Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
                 found[place[k], MEMORY] += left
                 left = 0
             for j in range(waits.shape[1]):
@@ -57,7 +55,7 @@ def attribute(warp, cycle, instruction, result, place, kind, waits, writes, read
             r = writes[i, j]
             if r >= 0:
                 ready[r] = result[k]
-                of_memory[r] = kind[i] >= FIRST_MEMORY
+                of_memory[r] = kind[i] >= Kind.PARAM_LOAD
         before, previous = cycle[k], i
 
 
@@ -66,7 +64,7 @@ def add_stalls(
 ) -> None:
     """What the issues of a log (ISSUE, by warp and then time) waited for, each added to its place of `found`."""
     columns = (np.ascontiguousarray(log[name], np.int64) for name in ("warp", "cycle", "instruction", "result_cycle"))
-    kinds = np.where(table.copies >= 0, FENCE, table.kind)  # what waits for copies waits for memory
+    kinds = np.where(table.copies >= 0, Kind.FENCE, table.kind)  # what waits for copies waits for memory
     program = (np.ascontiguousarray(a, np.int64) for a in (kinds, table.waits, table.writes))
     ready, of_memory = (np.zeros(table.register_count + 1, np.int64) for _ in range(2))
     attribute(*columns, np.ascontiguousarray(place, np.int64), *program, ready, of_memory, found)

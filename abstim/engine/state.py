@@ -146,8 +146,8 @@ SM = record(
     "last_sent",  # the latest of it given in this cycle
     "sent_position",  # in L1D.sent
     "response_free",  # when, in units of rules.py, the next result of a reply may come
-    "access_free", "access_fresh",  # accesses given back, accesses never used
-    "node_free", "node_fresh",  # the same of L1D.waiters
+    ("accesses_unused", np.int64, 2),  # the first of L1D.accesses given back, how many have ever been used
+    ("waiters_unused", np.int64, 2),  # the same of L1D.waiters
     "issued_first", "issued_count",  # of the ring of issued accesses
     "at_port",  # of them, those that have no operand collector yet
     "mshrs_used", "consts_coming", "codes_coming",
@@ -309,7 +309,7 @@ class Requests(NamedTuple):
     """All requests there are."""
 
     rows: np.ndarray = of("request", REQUEST)
-    unused: np.ndarray = of("pair")  # [first given back, first never used]
+    unused: np.ndarray = of("pair")  # the first given back, how many have ever been used
 
 
 class Switch(NamedTuple):

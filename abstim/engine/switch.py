@@ -11,22 +11,22 @@ from functional.jit.compile import jit
 
 
 @jit
-def new_request(requests):
-    """The place of a request that nobody uses."""
-    place = requests.unused[0]
+def new_place(rows, unused):
+    """The place of a row that nobody uses; `unused`: the first given back, how many have ever been used."""
+    place = unused[0]
     if place:
-        requests.unused[0] = requests.rows[place - 1].next
+        unused[0] = rows[place - 1].next
     else:
-        requests.unused[1] += 1
-        place = requests.unused[1]
+        unused[1] += 1
+        place = unused[1]
     return np.int64(place)
 
 
 @jit
-def give_back(requests, place):
-    """The request at a place is done with."""
-    requests.rows[place - 1].next = requests.unused[0]
-    requests.unused[0] = place
+def give_back(rows, unused, place):
+    """The row at a place is done with."""
+    rows[place - 1].next = unused[0]
+    unused[0] = place
 
 
 @jit

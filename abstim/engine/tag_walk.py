@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.accesses import PARAM_LOAD
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.event_loop import context_of
 from abstim.engine.l2 import first_way, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
-from abstim.engine.perfect_memory import occupancy_of, result_of
+from abstim.engine.perfect_memory import access
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
 from functional.jit.compile import jit, outlined, reference
 from functional.traces.line_record import LINE_SHIFT, SECTOR_SHIFT
 from functional.traces.trace import PHASE_WINDOW_LINE
+from precharacterize.classify import Kind
 
 # Between two memory instructions: nothing is on its way any more, so that no access waits for another
 STEP_CYCLES = 1 << 13
@@ -60,7 +60,7 @@ def touch_slice(shared, request, n, opens):
     if missed and opens:
         open_row(shared, request.line)
     if k < 0:
-        k = oldest_idle(l2, first, m.l2_ways)
+        k = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
         if l2.line[k].dirty:
             open_row(shared, l2.tag[k] - 1)
         l2.tag[k] = request.line + 1
@@ -92,8 +92,7 @@ def pass_through(c, i, w, time):
     all of them take to enter and to be answered."""
     sm, m = c.sm, c.machine
     if m.perfect:
-        _, end = occupancy_of(c, w, i)
-        result_of(c, w, i, time, end)
+        access(c, w, i, time)
         return
     sm.unit_free[:] = 0
     sm.collector[0, :], sm.port_start[0, :], sm.port_alloc[0, :], sm.last_alloc[:] = 0, 0, 0, 0  # nothing is before it
@@ -135,7 +134,7 @@ def next_access(context, w, time):
             enter_block(c, w, time)
         i = sm.pc[w]
         sm.pc[w] += 1
-        if c.code[i].kind >= PARAM_LOAD:
+        if c.code[i].kind >= Kind.PARAM_LOAD:
             pass_through(c, i, w, time)
             return True
     return False
@@ -183,7 +182,7 @@ def touch(state, records, written, first_line, recent):
         first = (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
         place = find(l2.tag, first, m.l2_ways, line)
         if place < 0:
-            place = oldest_idle(l2, first, m.l2_ways)
+            place = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
             if place < 0:
                 continue
             l2.tag[place] = line + 1

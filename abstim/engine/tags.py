@@ -26,18 +26,6 @@ def victim(last_use, first, ways):
 
 
 @jit
-def arrived_victim(cache, first, ways, time):
-    """Least recently used way whose line is there by `time`; if none is, the one that is there first."""
-    best, earliest = -1, first
-    for k in range(first, first + ways):
-        if cache.there[k] <= time and (best < 0 or cache.last_use[k] < cache.last_use[best]):
-            best = k
-        if cache.there[k] < cache.there[earliest]:
-            earliest = k
-    return best if best >= 0 else earliest
-
-
-@jit
 def touch(sm, last_use, k):
     """Make the line at `k` the most recently used."""
     sm.stamp += 1
@@ -60,13 +48,13 @@ def drop(cache, k):
 
 
 @jit
-def oldest_idle(cache, first, ways):
-    """The least recently used way of a set that waits for nothing, -1 if there is none."""
-    best = victim(cache.last_use, first, ways)
-    if cache.line[best].coming == 0:  # nearly always, and the lines themselves lie far apart
+def oldest_idle(last_use, coming, first, ways):
+    """The least recently used way of a set that waits for nothing (`coming` is 0), -1 if there is none."""
+    best = victim(last_use, first, ways)
+    if coming[best] == 0:  # nearly always, and what is coming lies apart
         return best
     best = -1
     for k in range(first, first + ways):
-        if cache.line[k].coming == 0 and (best < 0 or cache.last_use[k] < cache.last_use[best]):
+        if coming[k] == 0 and (best < 0 or last_use[k] < last_use[best]):
             best = k
     return best

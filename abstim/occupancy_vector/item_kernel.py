@@ -8,15 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.accesses import (
-    CONST_LOAD,
-    GLOBAL_ATOMIC,
-    GLOBAL_LOAD,
-    GLOBAL_STORE,
-    L2_LOAD,
     LOCAL_LINE,
-    SHARED_ATOMIC,
     SHARED_LINE,
-    SHARED_LOAD,
     end_of_access,
     line_of,
     pipe_cycles,
@@ -51,8 +44,6 @@ LONGEST_RUN = 15  # instructions of an item
 FLUSH_GAP = 3  # cycles from issue to issue over a taken branch whose fetch pair has an instruction left
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: Knuth's multiplicative hashing
 
-BARRIER, FENCE = int(Kind.BARRIER), int(Kind.FENCE)
-
 
 @jit
 def touch(access, touched, row, record, m):
@@ -63,7 +54,7 @@ def touch(access, touched, row, record, m):
         access.active = access.active | (sectors_of(np.int64(touched.records[k])) != 0)
     access.cycles = max(1, pipe_cycles(m, touched.records, record, end, row.kind, row.bytes))
     access.space = CONSTANT_MEMORY
-    if row.kind >= GLOBAL_LOAD:
+    if row.kind >= Kind.GLOBAL_LOAD:
         access.space = SHARED_MEMORY if line == SHARED_LINE else GLOBAL_MEMORY
         if line >= LOCAL_LINE and line != SHARED_LINE:
             access.space = LOCAL_MEMORY
@@ -92,11 +83,11 @@ def touch_warps(code, touched, machine, digests):
                     continue
                 access = touched.accesses[at]
                 access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
-                if SHARED_LOAD <= row.kind <= SHARED_ATOMIC:
+                if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                     access.active = touched.conflicts[conflict] > 0
                     access.cycles = max(1, touched.conflicts[conflict])
                     conflict += 1
-                elif row.kind == FENCE:
+                elif row.kind == Kind.FENCE:
                     pass
                 else:
                     record = touch(access, touched, row, record, m)
@@ -184,7 +175,7 @@ def begins_item(warp, row, items, time, earliest, wait, shape):
     special = row.unit != POOLED
     return (
         shape.single[0] or time > earliest or wait.mask[0] or wait.mask[1] or item.barrier
-        or (special and item.unit != POOLED) or row.kind == BARRIER or item.cycles >= LONGEST_RUN
+        or (special and item.unit != POOLED) or row.kind == Kind.BARRIER or item.cycles >= LONGEST_RUN
         or np.int64(row.pc) // shape.fetch_line[0] != item.line
     )  # fmt: skip
 
@@ -222,31 +213,33 @@ def read_pools(warp, code, i, registers, items, time):
 @jit
 def is_data(row, access):
     """Does a memory instruction go to global or local memory?"""
-    return row.kind >= GLOBAL_LOAD and access.space != SHARED_MEMORY
+    return row.kind >= Kind.GLOBAL_LOAD and access.space != SHARED_MEMORY
 
 
 @jit
 def use_memory(row, item, access, shape):
     """An instruction on the load/store unit."""
-    if row.kind == FENCE:
+    if row.kind == Kind.FENCE:
         item.latency = 1
         return
     which = HIT
-    if row.kind <= CONST_LOAD:
+    if row.kind <= Kind.CONST_LOAD:
         which = CONST
     elif not is_data(row, access):
         which = SHARED
-    elif row.kind == GLOBAL_ATOMIC or ((shape.bypass[0] or row.kind == L2_LOAD) and access.space != LOCAL_MEMORY):
+    elif row.kind == Kind.GLOBAL_ATOMIC or (
+        (shape.bypass[0] or row.kind == Kind.L2_LOAD) and access.space != LOCAL_MEMORY
+    ):
         which = ATOMIC_LATENCY
     item.latency = shape.latency[which] if access.active else 1
     item.latency_of = shape.latency_of[which] if access.active else 0
-    if access.active and (is_data(row, access) or row.kind <= CONST_LOAD):
-        item.access = CONSTANT if row.kind <= CONST_LOAD else LOAD
-        if row.kind == GLOBAL_STORE:
+    if access.active and (is_data(row, access) or row.kind <= Kind.CONST_LOAD):
+        item.access = CONSTANT if row.kind <= Kind.CONST_LOAD else LOAD
+        if row.kind == Kind.GLOBAL_STORE:
             item.access = STORE
-        elif row.kind == GLOBAL_ATOMIC:
+        elif row.kind == Kind.GLOBAL_ATOMIC:
             item.access = ATOMIC
-        elif row.kind == L2_LOAD:
+        elif row.kind == Kind.L2_LOAD:
             item.access = PASSING
 
 
@@ -306,16 +299,16 @@ def add_instruction(warp, code, i, registers, items, access, shape, time):
         item.latency_of = row.latency_of
     else:
         use_pool(row, item, offset)
-    far = row.unit == MEMORY and is_data(row, access) and row.kind != GLOBAL_STORE
+    far = row.unit == MEMORY and is_data(row, access) and row.kind != Kind.GLOBAL_STORE
     near = special and row.writes and not far
     reserve(warp, code, i, registers, time, far, near)
     item.far, item.near = max(item.far, far), max(item.near, near)
     warp.far += far
     warp.near += near
-    fence = row.kind == FENCE
-    warp.hold_far = fence or (row.kind == GLOBAL_ATOMIC and far)
-    warp.hold_near = fence or (near and (row.kind == SHARED_ATOMIC or row.kind == GLOBAL_ATOMIC))
-    if row.kind == BARRIER:
+    fence = row.kind == Kind.FENCE
+    warp.hold_far = fence or (row.kind == Kind.GLOBAL_ATOMIC and far)
+    warp.hold_near = fence or (near and (row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC))
+    if row.kind == Kind.BARRIER:
         item.barrier = 1
 
 
