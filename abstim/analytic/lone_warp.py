@@ -10,14 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.engine.accesses import (
-    GLOBAL_ATOMIC,
-    GLOBAL_LOAD,
-    GLOBAL_STORE,
     LOCAL_LINE,
-    PARAM_LOAD,
-    SHARED_ATOMIC,
     SHARED_LINE,
-    SHARED_LOAD,
     element_segment,
     line_of,
     more_follow,
@@ -27,8 +21,6 @@ from abstim.engine.accesses import (
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.jit.compile import jit
 from functional.jit.machine_code import compiled
-from functional.traces.trace import Trace
-from precharacterize import LatencyTable
 from precharacterize.classify import Kind
 
 # Latencies a warp's time is made of: of the instruction classes, then these; `one` is a cycle no parameter changes.
@@ -53,28 +45,12 @@ NODE = np.dtype(
 )  # fmt: skip
 
 
-class Streams(NamedTuple):
-    """A trace and the blocks of its program, as the loops read them."""
+class Reading(NamedTuple):
+    """How a GPU takes a trace: instructions that a fetch brings, and of a line; is a transaction a 32 B sector?"""
 
-    blocks: np.ndarray
-    first_block: np.ndarray
-    records: np.ndarray
-    first_record: np.ndarray
-    conflicts: np.ndarray
-    first_conflict: np.ndarray
-    block_start: np.ndarray
-    block_stop: np.ndarray
     fetch_width: int
     fetch_line: int
     by_sector: int
-
-
-def streams_of(trace: Trace, table: LatencyTable, fetch: tuple[int, int], by_sector: bool) -> Streams:
-    """`fetch`: instructions a fetch brings, and instructions a line; `by_sector`: one transaction a 32 B sector."""
-    return Streams(
-        trace.blocks, trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts,
-        trace.conflict_offsets, table.block_start, table.block_stop, *fetch, int(by_sector),
-    )  # fmt: skip
 
 
 @jit
@@ -84,18 +60,18 @@ def transactions_of(record, access_bytes, by_sector):
 
 
 @jit
-def fetch_of(node, pc, previous_pc, left, streams, lines, cold):
+def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
     """Issue cycles behind the previous instruction (rule 7); returns the instructions left of the pair."""
     node.missed = 0
     if pc == previous_pc + 1 and left > 0:
         node.gap = 1
         return left - 1
     node.gap = 2 if pc == previous_pc + 1 or previous_pc < -1 else 4 if left == 0 else 3
-    line = pc // streams.fetch_line
+    line = pc // reading.fetch_line
     if cold and not lines[line]:
         lines[line] = 1
         node.missed = 1
-    return min(streams.fetch_width, streams.fetch_line - pc % streams.fetch_line) - 1
+    return min(reading.fetch_width, reading.fetch_line - pc % reading.fetch_line) - 1
 
 
 @jit
@@ -111,17 +87,17 @@ def is_in(lines, line):
 
 
 @jit
-def access_of(node, row, streams, record, actions, transactions, constants, cold):
+def access_of(node, row, records, by_sector, record, actions, transactions, constants, cold):
     """Latency and work of a memory instruction with line records; returns where the next one's begin."""
     node.work, first = 0, record
     action = NOTHING
-    if row.kind >= GLOBAL_LOAD:
-        action = LOOK_UP if row.kind == GLOBAL_LOAD else WRITE if row.kind == GLOBAL_STORE else UPDATE
+    if row.kind >= Kind.GLOBAL_LOAD:
+        action = LOOK_UP if row.kind == Kind.GLOBAL_LOAD else WRITE if row.kind == Kind.GLOBAL_STORE else UPDATE
         node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
     while True:
-        word = np.int64(streams.records[record])
+        word = np.int64(records[record])
         line = line_of(word)
-        done = transactions_of(word, row.bytes if action else 2, streams.by_sector and action != NOTHING)
+        done = transactions_of(word, row.bytes if action else 2, by_sector and action != NOTHING)
         node.work += done
         if action and done and line != SHARED_LINE:
             actions[record] = LOOK_UP if line >= LOCAL_LINE and action == WRITE else action
@@ -129,7 +105,7 @@ def access_of(node, row, streams, record, actions, transactions, constants, cold
         record += 1
         if not more_follow(word):
             break
-    line = line_of(np.int64(streams.records[first]))
+    line = line_of(np.int64(records[first]))
     if not action:
         node.latency = CONST
         if cold and node.work and not is_in(constants, line):
@@ -140,7 +116,7 @@ def access_of(node, row, streams, record, actions, transactions, constants, cold
 
 
 @jit
-def expand(code, streams, warp, cold, nodes, actions, transactions, lines, constants):
+def expand(code, streams, offsets, reading, warp, cold, nodes, actions, transactions, lines, constants):
     """Fill `nodes` with the warp's instructions, and what its records do; returns how many instructions.
 
     `lines`, `constants` are scratch: whether a line of code is fetched, and the lines of constants that are.
@@ -148,26 +124,27 @@ def expand(code, streams, warp, cold, nodes, actions, transactions, lines, const
     if cold:
         lines[:] = 0
         constants[:] = -1
-    record, conflict = streams.first_record[warp], streams.first_conflict[warp]
+    record, conflict = offsets.records[warp], offsets.conflicts[warp]
     n, previous_pc, left = 0, -2, 0
-    for event in range(streams.first_block[warp], streams.first_block[warp + 1]):
+    for event in range(offsets.blocks[warp], offsets.blocks[warp + 1]):
         block = streams.blocks[event]
         for i in range(streams.block_start[block], streams.block_stop[block]):
             node, row = nodes[n], code[i]
-            left = fetch_of(node, np.int64(row.pc), previous_pc, left, streams, lines, cold)
+            left = fetch_of(node, np.int64(row.pc), previous_pc, left, reading, lines, cold)
             node.instr, node.latency, node.work, node.record = i, row.latency, 1, record
-            if SHARED_LOAD <= row.kind <= SHARED_ATOMIC:
+            if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                 node.work = streams.conflicts[conflict]
                 conflict += 1
-            elif row.kind >= PARAM_LOAD:
-                record = access_of(node, row, streams, record, actions, transactions, constants, cold)
+            elif row.kind >= Kind.PARAM_LOAD:
+                record = access_of(
+                    node, row, streams.records, reading.by_sector, record, actions, transactions, constants, cold
+                )
             previous_pc = np.int64(row.pc)
             n += 1
     nodes[n].record = record
     return n
 
 
-FENCE = int(Kind.FENCE)
 TO_ACCESS_CYCLES = 3  # issue -> start of an access, operands read without conflict
 DRAIN_CYCLES = 6  # last issue -> end of the warp
 
@@ -176,7 +153,7 @@ DRAIN_CYCLES = 6  # last issue -> end of the warp
 def result_of(node, row, latency, unit_free):
     """When an issued instruction is complete; returns when the load/store unit is free again."""
     node.shift = row.fixed
-    if row.kind < PARAM_LOAD:
+    if row.kind < Kind.PARAM_LOAD:
         node.done = node.time + node.shift + latency[node.latency]
         return unit_free
     begin = max(node.time + TO_ACCESS_CYCLES, unit_free)
@@ -212,9 +189,9 @@ def schedule(code, waits, writes, writer, count, nodes, latency):
         wait_for(node, nodes, blocker)
         unit_free = result_of(node, code[i], latency, unit_free)
         blocker = -1
-        if code[i].kind == SHARED_ATOMIC or code[i].kind == GLOBAL_ATOMIC:
+        if code[i].kind == Kind.SHARED_ATOMIC or code[i].kind == Kind.GLOBAL_ATOMIC:
             blocker = n
-        elif code[i].kind == FENCE:
+        elif code[i].kind == Kind.FENCE:
             blocker = latest
         if node.done > nodes[latest].done:
             latest = n
@@ -260,30 +237,32 @@ def count_work(code, nodes, count, by_class, totals):
     for n in range(count):
         node, row = nodes[n], code[nodes[n].instr]
         totals[0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
-        if row.kind >= PARAM_LOAD:
+        if row.kind >= Kind.PARAM_LOAD:
             totals[1] += 1
             totals[2] += max(1, node.work)
-        elif row.kind != FENCE:
+        elif row.kind != Kind.FENCE:
             by_class[row.latency] += row.times
 
 
 @compiled
 def walk_blocks(
-    code, waits, writes, streams, first, stop, warps, latency, cold, records, paths, batches, work, scratch, result
+    code, waits, writes, trace, first, stop, warps, latency, cold, records, paths, batches, work, scratch, result
 ):
     """Walk the warps of thread blocks `first` .. `stop` - 1, each alone, and keep the longest of each block.
 
-    Filled in: `records`: (action, transactions) of each line record; `paths`: counts of LATENCIES a block; `batches`:
-    see `longest_path`; `work`: (by class, totals); `result`: the block that takes longest, and how many batches there
-    are. `scratch`: twice the instructions of the longest warp and one more, and what `schedule` and `expand` need.
+    `trace`: the engine's Streams and Offsets, and how they are read. Filled in: `records`: (action, transactions) of
+    each line record; `paths`: counts of LATENCIES a block; `batches`: see `longest_path`; `work`: (by class, totals);
+    `result`: the block that takes longest, and how many batches there are. `scratch`: twice
+    the instructions of the longest warp and one more, and what `schedule` and `expand` need.
     """
+    streams, offsets, reading = trace
     actions, transactions = records
     nodes, kept, writer, lines, constants = scratch
     found, longest, longest_end = 0, first, -1.0
     for block in range(first, stop):
         best, best_end, best_latest = 0, -1.0, 0
         for warp in range(block * warps, (block + 1) * warps):
-            count = expand(code, streams, warp, cold, nodes, actions, transactions, lines, constants)
+            count = expand(code, streams, offsets, reading, warp, cold, nodes, actions, transactions, lines, constants)
             latest = schedule(code, waits, writes, writer, count, nodes, latency)
             count_work(code, nodes, count, work[0], work[1])
             end = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)

@@ -22,7 +22,6 @@ from functional.traces.line_record import without_phases
 from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
-    from functional.launches.launch import Launch
     from functional.traces.trace import Trace
 
 CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
@@ -86,25 +85,17 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     refuse(gpus, flush)
     summarizing, predicting = 0.0, 0.0
     found: list[list[LaunchResult]] = [[] for _ in gpus]
-    points = [points_of([gpu]) for gpu in gpus]
     for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
         by_reading = _by_reading(session, number, trace, gpus)
         summarized = perf_counter()
-        for k, row in enumerate(_rows(session, number, trace, gpus, points, by_reading)):
+        for k, row in enumerate(_rows(session, number, trace, gpus, by_reading)):
             found[k].append(row)
         summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
     return [
-        run_result(
-            session,
-            gpu,
-            rows,
-            predicting,
-            model="analytic",
-            summarize=summarizing,
-        )
+        run_result(session, gpu, rows, predicting, model="analytic", summarize=summarizing)
         for gpu, rows in zip(gpus, found, strict=True)
     ]
 
@@ -112,8 +103,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
     """One launch on every GPU."""
     trace = without_phases(session.traces.trace(number))
-    points = [points_of([gpu]) for gpu in gpus]
-    return list(_rows(session, number, trace, gpus, points, _by_reading(session, number, trace, gpus)))
+    return list(_rows(session, number, trace, gpus, _by_reading(session, number, trace, gpus)))
 
 
 def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]) -> dict[tuple, Summary]:
@@ -122,14 +112,12 @@ def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]
 
 
 def _rows(
-    session: Session, number: int, trace: Trace, gpus: Sequence[Gpu], points: Sequence[Point],
-    by_reading: dict[tuple, Summary],
-) -> Iterator[AnalyticLaunch]:  # fmt: skip
-    launch = session.launch(number)
-    for gpu, point in zip(gpus, points, strict=True):
+    session: Session, number: int, trace: Trace, gpus: Sequence[Gpu], by_reading: dict[tuple, Summary]
+) -> Iterator[AnalyticLaunch]:
+    for gpu in gpus:
         summary = by_reading[_reading(gpu)]
-        prediction = Prediction(*(column[0] for column in predict_points(summary, point)))
-        yield _launch(session, number, launch, trace, gpu, summary, prediction)
+        prediction = Prediction(*(column[0] for column in predict_points(summary, points_of([gpu]))))
+        yield _launch(session, number, trace, gpu, summary, prediction)
 
 
 def _reading(gpu: Gpu) -> tuple:
@@ -137,9 +125,7 @@ def _reading(gpu: Gpu) -> tuple:
     return (gpu.spec.coalescing, gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
-def _launch(
-    session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, summary: Summary, p: Prediction
-) -> AnalyticLaunch:
+def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: Summary, p: Prediction) -> AnalyticLaunch:
     spec = gpu.spec
     cycles = int(whole_cycles(np.asarray(p.cycles, float)))
     resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
@@ -147,7 +133,7 @@ def _launch(
     missed = float(p.l1d_misses) - work.stores
     sectors, read = int(p.l2_sectors) if real else 0, int(p.dram_sectors) if real else 0
     return AnalyticLaunch(
-        **launch_facts(session, number, launch, trace, gpu, cycles),
+        **launch_facts(session, number, session.launch(number), trace, gpu, cycles),
         occupancy=min(1.0, resident / spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},

@@ -6,7 +6,7 @@ accesses is that of thread blocks handed out breadth first, their resident warps
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 NEVER = 1 << 40  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4
 DISTANCE_BINS = 22 * BINS_AN_OCTAVE  # the last one: NEVER
-
-
-class Distances(NamedTuple):
-    """Of every record: distinct lines touched since its line was last, in its SM and in all of them together.
-
-    `*_wait` is the same for who waits: a line asked for by another warp in the same turn is still on its way, so that
-    its distance counts. NEVER: not touched before; -1: nothing is read.
-    """
-
-    l1: Int64[np.ndarray, " record"]
-    l1_wait: Int64[np.ndarray, " record"]
-    l2: Int64[np.ndarray, " record"]
-    l2_wait: Int64[np.ndarray, " record"]
 
 
 @jit
@@ -154,7 +141,12 @@ def distances_in_all(order, turn, ids, actions, lines, tree, near, wait):
 
 
 def distances(records, actions, first_record, ids, lines, warps, sm_count, resident):
-    """`Distances` of all records as the rows of one array, for `resident` thread blocks on each of `sm_count` SMs."""
+    """Of every record, for `resident` thread blocks on each of `sm_count` SMs: distinct lines touched since its line
+    was last, in its SM, the same for who waits, and both of all SMs together: rows (l1, l1_wait, l2, l2_wait).
+
+    A line asked for by another warp in the same turn is still on its way, so that its distance counts for who waits.
+    NEVER: not touched before; -1: nothing is read.
+    """
     found = np.full((4, len(records)), -1)
     order, turn, ends = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64), np.zeros(sm_count + 1, int)
     a_line = (np.full(lines, -1), np.full(lines, -1), np.zeros(lines, np.int64))
@@ -168,42 +160,25 @@ def distances(records, actions, first_record, ids, lines, warps, sm_count, resid
     return found
 
 
-@jit
-def bin_of(distance):
-    """Bin of a distance: a quarter octave each."""
-    if distance >= NEVER:
-        return DISTANCE_BINS - 1
-    return min(DISTANCE_BINS - 2, int(np.round(np.log2(1.0 + distance) * BINS_AN_OCTAVE)))
+def bins_of(distances):
+    """Bins of distances: a quarter octave each."""
+    near = np.rint(np.log2(1.0 + distances) * BINS_AN_OCTAVE).astype(np.int64)
+    return np.where(distances >= NEVER, DISTANCE_BINS - 1, np.minimum(DISTANCE_BINS - 2, near))
 
 
 def histogram(l1, l2):
     """How many accesses have each pair of distances, in L1D and in L2; pairs below 0 count for nothing."""
-    found = np.zeros((DISTANCE_BINS, DISTANCE_BINS))
-    count_pairs(l1, l2, found)
-    return found
-
-
-@compiled
-def count_pairs(l1, l2, found):
-    """Add what `histogram` counts."""
-    for k in range(len(l1)):
-        if l1[k] >= 0 and l2[k] >= 0:
-            found[bin_of(l1[k]), bin_of(l2[k])] += 1
+    read = (l1 >= 0) & (l2 >= 0)
+    pairs = bins_of(l1[read]) * DISTANCE_BINS + bins_of(l2[read])
+    return np.bincount(pairs, minlength=DISTANCE_BINS**2).reshape(DISTANCE_BINS, DISTANCE_BINS).astype(float)
 
 
 def largest_in(values, ranges):
     """The largest value in each half-open range; -1 in one that is empty."""
-    found = np.full(len(ranges), -1)
-    raise_to_largest(values, ranges, found)
-    return found
-
-
-@compiled
-def raise_to_largest(values, ranges, found):
-    """Raise what is `found` for each range to the largest value there."""
-    for k in range(len(ranges)):
-        for r in range(ranges[k, 0], ranges[k, 1]):
-            found[k] = max(found[k], values[r])
+    if not len(ranges):
+        return np.zeros(0, np.int64)
+    found = np.maximum.reduceat(np.append(values, -1), ranges.ravel())[::2]
+    return np.where(ranges[:, 0] < ranges[:, 1], found, -1)
 
 
 SIZES = 2.0 ** np.arange(0, 20.5, 0.5)  # lines of the cache

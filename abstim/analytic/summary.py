@@ -23,10 +23,11 @@ from abstim.analytic.lone_warp import (
     STORE,
     UPDATE,
     WRITE,
-    streams_of,
+    Reading,
     walk_blocks,
 )
 from abstim.analytic.reuse_distance import distances, histogram, largest_in, miss_curves, write_curve
+from abstim.engine.design_point import streams_of
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.launches.launch import Launch
@@ -132,8 +133,9 @@ class _Walker:
         self.trace, self.table, self.gpu = trace, table, gpu
         self.base = base_latencies(gpu)
         pipeline = gpu.pipeline
-        fetch = (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
-        self.streams = streams_of(trace, table, fetch, gpu.spec.coalescing != "fermi")
+        by_sector = int(gpu.spec.coalescing != "fermi")
+        reading = Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector)
+        self.read = (*streams_of(trace, table), reading)
         self.code = _code(launch, table, self.base, gpu)
 
     def latencies(self, beyond_cycles: float) -> np.ndarray:
@@ -154,9 +156,9 @@ class _Walker:
         by_class, totals = np.zeros(len(INSTRUCTION_CLASSES)), np.zeros(3)
         nodes, result = np.zeros((2, most + 1), NODE), np.zeros(2, np.int64)
         writer, constants = np.zeros(table.register_count, np.int64), np.zeros(most + 1, np.int64)
-        lines = np.zeros(int(table.pcs.max(initial=0)) // self.streams.fetch_line + 1, np.int8)
+        lines = np.zeros(int(table.pcs.max(initial=0)) // self.gpu.pipeline.fetch_line_instructions + 1, np.int8)
         walk_blocks(
-            self.code, table.waits, table.writes, self.streams, first, stop, warps, latency, cold, tuple(records),
+            self.code, table.waits, table.writes, self.read, first, stop, warps, latency, cold, tuple(records),
             paths, batches, (by_class, totals), (*nodes, writer, lines, constants), result,
         )  # fmt: skip
         longest, found = result.tolist()
