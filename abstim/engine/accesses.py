@@ -114,7 +114,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     element."""
     count = np.int64(0)
     if kind <= Kind.CONST_LOAD:
-        if m.perfect_const:
+        if m.perfect_constant_cache:
             return np.int64(1)
         for k in range(first, end):
             count += const_transactions(m, sectors_of(np.int64(records[k])))
@@ -168,8 +168,8 @@ def simple_result(c, w, i, first, end, conflict, start):
     if line == SHARED_LINE or is_phase(line):
         count = shared_passes(records, first, end)
         return max(1, count), start + m.shared_cycles + count - 1
-    if kind <= Kind.CONST_LOAD and m.perfect_const:
-        return 1, start + m.const_cycles
+    if kind <= Kind.CONST_LOAD and m.perfect_constant_cache:
+        return 1, start + m.const_hit_cycles
     return 0, 0
 
 

@@ -31,12 +31,12 @@ def scrambled(block):
 def spread_slice_of(m, line):
     """The same where each run of as many blocks as there are slices goes round all of them, from one that looks
     random."""
-    count, low = m.channels * m.slices_per_channel, line & ((1 << m.slice_log2) - 1)
+    count, low = m.dram_channels * m.l2_slices_per_channel, line & ((1 << m.slice_log2) - 1)
     block = line >> m.slice_log2
     rest = block // count
     number = (block + scrambled(rest)) % count
-    channel, in_slice = number // m.slices_per_channel, (rest << m.slice_log2) | low
-    local = ((rest * m.slices_per_channel + number % m.slices_per_channel) << m.slice_log2) | low
+    channel, in_slice = number // m.l2_slices_per_channel, (rest << m.slice_log2) | low
+    local = ((rest * m.l2_slices_per_channel + number % m.l2_slices_per_channel) << m.slice_log2) | low
     return number, channel, local, in_slice
 
 
@@ -46,17 +46,17 @@ def slice_of(m, line):
     if m.slice_spread:
         return spread_slice_of(m, line)
     block = line >> m.interleave_log2
-    channel, rest = block % m.channels, block // m.channels
+    channel, rest = block % m.dram_channels, block // m.dram_channels
     local = (rest << m.interleave_log2) | (line & ((1 << m.interleave_log2) - 1))
-    upper, part = (local >> m.slice_log2) // m.slices_per_channel, (local >> m.slice_log2) % m.slices_per_channel
-    number = channel * m.slices_per_channel + part
+    upper, part = (local >> m.slice_log2) // m.l2_slices_per_channel, (local >> m.slice_log2) % m.l2_slices_per_channel
+    number = channel * m.l2_slices_per_channel + part
     if m.slice_random:
-        number = scrambled(line >> m.slice_log2) % (m.channels * m.slices_per_channel)
-        channel = number // m.slices_per_channel
+        number = scrambled(line >> m.slice_log2) % (m.dram_channels * m.l2_slices_per_channel)
+        channel = number // m.l2_slices_per_channel
     elif m.slice_hash_log2:
         above = line >> (m.interleave_log2 + m.slice_hash_log2)
-        number = hashed(number, above, m.slice_residues) % (m.channels * m.slices_per_channel)
-        channel = number // m.slices_per_channel
+        number = hashed(number, above, m.slice_residues) % (m.dram_channels * m.l2_slices_per_channel)
+        channel = number // m.l2_slices_per_channel
     return number, channel, local, (upper << m.slice_log2) | (local & ((1 << m.slice_log2) - 1))
 
 
@@ -85,13 +85,13 @@ def bank_of(m, local):
 @jit
 def partition_of_slice(m, number):
     """The part of L2 that a slice belongs to."""
-    return number * m.l2_partitions // (m.channels * m.slices_per_channel)
+    return number * m.l2_partitions // (m.dram_channels * m.l2_slices_per_channel)
 
 
 @jit
 def near_slice_of(m, number, sm):
     """The slice of an SM's own part of L2 that stands for slice `number`."""
-    count = m.channels * m.slices_per_channel
+    count = m.dram_channels * m.l2_slices_per_channel
     own = sm * m.l2_partitions // m.sm_count
     return (number + (own - partition_of_slice(m, number)) * (count // m.l2_partitions)) % count
 

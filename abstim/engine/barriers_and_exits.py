@@ -70,7 +70,7 @@ def notice(c, w, time):
     sm.block_live[block] -= 1
     if sm.block_live[block] == 0:
         c.record.blocks[sm.block_position[block]].retire_cycle = time
-        free_slot(sm, block, time + c.machine.block_launch)
+        free_slot(sm, block, time + c.machine.block_launch_cycles)
     if sm.live == 0:
         sm.idle_reason[:] = EMPTY
 

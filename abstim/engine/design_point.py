@@ -116,39 +116,17 @@ def machine_of(
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
-    spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
+    spec = gpu.spec
     m = np.zeros(1, MACHINE)[0]
-    for name in (
-        "sm_count", "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1d_sets", "l1t_sets",
-        "l1t_ways", "l1d_banks", "sub_cores", "l1d_sectored", "shared_collectors",
-    ):  # fmt: skip
-        m[name] = getattr(spec, name)
-    values = {
-        "schedulers": spec.schedulers_per_sm, "policy": NUMBER_OF_POLICY[spec.scheduler],
-        "active_warps": spec.two_level_active_warps, "walks_by_slot": POLICIES[spec.scheduler].by_slot,
-        "warp_slots": spec.max_warps_per_sm,
-        "issues_a_turn": spec.issues_per_turn, "register_steps": spec.register_file_ports,
+    values = core_values(gpu) | memory_values(gpu) | {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
-        "result_bus": spec.result_bus_width, "banks": spec.register_banks,
-        "fetch_width": pipeline.instructions_per_fetch, "fetch_line": pipeline.fetch_line_instructions,
-        "fetch_line_log2": pipeline.fetch_line_instructions.bit_length() - 1, "fetches": spec.fetches_per_cycle,
-        "perfect_l1i": spec.perfect_instruction_cache, "perfect_const": spec.perfect_constant_cache,
-        "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "l1d_set_lines": spec.l1d_ways,
-        "l1d_index": INDICES[spec.l1d_index], "l1d_residues": residues(_log2(spec.l1d_sets)),
-        "l1d_bypassed": spec.l1d_bypass,
-        "l1d_write": WRITES[spec.l1d_write], "l1d_write_allocates": spec.l1d_write_allocate,
-        "l1d_allocates_on_miss": spec.l1d_allocate == "miss", "l1d_fifo": spec.l1d_replacement == "fifo",
-        "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
-        "shared_cycles": pipeline.shared_cycles, "const_cycles": pipeline.const_hit_cycles,
-        "l1d_cycles": params.l1d_latency_cycles, "miss_cycles": params.l1_miss_extra_cycles,
-        "atomic_cycles": params.atomic_latency_cycles, "block_launch": params.block_launch_cycles,
-        "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
-        "posted_stores": spec.posted_stores and not spec.perfect_memory,
-        "l1i_miss_cycles": params.l1i_miss_extra_cycles, "register_count": table.register_count,
+        "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
         "ring": ring_cycles(gpu, table), "phase_rows": phase_rows(table),
     }  # fmt: skip
-    for name, value in (values | memory_values(gpu)).items():
-        m[name] = value
+    for name in MACHINE.names or ():
+        holder = next((part for part in (spec, gpu.params, gpu.pipeline) if hasattr(part, name)), None)
+        if name in values or holder is not None:
+            m[name] = values[name] if name in values else getattr(holder, name)
     for s in range(spec.schedulers_per_sm):
         m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
     m["scheduler_of"] = np.arange(len(m["scheduler_of"])) % spec.schedulers_per_sm
@@ -186,41 +164,38 @@ def _lay_out_ports(m: np.ndarray, gpu: Gpu) -> None:
     m["first_unit"][1:] = np.cumsum(units)
 
 
+def core_values(gpu: Gpu) -> dict[str, Any]:
+    """What an SM has, as far as it does not stand in the description as it is."""
+    spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
+    return {
+        "policy": NUMBER_OF_POLICY[spec.scheduler], "walks_by_slot": POLICIES[spec.scheduler].by_slot,
+        "fetch_line_log2": _log2(pipeline.fetch_line_instructions), "l1d_set_lines": spec.l1d_ways,
+        "l1d_index": INDICES[spec.l1d_index], "l1d_residues": residues(_log2(spec.l1d_sets)),
+        "l1d_write": WRITES[spec.l1d_write], "l1d_fifo": spec.l1d_replacement == "fifo",
+        "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
+        "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
+        "posted_stores": spec.posted_stores and not spec.perfect_memory,
+    }  # fmt: skip
+
+
 def memory_values(gpu: Gpu) -> dict[str, Any]:
-    """What lies behind the first-level caches; service times in units of 1 / 64 cycle."""
+    """The same of what lies behind the first-level caches; service times in units of 1 / 64 cycle."""
     spec, params = gpu.spec, gpu.params
-
-    def units(cycles: float) -> int:
-        return round(cycles * UNITS_A_CYCLE)
-
-    port = units(params.l2_sector_cycles)
+    port, atomic = (round(cycles * UNITS_A_CYCLE) for cycles in (params.l2_sector_cycles, params.l2_atomic_cycles))
     slices = (spec.dram_channels * spec.l2_slices_per_channel - 1).bit_length()
     sets = (spec.l2_sets - 1).bit_length()
     slice_hash, l2_hash = slices if spec.l2_slice_index == "ipoly" else 0, sets if spec.l2_index == "ipoly" else 0
     return {
-        "perfect": spec.perfect_memory, "l1i_mshrs": spec.l1i_mshrs, "const_mshrs": spec.const_mshrs,
-        "mshr_merges": spec.l1d_mshr_merges, "l1d_mshrs": spec.l1d_mshrs, "miss_queue": spec.l1d_miss_queue,
-        "pipe_stages": params.l1d_latency_cycles,
-        "flit_bytes": spec.flit_bytes, "packet_bytes": spec.packet_header_bytes,
-        "inject_queue": spec.inject_queue_flits, "switch_queue": spec.crossbar_queue_flits,
-        "switch_repeats": spec.crossbar_repeats, "switch_output_queues": spec.crossbar_output_queues,
-        "slice_random": spec.l2_slice_index == "random",
-        "slice_spread": spec.l2_slice_index == "spread", "l2_partitions": spec.l2_partitions,
+        "slice_random": spec.l2_slice_index == "random", "slice_spread": spec.l2_slice_index == "spread",
         "l2_partition": max(1, params.l2_partition_cycles), "dram_requests": spec.dram_requests or NEVER,
-        "channels": spec.dram_channels, "slices_per_channel": spec.l2_slices_per_channel,
         "interleave_log2": _log2(spec.channel_interleave_bytes // LINE_BYTES),
         "slice_log2": _log2(spec.slice_interleave_bytes // LINE_BYTES),
         "slice_hash_log2": slice_hash, "slice_residues": residues(slice_hash),
         "l2_hash_log2": l2_hash, "l2_residues": residues(l2_hash),
-        "l2_sets": spec.l2_sets, "l2_ways": spec.l2_ways, "l2_dirty_ways": spec.l2_dirty_ways,
-        "l2_merges": spec.l2_mshr_merges,
-        "l2_mshrs": spec.l2_mshrs, "l2_miss_queue": spec.l2_miss_queue, "l2_queue": spec.l2_queue,
-        "dram_banks": spec.dram_banks, "bank_groups": spec.dram_bank_groups, "dram_queue": spec.dram_queue,
-        "two_commands": spec.dram_two_commands, "burst_sectors": spec.dram_burst_bytes // SECTOR_BYTES,
+        "burst_sectors": spec.dram_burst_bytes // SECTOR_BYTES,
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
-        "l2_sector_units": port, "l2_atomic_units": units(params.l2_atomic_cycles),
-        "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))), "l2_reply_sectors": spec.l2_reply_sectors,
+        "l2_sector_units": port, "l2_atomic_units": atomic, "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))),
         **way_values(gpu), **dram_values(gpu),
     }  # fmt: skip
 
@@ -245,15 +220,11 @@ def dram_values(gpu: Gpu) -> dict[str, int]:
     half = max(1, round(params.dram_activate_cycles / 2 / cycle))  # closing a row, and opening one
     read, write, burst = spec.dram_read_cycles, spec.dram_write_cycles, spec.dram_burst_cycles
     return {
-        "dram_cycle": max(1, round(cycle * (1 << 16))), "burst": burst, "group_burst": spec.dram_group_burst_cycles,
+        "dram_cycle": max(1, round(cycle * (1 << 16))), "precharge": half, "row_to_read": half,
         "dram_delay": max(0, round(params.dram_latency_cycles - read * cycle) - DRAM_STATIONS),
-        "row_to_row": spec.dram_row_to_row_cycles, "row_active": spec.dram_row_active_cycles,
-        "row_cycle": spec.dram_row_cycle_cycles, "precharge": half, "row_to_read": half,
-        "row_to_write": max(0, half - write - 1), "read_data": read, "write_data": write,
-        "read_to_write": max(0, read + burst + 2 - write),
+        "row_to_write": max(0, half - write - 1), "read_to_write": max(0, read + burst + 2 - write),
         "write_to_read": write + burst + spec.dram_write_to_read_cycles,
         "write_to_precharge": write + burst + spec.dram_write_recovery_cycles,
-        "read_to_precharge": spec.dram_read_to_precharge_cycles,
     }  # fmt: skip
 
 

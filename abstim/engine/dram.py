@@ -97,7 +97,7 @@ def choose(shared, h):
 def burst_from(shared, h, b, bank):
     """Cycle from which the burst of a bank's request, whose row is open, can begin."""
     m, state = shared.machine, shared.channels.state[h]
-    free = max(state.burst, shared.channels.groups[h, b & (m.bank_groups - 1), 0])
+    free = max(state.burst, shared.channels.groups[h, b & (m.dram_bank_groups - 1), 0])
     if shared.requests.rows[bank.request - 1].kind == EVICTED:
         return max(free, bank.write, state.write)
     return max(free, bank.read, state.read)
@@ -109,7 +109,7 @@ def row_from(shared, h, b, bank):
     m = shared.machine
     if bank.open_row == 0:
         return max(shared.channels.state[h].row, bank.precharge, bank.row_cycle)
-    group = shared.channels.groups[h, b & (m.bank_groups - 1), 1]
+    group = shared.channels.groups[h, b & (m.dram_bank_groups - 1), 1]
     return max(bank.row_active, bank.written, bank.was_read, group)
 
 
@@ -123,10 +123,10 @@ def row_is_open(shared, bank):
 def begin_burst(shared, h, b, bank, cycle):
     """One burst of a bank's request; with the last the bank is free for another."""
     m, channels, rows = shared.machine, shared.channels, shared.requests.rows
-    state, group = channels.state[h], channels.groups[h, b & (m.bank_groups - 1)]
+    state, group = channels.state[h], channels.groups[h, b & (m.dram_bank_groups - 1)]
     place = np.int64(bank.request)
     request = rows[place - 1]
-    state.burst, group[0] = cycle + m.burst, cycle + m.group_burst
+    state.burst, group[0] = cycle + m.dram_burst_cycles, cycle + m.dram_group_burst_cycles
     written = request.kind == EVICTED
     if written:
         state.read = max(state.read, cycle + m.write_to_read)
@@ -136,13 +136,13 @@ def begin_burst(shared, h, b, bank, cycle):
             return
     else:
         state.write = cycle + m.read_to_write
-        bank.was_read = cycle + m.burst
-        group[1] = cycle + m.read_to_precharge
+        bank.was_read = cycle + m.dram_burst_cycles
+        group[1] = cycle + m.dram_read_to_precharge_cycles
     bank.request = 0
     remove(channels.serving[h], b)
     if bank.count:
         insert(channels.waiting[h], b)
-    request.due = cycle + (m.write_data if written else m.read_data)
+    request.due = cycle + (m.dram_write_cycles if written else m.dram_read_cycles)
     append(rows, channels.returning[h], place)
 
 
@@ -152,9 +152,9 @@ def open_or_close(shared, h, b, bank, cycle):
     m, state = shared.machine, shared.channels.state[h]
     if bank.open_row == 0:
         bank.open_row = shared.requests.rows[bank.request - 1].row + 1
-        state.row = cycle + m.row_to_row
+        state.row = cycle + m.dram_row_to_row_cycles
         bank.read, bank.write = cycle + m.row_to_read, cycle + m.row_to_write
-        bank.row_active, bank.row_cycle = cycle + m.row_active, cycle + m.row_cycle
+        bank.row_active, bank.row_cycle = cycle + m.dram_row_active_cycles, cycle + m.dram_row_cycle_cycles
     else:
         bank.open_row = 0
         bank.precharge = cycle + m.precharge
@@ -167,7 +167,7 @@ def command(shared, h, cycle):
     m, serving, first = shared.machine, shared.channels.serving[h], np.int64(shared.channels.state[h].first_bank)
     bursts = rows = False
     b, behind = first, -1  # how far behind `first` the last one was
-    while not is_empty(serving) and not (bursts and rows) and (m.two_commands or not (bursts or rows)):
+    while not is_empty(serving) and not (bursts and rows) and (m.dram_two_commands or not (bursts or rows)):
         b = first_from(serving, b)
         distance = b - first if b >= first else b - first + m.dram_banks
         if distance <= behind:
@@ -192,9 +192,9 @@ def accept(gpu, h, time):
     state = channels.state[h]
     if channels.delayed[h].count + state.pending >= m.dram_requests:
         return
-    for k in range(m.slices_per_channel):
-        part = (state.turn + 1 + k) % m.slices_per_channel
-        n = h * m.slices_per_channel + part
+    for k in range(m.l2_slices_per_channel):
+        part = (state.turn + 1 + k) % m.l2_slices_per_channel
+        n = h * m.l2_slices_per_channel + part
         if slices.to_dram[n].count:
             place = take(rows, slices.to_dram[n])
             rows[place - 1].due, rows[place - 1].flits = time + m.dram_delay, 0
@@ -239,8 +239,8 @@ def next_step(shared, h, cycle, time):
     m, channels, slices, rows = shared.machine, shared.channels, shared.slices, shared.requests.rows
     if channels.returned[h].count:
         return cycle + 1
-    for k in range(m.slices_per_channel):
-        if slices.to_dram[h * m.slices_per_channel + k].count:
+    for k in range(m.l2_slices_per_channel):
+        if slices.to_dram[h * m.l2_slices_per_channel + k].count:
             return cycle + 1
     following = next_for_banks(shared, h)
     if channels.returning[h].count:

@@ -134,15 +134,15 @@ def next_event(c, time, issued):
         following = min(following, sm.port_wait)
     if sm.wheel_used:
         following = min(following, next_on_wheel(sm, time))
-    return following if m.perfect else min(following, next_memory_event(c, time))
+    return following if m.perfect_memory else min(following, next_memory_event(c, time))
 
 
 @jit
 def first_turn(m, time):
     """The scheduler whose turn comes first: their order rotates every cycle."""
-    if m.schedulers & (m.schedulers - 1) == 0:  # a division costs as much as a turn
-        return (time - 1) & (m.schedulers - 1)
-    return (time - 1) % m.schedulers
+    if m.schedulers_per_sm & (m.schedulers_per_sm - 1) == 0:  # a division costs as much as a turn
+        return (time - 1) & (m.schedulers_per_sm - 1)
+    return (time - 1) % m.schedulers_per_sm
 
 
 @jit
@@ -151,9 +151,9 @@ def take_turns(c, time):
     m, issued = c.machine, False
     c.sm.port_wait = NEVER
     s = first_turn(m, time)
-    for _ in range(m.schedulers):
+    for _ in range(m.schedulers_per_sm):
         issued |= take_turn(c, s, time)
-        s = s + 1 if s + 1 < m.schedulers else 0
+        s = s + 1 if s + 1 < m.schedulers_per_sm else 0
     return issued
 
 
@@ -166,15 +166,15 @@ def advance(context):
     while time <= sm.horizon and sm.live > 0:
         if sm.wheel_used & bit(time & (WHEEL - 1)):
             turn_wheel(sm, time)
-        if not m.perfect:
+        if not m.perfect_memory:
             memory_stage(c, time)
         issued = False
         if sm.visitable or not idle or m.policy == TWO_LEVEL:  # else nothing has changed for them
-            idle = not sm.visitable and not m.perfect
+            idle = not sm.visitable and not m.perfect_memory
             issued = take_turns(c, time)
-        for k in range(m.fetches):
+        for k in range(m.fetches_per_cycle):
             if sm.wanted | sm.missing | sm.exiting:  # all but the last fetch are decoded in the same cycle
-                fetch(c, time, time + (1 if k + 1 < m.fetches else DECODE_CYCLES))
+                fetch(c, time, time + (1 if k + 1 < m.fetches_per_cycle else DECODE_CYCLES))
         time = next_event(c, time, issued)
     sm.clock = time
 
@@ -280,8 +280,8 @@ def help_out(gpu, code, streams, team, member, number):
 def run_all(gpu, code, streams, team, more):
     """A round: every SM runs as far as it can, the memory side as well. Returns if any SM has something left."""
     m, number, busy = gpu.machine, team.round[0] + 1, False
-    tasks = 0 if m.perfect else 1
-    if m.perfect:
+    tasks = 0 if m.perfect_memory else 1
+    if m.perfect_memory:
         store(team.taken, m.sm_count, number)
     for n in range(m.sm_count):
         if aim(gpu, n, more):
@@ -345,7 +345,7 @@ def hand_out(gpu, code, streams, offsets, order, position, drain):
 @jit
 def window_cycles(m, members):
     """With perfect memory SMs need not wait for each other, but those who share the work do."""
-    if m.perfect:
+    if m.perfect_memory:
         alone = members == 1 and m.policy != TWO_LEVEL  # which goes through every cycle, and must see a deadlock
         return ALONE_WINDOW_CYCLES if alone else SHARED_WINDOW_CYCLES
     return m.window_cycles
@@ -364,7 +364,7 @@ def is_at_rest(c, time):
     sm = c.sm
     if sm.live and (sm.visitable or sm.wheel_used or next_fetch(sm, time) < NEVER):
         return False
-    return sm.live == 0 or c.machine.perfect or next_memory_event(c, time) >= NEVER
+    return sm.live == 0 or c.machine.perfect_memory or next_memory_event(c, time) >= NEVER
 
 
 @jit
@@ -374,7 +374,7 @@ def is_deadlocked(gpu, code, streams, more):
     for n in range(gpu.machine.sm_count):
         if (more and gpu.free[n] < NEVER) or not is_at_rest(context_of(gpu, code, streams, n), time):
             return False
-    return gpu.machine.perfect or is_all_served(gpu)
+    return gpu.machine.perfect_memory or is_all_served(gpu)
 
 
 @jit
@@ -384,7 +384,7 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
     m, launch, position, busy = gpu.machine, gpu.record.launch, NONE, True
     if launch.limit == 0:
         launch.limit = window_cycles(m, members)
-        if not m.perfect:
+        if not m.perfect_memory:
             exchange(gpu, NONE)
     while (position < len(order) or (drain and busy)) and launch.limit <= launch.pause:
         more = position < len(order)
@@ -393,13 +393,13 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
         if more and position == len(order):  # nobody need wait for a block any more
             busy = True
             continue
-        if not m.perfect:
+        if not m.perfect_memory:
             exchange(gpu, launch.limit)
         if (busy or position < len(order)) and is_deadlocked(gpu, code, streams, position < len(order)):
             launch.deadlocked = 1
             break
         launch.limit += window_cycles(m, members)
-    if drain and not (m.perfect or busy):
+    if drain and not (m.perfect_memory or busy):
         serve_requests(gpu)
     launch.handed_out = position
     store_windows(gpu)

@@ -28,7 +28,7 @@ def deliver(c, w, time, ready):
     sm, m = c.sm, c.machine
     sm.front_end[w] = ready
     pc = sm.fetch_pc[w]
-    sm.buffered[w] = min(m.fetch_width, m.fetch_line - (pc & (m.fetch_line - 1)))
+    sm.buffered[w] = min(m.instructions_per_fetch, m.fetch_line_instructions - (pc & (m.fetch_line_instructions - 1)))
     if not sm.flush & bit(w):
         make_ready(c, w, ready, time)
         return
@@ -40,7 +40,7 @@ def deliver(c, w, time, ready):
 @jit
 def notice_exits(c, fetched, time):
     """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
-    sm, n = c.sm, c.machine.warp_slots
+    sm, n = c.sm, c.machine.max_warps_per_sm
     reach = (fetched - sm.last_fetched - 1) % n if fetched >= 0 else n
     left = sm.exiting
     while left:
@@ -77,7 +77,7 @@ def fetch(c, time, ready):
         notice_exits(c, fetched, time)
     if fetched < 0 or sm.fetch_blocked > time:
         return
-    there = time if c.machine.perfect_l1i else l1i_lookup(c, sm.fetch_pc[fetched], time)
+    there = time if c.machine.perfect_instruction_cache else l1i_lookup(c, sm.fetch_pc[fetched], time)
     if there == NEVER:
         return
     sm.last_fetched = fetched

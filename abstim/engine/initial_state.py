@@ -72,43 +72,43 @@ def _allocated(kind: Any, sizes: Mapping[str, int], zeros: Zeros, given: Mapping
 def sizes_of(machine: np.ndarray) -> dict[str, int]:
     """Dimensions of the state's arrays by name. What only real memory needs is not there if memory is perfect."""
     m = {name: int(machine[name]) for name in machine.dtype.names or () if machine[name].ndim == 0}
-    real = int(not m["perfect"])
-    slices = m["channels"] * m["slices_per_channel"] * real
+    real = int(not m["perfect_memory"])
+    slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"]
-    booked = {"unit": int(machine["first_unit"][-1]), "register": m["banks"]}
+    booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
     return {
         "one": 1, "pair": 2, "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
         **{f"{cache}_line": m[f"{cache}_sets"] * m[f"{cache}_ways"] for cache in ("l1i", "const", "l1t")},
         "l1d_line": m["l1d_sets"] * m["l1d_set_lines"], "hint": state.HINTS, "l1d_bank": m["l1d_banks"] * real,
-        "stage": m["pipe_stages"], "in_miss_queue": m["miss_queue"] * real, "waiter": _waiters(m) * real,
+        "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real, "waiter": _waiters(m) * real,
         "access": state.ACCESSES * real, "issued": state.ISSUED_ACCESSES * real,
-        "warp_slot": m["warp_slots"], "register": m["register_count"], "ring": m["ring"],
-        "ring_step": m["ring"] * m["register_steps"],
+        "warp_slot": m["max_warps_per_sm"], "register": m["register_count"], "ring": m["ring"],
+        "ring_step": m["ring"] * m["register_file_ports"],
         **{f"{what}_word": -(-places >> state.BOOKED_LOG2) for what, places in booked.items()},
         "block_slot": m["blocks_per_sm"], "phase": m["phase_rows"], "later": state.LATER * real * (m["phase_rows"] > 0),
         "slice": slices, "held_cycle": 1 << (2 * m["slice_delay"] + 64).bit_length(),
         "sm_word": -(-m["sm_count"] * real // 64), "slice_word": -(-slices // 64),
         "l2_line": slices * m["l2_sets"] * m["l2_ways"],
-        "channel": m["channels"] * real, "bank": m["channels"] * m["dram_banks"] * real,
-        "bank_group": m["bank_groups"], "bank_word": -(-m["dram_banks"] // 64),
+        "channel": m["dram_channels"] * real, "bank": m["dram_channels"] * m["dram_banks"] * real,
+        "bank_group": m["dram_bank_groups"], "bank_word": -(-m["dram_banks"] // 64),
         "request": 2 * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices,
         # of an SM in a window: a flit each, for which it has credit, and with it what leaves L1D
-        "asked": 2 * (m["inject_queue"] + m["switch_queue"]),
+        "asked": 2 * (m["inject_queue_flits"] + m["crossbar_queue_flits"]),
     }  # fmt: skip
 
 
 def _waiters(m: Mapping[str, int]) -> int:
     """Most that wait for lines of an SM's caches: as many as its miss registers take, a sector each, and the accesses
     that a constant or texture line keeps waiting."""
-    return m["l1d_mshrs"] * m["mshr_merges"] + 4 * SECTORS * state.ACCESSES
+    return m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES
 
 
 def _begin_sms(sms: np.ndarray, m: np.ndarray) -> None:
     sms["ready"], sms["last"], sms["idle_reason"], sms["last_dispatch"] = NEVER, -1, state.EMPTY, -1
     sms["last_fetched"], sms["number"] = -1, np.arange(len(sms))
     if m["policy"] == state.TWO_LEVEL:  # its queues hold every slot, resident or not
-        for s in range(int(m["schedulers"])):
-            supervised = np.arange(s, int(m["warp_slots"]), int(m["schedulers"]))
+        for s in range(int(m["schedulers_per_sm"])):
+            supervised = np.arange(s, int(m["max_warps_per_sm"]), int(m["schedulers_per_sm"]))
             sms["order"][:, s, : len(supervised)] = supervised
             sms["count"][:, s] = len(supervised)
 

@@ -45,7 +45,7 @@ def start_on_unit(c, port, earliest, latency, initiation):
     while True:
         due = time + latency
         slot = due & (m.ring - 1)
-        if taken(c.buses, slot, 0, due) < m.result_bus:
+        if taken(c.buses, slot, 0, due) < m.result_bus_width:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
                 if sm.unit_free[unit] <= time and not is_taken(c.results, slot, unit, due):
                     sm.unit_free[unit] = time + initiation
@@ -86,12 +86,12 @@ def execute(c, i, w, time):
     kind = row.unit
     port = port_of(m, kind, w)
     pool = pool_of(m, port, w)
-    if kind == MEM and not m.perfect:
+    if kind == MEM and not m.perfect_memory:
         return issue_access(c, i, w, port, pool, time)
     collector, allocated = collect(sm, m, kind, port, pool, time)
     operands = read_operands(c, row, w, allocated)
     place = sm.port_position[port]
-    step = max(operands, sm.port_start[port, place] * m.register_steps)
+    step = max(operands, sm.port_start[port, place] * m.register_file_ports)
     dispatched = cycle_of(m, step)
     start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)
     write_back(c, row, w, result)
@@ -189,7 +189,7 @@ def note(c, w, i, time, result, missed):
         launch.logged += 1
         if result >= NEVER:
             c.l1d.accesses[sm.latest_access - 1].row = launch.logged
-        elif c.code[i].unit == MEM and not c.machine.perfect:
+        elif c.code[i].unit == MEM and not c.machine.perfect_memory:
             describe(c.l1d.accesses[sm.latest_access - 1], record.log[launch.logged - 1])
 
 
@@ -211,7 +211,7 @@ def issue(c, w, time):
     kind = row.kind
     sm.visitable &= ~bit(w)
     missed, record = sm.l1d_misses, sm.record[w]
-    counted = row.counted and row.unit == MEM and not c.machine.perfect  # comes when it is complete
+    counted = row.counted and row.unit == MEM and not c.machine.perfect_memory  # comes when it is complete
     if counted:
         count_up(c, w, row)
     result = execute(c, i, w, time)

@@ -82,7 +82,7 @@ class Caches:
             _held(state.l1i), _held(state.const), _held(state.texture), _held(state.l1d), line,
             state.sms["stamp"].copy(),
         )  # fmt: skip
-        if not state.machine["perfect"]:
+        if not state.machine["perfect_memory"]:
             l2, banks = state.shared.l2, state.shared.channels.banks
             kept = L2(l2.tag.copy(), l2.last_use.copy(), _arrived(l2.line), l2.uses.copy())
             self.below = Below(kept, banks["open_row"].copy(), banks["served_row"].copy())

@@ -64,7 +64,7 @@ def use(c, k):
 def queue_room_from(c, spare):
     """Cycle from which the miss queue has room for one request, with `spare` more places left."""
     at = c.sm.sent_position + spare
-    return c.l1d.sent[at if at < c.machine.miss_queue else 0]
+    return c.l1d.sent[at if at < c.machine.l1d_miss_queue else 0]
 
 
 @jit
@@ -72,7 +72,7 @@ def send_miss(c, line, sectors, kind, who, place, time):
     """A request goes through the miss queue."""
     sm = c.sm
     c.l1d.sent[sm.sent_position] = send(c, line, sectors, kind, who, place, time + 1)
-    sm.sent_position = sm.sent_position + 1 if sm.sent_position + 1 < c.machine.miss_queue else 0
+    sm.sent_position = sm.sent_position + 1 if sm.sent_position + 1 < c.machine.l1d_miss_queue else 0
 
 
 @jit
@@ -123,7 +123,7 @@ def joinable(c, k, sectors):
     """Can one more wait for these sectors of the line at `k`?"""
     row, sectors = c.l1d.line[k], keys(c, sectors)
     for j in range(SECTORS):  # noqa: SIM110 (compiled)
-        if (sectors >> j) & 1 and row.joined[j] >= c.machine.mshr_merges:
+        if (sectors >> j) & 1 and row.joined[j] >= c.machine.l1d_mshr_merges:
             return False
     return True
 
@@ -224,7 +224,7 @@ def keep_store(c, k, sectors, place, time):
 def store_allocating(c, k, line, sectors, place, time):
     """A store that keeps its line, or takes a way for it, and what is written need not be fetched."""
     m = c.machine
-    if k < 0 and m.l1d_write_allocates:
+    if k < 0 and m.l1d_write_allocate:
         k = free_way(c, line)
         if k < 0:
             return False
@@ -233,7 +233,7 @@ def store_allocating(c, k, line, sectors, place, time):
         if m.l1d_write == WRITE_BACK:
             keep_store(c, k, sectors, place, time)
             return True
-        if m.l1d_write_allocates:
+        if m.l1d_write_allocate:
             c.l1d.line[k].valid |= sectors & ~c.l1d.line[k].coming
         use(c, k)
     store_below(c, line, sectors, place, time)

@@ -159,7 +159,7 @@ def join(gpu, queue, place, k):
     shared = gpu.shared
     line, request, rows = shared.l2.line[k], shared.requests.rows[place - 1], shared.requests.rows
     j = number_of(request.sectors)
-    if line.joined[j] >= shared.machine.l2_merges:
+    if line.joined[j] >= shared.machine.l2_mshr_merges:
         return False
     take(rows, queue)
     request.next = 0
@@ -272,7 +272,7 @@ def send_reply(gpu, n, time):
     """The first reply of slice `n` goes to the switch, if there is room."""
     shared = gpu.shared
     m, rows = shared.machine, shared.requests.rows
-    if shared.back.flits[n] >= m.inject_queue + m.switch_queue:
+    if shared.back.flits[n] >= m.inject_queue_flits + m.crossbar_queue_flits:
         return
     place = take(rows, shared.slices.replying[n])
     request = rows[place - 1]

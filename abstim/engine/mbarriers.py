@@ -73,7 +73,7 @@ def follow_groups(c, w, row, result):
     sm, copies = c.sm, row.copies
     if starts_work(copies):
         family = family_of(copies)
-        if c.machine.perfect or row.unit != MEM:
+        if c.machine.perfect_memory or row.unit != MEM:
             work_ends(sm, w, family, sm.group[w, family], result)
     if closes_group(copies) or copies == LAST_PRODUCT:
         family = family_of(copies)
@@ -265,7 +265,7 @@ def meet_when_complete(c, w, copies, number, record, result, time):
 def follow_phases(c, w, copies, record, result, time):
     """Warp `w` has issued, at `time`, such an access; `record` is its first."""
     sm = c.sm
-    if not c.machine.perfect:  # what is not known comes when it is
+    if not c.machine.perfect_memory:  # what is not known comes when it is
         if copies == MEETS and result < NEVER:
             sm.not_before[w] = NEVER if sm.at_phase & bit(w) else max(sm.not_before[w], sm.phase_there[w])
     elif copies == MEETS:

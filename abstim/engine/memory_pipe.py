@@ -98,8 +98,8 @@ def dispatch(c, row):
     """The next instruction starts, which is known once the one before it is through."""
     sm, m = c.sm, c.machine
     access = c.l1d.accesses[row.access - 1]
-    unit = m.first_unit[MEM * m.schedulers if m.sub_cores else MEM]
-    step = max(row.operands, sm.port_start[row.port, row.place] * m.register_steps)
+    unit = m.first_unit[MEM * m.schedulers_per_sm if m.sub_cores else MEM]
+    step = max(row.operands, sm.port_start[row.port, row.place] * m.register_file_ports)
     row.start = max(cycle_of(m, step) + 1, sm.unit_free[unit])
     sm.port_start[row.port, row.place] = row.start
     sm.collector[row.pool, row.collector - 1] = step
@@ -114,7 +114,7 @@ def dispatch(c, row):
 def occupy(c, until):
     """The load/store unit takes the next instruction no earlier."""
     m = c.machine
-    c.sm.unit_free[m.first_unit[MEM * m.schedulers if m.sub_cores else MEM]] = until
+    c.sm.unit_free[m.first_unit[MEM * m.schedulers_per_sm if m.sub_cores else MEM]] = until
 
 
 @jit
@@ -130,7 +130,7 @@ def begin(c, row, time):
         return True
     first = row.record
     row.record, row.end = row.end - 1, first
-    row.entry = row.start + (c.machine.const_cycles if kind <= Kind.CONST_LOAD else 1)
+    row.entry = row.start + (c.machine.const_hit_cycles if kind <= Kind.CONST_LOAD else 1)
     line, row.left = line_and_sectors(c.streams.records, row.record)
     while line == SHARED_LINE or is_phase(line):
         row.record -= 1
@@ -156,14 +156,14 @@ def enter_pipe(c, row, kind, line, sectors):
     m, l1d = c.machine, c.l1d
     b = bank_of(m, sectors)
     pipe = l1d.pipes[b]
-    if pipe.count >= m.pipe_stages:
+    if pipe.count >= m.l1d_latency_cycles:
         return False
     if pipe.taken >= row.entry:
         row.entry = pipe.taken + 1
     pipe.taken = row.entry
     at = pipe.first + pipe.count
-    stage = l1d.transactions[b, at if at < m.pipe_stages else at - m.pipe_stages]
-    stage.due, stage.line, stage.sectors = row.entry + m.l1d_cycles, line, sectors
+    stage = l1d.transactions[b, at if at < m.l1d_latency_cycles else at - m.l1d_latency_cycles]
+    stage.due, stage.line, stage.sectors = row.entry + m.l1d_latency_cycles, line, sectors
     stage.access, stage.kind = row.access, kind
     pipe.count += 1
     l1d.accesses[row.access - 1].waiting += 1
@@ -173,7 +173,7 @@ def enter_pipe(c, row, kind, line, sectors):
 @jit
 def passes_l1d(m, kind, line):
     """Does an access leave without coming to L1D's pipe?"""
-    return kind == Kind.GLOBAL_ATOMIC or (m.l1d_bypassed and line < LOCAL_LINE and kind != Kind.TEXTURE_LOAD)
+    return kind == Kind.GLOBAL_ATOMIC or (m.l1d_bypass and line < LOCAL_LINE and kind != Kind.TEXTURE_LOAD)
 
 
 @jit
@@ -308,7 +308,7 @@ def look_up(c, time):
         if stage.due > time:
             continue
         if meet_tags(c, stage, time):
-            pipe.first = pipe.first + 1 if pipe.first + 1 < m.pipe_stages else 0
+            pipe.first = pipe.first + 1 if pipe.first + 1 < m.l1d_latency_cycles else 0
             pipe.count -= 1
             pipe.retry = time + 1
         else:

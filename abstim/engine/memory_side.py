@@ -154,7 +154,7 @@ def advance_slices(gpu, time):
     m, wake = shared.machine, shared.channels.wake
     for n in range(len(shared.slices.wake)):
         if shared.slices.wake[n] <= time and advance_slice(gpu, n, time):
-            h = n // m.slices_per_channel
+            h = n // m.l2_slices_per_channel
             wake[h] = min(wake[h], cycles_by(m, time) + 1)
 
 
@@ -195,7 +195,7 @@ def hand_over(gpu, n, until):
     join(rows, inbox, shared.arriving[n])
     sm.in_flight -= traffic.ended
     traffic.ended = 0
-    sm.credits = m.inject_queue + m.switch_queue - shared.there.flits[n]
+    sm.credits = m.inject_queue_flits + m.crossbar_queue_flits - shared.there.flits[n]
     if inbox.count and sm.live > 0:
         sm.clock = min(sm.clock, max(rows[inbox.first - 1].due, until + 1))
 

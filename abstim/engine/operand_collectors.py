@@ -41,13 +41,15 @@ def count(ring, row, time):
 @jit
 def cycle_of(m, step):
     """The cycle of a step of the register file."""
-    return step if m.register_steps == 1 else step // m.register_steps  # a division costs as much as all the rest
+    if m.register_file_ports == 1:  # a division costs as much as all the rest
+        return step
+    return step // m.register_file_ports
 
 
 @jit
 def port_of(m, kind, w):
     """The port through which warp `w` reaches units of a kind: with sub-cores, its scheduler's own."""
-    return kind * m.schedulers + m.scheduler_of[w] if m.sub_cores else kind
+    return kind * m.schedulers_per_sm + m.scheduler_of[w] if m.sub_cores else kind
 
 
 @jit
@@ -81,12 +83,12 @@ def collect(sm, m, kind, port, pool, time):
     for k in range(1, m.collectors[kind]):
         if sm.collector[pool, k] < sm.collector[pool, best]:
             best = k
-    allocated = max((time + ALLOCATE_CYCLES) * m.register_steps, sm.collector[pool, best])
+    allocated = max((time + ALLOCATE_CYCLES) * m.register_file_ports, sm.collector[pool, best])
     if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
         allocated = max(allocated, sm.last_alloc[kind])
         sm.last_alloc[kind] = allocated
     elif m.port_width[kind] == 1:
-        allocated = max(allocated, (sm.port_alloc[port, 0] + 1) * m.register_steps)
+        allocated = max(allocated, (sm.port_alloc[port, 0] + 1) * m.register_file_ports)
     return best, allocated
 
 
@@ -94,16 +96,16 @@ def collect(sm, m, kind, port, pool, time):
 def register_bank_of(m, number, w):
     """The bank of a register of warp `w`; a sub-core has its own banks."""
     if m.sub_cores:
-        own = m.banks // m.schedulers
+        own = m.register_banks // m.schedulers_per_sm
         return m.scheduler_of[w] * own + (number + w) % own
-    return (number + w) & (m.banks - 1)
+    return (number + w) & (m.register_banks - 1)
 
 
 @jit
 def read_operands(c, row, w, allocated):
     """Step in which the operands are at hand: each bank serves one read a step and a write takes precedence."""
     m, banks = c.machine, c.register_banks
-    ready, ring = allocated + READ_STEPS, m.ring * m.register_steps - 1
+    ready, ring = allocated + READ_STEPS, m.ring * m.register_file_ports - 1
     for k in range(row.reads_at, row.reads_end):
         bank = register_bank_of(m, c.streams.operands[k], w)
         step = allocated + READ_STEPS
@@ -118,9 +120,9 @@ def read_operands(c, row, w, allocated):
 def write_back(c, row, w, time):
     """Results written at `time` occupy their banks in its first step."""
     m = c.machine
-    step = time * m.register_steps
+    step = time * m.register_file_ports
     for k in range(row.writes_end - row.writes_at):
         number = c.streams.operands[row.write_banks_at + k]
         if number >= 0:
-            at = step & (m.ring * m.register_steps - 1)
+            at = step & (m.ring * m.register_file_ports - 1)
             book(c.register_banks, at, register_bank_of(m, number, w), step)

@@ -33,7 +33,7 @@ def flits_of(m, kind, sectors):
     """Flits of a request's packet: a read is its header alone."""
     if kind == READ:
         return 1
-    size = SECTOR_BYTES * sectors_in(sectors) + m.packet_bytes
+    size = SECTOR_BYTES * sectors_in(sectors) + m.packet_header_bytes
     return (size + m.flit_bytes - 1) // m.flit_bytes
 
 
@@ -49,7 +49,7 @@ def send(context, line, sectors, kind, who, place, time):
     c = context
     sm, m = c.sm, c.machine
     flits = flits_of(m, kind, sectors)
-    sent = max(time, sm.last_sent + 1, sm.link_free + flits - m.inject_queue)
+    sent = max(time, sm.last_sent + 1, sm.link_free + flits - m.inject_queue_flits)
     sm.last_sent, sm.link_free = sent, max(sent, sm.link_free) + flits
     sm.credits -= flits
     sm.in_flight += sectors_in(sectors)

@@ -111,10 +111,10 @@ def store(c, line, time, sectors):
         if k >= 0:
             drop(c.l1d, k)
         return supply(c, time)
-    if k < 0 and m.l1d_write_allocates:
+    if k < 0 and m.l1d_write_allocate:
         k = allocate(c, line, time)
     if k >= 0:
-        if m.l1d_write_allocates:  # what is written need not be fetched
+        if m.l1d_write_allocate:  # what is written need not be fetched
             arrive_at(c, k, sectors, time)
         use(c, k)
         if m.l1d_write == WRITE_BACK:
@@ -126,7 +126,7 @@ def store(c, line, time, sectors):
 @jit
 def pass_by(c, time):
     """Result cycle of one transaction that enters the memory pipe at `time` and passes L1D by."""
-    return respond_in_order(c.sm, time + c.machine.atomic_cycles)
+    return respond_in_order(c.sm, time + c.machine.atomic_latency_cycles)
 
 
 @jit
@@ -147,14 +147,14 @@ def access(c, w, i, start):
 def const_result(c, first, end, start):
     """The same of a parameter or constant load: one line a cycle."""
     m = c.machine
-    time, done, wide = start + m.const_cycles, start, m.const_line_bytes >= LINE_BYTES
+    time, done, wide = start + m.const_hit_cycles, start, m.const_line_bytes >= LINE_BYTES
     for k in range(end - 1, first - 1, -1):
         line, sectors = line_and_sectors(c.streams.records, k)
         for half in range(1 if wide else 2):
             if wide or (sectors >> (2 * half)) & LOWER_HALF:
                 done = max(done, const_line(c, line if wide else 2 * line + half, time))
                 time += 1
-    return time - start - m.const_cycles, done
+    return time - start - m.const_hit_cycles, done
 
 
 @jit
@@ -163,7 +163,7 @@ def global_result(c, i, first, end, start):
     into the L1D pipeline, last line first."""
     m = c.machine
     kind, size = c.code[i].kind, transaction_bytes(m, c.code[i].access_bytes)
-    time, done, busy = start + m.l1d_cycles, start, -1
+    time, done, busy = start + m.l1d_latency_cycles, start, -1
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(c.streams.records, k)
         if line == SHARED_LINE:
@@ -177,7 +177,7 @@ def global_result(c, i, first, end, start):
             later, busy = next_cycle(m, busy, sectors)
             time += later
             done = max(done, transaction(c, kind, line, time, sectors))
-    return max(1, time - start - m.l1d_cycles), done
+    return max(1, time - start - m.l1d_latency_cycles), done
 
 
 @jit
@@ -185,13 +185,13 @@ def transaction(c, kind, line, time, sectors):
     """Result cycle of one transaction that would meet the L1D tags at `time`."""
     m = c.machine
     if kind == Kind.GLOBAL_ATOMIC:
-        return pass_by(c, time - m.l1d_cycles - 1)
+        return pass_by(c, time - m.l1d_latency_cycles - 1)
     if kind == Kind.TEXTURE_LOAD:
         return texture_line(c, line, time)
     if line >= LOCAL_LINE:
         return load(c, line, time, sectors)
-    if m.l1d_bypassed or kind == Kind.L2_LOAD:
-        return pass_by(c, time - m.l1d_cycles - 1)
+    if m.l1d_bypass or kind == Kind.L2_LOAD:
+        return pass_by(c, time - m.l1d_latency_cycles - 1)
     if kind == Kind.GLOBAL_LOAD:
         return load(c, line, time, sectors)
     return store(c, line, time, sectors)

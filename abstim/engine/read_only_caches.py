@@ -21,7 +21,7 @@ CODE_LINE, CONST_LINE = 0xF000_0000 // LINE_BYTES, 0x1_0000_0000 // LINE_BYTES
 @jit
 def supply(c, time):
     """Perfect memory: cycle in which a line missed by a hit time of `time` is there."""
-    return respond_in_order(c.sm, time + c.machine.miss_cycles)
+    return respond_in_order(c.sm, time + c.machine.l1_miss_extra_cycles)
 
 
 @jit
@@ -148,9 +148,9 @@ def line_from(c, cache, sets, ways, line, time, there):
 def l1i_lookup(c, pc, time):
     """Cycle in which the instruction line of `pc` is there: `time` on a hit, NEVER if no miss register is free."""
     sm, m, line = c.sm, c.machine, pc >> c.machine.fetch_line_log2
-    if not m.perfect:
+    if not m.perfect_memory:
         return code_lookup(c, line, time)
-    missed, result = line_from(c, c.l1i, m.l1i_sets, m.l1i_ways, line, time, time + m.l1i_miss_cycles)
+    missed, result = line_from(c, c.l1i, m.l1i_sets, m.l1i_ways, line, time, time + m.l1i_miss_extra_cycles)
     sm.l1i_accesses += 1
     sm.l1i_misses += missed
     return result

@@ -50,7 +50,7 @@ def promote(c, s, time):
     """Two-level: demote active warps that wait for something long, promote as many from the pending queue."""
     sm = c.sm
     total = sm.count[s]
-    active = min(c.machine.active_warps, total)
+    active = min(c.machine.two_level_active_warps, total)
     kept, demoted = 0, 0
     for k in range(active):
         w = sm.order[s, k]
@@ -72,7 +72,7 @@ def promote(c, s, time):
 def active_set(sm, m, s):
     """Two-level: the slots in the active queue."""
     active = EMPTY_SET
-    for k in range(min(m.active_warps, sm.count[s])):
+    for k in range(min(m.two_level_active_warps, sm.count[s])):
         active |= bit(sm.order[s, k])
     return active
 
@@ -89,7 +89,7 @@ def first_active(sm, s, slots):
 @jit
 def rotate(sm, m, s, w):
     """Two-level: the active queue goes on behind warp `w`."""
-    active, position = min(m.active_warps, sm.count[s]), 0
+    active, position = min(m.two_level_active_warps, sm.count[s]), 0
     while sm.order[s, position] != w:
         position += 1
     for k in range(active):
@@ -180,7 +180,7 @@ def take_turn(c, s, time):
         charge(sm, s, time)
         first = code[sm.pc[w]].unit
         issue(c, w, time)
-        if m.issues_a_turn > 1 and issues_again(c, w, first, time):
+        if m.issues_per_turn > 1 and issues_again(c, w, first, time):
             issue(c, w, time)
         if m.policy == TWO_LEVEL:
             rotate(sm, m, s, w)

@@ -148,7 +148,7 @@ class Simulation:
     def leave_out(self, records: np.ndarray, written: np.ndarray) -> None:
         """What thread blocks that will never be handed out would have left in L2: their line records, in order, and
         which of them are of stores and atomics. Takes no time."""
-        if not self.machine["perfect"]:
+        if not self.machine["perfect_memory"]:
             recent = np.full(RECENT_LINES, -1, np.int64)
             _touch(self.state, np.ascontiguousarray(records), written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
 

@@ -77,33 +77,38 @@ def part(kind: type, **names: str) -> Any:
     return Part(kind, names)
 
 
-# The numbers of a design point for a launch (design_point.machine_of)
-MACHINE = record(
-    "sm_count", "schedulers", "policy", "walks_by_slot", "active_warps", "warp_slots", "warps_per_block",
-    "blocks_per_sm", "sub_cores", "issues_a_turn", "register_steps", "shared_collectors", "result_bus", "banks",
-    "fetch_width", "fetch_line", "fetch_line_log2", "fetches", "perfect_l1i", "perfect_const",
-    "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1t_sets", "l1t_ways",
-    "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
-    "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypassed",
-    "l1d_write", "l1d_write_allocates", "l1d_allocates_on_miss", "l1d_fifo",
-    "coalesced_bytes",  # 0: by the size of an element
-    "block_launch", "dispatch_interval_units", "posted_stores",
-    "shared_cycles", "const_cycles", "l1d_cycles", "miss_cycles", "atomic_cycles",
-    "l1i_miss_cycles",
-    "perfect", "l1i_mshrs", "const_mshrs", "mshr_merges", "l1d_mshrs", "pipe_stages", "miss_queue", "flit_bytes",
-    "packet_bytes", "inject_queue", "switch_queue", "switch_repeats", "switch_output_queues",
+# The numbers of a design point for a launch. Names of a GPU's Spec, Params or pipeline have their values there;
+# design_point.machine_of has the others. First those that only real memory asks for
+REAL_MEMORY = (
+    "l1i_mshrs", "const_mshrs", "l1d_mshr_merges", "l1d_mshrs", "l1d_miss_queue", "flit_bytes", "packet_header_bytes",
+    "inject_queue_flits", "crossbar_queue_flits", "crossbar_repeats", "crossbar_output_queues",
     "window_cycles", "slice_delay", "hit_delay", "miss_delay",  # pure delays: before a slice, and of replies to an SM
     "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
-    "channels", "slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
-    "slice_spread", "l2_partitions",
-    "l2_sets", "l2_ways", "l2_dirty_ways", "l2_mshrs", "l2_merges", "l2_miss_queue", "l2_queue", "l2_hash_log2",
-    "l2_turns", "l2_reply_sectors",
-    "dram_banks", "bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_requests",
-    "dram_delay", "two_commands", "burst_sectors",
+    "dram_channels", "l2_slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
+    "slice_spread", "l2_partitions", "l2_sets", "l2_ways", "l2_dirty_ways", "l2_mshrs", "l2_mshr_merges",
+    "l2_miss_queue", "l2_queue", "l2_hash_log2", "l2_turns", "l2_reply_sectors",
+    "dram_banks", "dram_bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_requests", "dram_delay",
+    "dram_two_commands", "burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
-    "burst", "group_burst", "row_to_row", "row_active", "row_cycle", "precharge", "row_to_read", "row_to_write",
-    "read_data", "write_data", "read_to_write", "write_to_read", "write_to_precharge", "read_to_precharge",
+    "dram_burst_cycles", "dram_group_burst_cycles", "dram_row_to_row_cycles", "dram_row_active_cycles",
+    "dram_row_cycle_cycles", "precharge", "row_to_read", "row_to_write", "dram_read_cycles", "dram_write_cycles",
+    "read_to_write", "write_to_read", "write_to_precharge", "dram_read_to_precharge_cycles",
+    ("slice_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
+    ("l2_residues", np.int64, RESIDUES),
+)  # fmt: skip
+MACHINE = record(
+    "sm_count", "schedulers_per_sm", "policy", "walks_by_slot", "two_level_active_warps", "max_warps_per_sm",
+    "warps_per_block", "blocks_per_sm", "sub_cores", "issues_per_turn", "register_file_ports", "shared_collectors",
+    "result_bus_width", "register_banks", "instructions_per_fetch", "fetch_line_instructions", "fetch_line_log2",
+    "fetches_per_cycle", "perfect_memory", "perfect_instruction_cache", "perfect_constant_cache",
+    "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1t_sets", "l1t_ways",
+    "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
+    "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypass", "l1d_write", "l1d_write_allocate", "l1d_fifo",
+    "coalesced_bytes",  # 0: by the size of an element
+    "block_launch_cycles", "dispatch_interval_units", "posted_stores", "shared_cycles", "const_hit_cycles",
+    "l1d_latency_cycles", "l1_miss_extra_cycles", "atomic_latency_cycles", "l1i_miss_extra_cycles",
+    *REAL_MEMORY,
     "register_count", "ring",  # registers a warp; length of the rings in cycles
     "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
     ("port_width", np.int64, KINDS),
@@ -111,9 +116,7 @@ MACHINE = record(
     ("scheduler_slots", np.uint64, SCHEDULERS),  # sets of warp slots
     ("scheduler_of", np.int64, SLOTS),
     ("first_unit", np.int64, PORTS + 1),  # units of port p: first_unit[p] .. first_unit[p + 1] - 1
-    ("slice_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
-    ("l2_residues", np.int64, RESIDUES),
-    ("l1d_residues", np.int64, RESIDUES),
+    ("l1d_residues", np.int64, RESIDUES),  # as those of REAL_MEMORY
 )  # fmt: skip
 
 # An instruction; its registers are Streams.operands[x_at : x_end]

@@ -150,7 +150,7 @@ def pass_on(switch, m, rows, o, time):
     switch.flits[i] -= packet.flits
     switch.turn[o] = i + 1 if i + 1 < len(switch.inputs) else 0
     switch.output_free[o] = packet.due = time + packet.flits
-    switch.input_free[i] = time if m.switch_repeats else packet.due
+    switch.input_free[i] = time if m.crossbar_repeats else packet.due
     append(rows, switch.outputs[o], place)
     insert(switch.filled, o)
     remove(switch.wants[o], i)
@@ -158,7 +158,7 @@ def pass_on(switch, m, rows, o, time):
         remove(switch.asked, o)
     if switch.inputs[i].count:
         insert(switch.late, i)
-        if m.switch_repeats:  # the reference's plain one: the input goes on, with outputs later in this cycle
+        if m.crossbar_repeats:  # the reference's plain one: the input goes on, with outputs later in this cycle
             look(switch, rows, i, time)
 
 
@@ -192,7 +192,7 @@ def leave(switch, m, rows, o, i):
     place = take(rows, switch.outputs[o])
     if switch.outputs[o].count == 0:
         remove(switch.filled, o)
-    if m.switch_output_queues:
+    if m.crossbar_output_queues:
         switch.flits[i] -= rows[place - 1].flits
     return place
 
@@ -200,7 +200,7 @@ def leave(switch, m, rows, o, i):
 @jit
 def advance_switch(switch, m, rows, flits_a_cycle, time):
     """One cycle. `flits_a_cycle`: of each link, with queues at the outputs."""
-    if m.switch_output_queues:
+    if m.crossbar_output_queues:
         pass_through(switch, rows, flits_a_cycle, time)
         return
     look_at_late(switch, rows, time)
@@ -208,7 +208,7 @@ def advance_switch(switch, m, rows, flits_a_cycle, time):
         left = switch.asked[k]
         while left:
             o = (k << WORD_LOG2) + lowest(left)
-            if switch.output_free[o] <= time and switch.outputs[o].count < m.switch_queue:
+            if switch.output_free[o] <= time and switch.outputs[o].count < m.crossbar_queue_flits:
                 pass_on(switch, m, rows, o, time)
             left = above(switch.asked[k], o & 63)
 

@@ -83,7 +83,7 @@ def answer_all(c, time):
             come_back(c, request, time)
         k += 1
     sm.asked = sm.in_flight = 0
-    sm.credits = shared.machine.inject_queue + shared.machine.switch_queue
+    sm.credits = shared.machine.inject_queue_flits + shared.machine.crossbar_queue_flits
 
 
 @jit
@@ -91,7 +91,7 @@ def pass_through(c, i, w, time):
     """A memory instruction goes through the tags; with real memory, from one transaction to the next in the time that
     all of them take to enter and to be answered."""
     sm, m = c.sm, c.machine
-    if m.perfect:
+    if m.perfect_memory:
         access(c, w, i, time)
         return
     sm.unit_free[:] = 0
@@ -101,7 +101,7 @@ def pass_through(c, i, w, time):
     while sm.outstanding[w]:
         step += 1
         answer_all(c, time + step)
-        look_up(c, time + m.l1d_cycles + step)
+        look_up(c, time + m.l1d_latency_cycles + step)
         go_on(c, time + step)
 
 
@@ -112,7 +112,7 @@ def enter_block(c, w, time):
     block = c.streams.blocks[sm.event[w]]
     sm.event[w] += 1
     sm.pc[w], sm.stop[w] = c.streams.block_start[block], c.streams.block_stop[block]
-    if m.perfect_l1i:
+    if m.perfect_instruction_cache:
         return
     line = np.int64(-1)
     for i in range(sm.pc[w], sm.stop[w]):
@@ -120,7 +120,7 @@ def enter_block(c, w, time):
         if pc >> m.fetch_line_log2 != line:
             line = pc >> m.fetch_line_log2
             l1i_lookup(c, pc, time)
-            if not m.perfect:
+            if not m.perfect_memory:
                 answer_all(c, time)
 
 

@@ -161,8 +161,8 @@ def _front_end(c, before, table, m, warps):
     gaps = np.empty(len(before), np.int64)
     exits = table.kind == Kind.EXIT
     buffered_before(
-        c["warp"], before, c["instruction"], table.pcs.astype(np.int64), exits, int(m["fetch_width"]),
-        int(m["fetch_line"]), np.zeros(warps, np.int64), gaps,
+        c["warp"], before, c["instruction"], table.pcs.astype(np.int64), exits, int(m["instructions_per_fetch"]),
+        int(m["fetch_line_instructions"]), np.zeros(warps, np.int64), gaps,
     )  # fmt: skip
     return gaps
 

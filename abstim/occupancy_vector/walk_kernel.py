@@ -134,7 +134,7 @@ def store(walk, caches, sm, line, sectors, time, found):
     updates = m.l1d_write >= WRITE_THROUGH  # the others evict
     if there and not updates:
         row.tag, row.used, row.valid = 0, 0, 0
-    elif updates and (there or m.l1d_write_allocates):
+    elif updates and (there or m.l1d_write_allocate):
         if not there:
             row.tag, row.valid, row.there = line + 1, 0, 0
         row.valid |= sectors
@@ -147,7 +147,7 @@ def store(walk, caches, sm, line, sectors, time, found):
 def read_constant(walk, caches, sm, line, sectors, time, access, found):
     """A constant or parameter goes through the constant cache, whose lines may be half as long."""
     m = walk.machine[0]
-    if m.perfect_const:
+    if m.perfect_constant_cache:
         return
     halves = m.const_line_bytes == 64
     own = 2 * line + (0 if sectors & 3 else 1) if halves else line
@@ -165,7 +165,7 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
 def read_code(walk, caches, sm, line, time, fetch, found):
     """The cycle an instruction line is there; `found` is scratch."""
     m = walk.machine[0]
-    if m.perfect_l1i:
+    if m.perfect_instruction_cache:
         return time
     k, there = find(caches.code[sm], (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
     row = caches.code[sm][k]
@@ -191,7 +191,7 @@ def ask_caches(walk, caches, sm, kind, r, time, access, found):
             pass
         elif kind == CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)
-        elif kind == ATOMIC or ((kind == PASSING or (m.l1d_bypassed and kind == LOAD)) and not local):
+        elif kind == ATOMIC or ((kind == PASSING or (m.l1d_bypass and kind == LOAD)) and not local):
             found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, sectors, False, time, found) - time)
         elif kind == LOAD or kind == PASSING or (local and m.l1d_write == LOCAL_BACK):  # noqa: SIM109
             load(walk, caches, sm, line, sectors, time, access, found)
@@ -256,7 +256,7 @@ def go_on(walk, caches, number, sm, slot):
         if item.barrier or item.access != NONE or waits or slot.ready > time:
             break
     slot.ready = max(slot.ready, time + ISSUE_CYCLES * issued)
-    sm.clock = time + max(1, held, issued // m.schedulers)
+    sm.clock = time + max(1, held, issued // m.schedulers_per_sm)
     if slot.item == slot.stop:
         slot.state = GONE
     elif walk.items[slot.item - 1].barrier:

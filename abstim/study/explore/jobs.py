@@ -233,17 +233,18 @@ def _add(digest: blake2b, *arrays: np.ndarray) -> None:
 
 def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:
     """The engine's record of a GPU, without what cannot change a launch's cycles there."""
-    from abstim.engine.design_point import machine_of, memory_values
+    from abstim.engine.design_point import machine_of
+    from abstim.engine.state import REAL_MEMORY, record
 
     machine = machine_of(gpu, inputs.trace.warps_per_block, blocks_per_sm, inputs.table, inputs.shared_bytes)
     machine["ring"] = 0  # where bookings lie, not what they are
     if gpu.spec.perfect_memory:
-        for name in memory_values(gpu).keys() - {"perfect"}:
+        for name in record(*REAL_MEMORY).names or ():
             machine[name] = 0
     if gpu.spec.scheduler != "two_level":
-        machine["active_warps"] = 0
+        machine["two_level_active_warps"] = 0
         used = min(gpu.spec.max_warps_per_sm, blocks_per_sm * inputs.trace.warps_per_block)
-        machine["warp_slots"], mask = used, (1 << used) - 1
+        machine["max_warps_per_sm"], mask = used, (1 << used) - 1
         machine["scheduler_slots"] = [int(slots) & mask for slots in machine["scheduler_slots"]]
     return machine
 
