@@ -103,12 +103,6 @@ def next_cycle(m, busy, sectors):
 
 
 @jit
-def const_transactions(m, sectors):
-    """Constant-cache lines that the sectors of one 128 B record lie in; one if there are none."""
-    return 1 if m.const_line_bytes >= LINE_BYTES else transactions_in(sectors, 64)
-
-
-@jit
 def pipe_cycles(m, records, first, end, kind, access_bytes):
     """Cycles in which the transactions of the records `first` .. `end` - 1 enter the pipe; `access_bytes`: of an
     element."""
@@ -116,8 +110,9 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     if kind <= Kind.CONST_LOAD:
         if m.perfect_constant_cache:
             return np.int64(1)
-        for k in range(first, end):
-            count += const_transactions(m, sectors_of(np.int64(records[k])))
+        for k in range(first, end):  # lines of the constant cache that the sectors of a record lie in
+            wide = m.const_line_bytes >= LINE_BYTES
+            count += 1 if wide else transactions_in(sectors_of(np.int64(records[k])), 64)
         return count
     busy, size = np.int64(-1), transaction_bytes(m, access_bytes)
     for k in range(end - 1, first - 1, -1):
@@ -159,7 +154,9 @@ def simple_result(c, w, i, first, end, conflict, start):
     m, records, kind = c.machine, c.streams.records, c.code[i].kind
     if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
         degree = np.int64(c.streams.conflicts[conflict])
-        return shared_cycles_of(c, i, degree), shared_result(c, w, i, start, degree)
+        # A round of a loop of compare-and-swap is one pass; those behind the first find the unit free
+        busy = 1 if c.code[i].round else max(1, degree)
+        return busy, shared_result(c, w, i, start, degree)
     if kind < Kind.PARAM_LOAD:
         return 1, start + 1
     line, sectors = line_and_sectors(records, first)
@@ -171,13 +168,6 @@ def simple_result(c, w, i, first, end, conflict, start):
     if kind <= Kind.CONST_LOAD and m.perfect_constant_cache:
         return 1, start + m.const_hit_cycles
     return 0, 0
-
-
-@jit
-def shared_cycles_of(c, i, degree):
-    """Cycles an access of shared memory keeps the load/store unit, for `degree` passes of the banks. A round of a loop
-    of compare-and-swap is one pass; those behind the first find the unit free."""
-    return 1 if c.code[i].round else max(1, degree)
 
 
 @jit

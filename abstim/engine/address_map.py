@@ -83,17 +83,11 @@ def bank_of(m, local):
 
 
 @jit
-def partition_of_slice(m, number):
-    """The part of L2 that a slice belongs to."""
-    return number * m.l2_partitions // (m.dram_channels * m.l2_slices_per_channel)
-
-
-@jit
 def near_slice_of(m, number, sm):
     """The slice of an SM's own part of L2 that stands for slice `number`."""
     count = m.dram_channels * m.l2_slices_per_channel
-    own = sm * m.l2_partitions // m.sm_count
-    return (number + (own - partition_of_slice(m, number)) * (count // m.l2_partitions)) % count
+    own, home = sm * m.l2_partitions // m.sm_count, number * m.l2_partitions // count
+    return (number + (own - home) * (count // m.l2_partitions)) % count
 
 
 @jit

@@ -33,51 +33,23 @@ def rest(waited):
 
 
 @jit
-def begin(team, number):
-    """What there is to do in round `number` is there for all."""
-    store(team.done, 0, 0)
-    store(team.round, 0, number)
-
-
-@jit
 def takes(team, k, number):
     """Task `k` of round `number` is for who asks: true for one of them, never if the round is over."""
     return load(team.taken, k) < number and raise_to(team.taken, k, number) < number
 
 
 @jit
-def all_taken(team, number):
-    """Has somebody taken each task of round `number`?"""
-    for k in range(len(team.taken)):  # noqa: SIM110 (compiled)
-        if load(team.taken, k) < number:
-            return False
-    return True
-
-
-@jit
 def others_are_late(team, number):
     """Is there a task of round `number` that nobody comes to for a while?"""
     for _ in range(LOOKS):
-        if all_taken(team, number):
+        k = 0
+        while k < len(team.taken) and load(team.taken, k) >= number:
+            k += 1
+        if k == len(team.taken):
             return False
         for _ in range(PAUSES_A_LOOK):
             pause()
     return True
-
-
-@jit
-def finished(team):
-    """A task is done."""
-    add(team.done, 0, 1)
-
-
-@jit
-def wait_for_all(team, tasks):
-    """Until all tasks of the round are done."""
-    waited = 0
-    while load(team.done, 0) < tasks:
-        rest(waited)
-        waited += 1
 
 
 @jit
@@ -103,21 +75,17 @@ def tags_of(tags, n):
     )  # fmt: skip
 
 
-@jit
-def l1d_of(l1d, n):
-    """L1D of SM `n`."""
-    return L1D(
-        l1d.tag[n], l1d.last_use[n], l1d.there[n], l1d.line[n], l1d.hint[n], l1d.pipes[n], l1d.transactions[n],
-        l1d.sent[n], l1d.waiters[n], l1d.accesses[n], l1d.issued[n],
-    )  # fmt: skip
-
-
 @spliced
 def context_of(gpu, code, streams, n):
     """SM `n` of the GPU; `gpu` is a reference to its State."""
+    of = gpu.l1d
+    l1d = L1D(
+        of.tag[n], of.last_use[n], of.there[n], of.line[n], of.hint[n], of.pipes[n], of.transactions[n], of.sent[n],
+        of.waiters[n], of.accesses[n], of.issued[n],
+    )  # fmt: skip
     return Context(
         gpu.sms[n], gpu.machine, tags_of(gpu.l1i, n), tags_of(gpu.const, n), tags_of(gpu.texture, n),
-        l1d_of(gpu.l1d, n), gpu.scoreboard[n], gpu.results[n], gpu.buses[n], gpu.register_banks[n], gpu.phases[n],
+        l1d, gpu.scoreboard[n], gpu.results[n], gpu.buses[n], gpu.register_banks[n], gpu.phases[n],
         gpu.later[n], gpu.shared,
         gpu.record, code, streams,
     )  # fmt: skip
@@ -138,19 +106,14 @@ def next_event(c, time, issued):
 
 
 @jit
-def first_turn(m, time):
-    """The scheduler whose turn comes first: their order rotates every cycle."""
-    if m.schedulers_per_sm & (m.schedulers_per_sm - 1) == 0:  # a division costs as much as a turn
-        return (time - 1) & (m.schedulers_per_sm - 1)
-    return (time - 1) % m.schedulers_per_sm
-
-
-@jit
 def take_turns(c, time):
-    """All schedulers, in this cycle's order; true if one issues."""
+    """All schedulers, in an order that rotates every cycle; true if one issues."""
     m, issued = c.machine, False
     c.sm.port_wait = NEVER
-    s = first_turn(m, time)
+    if m.schedulers_per_sm & (m.schedulers_per_sm - 1) == 0:  # a division costs as much as a turn
+        s = (time - 1) & (m.schedulers_per_sm - 1)
+    else:
+        s = (time - 1) % m.schedulers_per_sm
     for _ in range(m.schedulers_per_sm):
         issued |= take_turn(c, s, time)
         s = s + 1 if s + 1 < m.schedulers_per_sm else 0
@@ -259,7 +222,7 @@ def work(gpu, code, streams, team, k, member, number):
             run_sm(gpu, code, streams, k)
         else:
             serve_requests(gpu)
-        finished(team)
+        add(team.done, 0, 1)
 
 
 @outlined
@@ -288,9 +251,13 @@ def run_all(gpu, code, streams, team, more):
             tasks += 1
         else:
             store(team.taken, n, number)
-    begin(team, number)
+    store(team.done, 0, 0)
+    store(team.round, 0, number)  # from here on what there is to do is there for all
     help_out(gpu, code, streams, team, NONE, number)
-    wait_for_all(team, tasks)
+    waited = 0
+    while load(team.done, 0) < tasks:
+        rest(waited)
+        waited += 1
     for n in range(m.sm_count):
         busy |= gpu.sms[n].live > 0
     return busy
@@ -352,13 +319,6 @@ def window_cycles(m, members):
 
 
 @jit
-def store_windows(gpu):
-    """What SMs counted of the windows they are in."""
-    for n in range(gpu.machine.sm_count):
-        store_window(gpu.record, gpu.sms[n])
-
-
-@jit
 def is_at_rest(c, time):
     """Can nothing happen on an SM after `time` unless something comes from outside?"""
     sm = c.sm
@@ -402,7 +362,8 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
     if drain and not (m.perfect_memory or busy):
         serve_requests(gpu)
     launch.handed_out = position
-    store_windows(gpu)
+    for n in range(m.sm_count):
+        store_window(gpu.record, gpu.sms[n])
     store(team.round, 0, OVER)
 
 

@@ -118,13 +118,6 @@ def step(sm, streams, w):
 
 
 @jit
-def want_unit(sm, code, w, last):
-    """The warp's next instruction goes to its kind of unit; the one before went to `last`."""
-    sm.of_kind[last] &= ~bit(w)
-    sm.of_kind[code[sm.pc[w]].unit] |= bit(w)
-
-
-@jit
 def refetch(sm, code, w):
     """The scheduler finds the wrong path in the warp's buffer: flush and ask for the right one."""
     sm.flush &= ~bit(w)
@@ -225,7 +218,8 @@ def issue(c, w, time):
         leave(sm, c.machine, w, time)
         follow_copies(c, w, row, record, result, time)
         return
-    want_unit(sm, c.code, w, row.unit)
+    sm.of_kind[row.unit] &= ~bit(w)
+    sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
     if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1 if result < NEVER else NEVER
     else:

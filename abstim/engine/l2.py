@@ -187,14 +187,8 @@ def last_idle_way(l2, first, ways, k):
 
 
 @jit
-def registers_used(slices, n, request):
-    """Of slice `n`: lines of the other part of L2 have miss registers of their own."""
-    return slices.state[n].mshrs_used if request.home == n else slices.state[n].far_mshrs_used
-
-
-@jit
 def count_register(slices, n, request, more):
-    """So many more are in use, or fewer."""
+    """So many more miss registers are in use, or fewer."""
     if request.home == n:
         slices.state[n].mshrs_used += more
     else:
@@ -206,7 +200,9 @@ def miss(gpu, n, queue, place, k, first, time):
     """A read of a sector that is not there; false if the slice has no room for a miss."""
     shared = gpu.shared
     m, l2, request, slices = shared.machine, shared.l2, shared.requests.rows[place - 1], shared.slices
-    if slices.missing[n].count + 1 >= max(m.l2_miss_queue, 2) or registers_used(slices, n, request) >= m.l2_mshrs:
+    state = slices.state[n]  # lines of the other part of L2 have miss registers of their own
+    used = state.mshrs_used if request.home == n else state.far_mshrs_used
+    if slices.missing[n].count + 1 >= max(m.l2_miss_queue, 2) or used >= m.l2_mshrs:
         return False
     if request.home != n and last_idle_way(l2, first, m.l2_ways, k):
         return False
@@ -281,16 +277,6 @@ def send_reply(gpu, n, time):
 
 
 @jit
-def cross(shared, place, time):
-    """A miss of a line that lies in the other part of L2 goes there."""
-    rows, slices = shared.requests.rows, shared.slices
-    request = rows[place - 1]
-    request.slice, request.due = request.home, time + shared.machine.l2_partition
-    append(rows, slices.crossing[request.home], place)
-    slices.wake[request.home] = min(slices.wake[request.home], request.due)
-
-
-@jit
 def pass_misses(gpu, n, time):
     """A miss goes on to the queue in front of DRAM, or to the other part of L2. Returns if one did the former."""
     shared = gpu.shared
@@ -298,7 +284,10 @@ def pass_misses(gpu, n, time):
         return False
     first = shared.requests.rows[shared.slices.missing[n].first - 1]
     if first.kind != EVICTED and first.home != n:
-        cross(shared, take(shared.requests.rows, shared.slices.missing[n]), time)
+        home, due = np.int64(first.home), time + shared.machine.l2_partition
+        first.slice, first.due = home, due
+        append(shared.requests.rows, shared.slices.crossing[home], take(shared.requests.rows, shared.slices.missing[n]))
+        shared.slices.wake[home] = min(shared.slices.wake[home], due)
         return False
     append(shared.requests.rows, shared.slices.to_dram[n], take(shared.requests.rows, shared.slices.missing[n]))
     return True
@@ -318,27 +307,20 @@ def take_in(gpu, n, time):
 
 
 @jit
-def crossed(slices, rows, n, time):
-    """When the first request of the other part of L2 came to slice `n`; NEVER if none has."""
-    if slices.crossing[n].count == 0:
-        return NEVER
-    came = np.int64(rows[slices.crossing[n].first - 1].due)
-    return came if came < time else NEVER
-
-
-@jit
 def answer_one(gpu, n, time):
     """The older of the first request that an SM asks of slice `n` and the first of the other part of L2 meets the tags;
     if the SM's must wait, the other does, or the two parts could wait for each other. False: there is none, or no
     room."""
     shared = gpu.shared
-    slices, state = shared.slices, shared.slices.state[n]
-    asking, came = slices.asking[n], crossed(slices, shared.requests.rows, n, time)
-    if asking.count and not state.blocked and shared.requests.rows[asking.first - 1].due <= came:
+    slices, state, rows, came = shared.slices, shared.slices.state[n], shared.requests.rows, NEVER
+    asking, crossing = slices.asking[n], slices.crossing[n]
+    if crossing.count and rows[crossing.first - 1].due < time:
+        came = np.int64(rows[crossing.first - 1].due)
+    if asking.count and not state.blocked and rows[asking.first - 1].due <= came:
         if access(gpu, n, asking, time):
             return True
         state.blocked = 1
-    return came < NEVER and access(gpu, n, slices.crossing[n], time)
+    return came < NEVER and access(gpu, n, crossing, time)
 
 
 @jit

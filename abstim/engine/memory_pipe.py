@@ -21,9 +21,10 @@ from abstim.engine.accesses import (
 )
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
 from abstim.engine.operand_collectors import collect, collector_known, cycle_of, read_operands
-from abstim.engine.pending_accesses import accesses_left, can_send, finish, new_access, reply_result, send
+from abstim.engine.pending_accesses import can_send, finish, new_access, reply_result, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.state import (
+    ACCESSES,
     ATOMIC,
     ISSUED_ACCESSES,
     MEM,
@@ -44,7 +45,8 @@ from precharacterize.classify import Kind
 @jit
 def room_for_access(sm):
     """Can one more memory instruction be issued?"""
-    return accesses_left(sm) and sm.issued_count < ISSUED_ACCESSES
+    left = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < ACCESSES
+    return left and sm.issued_count < ISSUED_ACCESSES
 
 
 @jit

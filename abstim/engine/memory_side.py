@@ -138,16 +138,6 @@ def is_all_served(gpu):
 
 
 @jit
-def advance_channels(gpu, time):
-    """All cycles of the channels in core cycle `time`."""
-    shared = gpu.shared
-    upto, wake = cycles_by(shared.machine, time), shared.channels.wake
-    for h in range(len(wake)):
-        while wake[h] <= upto:
-            advance_channel(gpu, h, wake[h], time)
-
-
-@jit
 def advance_slices(gpu, time):
     """The slices that have something to do."""
     shared = gpu.shared
@@ -164,11 +154,14 @@ def serve_requests(gpu):
     """Slices, channels and the switch back, as far ahead as nothing that is still to be asked can reach. May run while
     the SMs run their next window: what it sends them is due in later ones."""
     shared = gpu.shared
-    m, until = shared.machine, shared.clock[0] - 1 + shared.machine.slice_delay
+    m, wake, until = shared.machine, shared.channels.wake, shared.clock[0] - 1 + shared.machine.slice_delay
     time = max(shared.clock[1], next_work(gpu, shared.clock[1] - 1))
     while time <= until:
         deliver(gpu, time)
-        advance_channels(gpu, time)
+        upto = cycles_by(m, time)
+        for h in range(len(wake)):
+            while wake[h] <= upto:
+                advance_channel(gpu, h, wake[h], time)
         advance_slices(gpu, time)
         advance_switch(shared.back, m, shared.requests.rows, m.l2_reply_sectors, time)
         time = next_work(gpu, time)

@@ -19,7 +19,7 @@ from abstim.engine.mbarriers import (
 )
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, write_registers
-from abstim.engine.state import ACCESSES, IN_FLIGHT, READ
+from abstim.engine.state import IN_FLIGHT, READ
 from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
 from functional.jit.compile import jit, outlined
@@ -101,32 +101,9 @@ def note_copy(c, w, access, copies):
 
 
 @jit
-def end_copy(c, w, access, copies, time):
-    """It is complete."""
-    if starts_work(copies):
-        copy_ends(c.sm, w, family_of(copies), access.group, access.result)
-    meet_when_complete(c, w, copies, access.number, access.record, access.result, time)
-
-
-@jit
-def accesses_left(sm):
-    """Is there room for one more?"""
-    return sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < ACCESSES
-
-
-@jit
 def describe(access, row):
     """A row of the log is told what an access missed and asked for."""
     row.l1d_misses, row.l2_accesses, row.dram_reads = access.l1d_misses, access.l2_accesses, access.dram_reads
-
-
-@jit
-def patch_log(c, access):
-    """What is now known of an issue that was noted before."""
-    if access.row:
-        row = c.record.log[access.row - 1]
-        row.result_cycle = access.result
-        describe(access, row)
 
 
 @outlined
@@ -139,7 +116,9 @@ def complete(context, place, time):
         count_down(c, w, row, access.result)
     else:
         write_registers(c, w, row, access.result)
-    patch_log(c, access)
+    if access.row:  # what is now known of an issue that was noted before
+        c.record.log[access.row - 1].result_cycle = access.result
+        describe(access, c.record.log[access.row - 1])
     sm.settled[w] = max(sm.settled[w], access.result)
     sm.outstanding[w] -= 1
     if sm.outstanding[w] == 0:
@@ -147,7 +126,9 @@ def complete(context, place, time):
     if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
         sm.not_before[w] = access.result - 1
     if row.copies != NONE:
-        end_copy(c, w, access, row.copies, time)
+        if starts_work(row.copies):
+            copy_ends(sm, w, family_of(row.copies), access.group, access.result)
+        meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
     if sm.fenced & bit(w) and sm.outstanding[w] == 0:
         sm.fenced &= ~bit(w)
         sm.not_before[w] = sm.settled[w]

@@ -124,12 +124,6 @@ def store(c, line, time, sectors):
 
 
 @jit
-def pass_by(c, time):
-    """Result cycle of one transaction that enters the memory pipe at `time` and passes L1D by."""
-    return respond_in_order(c.sm, time + c.machine.atomic_latency_cycles)
-
-
-@jit
 def access(c, w, i, start):
     """(cycles on the load/store unit, result) of instruction `i` of warp `w`, which starts at `start`; moves the warp's
     cursors past it."""
@@ -184,14 +178,15 @@ def global_result(c, i, first, end, start):
 def transaction(c, kind, line, time, sectors):
     """Result cycle of one transaction that would meet the L1D tags at `time`."""
     m = c.machine
+    passed = time - m.l1d_latency_cycles - 1 + m.atomic_latency_cycles  # if it passes L1D by
     if kind == Kind.GLOBAL_ATOMIC:
-        return pass_by(c, time - m.l1d_latency_cycles - 1)
+        return respond_in_order(c.sm, passed)
     if kind == Kind.TEXTURE_LOAD:
         return texture_line(c, line, time)
     if line >= LOCAL_LINE:
         return load(c, line, time, sectors)
     if m.l1d_bypass or kind == Kind.L2_LOAD:
-        return pass_by(c, time - m.l1d_latency_cycles - 1)
+        return respond_in_order(c.sm, passed)
     if kind == Kind.GLOBAL_LOAD:
         return load(c, line, time, sectors)
     return store(c, line, time, sectors)

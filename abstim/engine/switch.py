@@ -131,17 +131,6 @@ def look(switch, rows, i, time):
 
 
 @jit
-def look_at_late(switch, rows, time):
-    """All inputs whose first packet has not been looked at."""
-    for k in range(len(switch.late)):
-        left = switch.late[k]
-        while left:
-            i = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
-            look(switch, rows, i, time)
-
-
-@jit
 def pass_on(switch, m, rows, o, time):
     """Output `o` takes the first packet of the input whose turn it is."""
     i = first_from(switch.wants[o], switch.turn[o])
@@ -203,7 +192,12 @@ def advance_switch(switch, m, rows, flits_a_cycle, time):
     if m.crossbar_output_queues:
         pass_through(switch, rows, flits_a_cycle, time)
         return
-    look_at_late(switch, rows, time)
+    for k in range(len(switch.late)):
+        left = switch.late[k]
+        while left:
+            i = (k << WORD_LOG2) + lowest(left)
+            left &= left - ONE
+            look(switch, rows, i, time)
     for k in range(len(switch.asked)):
         left = switch.asked[k]
         while left:
