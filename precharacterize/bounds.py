@@ -4,6 +4,7 @@ which units with common result buses take instructions of several latencies.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,15 +45,10 @@ def block_bounds(table: LatencyTable, start: int, stop: int) -> BlockBounds:
     while at is not None:
         path.append(at)
         at = before[at]
-    return BlockBounds(start, stop, path_cycles, tuple(reversed(path)), _unit_cycles(table, start, stop))
-
-
-def _unit_cycles(table: LatencyTable, start: int, stop: int) -> dict[str, int]:
-    found: dict[str, int] = {}
+    unit_cycles = Counter[str]()
     for i in range(start, stop):
-        name = UNITS[int(table.unit[i])]
-        found[name] = found.get(name, 0) + max(1, int(table.initiation_cycles[i]))
-    return found
+        unit_cycles[UNITS[int(table.unit[i])]] += max(1, int(table.initiation_cycles[i]))
+    return BlockBounds(start, stop, path_cycles, tuple(reversed(path)), dict(unit_cycles))
 
 
 SAMPLE = 1 << 14  # instructions looked at

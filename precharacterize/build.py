@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +19,16 @@ from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import TYPE_BYTES, Address, Instruction, registers_of
 from precharacterize.classify import Kind, kind_of, latency_class
 from precharacterize.synchronisation import NONE, barrier_of, copies_of, settled
-from precharacterize.table import UNITS, WRITE_BACK_CYCLES, LatencyTable, Operation, PipelineParameters, padded
+from precharacterize.table import (
+    UNITS,
+    WRITE_BACK_CYCLES,
+    LatencyTable,
+    Operation,
+    PipelineParameters,
+    decoded,
+    encoded,
+    padded,
+)
 from precharacterize.tensor_work import sized
 
 if TYPE_CHECKING:
@@ -38,22 +48,11 @@ def waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
     return unique(ids[r.name] for r in (*instruction.reads(), *instruction.writes(), *guard))
 
 
-def long_waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
-    """Plain source registers, without address bases and guard (GPGPU-Sim 4.2, two-level demotion)."""
-    operands = [s for s in instruction.sources if not isinstance(s, Address)]
-    return unique(ids[r.name] for s in operands for r in registers_of(s))
-
-
 def read_banks_of(instruction: Instruction) -> list[int]:
     """Register numbers read from the register file: a repeated register once, predicates never."""
     if instruction.opcode == "wgmma":  # accumulators are read as the product needs them
         instruction = replace(instruction, sources=instruction.sources[:-1])
     return unique(r.number for r in dict.fromkeys(instruction.reads()) if r.type != "pred")
-
-
-def write_banks_of(instruction: Instruction) -> list[int]:
-    """Register numbers written back, -1 for a predicate; parallel to `Instruction.writes()`."""
-    return [-1 if r.type == "pred" else r.number for r in instruction.writes()]
 
 
 ALLOCATE_CYCLES = 1  # issue -> operand collector
@@ -109,14 +108,12 @@ class Row:
     origin: int = NONE
 
 
-def register_row(kind: Kind, operation: Operation) -> Row:
-    """An instruction that does not access memory."""
-    return Row(UNITS.index(operation.unit), kind, operation.latency_cycles, operation.initiation_cycles)
+MEMORY = Operation(latency_cycles=1, initiation_cycles=1, unit="mem")
 
 
-def memory_row(kind: Kind, access_bytes: int, access: Access) -> Row:
-    """A memory instruction."""
-    return Row(UNITS.index("mem"), kind, 1, 1, access_bytes, access=access)
+def row_of(kind: Kind, operation: Operation, **values: Any) -> Row:
+    """An instruction by its operation, which is MEMORY for what accesses memory."""
+    return Row(UNITS.index(operation.unit), kind, operation.latency_cycles, operation.initiation_cycles, **values)
 
 
 def block_gaps_cycles(
@@ -160,10 +157,10 @@ def table_key(program: Program, pipeline: PipelineParameters) -> str:
 def characterize(program: Program, pipeline: PipelineParameters) -> LatencyTable:
     """The program's latency table, from the cache folder if it is there; else built, and kept."""
     tables, name = Kept("tables"), table_key(program, pipeline)
-    table = tables.load(name, LatencyTable.decode)
+    table = tables.load(name, partial(decoded, LatencyTable))
     if table is None:
         table = build_table(program, pipeline)
-        tables.save(name, table.encode())
+        tables.save(name, encoded(table))
     return table
 
 
@@ -181,13 +178,15 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
 
 
 def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind, ids: dict[str, int]) -> Row:
-    row = Row(UNITS.index(operation.unit), kind, operation.latency_cycles, operation.initiation_cycles)
-    row.access_bytes, row.pc = TYPE_BYTES.get(instruction.type, 4), pc
-    row.waits, row.long_waits = waits_of(instruction, ids), long_waits_of(instruction, ids)
-    row.writes = [ids[r.name] for r in instruction.writes()]
-    row.read_banks, row.write_banks = read_banks_of(instruction), write_banks_of(instruction)
-    row.barrier, row.copies = barrier_of(instruction), copies_of(instruction)
-    return row
+    # of a two-level scheduler: plain source registers, without address bases and guard (GPGPU-Sim 4.2)
+    plain = [s for s in instruction.sources if not isinstance(s, Address)]
+    return row_of(
+        kind, operation, access_bytes=TYPE_BYTES.get(instruction.type, 4), pc=pc, waits=waits_of(instruction, ids),
+        long_waits=unique(ids[r.name] for s in plain for r in registers_of(s)),
+        writes=[ids[r.name] for r in instruction.writes()], read_banks=read_banks_of(instruction),
+        write_banks=[NONE if r.type == "pred" else r.number for r in instruction.writes()],
+        barrier=barrier_of(instruction), copies=copies_of(instruction),
+    )  # fmt: skip
 
 
 def table_of(
@@ -227,5 +226,5 @@ def kinds_of(program: Program) -> list[Kind]:
 
 def _operation(instruction: Instruction, kind: Kind, program: Program, pipeline: PipelineParameters) -> Operation:
     if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
-        return Operation(latency_cycles=1, initiation_cycles=1, unit="mem")
+        return MEMORY
     return sized(instruction, program, pipeline.operation(latency_class(instruction)))

@@ -8,29 +8,27 @@ registers are the registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
-
-from functional.keep.kept import Kept, decode_arrays, encode_arrays, key
+from functional.keep.kept import Kept, key
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register
 from precharacterize.build import (
+    MEMORY,
     Row,
     characterize,
     kinds_of,
-    register_row,
     result_delay_cycles,
+    row_of,
     start_delay_cycles,
     table_of,
+    unique,
 )
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class, hardware_kind, ptx_operations_of
 from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.synchronisation import COPIES, NONE, copies_of, starts
-from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, UNITS, LatencyTable, PipelineParameters
+from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, PipelineParameters, decoded, encoded
 from precharacterize.tensor_work import sized
 from precharacterize.timed_code import (
     Access,
@@ -139,12 +137,12 @@ def ptx_rows(
         kind = hardware_kind(program.instructions[i], Kind(int(table.kind[i])))
         instruction = program.instructions[i]
         operation = sized(instruction, program, pipeline.operation(hardware_class(instruction)))
-        row = register_row(kind, operation) if kind < Kind.PARAM_LOAD else Row(UNITS.index("mem"), kind, 1, 1)
-        row.access_bytes, row.pc, row.origin = int(table.access_bytes[i]), first + n, i
-        row.waits = list(dict.fromkeys(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0))
-        row.writes, row.barrier = [r for r in table.writes[i].tolist() if r >= 0], int(table.barrier[i])
-        row.copies = int(table.copies[i])
-        rows.append(row)
+        waits = unique(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0)
+        rows.append(row_of(
+            kind, operation if kind < Kind.PARAM_LOAD else MEMORY, access_bytes=int(table.access_bytes[i]),
+            pc=first + n, origin=i, waits=waits, writes=[r for r in table.writes[i].tolist() if r >= 0],
+            barrier=int(table.barrier[i]), copies=int(table.copies[i]),
+        ))  # fmt: skip
     return rows
 
 
@@ -260,10 +258,10 @@ def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: 
     assembly = assembly_of(program, architecture)
     kept = Kept("timed_code")
     name = key(MODULES, program.digest, program.name, str(program.constants), pipeline.key, assembly.made_by)
-    found = kept.load(name, decode)
+    found = kept.load(name, partial(decoded, TimedCode))
     if found is None:
         found = build_timed_code(program, pipeline, assembly)
-        kept.save(name, encode(found))
+        kept.save(name, encoded(found))
     return found
 
 
@@ -273,17 +271,3 @@ def assembly_of(program: Program, architecture: str) -> Assembly:
     if len(set(lines)) < len(lines):
         return Assembly("the PTX has several instructions in a line")
     return assemble(program.path, program.digest, architecture)
-
-
-def encode(code: TimedCode) -> bytes:
-    """As a file holds it."""
-    arrays = {f.name: np.asarray(getattr(code, f.name)) for f in fields(code) if f.name != "table"}
-    return encode_arrays({"table": np.frombuffer(code.table.encode(), np.uint8), **arrays})
-
-
-def decode(content: bytes) -> TimedCode:
-    """What `encode` gave. Raises ValueError or KeyError for anything else."""
-    arrays = decode_arrays(content)
-    values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(TimedCode)}
-    values |= {"table": LatencyTable.decode(values["table"].tobytes()), "description": str(values["description"])}
-    return TimedCode(**values)

@@ -75,14 +75,8 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     counts[:] = 0
     made = _made(offsets[-1], counts)
     _walk(given, rules, scratch, made, offsets, 1)
-    streams: dict[str, Any] = {
-        "blocks": made.blocks,
-        "masks": made.masks,
-        "records": made.records,
-        "conflicts": made.conflicts,
-    }
-    names = ("block_offsets", "record_offsets", "conflict_offsets")
-    cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(names)}
+    streams: dict[str, Any] = {name: getattr(made, name) for name in STREAMS}
+    cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(OFFSETS)}
     instructions, machine, accesses, matched, *operations = counts.tolist()
     made_of = replace(trace, **streams, **cuts)
     kept = _waits_kept(trace, made_of)

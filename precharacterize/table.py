@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int8, Int32
 
 
+Made = TypeVar("Made")
 UNITS = ("sp", "sfu", "mem", "int", "dp", "tensor")
 
 
@@ -108,17 +109,22 @@ class LatencyTable:
     round_cycles: Int32[np.ndarray, " instr"]
     word: Int32[np.ndarray, " instr"]
 
-    def encode(self) -> bytes:
-        """As a file holds it."""
-        return encode_arrays({f.name: np.asarray(getattr(self, f.name)) for f in fields(self)})
 
-    @classmethod
-    def decode(cls, content: bytes) -> LatencyTable:
-        """What `encode` gave. Raises ValueError or KeyError for anything else."""
-        arrays = decode_arrays(content)
-        values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls)}
-        values["register_count"], values["key"] = int(values["register_count"]), str(values["key"])
-        return cls(**values)
+def encoded(value: Any) -> bytes:
+    """A dataclass of arrays, numbers, texts and tables as a file holds it."""
+    values = {f.name: getattr(value, f.name) for f in fields(value)}
+    whole = {n: np.frombuffer(encoded(v), np.uint8) if isinstance(v, LatencyTable) else v for n, v in values.items()}
+    return encode_arrays({name: np.asarray(part) for name, part in whole.items()})
+
+
+_PLAIN: dict[Any, Any] = {"int": int, "str": str}  # by annotations
+
+
+def decoded(kind: type[Made], content: bytes) -> Made:
+    """What `encoded` gave of a `kind`. Raises ValueError or KeyError for anything else."""
+    arrays = decode_arrays(content)
+    plain = _PLAIN | {"LatencyTable": lambda packed: decoded(LatencyTable, packed.tobytes())}
+    return kind(**{f.name: plain.get(f.type, np.asarray)(arrays[f.name]) for f in fields(kind)})  # type: ignore[arg-type]
 
 
 def padded(rows: list[list[int]], minimum: int = 1) -> Int32[np.ndarray, "row column"]:

@@ -24,8 +24,6 @@ from precharacterize.build import kinds_of
 from precharacterize.build_timed import (
     assembly_of,
     build_timed_code,
-    decode,
-    encode,
     hoisted,
     is_dropped,
     timed_code_of,
@@ -43,7 +41,8 @@ from precharacterize.machine_code.assemble import (
 )
 from precharacterize.machine_code.timing_classes import tensor_share
 from precharacterize.projection import project
-from precharacterize.timed_code import consumes
+from precharacterize.table import decoded, encoded
+from precharacterize.timed_code import TimedCode, consumes
 
 GPU = load_gpu("rtx3080", ["sm_count=4"])
 HEAD = """.version 8.0
@@ -244,7 +243,7 @@ def records_by_warp(trace):
 
 def test_timed_code_as_a_file() -> None:
     _, code = fallback("hotspot")
-    again = decode(encode(code))
+    again = decoded(TimedCode, encoded(code))
     for name, value in asdict(code).items():
         if name != "table":
             assert np.array_equal(getattr(again, name), value)

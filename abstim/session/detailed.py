@@ -70,9 +70,7 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[LaunchResult]:
     """One launch on every GPU, from empty caches."""
     launch, trace = session.launch(number), session.traces.trace(number)
-    return [
-        launch_result(session, number, launch, trace, gpu, session.simulate(number, gpu, trace)) for gpu in gpus
-    ]  # fmt: skip
+    return [launch_result(session, number, launch, trace, g, session.simulate(number, g, trace)) for g in gpus]
 
 
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:
@@ -132,7 +130,8 @@ def launch_result(
 ) -> LaunchResult:
     """One launch on one GPU, in the terms of `--json`."""
     cycles, spec = result.cycles, gpu.spec
-    active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
+    worked = result.resident_warp_cycles > 0
+    active_cycles = int(result.sm_cycles[worked].sum())
     slots = dict(zip(SLOT_REASONS, result.issue_slots.sum(0).tolist(), strict=True))
     memory = memory_use(result.counters, cycles, spec, gpu.params)
     inputs = session.inputs(number, gpu, trace)
@@ -149,10 +148,5 @@ def launch_result(
         **timed_facts(session, number, trace, gpu),
         limit=limit_of(slots, memory, unit_use(inputs, gpu, active_cycles), known_waits(inputs, gpu, code_waits)),
         shared_accesses=int(np.count_nonzero(inputs.trace.conflicts)),
-        active_sms=_active_sms(result, gpu),
+        active_sms=(active_cycles - int(np.count_nonzero(worked)) * gpu.params.launch_latency_cycles) / result.cycles,
     )
-
-
-def _active_sms(result: EngineResult, gpu: Gpu) -> float:
-    worked = result.sm_cycles[result.resident_warp_cycles > 0] - int(gpu.params.launch_latency_cycles)
-    return float(worked.sum()) / result.cycles

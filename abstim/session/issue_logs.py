@@ -23,7 +23,8 @@ from functional.traces.line_record import sectors_of
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
-    from abstim.engine import LaunchInputs
+    from abstim.engine import LaunchInputs, Simulation
+    from functional.launches.launch import Launch
     from functional.programs.program import Program
     from functional.traces.trace import Trace
     from precharacterize.table import LatencyTable
@@ -68,18 +69,26 @@ class LaunchLog:
     sm_count: int
 
 
-def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> Iterator[LaunchLog]:
-    """Time every launch in order, logging it. Raises InputError for a launch too long to log."""
+def _logged(
+    session: Session, gpu: Gpu, flush: str, what: str, who: str, progress: Progress
+) -> Iterator[tuple[Launch, TimedCode | None, Simulation, np.ndarray]]:
+    """Every launch, run in order, and its log of issues. Raises InputError for one too long for `who` asks."""
     policy = Flushed(flush)
     for number, launch, trace in session.each():
-        progress(f"log {session.case.name}", number, len(session))
+        progress(f"{what} {session.case.name}", number, len(session))
         code = session.timed_code(number, gpu)
         count = issue_count(session, trace, code)
         if count > MOST_ISSUES:
-            raise InputError(f"launch {number} issues {count:,} instructions; a timeline takes {MOST_ISSUES:,} at most")
+            raise InputError(f"launch {number} issues {count:,} instructions; {who} takes {MOST_ISSUES:,} at most")
         run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
         log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
         policy.after(run)
+        yield launch, code, run, log[np.lexsort((log["cycle"], log["warp"]))]
+
+
+def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> Iterator[LaunchLog]:
+    """Time every launch in order, logging it. Raises InputError for a launch too long to log."""
+    for launch, code, run, log in _logged(session, gpu, flush, "log", "a timeline", progress):
         name = shown_name(launch.program.name) + (f" ({launch.label})" if launch.label else "")
         issues, table = _issue_log(log, run.inputs.table, gpu), run.inputs.table
         lines = _block_lines(launch.program, code, len(table.block_start))
@@ -92,7 +101,6 @@ def issue_count(session: Session, trace: Trace, code: TimedCode | None) -> int:
 
 
 def _issue_log(log: np.ndarray, table: LatencyTable, gpu: Gpu) -> IssueLog:
-    log = log[np.lexsort((log["cycle"], log["warp"]))]
     stalls = np.zeros((len(log), len(STALLS)), np.int64)
     add_stalls(log, table, np.arange(len(log)), stalls)
     order = np.lexsort((log["cycle"], log["sm"]))
@@ -182,16 +190,7 @@ def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress
     """Of every kernel of a target, in the order of the text; machine instructions count at the PTX instruction that
     they were made of. Raises InputError for a launch too long to log."""
     kernels: dict[str, _Kernel] = {}
-    policy = Flushed(flush)
-    for number, launch, trace in session.each():
-        progress(f"hot spots of {session.case.name}", number, len(session))
-        code = session.timed_code(number, gpu)
-        count = issue_count(session, trace, code)
-        if count > MOST_ISSUES:
-            raise InputError(f"launch {number} issues {count:,} instructions; --hot takes {MOST_ISSUES:,} at most")
-        run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
-        log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
-        policy.after(run)
+    for launch, code, run, log in _logged(session, gpu, flush, "hot spots of", "--hot", progress):
         program = launch.program
         kernel = kernels.setdefault(program.name, _Kernel(program, len(program.instructions)))
         origins = np.arange(kernel.size) if code is None else code.origins.astype(np.int64)
@@ -201,7 +200,6 @@ def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress
 
 
 def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs, origins: np.ndarray) -> None:
-    log = log[np.lexsort((log["cycle"], log["warp"]))]
     instruction = origins[log["instruction"]]
     add_stalls(log, inputs.table, instruction, kernel.stalls)
     kernel.add("issues", instruction)
@@ -211,7 +209,7 @@ def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs, origins: np
 
 def _add_accesses(kernel: _Kernel, inputs: LaunchInputs, origins: np.ndarray) -> None:
     records, found = inputs.trace.records, accesses_of(inputs)
-    bits = np.array([bin(k).count("1") for k in range(16)])[sectors_of(records)]
+    bits = np.bitwise_count(sectors_of(records)).astype(np.int64)
     sectors = np.add.reduceat(bits, found.first) if len(found.first) else np.zeros(0, np.int64)
     touched = sectors > 0
     kernel.add("requests", origins[found.instruction[touched]])

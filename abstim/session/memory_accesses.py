@@ -91,7 +91,7 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     if not data.any():
         return inputs
     owner = found.of_records(len(trace.records))
-    size = np.where(line_of(trace.records) == SHARED_WINDOW_LINE, 0, _bits_of_sectors(trace.records))
+    size = np.where(line_of(trace.records) == SHARED_WINDOW_LINE, 0, np.bitwise_count(sectors_of(trace.records)))
     touched = np.bincount(owner, size, len(found.first))
     enough = np.maximum(4, _bytes_a_lane(table)[found.instruction])
     is_global = is_data(line_of(trace.records[found.first])) & (line_of(trace.records[found.first]) < LOCAL_WINDOW_LINE)
@@ -108,10 +108,6 @@ def _bytes_a_lane(table: LatencyTable) -> Int64[np.ndarray, " instr"]:
     loaded, read = (table.writes >= 0).sum(1), (table.waits >= 0).sum(1) - 1
     registers = np.where(table.kind == Kind.GLOBAL_STORE, read, loaded)
     return np.asarray(table.access_bytes.astype(np.int64) * np.clip(registers, 1, 4))
-
-
-def _bits_of_sectors(records: UInt32[np.ndarray, " record"]) -> Int64[np.ndarray, " record"]:
-    return np.array([bits.bit_count() for bits in range(ALL_SECTORS + 1)])[sectors_of(records)]
 
 
 def _kept(

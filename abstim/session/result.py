@@ -243,17 +243,14 @@ def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[s
     if code is None:
         return {}
     projected = session.projected(trace, code)
+    kept = projected.waits_kept
     return {
         "timed_instructions": projected.instructions,
-        "timed_code": code.description + _waits_left_out(projected.waits_kept),
+        "timed_code": code.description + ("" if kept == 1 else f", {kept:.0%} of the waits at mbarriers"),
         "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
         "operations": projected.operations._asdict(),
         "matched_access_share": min(1.0, projected.matched_accesses / max(1, projected.accesses)),
     }
-
-
-def _waits_left_out(kept: float) -> str:
-    return "" if kept == 1 else f", {kept:.0%} of the waits at mbarriers"
 
 
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from abstim.targets.resolve import Target
     from functional.execution.executor import Executor
     from functional.launches.launch import Launch
-    from functional.programs.program import Constants, Program
+    from functional.programs.program import Program
     from functional.programs.registers import Registers
-    from functional.ptx.ir import Register
     from functional.traces.trace import Trace
-    from precharacterize import LatencyTable, PipelineParameters
+    from precharacterize import LatencyTable
     from precharacterize.projection import Projected
     from precharacterize.timed_code import TimedCode
 
 
+Made = TypeVar("Made")
 MOST_PROJECTED = 4  # traces of timed code that a session holds
 
 
@@ -43,29 +43,23 @@ class Traces(Protocol):
     @property
     def outputs(self) -> tuple[OutputCheck, ...]:
         """The verdict on each output buffer, if there is one."""
-        ...
 
     @property
     def printed(self) -> str:
         """What the kernels executed so far wrote with `printf`."""
-        ...
 
     @property
     def seconds(self) -> float:
         """What executing took so far, in wall-clock time."""
-        ...
 
     def trace(self, number: int) -> Trace:
         """A whole launch."""
-        ...
 
     def accesses(self, number: int) -> Trace:
         """A whole launch that nobody asks for again: it need not be held."""
-        ...
 
     def in_order(self) -> Iterator[Trace]:
         """Every launch; none is held here once the next is asked for, unless all of them are."""
-        ...
 
 
 class Session:
@@ -78,14 +72,8 @@ class Session:
     def __init__(self, case: Case, traces: Traces | None = None, parse_seconds: float = 0.0) -> None:
         self.case, self.parse_seconds = case, parse_seconds
         self.traces: Traces = Execution(()) if traces is None else traces
-        self._registers: dict[str, Registers] = {}
-        self._tensor_columns: dict[str, int] = {}
-        self._operations: dict[tuple[str, str], np.ndarray] = {}
-        self._descriptors: dict[str, tuple[Register, ...]] = {}  # of products, that a launch may say
-        self._tables: dict[tuple[str, str, Constants, PipelineParameters], LatencyTable] = {}
-        self._timed: dict[tuple[str, str, Constants, PipelineParameters, str], TimedCode] = {}
+        self._made: dict[tuple, Any] = {}
         self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
-        self._firsts: dict[str, int] = {}
         self._characterize_seconds = 0.0
 
     @property
@@ -111,41 +99,59 @@ class Session:
         """A launch of the target."""
         return self.case.launches[number]
 
+    def _once(self, key: tuple, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made when it is first asked for."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]  # type: ignore[no-any-return]
+
+    def _characterized(self, key: tuple, make: Callable[[], Made]) -> Made:
+        """The same of what counts as characterising."""
+
+        def timed() -> Made:
+            started = perf_counter()
+            made = make()
+            self._characterize_seconds += perf_counter() - started
+            return made
+
+        return self._once(key, timed)
+
     def first_launch_of(self, number: int) -> int:
         """The first launch of the same kernel."""
-        if not self._firsts:
+
+        def firsts() -> dict[str, int]:
+            found: dict[str, int] = {}
             for place, launch in enumerate(self.case.launches):
-                self._firsts.setdefault(launch.program.name, place)
-        return self._firsts[self.launch(number).program.name]
+                found.setdefault(launch.program.name, place)
+            return found
+
+        return self._once(("firsts",), firsts)[self.launch(number).program.name]
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""
         launch = self.launch(number)
-        name = launch.program.name
-        if name not in self._registers:
-            self._registers[name] = self.case.registers(launch)
-        return self._registers[name]
+        return self._once(("registers", launch.program.name), lambda: self.case.registers(launch))
 
     def block_operations(self, number: int) -> Int64[np.ndarray, "block kind"]:
         """Floating-point operations of each basic block of a launch's program."""
-        program = self.launch(number).program
-        code = program.name, program.digest  # other code may have the same name
-        if code not in self._operations:
-            self._operations[code] = block_operations(program)
-        return self._operations[code]
+        program = self.launch(number).program  # other code may have the same name
+        return self._once(("operations", program.name, program.digest), lambda: block_operations(program))
 
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
         from precharacterize.tensor_work import columns_of
 
         program = self.launch(number).program
-        if program.name not in self._tensor_columns:
-            self._tensor_columns[program.name] = columns_of(program)
-        return self._tensor_columns[program.name]
+        return self._once(("tensor columns", program.name), lambda: columns_of(program))
 
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
-        return launch_occupancy(self.launch(number), number, self.registers(number), self.tensor_columns(number), gpu)
+        launch, registers, columns = self.launch(number), self.registers(number).count, self.tensor_columns(number)
+        try:
+            return occupancy(gpu.spec, launch.grid, launch.block, registers, launch.shared_bytes, columns)
+        except InputError as error:
+            name = launch.program.name
+            raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None
 
     def check_fit(self, gpus: Sequence[Gpu], refused: list[tuple[Gpu, str]] | None = None) -> None:
         """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold; where there is
@@ -169,22 +175,16 @@ class Session:
 
         launch = self.launch(number)
         program = launch.program
-        if program.name not in self._descriptors:
-            self._descriptors[program.name] = unknown_descriptors(program)
-        descriptors = self._descriptors[program.name]
+        descriptors = self._once(("descriptors", program.name), lambda: unknown_descriptors(program))
         return bound(program, descriptors, launch.parameters) if descriptors else program
 
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
-        program = self.timed_program(number)
-        key = (program.digest, program.name, program.constants, gpu.pipeline)
-        if key not in self._tables:
-            from precharacterize import characterize
+        from precharacterize import characterize
 
-            started = perf_counter()
-            self._tables[key] = characterize(program, gpu.pipeline)
-            self._characterize_seconds += perf_counter() - started
-        return self._tables[key]
+        program = self.timed_program(number)
+        key = ("table", program.digest, program.name, program.constants, gpu.pipeline)
+        return self._characterized(key, lambda: characterize(program, gpu.pipeline))
 
     def inputs(self, number: int, gpu: Gpu, trace: Trace | None = None) -> LaunchInputs:
         """What the engine needs of a launch. `trace`: of some of its thread blocks; None: of all."""
@@ -200,15 +200,11 @@ class Session:
         """What is timed in place of a launch's PTX on a GPU that asks for it (`timed_code = machine`)."""
         if gpu.spec.timed_code == "ptx":
             return None
-        program = self.timed_program(number)
-        key = (program.digest, program.name, program.constants, gpu.pipeline, gpu.spec.architecture)
-        if key not in self._timed:
-            from precharacterize.build_timed import timed_code_of
+        from precharacterize.build_timed import timed_code_of
 
-            started = perf_counter()
-            self._timed[key] = timed_code_of(program, gpu.pipeline, gpu.spec.architecture)
-            self._characterize_seconds += perf_counter() - started
-        return self._timed[key]
+        program, architecture = self.timed_program(number), gpu.spec.architecture
+        key = ("timed code", program.digest, program.name, program.constants, gpu.pipeline, architecture)
+        return self._characterized(key, lambda: timed_code_of(program, gpu.pipeline, architecture))
 
     def projected(self, trace: Trace, code: TimedCode) -> Projected:
         """A trace as one of timed code; the latest are held, for they are asked for again."""
@@ -284,12 +280,3 @@ def open_session(
         session.check_fit(gpus, refused)
     session.traces = executing(case, executor, instruction_budget, progress)
     return session
-
-
-def launch_occupancy(launch: Launch, number: int, registers: Registers, tensor_columns: int, gpu: Gpu) -> Occupancy:
-    """Thread blocks an SM of one launch. Raises InputError for a thread block that an SM cannot hold."""
-    try:
-        return occupancy(gpu.spec, launch.grid, launch.block, registers.count, launch.shared_bytes, tensor_columns)
-    except InputError as error:
-        name = launch.program.name
-        raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None

@@ -66,20 +66,16 @@ class WarmUp(Protocol):
     @property
     def name(self) -> str:
         """As it is asked for."""
-        ...
 
     @property
     def in_order(self) -> bool:
         """Must launches come one after the other, in ascending order?"""
-        ...
 
     def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
         """What a launch finds; None: nothing."""
-        ...
 
     def after(self, simulation: Simulation) -> None:
         """A launch has run to its end."""
-        ...
 
 
 def warmed(session: Session, number: int, gpu: Gpu, plan: Plan) -> Caches:

@@ -73,10 +73,7 @@ _SECOND_WORD = re.compile(r"\s*/\* 0x([0-9a-f]{16}) \*/\s*$")
 
 def functions_of(listing: str) -> dict[str, list[MachineInstruction]]:
     """Instructions of every function, by its name in the PTX. Lines that hold no code are passed over."""
-    found: dict[str, list[MachineInstruction]] = {}
-    for name, lines in _sections(listing):
-        found[name] = list(_instructions(lines))
-    return found
+    return {name: list(_instructions(lines)) for name, lines in _sections(listing)}
 
 
 def _sections(listing: str) -> Iterator[tuple[str, list[str]]]:
@@ -163,7 +160,6 @@ def _from_pip(name: str) -> Iterator[Path]:
         yield from sorted(Path(folder).glob(f"*/bin/{name}"), reverse=True)
 
 
-MODULES = ("precharacterize.machine_code.assemble",)
 NO_FUNCTIONS = msgspec.msgpack.encode({})
 OLDEST = 75  # the assemblers that know today's GPUs know nothing older
 
@@ -207,8 +203,6 @@ def assembled_for(text: bytes, architecture: str) -> str:
 
 def _functions(text: bytes, target: str, tools: Tools) -> bytes:
     """Encoded functions; none if a tool refuses."""
-    from precharacterize.machine_code.assemble import functions_of
-
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_bytes(text)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from functional.programs.program import Program
 from functional.ptx.ir import Address, Instruction
-from precharacterize.build import Row, memory_row, register_row
+from precharacterize.build import MEMORY, Row, row_of
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class
 from precharacterize.machine_code.alignment import (
     BULK_COPIES,
@@ -40,7 +40,7 @@ from precharacterize.synchronisation import (
 )
 from precharacterize.table import SCOREBOARDS, UNITS, WORDS, PipelineParameters
 from precharacterize.tensor_work import sized
-from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock
+from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock, consumes
 
 INSTRUCTION_BYTES = 16
 CONSTANT_LINE_BYTES = 256  # of the first, which a kernel without parameters reads too, no more is said than of its code
@@ -83,11 +83,10 @@ def machine_timed_blocks(
             made[0].pc = _constant_pc(first_row + len(code))
         rows += made
         accesses = [row.access for row in made if row.access is not None]
-        made_of = TimedBlock(
-            start, first_row + len(rows), block.leader, block.times, True, covers, block.rivals, accesses
-        )
-        made_of.operations = _operations(block, program, covers)
-        timed.append(made_of)
+        timed.append(TimedBlock(
+            start, first_row + len(rows), block.leader, block.times, True, covers, block.rivals, accesses,
+            _operations(block, program, covers),
+        ))  # fmt: skip
     return rows, timed
 
 
@@ -151,15 +150,13 @@ def _row(
 ) -> Row:  # fmt: skip
     kind = kind_of(instruction)
     if access is not None and source is not None:
-        row = memory_row(_seen_by_l1d(instruction, source), access_bytes(instruction), access)
-    elif (
-        kind >= Kind.PARAM_LOAD and kind != Kind.CONST_LOAD
-    ):  # of the assembler's own: spilled registers, a CAS loop's load
-        shared = Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC
-        row = memory_row(kind, access_bytes(instruction), Access(Mode.PASSES if shared else Mode.RECORDS))
+        row = row_of(_seen_by_l1d(instruction, source), MEMORY, access_bytes=access_bytes(instruction), access=access)
+    elif kind > Kind.CONST_LOAD:  # of the assembler's own: spilled registers, a CAS loop's load
+        own = Access(Mode.PASSES if consumes(kind) == 1 else Mode.RECORDS)
+        row = row_of(kind, MEMORY, access_bytes=access_bytes(instruction), access=own)
     else:
         name = "convert" if kind == Kind.CONST_LOAD else latency_class(instruction)
-        row = register_row(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
+        row = row_of(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
         if name == "tensor":
             one = row.initiation
             row.initiation = max(1, round(one * tensor_share(instruction)))
@@ -175,11 +172,8 @@ def _row(
 def _seen_by_l1d(instruction: MachineInstruction, kind: Kind) -> Kind:
     """A load that is to see other SMs' stores passes L1D by, and so does a copy to shared memory that says so."""
     found = instruction.modifiers
-    past = (
-        "BYPASS" in found
-        or ("STRONG" in found and ("GPU" in found or "SYS" in found))
-        or instruction.name in BULK_COPIES
-    )
+    past = "BYPASS" in found or ("STRONG" in found and ("GPU" in found or "SYS" in found))
+    past = past or instruction.name in BULK_COPIES
     return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past else kind
 
 

@@ -23,7 +23,7 @@ from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.keep.kept import key
-from precharacterize.build_timed import encode
+from precharacterize.table import encoded
 
 if TYPE_CHECKING:
     from hashlib import blake2b
@@ -176,7 +176,7 @@ class OccupancyPlanner(Planner):
         digest = hashlib.blake2b(repr(what).encode())
         _add(digest, *(getattr(trace, f.name) for f in fields(trace) if f.name != "warps_per_block"))
         if code:
-            digest.update(encode(code))
+            digest.update(encoded(code))
         return digest.digest()
 
 
